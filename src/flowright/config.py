@@ -1,0 +1,467 @@
+"""Every knob of Flowright: its name, type, bounds, default and meaning. Nothing is done here.
+
+One YAML file becomes one frozen :class:`Config`. All mistakes are reported at once, one line each,
+as ``file: key: what is wrong``, with a suggestion for a misspelt key. docs/configuration.md is
+generated from these fields (``python scripts/write_config_docs.py``).
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from flowright.errors import ConfigError
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, and unknown keys are mistakes."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunConfig(Section):
+    name: str = Field(default="run", description="Name of the run directory under `output_dir`.")
+    output_dir: Path = Field(default=Path("outputs"), description="Where run directories live.")
+    tensorboard: bool = Field(default=True, description="Write TensorBoard event files.")
+    checkpoint_every: Positive = Field(default=10, description="Steps between checkpoints.")
+    keep_checkpoints: int = Field(default=3, ge=2, description="How many of the newest to keep.")
+
+
+class LoraSection(Section):
+    rank: Positive = Field(default=64, description="Rank r of the adapter.")
+    alpha: Positive = Field(default=64, description="Scale: the adapter's output is times alpha/r.")
+    target_modules: tuple[str, ...] = Field(
+        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+        description="Names of the linear layers that get an adapter.",
+    )
+
+
+class TinySection(Section):
+    """The embedded policy's cold start; read only when `strategy_model` is `tiny`."""
+
+    cache_dir: Path = Field(default=Path("data/cache"), description="Where the checkpoint is kept.")
+    hidden_size: Positive = 192
+    layers: Positive = 4
+    heads: Positive = 6
+    vocab_size: int = Field(default=1024, ge=300)
+    steps: Positive = Field(default=500, description="Supervised steps of the cold start.")
+    batch_size: Positive = 32
+    learning_rate: float = Field(default=2e-3, gt=0)
+    seed: int = 0
+
+
+class PolicySection(Section):
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Of the base weights."
+    )
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    prompt: Literal["full", "compact"] = Field(
+        default="full", description="Form of the operators' documentation in the prompt."
+    )
+    max_prompt_tokens: Positive = Field(
+        default=2048,
+        description="Longer questions are cut in the middle and counted (`prompt/truncated`).",
+    )
+    max_new_tokens: Positive = Field(default=512, description="Longest completion.")
+    temperature: float = Field(default=1.0, gt=0, description="Of the samples that are trained on.")
+    top_p: float = Field(
+        default=1.0, gt=0, le=1, description="Below 1 the learner's ratio is biased."
+    )
+    decode_batch: Positive = Field(
+        default=256, description="Rows decoded at once by the local sampler."
+    )
+    gradient_checkpointing: bool = False
+    lora: LoraSection = LoraSection()
+    tiny: TinySection = TinySection()
+
+
+class GrpoSection(Section):
+    steps: Positive = Field(default=200, description="Training steps of the run.")
+    prompts_per_step: Positive = Field(default=8, description="Problems per step, P.")
+    group_size: int = Field(default=8, ge=2, description="Attempts at each problem, G.")
+    epochs: Positive = Field(default=1, description="Passes over a step's samples.")
+    minibatches: Positive = Field(default=1, description="Optimizer updates per pass.")
+    loss: Literal["grpo", "dr_grpo", "dapo"] = Field(
+        default="dapo", description="How token terms are averaged; see `flowright.grpo.loss`."
+    )
+    advantage_scale: Literal["group", "batch", "none"] = Field(
+        default="group", description="What a group's centred rewards are divided by."
+    )
+    clip_low: float = Field(
+        default=0.2, gt=0, lt=1, description="The ratio is clipped at 1 - clip_low."
+    )
+    clip_high: float = Field(
+        default=0.2, gt=0, description="The ratio is clipped at 1 + clip_high."
+    )
+    kl_coefficient: float = Field(
+        default=0.01, ge=0, description="Weight of the KL to the base model."
+    )
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    entropy_coefficient: float = Field(default=0.0, ge=0, description="Weight of an entropy bonus.")
+    learning_rate: float = Field(default=1e-5, gt=0)
+    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
+    weight_decay: float = Field(default=0.0, ge=0)
+    adam_beta2: float = Field(default=0.99, gt=0, lt=1)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    micro_batch_tokens: Positive = Field(
+        default=16384,
+        description="Padded tokens in one forward pass; larger is faster and takes memory.",
+    )
+    max_unscored: Fraction = Field(
+        default=0.2,
+        description="A step with a larger share of unscored samples pauses the run (law 1).",
+    )
+
+
+class RewardSection(Section):
+    invalid: float = Field(
+        default=-0.2, description="A program that cannot be parsed or validated."
+    )
+    crashed: float = Field(default=-0.1, description="A program that fails while running.")
+    wrong: float = 0.0
+    right: float = 1.0
+    cost_weight: float = Field(
+        default=0.0,
+        ge=0,
+        le=0.5,
+        description="Ranks right answers of a group by tokens; 0 turns it off.",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "RewardSection":
+        if not self.invalid <= self.crashed <= self.wrong < self.right:
+            raise ValueError("must be ordered invalid <= crashed <= wrong < right")
+        return self
+
+
+class WorkflowSection(Section):
+    """Budgets of one workflow. Exceeding one is the policy's fault."""
+
+    max_llm_calls: Positive = 16
+    max_tokens: Positive = Field(
+        default=64_000, description="Prompt and completion tokens together."
+    )
+    max_concurrency: Positive = Field(
+        default=8, description="Operator calls of one workflow in flight."
+    )
+    own_seconds: Seconds = Field(default=2.0, description="The program's own computing.")
+    total_seconds: Seconds = Field(default=600.0, description="Waiting for the model included.")
+    memory_mb: Positive = 64
+    max_prompt_chars: Positive = Field(
+        default=60_000, description="Of one operator call's arguments."
+    )
+    max_answer_chars: Positive = 20_000
+    workers: int = Field(
+        default=0, ge=0, description="Interpreter processes; 0 means one per core."
+    )
+    in_flight: Positive = Field(default=256, description="Workflows running at once.")
+
+
+class LlmSection(Section):
+    """How every role talks to its server. Models are named in `file`."""
+
+    file: Path = Field(
+        default=Path("config/aflow_llm.yaml"), description="Names of models and servers."
+    )
+    max_concurrency: Positive = Field(default=64, description="Requests in flight per model.")
+    attempts: Positive = Field(default=5, description="Tries of one request, first included.")
+    request_seconds: Seconds = Field(default=120.0, description="Timeout of one try.")
+    deadline_seconds: Seconds = Field(
+        default=300.0, description="Of one request with all its tries."
+    )
+    backoff_seconds: Seconds = Field(default=0.5, description="First pause between tries; doubles.")
+
+
+class ExecutorSection(Section):
+    """How operators ask the large model."""
+
+    temperature: float = Field(default=0.7, ge=0)
+    max_tokens: Positive = Field(default=4096, description="Completion budget of one call.")
+    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    programmer_tries: Positive = Field(default=3, description="Programs written before giving up.")
+
+
+class JudgeSection(Section):
+    model: str | None = Field(
+        default=None, description="Name of the judge; default: the executor's."
+    )
+    max_attempts: Positive = Field(default=4, description="Tries; each changes something.")
+    deadline_seconds: Seconds = Field(
+        default=120.0, description="Of one verdict with all its tries."
+    )
+    max_tokens: Positive = Field(
+        default=512, description="First try's budget; doubles after a cut."
+    )
+    temperature: float = Field(default=0.0, ge=0)
+    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    min_agreement: Fraction = Field(
+        default=0.0, description="Warn when agreement with gold over a step falls below this."
+    )
+
+
+class FaultSection(Section):
+    """Faults that the embedded server injects: shares of requests."""
+
+    empty: Fraction = Field(default=0.0, description="200 with empty content.")
+    error_500: Fraction = 0.0
+    error_429: Fraction = 0.0
+    hang: Fraction = Field(default=0.0, description="No answer until the client gives up.")
+    truncate: Fraction = Field(
+        default=0.0, description='Half the text and `finish_reason` "length".'
+    )
+    malformed: Fraction = Field(
+        default=0.0, description="A body that is not the JSON it claims to be."
+    )
+    roles: Literal["all", "executor", "judge"] = Field(
+        default="all", description="Who meets the faults."
+    )
+
+
+class SimulatedSection(Section):
+    """The embedded server; read only where a model is named `simulated`."""
+
+    seed: int = 0
+    latency_ms: float = Field(default=0.0, ge=0, description="Mean waiting time added to a reply.")
+    judge_true_positive: Fraction = Field(default=0.97, description="Right answers called right.")
+    judge_false_positive: Fraction = Field(default=0.03, description="Wrong answers called right.")
+    judge_biases: Mapping[str, float] = Field(
+        default_factory=dict,
+        description="Planted biases, by name: verbosity, authority, master_key, self_preference.",
+    )
+    faults: FaultSection = FaultSection()
+
+
+class SandboxSection(Section):
+    cpu_seconds: Seconds = Field(default=3.0, description="CPU time of one execution.")
+    memory_mb: Positive = 512
+    workers: int = Field(default=0, ge=0, description="Executions at once; 0 means one per core.")
+    allow_weaker: bool = Field(
+        default=False, description="Start with less isolation than required; shown on every screen."
+    )
+
+
+class EvaluationSection(Section):
+    every: int = Field(
+        default=20, ge=0, description="Steps between evaluations while training; 0: never."
+    )
+    problems: Positive = Field(default=90, description="Validation problems of these evaluations.")
+    final_problems: Positive = Field(default=180, description="Of the before/after table.")
+    samples: Positive = Field(default=1, description="Workflows sampled per problem.")
+    temperature: float = Field(default=1.0, ge=0, description="Of the policy when evaluated.")
+    baselines: bool = Field(default=True, description="Fixed workflows in the before/after table.")
+
+
+class Config(Section):
+    """A whole run. The first keys are the ones most people change."""
+
+    seed: int = 0
+    strategy_model: str = Field(
+        default="tiny", description="The policy: a Hugging Face id or folder, or `tiny` (embedded)."
+    )
+    aflow_executor_model: str = Field(
+        default="simulated", description="A name in `llm.file`, or `simulated` (embedded server)."
+    )
+    train_dataset: str = Field(
+        default="offline",
+        description="A task file, or `offline` for the mixture that needs no download.",
+    )
+    val_dataset: str = Field(default="offline", description="As `train_dataset`.")
+    physical_gpus: tuple[int, ...] | None = Field(
+        default=None, description="Becomes CUDA_VISIBLE_DEVICES before torch starts."
+    )
+    run: RunConfig = RunConfig()
+    policy: PolicySection = PolicySection()
+    grpo: GrpoSection = GrpoSection()
+    reward: RewardSection = RewardSection()
+    workflow: WorkflowSection = WorkflowSection()
+    llm: LlmSection = LlmSection()
+    executor: ExecutorSection = ExecutorSection()
+    judge: JudgeSection = JudgeSection()
+    simulated: SimulatedSection = SimulatedSection()
+    sandbox: SandboxSection = SandboxSection()
+    evaluation: EvaluationSection = EvaluationSection()
+
+    @property
+    def judge_model(self) -> str:
+        return self.judge.model or self.aflow_executor_model
+
+
+class ModelEntry(Section):
+    """One model of `llm.file`. Lists of URLs or keys are used in turn (least outstanding)."""
+
+    api_type: Literal["openai"] = "openai"
+    base_url: str | tuple[str, ...]
+    api_key: str | tuple[str, ...] = "sk-none"
+    model_name: str
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    no_proxy: str | None = Field(default=None, description="Hosts reached without the proxy.")
+    stream: bool = Field(
+        default=False, description="For servers that only stream; replies are assembled."
+    )
+    reasoning_effort: Literal["low", "medium", "high"] | None = None
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        return (self.base_url,) if isinstance(self.base_url, str) else self.base_url
+
+    @property
+    def api_keys(self) -> tuple[str, ...]:
+        return (self.api_key,) if isinstance(self.api_key, str) else self.api_key
+
+
+class LlmFile(Section):
+    models: Mapping[str, ModelEntry]
+
+
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+
+
+def read_yaml(path: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A YAML mapping with ``${NAME}`` and ``${NAME:-default}`` read from the environment."""
+    environment = os.environ if environment is None else environment
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    try:
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: the top level is a {type(data).__name__}, not a mapping")
+    problems: list[str] = []
+    data = _expand(data, environment, str(path), "", problems)
+    if problems:
+        raise ConfigError(*problems)
+    return data
+
+
+def _expand(
+    value: Any, environment: Mapping[str, str], file: str, key: str, problems: list[str]
+) -> Any:
+    """Variables are replaced in parsed strings, not in the text, so a value can't add YAML. A
+    string that is one variable takes the type YAML gives its value."""
+    if isinstance(value, dict):
+        return {
+            k: _expand(v, environment, file, f"{key}.{k}" if key else str(k), problems)
+            for k, v in value.items()
+        }
+    if isinstance(value, list):
+        return [_expand(v, environment, file, f"{key}.{i}", problems) for i, v in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        found = environment.get(match["name"], match["default"])
+        if found is None:
+            problems.append(
+                f"{file}: {key}: the environment has no {match['name']}; "
+                f"set it or write ${{{match['name']}:-default}}"
+            )
+        return found or ""
+
+    whole = _VARIABLE.fullmatch(value)
+    expanded = _VARIABLE.sub(replace, value)
+    return yaml.safe_load(expanded) if whole and expanded else expanded
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file, apply ``key.sub=value`` overrides, check everything.
+
+    Raises ConfigError with one line per mistake.
+    """
+    data = read_yaml(path)
+    problems: list[str] = []
+    from_command_line: set[str] = set()
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            problems.append(f"command line: {override!r}: write key=value, such as grpo.steps=10")
+            continue
+        from_command_line.add(key)
+        _assign(data, key.split("."), yaml.safe_load(text) if text else "")
+    try:
+        config = Config.model_validate(data)
+    except ValidationError as error:
+        for detail in error.errors():
+            key = ".".join(str(part) for part in detail["loc"])
+            file = "command line" if key in from_command_line else str(path)
+            problems.append(f"{file}: {_explain(Config, detail)}")
+        raise ConfigError(*problems) from None
+    if problems:
+        raise ConfigError(*problems)
+    return config
+
+
+def load_models(path: Path) -> Mapping[str, ModelEntry]:
+    """The models of an LLM file, by name. Raises ConfigError with one line per mistake."""
+    try:
+        return LlmFile.model_validate(read_yaml(path)).models
+    except ValidationError as error:
+        lines = [f"{path}: {_explain(LlmFile, detail)}" for detail in error.errors()]
+        raise ConfigError(*lines) from None
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """``; did you mean X?`` for a word close to a known one, else an empty string."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _assign(data: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        inner = data.get(key)
+        if not isinstance(inner, dict):
+            inner = data[key] = {}
+        data = inner
+    data[keys[-1]] = value
+
+
+def _explain(root: type[BaseModel], detail: Mapping[str, Any]) -> str:
+    location = [str(part) for part in detail["loc"]]
+    key = ".".join(location)
+    if detail["type"] == "extra_forbidden":
+        parent = _section_at(root, location[:-1])
+        prefix = ".".join(location[:-1])
+        hint = suggest(location[-1], list(parent.model_fields)) if parent else ""
+        if hint and prefix:
+            hint = hint.replace("mean ", f"mean {prefix}.")
+        return f"{key}: unknown key{hint}"
+    message = detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    given = detail.get("input")
+    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+    return f"{key}: {message}{shown}" if key else f"{message}{shown}"
+
+
+def _section_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseModel] | None:
+    """The section that a path of keys leads to; mappings of sections (models by name) skip one."""
+    section: Any = root
+    for part in location:
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+        if part not in section.model_fields:
+            return section if part else None
+        annotation = section.model_fields[part].annotation
+        if annotation is not None and "Mapping" in str(annotation):
+            return ModelEntry if section is LlmFile else None
+        section = annotation
+    return section if isinstance(section, type) and issubclass(section, BaseModel) else None

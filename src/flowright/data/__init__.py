@@ -1,0 +1,1 @@
+"""Tasks: what they are, where they come from, how they are mixed."""

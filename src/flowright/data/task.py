@@ -1,0 +1,129 @@
+"""A task: one problem with what is needed to grade an answer to it. No loading, no grading here.
+
+The file format is JSON Lines, one task a line, written and read by this module alone.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from flowright.errors import DataError
+
+Kind = Literal["math", "code", "qa"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem.
+
+    ``question`` is what the policy and the large model read, together with ``context`` (passages)
+    and ``choices`` (pairs of label and text): see :attr:`problem`. Everything else is the grader's
+    and never leaves the trusted process: ``reference`` (the gold answer; a complete solution for
+    code), ``alternatives`` (other answers that also count), ``hidden_tests``.
+
+    Tests are Python source that uses the solution's names, run in order after ``test_setup``; one
+    that raises fails. ``public_tests`` may be shown to anybody. ``verifier`` names a grader of the
+    task's own source and the data that it wants, such as
+    ``{"name": "reasoning_gym", "dataset": "chain_sum", "entry": {...}}``.
+    """
+
+    id: str
+    kind: Kind
+    source: str
+    question: str
+    reference: str
+    context: str | None = None
+    choices: tuple[tuple[str, str], ...] = ()
+    alternatives: tuple[str, ...] = ()
+    entry_point: str | None = None
+    test_setup: str = ""
+    public_tests: tuple[str, ...] = ()
+    hidden_tests: tuple[str, ...] = ()
+    verifier: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def problem(self) -> str:
+        """The text of the problem as a solver reads it: context, question, choices."""
+        blocks = [self.context, self.question, self._choices_block()]
+        return "\n\n".join(block for block in blocks if block)
+
+    def _choices_block(self) -> str:
+        return "\n".join(f"{label}. {text}" for label, text in self.choices)
+
+    def to_json(self) -> str:
+        """One line of a task file; empty fields are left out."""
+        row = {name: value for name, value in asdict(self).items() if value not in (None, (), "")}
+        return json.dumps(row, ensure_ascii=False)
+
+    @classmethod
+    def from_row(cls, row: object, where: str) -> "Task":
+        """A task from a parsed line. Raises DataError that begins with ``where`` (file:line)."""
+        if not isinstance(row, dict):
+            raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}")
+        missing = [name for name in _REQUIRED if not row.get(name) and row.get(name) != 0]
+        if missing:
+            raise DataError(f"{where}: the task lacks {', '.join(missing)}")
+        unknown = sorted(set(row) - _FIELDS)
+        if unknown:
+            raise DataError(f"{where}: unknown field {', '.join(unknown)}")
+        if row["kind"] not in KINDS:
+            raise DataError(f"{where}: kind is {row['kind']!r}, not one of {', '.join(KINDS)}")
+        for name in _STRINGS & set(row):
+            if not isinstance(row[name], str):
+                raise DataError(f"{where}: {name} is {type(row[name]).__name__}, not a string")
+        values = {k: _tuples(v) if isinstance(v, list) else v for k, v in row.items()}
+        task = cls(**values)
+        if task.kind == "code" and not task.hidden_tests:
+            raise DataError(f"{where}: a code task needs hidden_tests")
+        return task
+
+
+_FIELDS = frozenset(f.name for f in fields(Task))
+_REQUIRED = ("id", "kind", "source", "question", "reference")
+_STRINGS = frozenset({*_REQUIRED, "context", "entry_point", "test_setup"})
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """All tasks of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
+    return list(iter_tasks(path))
+
+
+def iter_tasks(path: Path) -> Iterator[Task]:
+    """The tasks of a file, one by one; the rest as :func:`read_tasks`."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; make it with scripts/create_mixed_dataset.py")
+    seen: dict[str, int] = {}
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            where = f"{path}:{number}"
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
+            task = Task.from_row(row, where)
+            if task.id in seen:
+                raise DataError(f"{where}: id {task.id!r} was used in line {seen[task.id]}")
+            seen[task.id] = number
+            yield task
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> int:
+    """Write tasks as JSON Lines, replacing the file at once; returns how many."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(path.suffix + ".part")
+    count = 0
+    with temporary.open("w", encoding="utf-8") as out:
+        for task in tasks:
+            out.write(task.to_json() + "\n")
+            count += 1
+    temporary.replace(path)
+    return count

@@ -1,0 +1,1 @@
+"""GRPO: rollouts, advantages, losses, the learner and the loop around them."""

@@ -1,0 +1,1 @@
+"""Judges: anything that turns (question, reference, answer) into a verdict."""

@@ -1,0 +1,1 @@
+"""Talking to large models: the types, the one HTTP client, and the embedded server."""

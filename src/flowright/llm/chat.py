@@ -1,0 +1,77 @@
+"""Chat types shared by every role that asks a large model. No transport here."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+Role = Literal["system", "user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One question to a model. None leaves a parameter to the model's entry in the LLM config.
+
+    ``seed`` makes a sampled reply repeatable where the server supports it; callers derive it from
+    what they ask, never from the clock or the order of arrival, so that a run can be repeated.
+    """
+
+    messages: Sequence[Message]
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int | None = None
+    response_format: Mapping[str, Any] | None = None
+    reasoning_effort: Literal["low", "medium", "high"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What was spent: requests that reached a server and the tokens it counted."""
+
+    calls: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            self.calls + other.calls,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatReply:
+    """A model's reply. ``text`` may be empty: a reasoning model that spent its budget thinking
+    returns no content and ``finish_reason == "length"``."""
+
+    text: str
+    finish_reason: str
+    usage: Usage
+    model: str
+    seconds: float
+    attempts: int = 1
+    reasoning: str | None = None
+
+
+class ChatModel(Protocol):
+    """Something that answers chat requests: the HTTP client, or a test's double.
+
+    ``chat`` raises :class:`flowright.errors.FailureError` with ``LLM_UNAVAILABLE`` once its
+    retries and its deadline (seconds, for the whole call with retries) are spent.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply: ...

@@ -1,0 +1,47 @@
+"""What a sampler is: token ids and log-probabilities for prompts, and which policy made them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw. ``seed`` fixes the draws of a whole call; 0 temperature is greedy."""
+
+    temperature: float
+    top_p: float
+    max_new_tokens: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One completion. ``logprobs[t]`` is the natural log-probability of ``token_ids[t]`` under the
+    distribution it was drawn from (temperature applied), by policy ``version``. The end-of-turn
+    token is part of ``token_ids`` when ``finish_reason`` is "stop"."""
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    text: str
+    finish_reason: Literal["stop", "length"]
+    version: int
+
+
+class Sampler(Protocol):
+    """Draws completions from the current policy and proves which one it serves."""
+
+    @property
+    def version(self) -> int: ...
+
+    async def sample(
+        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+    ) -> list[list[Sample]]:
+        """``n`` completions for each prompt of token ids: one list of samples per prompt."""
+        ...
+
+    async def refresh(self, adapter: Path | None, version: int) -> None:
+        """Serve this adapter from now on as ``version``. Raises if it can't: never a stale one.
+        None stands for the weights that the sampler already shares with the learner."""
+        ...

@@ -1,0 +1,285 @@
+"""The run directory: what a run writes and what everybody else reads. No training, no drawing.
+
+::
+
+    outputs/<run>/
+      config.json             the resolved configuration
+      state.json              status, step and stage of the run now; replaced at every stage
+      metrics.jsonl           one flat object a step: {"step": 12, "reward/mean": 0.41, ...}
+      rollouts/step_000012.jsonl.zst   one object a rollout
+      evaluation.json         the before/after table
+      tensorboard/            event files
+      checkpoints/step_000010/
+      report.html
+
+A metric without a value (no scored sample, say) is absent; NaN and infinity are refused (law 1).
+"""
+
+import errno
+import fcntl
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+
+from flowright.config import Config
+from flowright.errors import RunError
+
+Record = Mapping[str, Any]
+
+
+class RunDirectory:
+    """A run directory opened by the trainer that owns it.
+
+    Opening takes a lock, so that a second trainer refuses; the kernel drops it with the process,
+    even after ``kill -9``. Raises RunError when the directory is held by another process, when it
+    already holds a run and ``resume`` is False, or when ``resume`` finds nothing to go on from.
+    """
+
+    def __init__(self, path: Path, config: Config, resume: bool = False) -> None:
+        self.path = path
+        self.metrics_path = path / "metrics.jsonl"
+        self.checkpoints_path = path / "checkpoints"
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _take_lock(path)
+            if self.metrics_path.exists() and not resume:
+                self._lock.close()
+                raise RunError(
+                    f"{path}: already holds a run; continue it with --resume, "
+                    "or choose another run.name"
+                )
+            if resume and not (path / "config.json").exists():
+                self._lock.close()
+                raise RunError(f"{path}: nothing to resume; start without --resume")
+            self.checkpoints_path.mkdir(exist_ok=True)
+            (path / "rollouts").mkdir(exist_ok=True)
+            write_json(path / "config.json", json.loads(config.model_dump_json()))
+        self._events = _Events(path / "tensorboard") if config.run.tensorboard else None
+        self._started = time.time()
+        self._state: dict[str, Any] = {}
+
+    def state(self, **changes: Any) -> None:
+        """Say where the run is: ``status`` (running, finished, paused, interrupted, failed),
+        ``step``, ``steps``, ``stage`` and whatever the screens show."""
+        self._state.update(changes, pid=os.getpid(), started=self._started, updated=time.time())
+        with disk_errors(self.path):
+            write_json(self.path / "state.json", self._state)
+
+    def record(self, step: int, metrics: Mapping[str, float], rollouts: Sequence[Record]) -> None:
+        """Keep one step: rollouts first, so that a metrics line always has its rollouts."""
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise ValueError(f"step {step}: {name} is {value}; leave out what has no value")
+        line = json.dumps({"step": step, **metrics}, allow_nan=False)
+        with disk_errors(self.path):
+            if rollouts:
+                write_rollouts(self.path / "rollouts" / f"{step_name(step)}.jsonl.zst", rollouts)
+            with self.metrics_path.open("a", encoding="utf-8") as out:
+                out.write(line + "\n")
+                out.flush()
+                os.fsync(out.fileno())
+        if self._events:
+            self._events.scalars(step, metrics)
+
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """A text sample for TensorBoard."""
+        if self._events:
+            self._events.text(step, name, markdown)
+
+    def truncate(self, step: int) -> None:
+        """Forget what was recorded after ``step``: a resumed run does those steps again."""
+        kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+        with disk_errors(self.path):
+            temporary = self.metrics_path.with_suffix(".part")
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            temporary.replace(self.metrics_path)
+            for path in (self.path / "rollouts").iterdir():
+                if path.name > f"{step_name(step)}.jsonl.zst":
+                    path.unlink()
+
+    def close(self) -> None:
+        if self._events:
+            self._events.close()
+        self._lock.close()
+
+
+def step_name(step: int) -> str:
+    return f"step_{step:06d}"
+
+
+def free_run_name(output_dir: Path, name: str) -> str:
+    """``name``, or ``name-2``, ``name-3``... where that directory already holds a run."""
+    candidate, number = name, 1
+    while (output_dir / candidate / "metrics.jsonl").exists():
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate
+
+
+def newest_run(output_dir: Path) -> Path | None:
+    """The run whose state changed last."""
+    states = list(output_dir.glob("*/state.json"))
+    return max(states, key=lambda path: path.stat().st_mtime).parent if states else None
+
+
+def read_state(run: Path) -> dict[str, Any]:
+    """``state.json``, or an empty mapping where there is none yet."""
+    try:
+        return json.loads((run / "state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """All complete lines of ``metrics.jsonl``; a torn last line (killed while writing) is not."""
+    try:
+        text = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    rows: list[dict[str, Any]] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise RunError(f"{run}/metrics.jsonl:{number}: not JSON: {error.msg}") from None
+    return rows
+
+
+def write_rollouts(path: Path, rollouts: Iterable[Record]) -> None:
+    """Rollouts of one step as zstd-compressed JSON Lines, renamed into place."""
+    temporary = path.with_suffix(".part")
+    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rollouts).encode()
+    temporary.write_bytes(zstandard.ZstdCompressor(level=6).compress(data))
+    temporary.replace(path)
+
+
+def read_rollouts(run: Path, step: int) -> Iterator[dict[str, Any]]:
+    """The rollouts of a step; none where the step kept none."""
+    path = run / "rollouts" / f"{step_name(step)}.jsonl.zst"
+    if path.exists():
+        data = zstandard.ZstdDecompressor().decompress(path.read_bytes())
+        for line in data.decode().splitlines():
+            yield json.loads(line)
+
+
+def rollout_steps(run: Path) -> list[int]:
+    """Steps whose rollouts were kept, ascending."""
+    paths = (run / "rollouts").glob("step_*.jsonl.zst")
+    return sorted(int(path.name.removeprefix("step_").split(".")[0]) for path in paths)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a JSON file at once: a reader sees the old one or the new one."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.replace(path)
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, renamed to ``path`` once everything in it is on the disk."""
+    temporary = path.with_name(path.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with disk_errors(path):
+            temporary.mkdir(parents=True)
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _fsync(file)
+            _fsync(temporary)
+            shutil.rmtree(path, ignore_errors=True)
+            temporary.rename(path)
+            _fsync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what a full or read-only disk raises into one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(
+                f"{path}: the disk is full; free some space and continue with --resume"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise RunError(f"{path}: cannot write here ({error.strerror})") from error
+        raise
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _take_lock(path: Path) -> IO[str]:
+    lock = (path / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise RunError(
+            f"{path}: another trainer (process {holder}) is using this run directory; "
+            "wait for it or choose another run.name"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+class _Events:
+    """TensorBoard events, written without torch so that this layer stays light."""
+
+    def __init__(self, path: Path) -> None:
+        # Imported here: half a second that a run without TensorBoard and every reader save.
+        from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+        from tensorboard.plugins.text.metadata import create_summary_metadata
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        # Generated protobuf modules build their classes at import: no checker sees them.
+        self._event: Any = getattr(event_pb2, "Event")  # noqa: B009
+        self._summary: Any = getattr(summary_pb2, "Summary")  # noqa: B009
+        self._tensor: Any = getattr(tensor_pb2, "TensorProto")  # noqa: B009
+        self._string_type: int = getattr(types_pb2, "DT_STRING")  # noqa: B009
+        self._text_metadata = create_summary_metadata("", "")
+        self._writer = EventFileWriter(str(path))
+
+    def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
+        values = [self._summary.Value(tag=k, simple_value=v) for k, v in metrics.items()]
+        self._add(step, values)
+
+    def text(self, step: int, name: str, markdown: str) -> None:
+        tensor = self._tensor(dtype=self._string_type, string_val=[markdown.encode()])
+        tensor.tensor_shape.dim.add(size=1)
+        value = self._summary.Value(tag=name, metadata=self._text_metadata, tensor=tensor)
+        self._add(step, [value])
+
+    def _add(self, step: int, values: list[Any]) -> None:
+        summary = self._summary(value=values)
+        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()

@@ -1,0 +1,23 @@
+"""Candidate Python in real CPython, isolated: the public face of the sandbox.
+
+Programs and solutions that a policy or a large model wrote run in forked children of clean warm
+interpreters, never in this process. docs/sandbox.md says what this covers and what it does not.
+"""
+
+from flowright.sandbox.pool import Sandbox
+from flowright.sandbox.reports import (
+    Limits,
+    RunResult,
+    Status,
+    TestReport,
+    TestResult,
+)
+
+__all__ = [
+    "Limits",
+    "RunResult",
+    "Sandbox",
+    "Status",
+    "TestReport",
+    "TestResult",
+]

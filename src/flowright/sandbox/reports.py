@@ -1,0 +1,84 @@
+"""What the sandbox is asked for and what it reports: limits, results, the isolation in force.
+
+Plain frozen data; nothing here runs anything.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["ok", "error", "timeout", "memory", "killed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one execution may use; each is enforced by the kernel, not by the program's good will.
+
+    ``cpu_seconds`` decides what is too slow: CPU time of the program's own, which does not grow
+    because the machine is busy. ``wall_seconds`` is the backstop behind it, about ten times as
+    long: a program that slept it away has timed out, one that waited for a CPU is tried again.
+    ``memory_bytes`` is address space beyond what the bare interpreter has. ``processes`` counts
+    threads: a program can never start a process. ``file_bytes`` bounds each file and the whole of
+    the private ``/tmp``; ``output_bytes`` bounds what is kept of stdout and of stderr (each).
+    """
+
+    cpu_seconds: float = 5.0
+    wall_seconds: float = 50.0
+    memory_bytes: int = 512 << 20
+    output_bytes: int = 256 << 10
+    processes: int = 32
+    file_bytes: int = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """One program's run. ``stdout`` is cut after ``output_bytes``, ``stderr`` keeps its tail.
+
+    ``ok``: ended with exit status 0. ``error``: an exception or another exit status. ``timeout``:
+    over ``cpu_seconds``, or asleep until ``wall_seconds``. ``memory``: MemoryError. ``killed``:
+    died of a signal that it brought upon itself (a segmentation fault, say). ``seconds`` is wall
+    time, ``cpu_seconds`` the program's own.
+    """
+
+    status: Status
+    stdout: str
+    stderr: str
+    seconds: float
+    cpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """One test: its source, whether it passed, and why not.
+
+    ``source`` and ``message`` may hold expected values: for the judge and the logs, never for the
+    policy (unless the tests were public).
+    """
+
+    __test__ = False  # not a pytest class
+
+    source: str
+    passed: bool
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TestReport:
+    """A solution against its tests, in the tests' order; ``passed`` means every one of them.
+
+    ``status`` is how the solution's process fared: ``ok`` if it served the tests until the end
+    (they may still have failed), ``error`` if it did not load or ended early, else as in
+    :class:`RunResult`.
+    """
+
+    __test__ = False  # not a pytest class
+
+    passed: bool
+    results: tuple[TestResult, ...]
+    status: Status
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """How many tests passed."""
+        return sum(result.passed for result in self.results)
