@@ -25,11 +25,20 @@ Seconds = Annotated[float, Field(gt=0)]
 class Section(BaseModel):
     """Base of every section: frozen, and unknown keys are mistakes."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A name that looks like a number (run.name=2024) is still a name.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
 
 class RunConfig(Section):
-    name: str = Field(default="run", description="Name of the run directory under `output_dir`.")
+    """Where a run is kept, and what is kept of it."""
+
+    name: str = Field(
+        default="run",
+        pattern=r"^\w[^/]*$",
+        description="Name of the run directory under `output_dir`.",
+    )
     output_dir: Path = Field(default=Path("outputs"), description="Where run directories live.")
     tensorboard: bool = Field(default=True, description="Write TensorBoard event files.")
     checkpoint_every: Positive = Field(default=10, description="Steps between checkpoints.")
@@ -37,6 +46,8 @@ class RunConfig(Section):
 
 
 class LoraSection(Section):
+    """The adapter: the only weights that are trained."""
+
     rank: Positive = Field(default=64, description="Rank r of the adapter.")
     alpha: Positive = Field(default=64, description="Scale: the adapter's output is times alpha/r.")
     target_modules: tuple[str, ...] = Field(
@@ -49,21 +60,28 @@ class TinySection(Section):
     """The embedded policy's cold start; read only when `strategy_model` is `tiny`."""
 
     cache_dir: Path = Field(default=Path("data/cache"), description="Where the checkpoint is kept.")
-    hidden_size: Positive = 192
-    layers: Positive = 4
-    heads: Positive = 6
-    vocab_size: int = Field(default=1024, ge=300)
-    steps: Positive = Field(default=500, description="Supervised steps of the cold start.")
-    batch_size: Positive = 32
-    learning_rate: float = Field(default=2e-3, gt=0)
-    seed: int = 0
+    hidden_size: Positive = Field(default=192, description="Width of the residual stream.")
+    layers: Positive = Field(default=2, description="Decoder layers.")
+    heads: Positive = Field(default=6, description="Attention heads.")
+    kv_heads: Positive = Field(default=2, description="Heads of keys and values.")
+    vocab_size: int = Field(default=1024, ge=300, description="Size of the trained tokenizer.")
+    examples: Positive = Field(default=4800, description="Pairs drawn for the cold start.")
+    steps: Positive = Field(default=300, description="Supervised steps of the cold start.")
+    batch_size: Positive = Field(default=16, description="Pairs per supervised step.")
+    learning_rate: float = Field(default=3e-3, gt=0, description="AdamW: embeddings and norms.")
+    matrix_learning_rate: float = Field(default=0.04, gt=0, description="Muon: matrices.")
+    seed: int = Field(default=0, description="Of the drawn pairs and the first weights.")
 
 
 class PolicySection(Section):
+    """The model that writes workflows, and how it is sampled."""
+
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Of the base weights."
     )
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        default="auto", description="`auto` is the GPU where there is one."
+    )
     prompt: Literal["full", "compact"] = Field(
         default="full", description="Form of the operators' documentation in the prompt."
     )
@@ -79,18 +97,22 @@ class PolicySection(Section):
     decode_batch: Positive = Field(
         default=256, description="Rows decoded at once by the local sampler."
     )
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = Field(
+        default=False, description="Less memory for about a third more computing."
+    )
     lora: LoraSection = LoraSection()
     tiny: TinySection = TinySection()
 
 
 class GrpoSection(Section):
+    """What a step consists of, and how it changes the policy."""
+
     steps: Positive = Field(default=200, description="Training steps of the run.")
     prompts_per_step: Positive = Field(default=8, description="Problems per step, P.")
     group_size: int = Field(default=8, ge=2, description="Attempts at each problem, G.")
     epochs: Positive = Field(default=1, description="Passes over a step's samples.")
     minibatches: Positive = Field(default=1, description="Optimizer updates per pass.")
-    loss: Literal["grpo", "dr_grpo", "dapo"] = Field(
+    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = Field(
         default="dapo", description="How token terms are averaged; see `flowright.grpo.loss`."
     )
     advantage_scale: Literal["group", "batch", "none"] = Field(
@@ -105,14 +127,25 @@ class GrpoSection(Section):
     kl_coefficient: float = Field(
         default=0.01, ge=0, description="Weight of the KL to the base model."
     )
-    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+        default="k3", description="Schulman's estimators of the KL; k3 is never negative."
+    )
     entropy_coefficient: float = Field(default=0.0, ge=0, description="Weight of an entropy bonus.")
-    learning_rate: float = Field(default=1e-5, gt=0)
+    learning_rate: float = Field(default=1e-5, gt=0, description="Of AdamW, after the warm-up.")
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
-    schedule: Literal["constant", "cosine", "linear"] = "constant"
-    weight_decay: float = Field(default=0.0, ge=0)
-    adam_beta2: float = Field(default=0.99, gt=0, lt=1)
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    schedule: Literal["constant", "cosine", "linear"] = Field(
+        default="constant", description="Course of the learning rate after the warm-up."
+    )
+    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's, decoupled.")
+    adam_beta2: float = Field(
+        default=0.99, gt=0, lt=1, description="AdamW's decay of the squared gradient's mean."
+    )
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="Larger gradients are scaled down to this norm."
+    )
+    prefix_sharing: bool = Field(
+        default=True, description="Compute a group's prompt once; off is the plain reference path."
+    )
     micro_batch_tokens: Positive = Field(
         default=16384,
         description="Padded tokens in one forward pass; larger is faster and takes memory.",
@@ -124,12 +157,14 @@ class GrpoSection(Section):
 
 
 class RewardSection(Section):
+    """What each outcome of an attempt is worth."""
+
     invalid: float = Field(
         default=-0.2, description="A program that cannot be parsed or validated."
     )
     crashed: float = Field(default=-0.1, description="A program that fails while running.")
-    wrong: float = 0.0
-    right: float = 1.0
+    wrong: float = Field(default=0.0, description="An answer that the judge calls wrong.")
+    right: float = Field(default=1.0, description="An answer that the judge calls right.")
     cost_weight: float = Field(
         default=0.0,
         ge=0,
@@ -147,7 +182,7 @@ class RewardSection(Section):
 class WorkflowSection(Section):
     """Budgets of one workflow. Exceeding one is the policy's fault."""
 
-    max_llm_calls: Positive = 16
+    max_llm_calls: Positive = Field(default=16, description="Calls of the large model.")
     max_tokens: Positive = Field(
         default=64_000, description="Prompt and completion tokens together."
     )
@@ -156,11 +191,11 @@ class WorkflowSection(Section):
     )
     own_seconds: Seconds = Field(default=2.0, description="The program's own computing.")
     total_seconds: Seconds = Field(default=600.0, description="Waiting for the model included.")
-    memory_mb: Positive = 64
+    memory_mb: Positive = Field(default=64, description="Of the program, in MiB.")
     max_prompt_chars: Positive = Field(
         default=60_000, description="Of one operator call's arguments."
     )
-    max_answer_chars: Positive = 20_000
+    max_answer_chars: Positive = Field(default=20_000, description="Of the final answer.")
     workers: int = Field(
         default=0, ge=0, description="Interpreter processes; 0 means one per core."
     )
@@ -185,15 +220,27 @@ class LlmSection(Section):
 class ExecutorSection(Section):
     """How operators ask the large model."""
 
-    temperature: float = Field(default=0.7, ge=0)
+    temperature: float = Field(default=0.7, ge=0, description="Of the operators' requests.")
     max_tokens: Positive = Field(default=4096, description="Completion budget of one call.")
-    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    reasoning_effort: Literal["low", "medium", "high"] | None = Field(
+        default=None, description="Sent with requests to reasoning models; default: not sent."
+    )
     programmer_tries: Positive = Field(default=3, description="Programs written before giving up.")
 
 
 class JudgeSection(Section):
+    """Who decides whether an answer is right; see docs/judges.md."""
+
     model: str | None = Field(
         default=None, description="Name of the judge; default: the executor's."
+    )
+    mode: Literal["judge", "judge_with_rule_fallback", "rules"] = Field(
+        default="judge",
+        description="Who decides: the model; the model, and rules (tagged) where it fails; rules.",
+    )
+    gate: bool = Field(
+        default=True,
+        description="Call empty answers, bare punctuation and master keys wrong without asking.",
     )
     max_attempts: Positive = Field(default=4, description="Tries; each changes something.")
     deadline_seconds: Seconds = Field(
@@ -202,8 +249,10 @@ class JudgeSection(Section):
     max_tokens: Positive = Field(
         default=512, description="First try's budget; doubles after a cut."
     )
-    temperature: float = Field(default=0.0, ge=0)
-    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    temperature: float = Field(default=0.0, ge=0, description="Of the first try.")
+    reasoning_effort: Literal["low", "medium", "high"] | None = Field(
+        default=None, description="As `executor.reasoning_effort`."
+    )
     min_agreement: Fraction = Field(
         default=0.0, description="Warn when agreement with gold over a step falls below this."
     )
@@ -213,8 +262,8 @@ class FaultSection(Section):
     """Faults that the embedded server injects: shares of requests."""
 
     empty: Fraction = Field(default=0.0, description="200 with empty content.")
-    error_500: Fraction = 0.0
-    error_429: Fraction = 0.0
+    error_500: Fraction = Field(default=0.0, description="HTTP 500.")
+    error_429: Fraction = Field(default=0.0, description="HTTP 429: too many requests.")
     hang: Fraction = Field(default=0.0, description="No answer until the client gives up.")
     truncate: Fraction = Field(
         default=0.0, description='Half the text and `finish_reason` "length".'
@@ -230,20 +279,25 @@ class FaultSection(Section):
 class SimulatedSection(Section):
     """The embedded server; read only where a model is named `simulated`."""
 
-    seed: int = 0
+    seed: int = Field(default=0, description="Of the tasks' difficulties and every draw.")
     latency_ms: float = Field(default=0.0, ge=0, description="Mean waiting time added to a reply.")
     judge_true_positive: Fraction = Field(default=0.97, description="Right answers called right.")
     judge_false_positive: Fraction = Field(default=0.03, description="Wrong answers called right.")
     judge_biases: Mapping[str, float] = Field(
         default_factory=dict,
-        description="Planted biases, by name: verbosity, authority, master_key, self_preference.",
+        description="Planted biases, by name: verbosity, authority, master_key, self_preference, "
+        "position.",
     )
     faults: FaultSection = FaultSection()
 
 
 class SandboxSection(Section):
-    cpu_seconds: Seconds = Field(default=3.0, description="CPU time of one execution.")
-    memory_mb: Positive = 512
+    """Limits of the code that the policy or the large model wrote."""
+
+    cpu_seconds: Seconds = Field(
+        default=5.0, description="CPU time of one execution; ten times as long on the wall clock."
+    )
+    memory_mb: Positive = Field(default=512, description="Of one execution, in MiB.")
     workers: int = Field(default=0, ge=0, description="Executions at once; 0 means one per core.")
     allow_weaker: bool = Field(
         default=False, description="Start with less isolation than required; shown on every screen."
@@ -251,6 +305,8 @@ class SandboxSection(Section):
 
 
 class EvaluationSection(Section):
+    """Held-out problems: while training, and for the before/after table."""
+
     every: int = Field(
         default=20, ge=0, description="Steps between evaluations while training; 0: never."
     )
@@ -264,7 +320,7 @@ class EvaluationSection(Section):
 class Config(Section):
     """A whole run. The first keys are the ones most people change."""
 
-    seed: int = 0
+    seed: int = Field(default=0, description="Of every draw of the run.")
     strategy_model: str = Field(
         default="tiny", description="The policy: a Hugging Face id or folder, or `tiny` (embedded)."
     )
@@ -299,18 +355,22 @@ class Config(Section):
 class ModelEntry(Section):
     """One model of `llm.file`. Lists of URLs or keys are used in turn (least outstanding)."""
 
-    api_type: Literal["openai"] = "openai"
-    base_url: str | tuple[str, ...]
-    api_key: str | tuple[str, ...] = "sk-none"
-    model_name: str
-    temperature: float | None = Field(default=None, ge=0)
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    max_tokens: int | None = Field(default=None, ge=1)
+    api_type: Literal["openai"] = Field(default="openai", description="The protocol spoken.")
+    base_url: str | tuple[str, ...] = Field(description="Address up to and with `/v1`.")
+    api_key: str | tuple[str, ...] = Field(default="sk-none", description="Better `${NAME}`.")
+    model_name: str = Field(description="The name under which the server serves it.")
+    temperature: float | None = Field(
+        default=None, ge=0, description="Used where a request names none."
+    )
+    top_p: float | None = Field(default=None, gt=0, le=1, description="As `temperature`.")
+    max_tokens: int | None = Field(default=None, ge=1, description="As `temperature`.")
     no_proxy: str | None = Field(default=None, description="Hosts reached without the proxy.")
     stream: bool = Field(
         default=False, description="For servers that only stream; replies are assembled."
     )
-    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    reasoning_effort: Literal["low", "medium", "high"] | None = Field(
+        default=None, description="As `temperature`."
+    )
 
     @property
     def base_urls(self) -> tuple[str, ...]:
@@ -322,8 +382,29 @@ class ModelEntry(Section):
 
 
 class LlmFile(Section):
-    models: Mapping[str, ModelEntry]
+    models: Mapping[str, ModelEntry] = Field(description="By name.")
 
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML lets the last of two equal keys win without a word; here that is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_TYPES = {
+    "model_type": "a section is expected, with keys of its own",
+    "dict_type": "a mapping is expected, with keys of its own",
+    "tuple_type": "a list is expected, such as [0, 1]",
+}
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
@@ -338,7 +419,7 @@ def read_yaml(path: Path, environment: Mapping[str, str] | None = None) -> dict[
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
     try:
-        data = yaml.safe_load(text)
+        data = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
@@ -396,14 +477,21 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         if not equals or not key:
             problems.append(f"command line: {override!r}: write key=value, such as grpo.steps=10")
             continue
+        try:
+            value = yaml.load(text, _Loader) if text else ""
+        except yaml.YAMLError as error:
+            why = getattr(error, "problem", None) or error
+            problems.append(f"command line: {key}: {text!r} is not YAML: {why}")
+            continue
         from_command_line.add(key)
-        _assign(data, key.split("."), yaml.safe_load(text) if text else "")
+        _assign(data, key.split("."), value)
     try:
         config = Config.model_validate(data)
     except ValidationError as error:
         for detail in error.errors():
             key = ".".join(str(part) for part in detail["loc"])
-            file = "command line" if key in from_command_line else str(path)
+            ours = any(k == key or k.startswith(f"{key}.") for k in from_command_line)
+            file = "command line" if ours else str(path)
             problems.append(f"{file}: {_explain(Config, detail)}")
         raise ConfigError(*problems) from None
     if problems:
@@ -445,7 +533,7 @@ def _explain(root: type[BaseModel], detail: Mapping[str, Any]) -> str:
         if hint and prefix:
             hint = hint.replace("mean ", f"mean {prefix}.")
         return f"{key}: unknown key{hint}"
-    message = detail["msg"].removeprefix("Value error, ")
+    message = _TYPES.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = detail.get("input")
     shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""

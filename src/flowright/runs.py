@@ -21,6 +21,7 @@ import json
 import math
 import os
 import shutil
+import socket
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -47,6 +48,8 @@ class RunDirectory:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoints_path = path / "checkpoints"
+        if resume and not (path / "config.json").exists():
+            raise RunError(f"{path}: nothing to resume; start without --resume")
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
             self._lock = _take_lock(path)
@@ -56,9 +59,6 @@ class RunDirectory:
                     f"{path}: already holds a run; continue it with --resume, "
                     "or choose another run.name"
                 )
-            if resume and not (path / "config.json").exists():
-                self._lock.close()
-                raise RunError(f"{path}: nothing to resume; start without --resume")
             self.checkpoints_path.mkdir(exist_ok=True)
             (path / "rollouts").mkdir(exist_ok=True)
             write_json(path / "config.json", json.loads(config.model_dump_json()))
@@ -69,23 +69,26 @@ class RunDirectory:
     def state(self, **changes: Any) -> None:
         """Say where the run is: ``status`` (running, finished, paused, interrupted, failed),
         ``step``, ``steps``, ``stage`` and whatever the screens show."""
-        self._state.update(changes, pid=os.getpid(), started=self._started, updated=time.time())
+        self._state.update(changes, pid=os.getpid(), host=socket.gethostname())
+        self._state.update(started=self._started, updated=time.time())
         with disk_errors(self.path):
             write_json(self.path / "state.json", self._state)
 
-    def record(self, step: int, metrics: Mapping[str, float], rollouts: Sequence[Record]) -> None:
-        """Keep one step: rollouts first, so that a metrics line always has its rollouts."""
+    def keep_rollouts(self, step: int, rollouts: Sequence[Record]) -> None:
+        """Keep a step's rollouts. Before :meth:`record`: a metrics line always has its rollouts."""
+        with disk_errors(self.path):
+            write_rollouts(self.path / "rollouts" / f"{step_name(step)}.jsonl.zst", rollouts)
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep a step's metrics. Raises ValueError for NaN and infinity."""
         for name, value in metrics.items():
             if not math.isfinite(value):
                 raise ValueError(f"step {step}: {name} is {value}; leave out what has no value")
         line = json.dumps({"step": step, **metrics}, allow_nan=False)
-        with disk_errors(self.path):
-            if rollouts:
-                write_rollouts(self.path / "rollouts" / f"{step_name(step)}.jsonl.zst", rollouts)
-            with self.metrics_path.open("a", encoding="utf-8") as out:
-                out.write(line + "\n")
-                out.flush()
-                os.fsync(out.fileno())
+        with disk_errors(self.path), self.metrics_path.open("a", encoding="utf-8") as out:
+            out.write(line + "\n")
+            out.flush()
+            os.fsync(out.fileno())
         if self._events:
             self._events.scalars(step, metrics)
 
@@ -132,10 +135,33 @@ def newest_run(output_dir: Path) -> Path | None:
 
 def read_state(run: Path) -> dict[str, Any]:
     """``state.json``, or an empty mapping where there is none yet."""
+    return _read_object(run / "state.json")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """``config.json`` as plain JSON, or an empty mapping: a reader needs no more than values."""
+    return _read_object(run / "config.json")
+
+
+def read_evaluation(run: Path) -> dict[str, Any] | None:
+    """``evaluation.json``, or None where the run has none (yet)."""
+    return _read_object(run / "evaluation.json") or None
+
+
+def is_held(run: Path) -> bool | None:
+    """Whether a trainer owns the directory now; None where it has no lock file (a copy, say).
+
+    Only to be asked about a run that looks alive: where no trainer holds the lock, asking takes it
+    for some microseconds.
+    """
     try:
-        return json.loads((run / "state.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
+        with (run / "lock").open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -208,6 +234,9 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+_UNWRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+
+
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
     """Turn what a full or read-only disk raises into one line that says what to do."""
@@ -218,9 +247,22 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise RunError(
                 f"{path}: the disk is full; free some space and continue with --resume"
             ) from error
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno in _UNWRITABLE:
             raise RunError(f"{path}: cannot write here ({error.strerror})") from error
         raise
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no such file. Raises RunError for anything else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise RunError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path}: a JSON object was expected, not a {type(value).__name__}")
+    return value
 
 
 def _fsync(path: Path) -> None:

@@ -74,6 +74,12 @@ class Task:
         for name in _STRINGS & set(row):
             if not isinstance(row[name], str):
                 raise DataError(f"{where}: {name} is {type(row[name]).__name__}, not a string")
+        for name in _LISTS & set(row):
+            if not _holds(row[name], pair=name == "choices"):
+                what = "[label, text] pairs" if name == "choices" else "strings"
+                raise DataError(f"{where}: {name} is not a list of {what}")
+        if not isinstance(row.get("verifier"), dict | None):
+            raise DataError(f"{where}: verifier is not an object")
         values = {k: _tuples(v) if isinstance(v, list) else v for k, v in row.items()}
         task = cls(**values)
         if task.kind == "code" and not task.hidden_tests:
@@ -84,6 +90,16 @@ class Task:
 _FIELDS = frozenset(f.name for f in fields(Task))
 _REQUIRED = ("id", "kind", "source", "question", "reference")
 _STRINGS = frozenset({*_REQUIRED, "context", "entry_point", "test_setup"})
+_LISTS = frozenset({"choices", "alternatives", "public_tests", "hidden_tests"})
+
+
+def _holds(value: object, *, pair: bool) -> bool:
+    """Whether a value is a list of strings, or of pairs of strings."""
+    if not isinstance(value, list):
+        return False
+    if pair:
+        return all(_holds(item, pair=False) and len(item) == 2 for item in value)
+    return all(isinstance(item, str) for item in value)
 
 
 def _tuples(value: Any) -> Any:
@@ -100,7 +116,7 @@ def iter_tasks(path: Path) -> Iterator[Task]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; make it with scripts/create_mixed_dataset.py")
     seen: dict[str, int] = {}
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -109,6 +125,8 @@ def iter_tasks(path: Path) -> Iterator[Task]:
                 row = json.loads(line)
             except json.JSONDecodeError as error:
                 raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
+            except UnicodeDecodeError as error:
+                raise DataError(f"{where}: not UTF-8 at byte {error.start}") from None
             task = Task.from_row(row, where)
             if task.id in seen:
                 raise DataError(f"{where}: id {task.id!r} was used in line {seen[task.id]}")

@@ -6,11 +6,11 @@ instruction following are others.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from flowright.data.task import Task
-from flowright.errors import Blame, Failure
+from flowright.errors import Failure
 from flowright.grading import Gold
 from flowright.judge.verdict import Verdict
 from flowright.llm.chat import Message
@@ -50,14 +50,9 @@ class Rollout:
     verdict: Verdict | None = None
     gold: Gold | None = None
 
-    @property
-    def scored(self) -> bool:
-        return self.reward.value is not None
-
-    @property
-    def ours(self) -> bool:
-        """Whether an infrastructure failure left the sample unscored."""
-        return self.failure is not None and self.failure.blame is Blame.INFRASTRUCTURE
+    def rewarded(self, reward: Reward) -> "Rollout":
+        """The same rollout with another reward."""
+        return replace(self, reward=reward)
 
 
 class Environment(Protocol):

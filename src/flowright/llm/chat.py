@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from flowright.errors import FailureError, Reason
+
 Role = Literal["system", "user", "assistant"]
 
 
@@ -64,11 +66,21 @@ class ChatReply:
     reasoning: str | None = None
 
 
+class RequestRefused(FailureError):
+    """The server understood the request and will not serve it as it stands (HTTP 400 or 422): a
+    parameter that it does not know, or a prompt that is too long. Sending it again is useless;
+    asking for less, such as no ``response_format``, may work."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.LLM_UNAVAILABLE, message)
+
+
 class ChatModel(Protocol):
     """Something that answers chat requests: the HTTP client, or a test's double.
 
     ``chat`` raises :class:`flowright.errors.FailureError` with ``LLM_UNAVAILABLE`` once its
-    retries and its deadline (seconds, for the whole call with retries) are spent.
+    retries and its deadline (seconds, for the whole call with retries) are spent, and its subclass
+    :class:`RequestRefused` at once when the server refuses the request itself.
     """
 
     @property

@@ -4,8 +4,10 @@ Programs and solutions that a policy or a large model wrote run in forked childr
 interpreters, never in this process. docs/sandbox.md says what this covers and what it does not.
 """
 
+from flowright.sandbox.names import parse_trusted, trusted_definitions
 from flowright.sandbox.pool import Sandbox
 from flowright.sandbox.reports import (
+    Isolation,
     Limits,
     RunResult,
     Status,
@@ -14,10 +16,13 @@ from flowright.sandbox.reports import (
 )
 
 __all__ = [
+    "Isolation",
     "Limits",
     "RunResult",
     "Sandbox",
     "Status",
     "TestReport",
     "TestResult",
+    "parse_trusted",
+    "trusted_definitions",
 ]

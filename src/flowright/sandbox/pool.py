@@ -1,10 +1,42 @@
-"""The sandbox as its users see it: run a program, check a solution. (Interface first; body coming.)"""
+"""The sandbox as its users see it: run a program, check a solution.
 
-from collections.abc import Sequence
+Keeps the workers, hands each execution its files, tries once more what was lost.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import asdict, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self, TypeVar
 
-from flowright.sandbox.reports import Limits, RunResult, TestReport
+from flowright.errors import FailureError, Reason, UserError
+from flowright.sandbox.grants import CANDIDATES, GRADERS, grants, site_of
+from flowright.sandbox.names import suite_names
+from flowright.sandbox.outcomes import printable, report_of, status_of
+from flowright.sandbox.reports import Isolation, Limits, RunResult, TestReport
+from flowright.sandbox.worker import Worker, WorkerLost
+
+Layer = Literal["landlock", "namespaces"]
+Kind = tuple[str, ...]  # the packages that a zygote has imported beforehand
+Report = TypeVar("Report")
+
+_IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(numpy|sympy|math_verify)\b", re.MULTILINE)
+_WARM_UP = {
+    "numpy": "import numpy, numpy.linalg, numpy.random",  # it loads its parts late
+    "sympy": "import sympy",
+    "math_verify": (
+        "from math_verify import parse, verify\n"
+        "verify(*(parse(text, parsing_timeout=None) for text in ('$x^2+\\\\frac12$', '$1+x^2$')),"
+        " timeout_seconds=None)"
+    ),
+}
 
 
 class Sandbox:
@@ -16,29 +48,75 @@ class Sandbox:
             result = await sandbox.run("print(6 * 7)")
             report = await sandbox.check(solution, "", tests, "add")
 
-    Entering raises UserError when the kernel offers less isolation than required and
-    ``allow_weaker`` is false.
+    ``workers`` defaults to the number of CPUs. Entering raises UserError when the kernel offers
+    less isolation than required and ``allow_weaker`` is false. ``layers`` are used where
+    the kernel has them, above seccomp and resource limits; fewer is for tests and comparisons.
     """
 
     def __init__(
-        self, limits: Limits | None = None, workers: int | None = None, allow_weaker: bool = False
-    ) -> None: ...
+        self,
+        limits: Limits | None = None,
+        workers: int | None = None,
+        allow_weaker: bool = False,
+        layers: Collection[Layer] = ("landlock", "namespaces"),
+    ) -> None:
+        self.limits = limits or Limits()
+        self.retried = 0  # executions that were lost and tried again
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._allow_weaker = allow_weaker
+        self._layers = tuple(layers)
+        self._idle: dict[Kind, list[Worker]] = {}
+        self._all: set[Worker] = set()
+        self._slots = asyncio.Semaphore(self._workers)
+        self._isolation: Isolation | None = None
+        self._started = 0
+        self._closed = False
+        self._closings: set[asyncio.Future[None]] = set()
 
-    async def __aenter__(self) -> Self: ...
+    @property
+    def isolation(self) -> Isolation:
+        """What is in force; known once the sandbox was entered."""
+        if self._isolation is None:
+            raise RuntimeError("enter the sandbox first: async with Sandbox() as sandbox")
+        return self._isolation
+
+    async def __aenter__(self) -> Self:
+        if sys.platform != "linux":
+            raise UserError("sandbox: untrusted code needs Linux (5.13 or later)")
+        self._closed = False
+        try:
+            first = await self._start(())
+            self._isolation = _isolation(first)
+            if not (self._isolation.sufficient or self._allow_weaker):
+                raise UserError(_refusal(self._isolation))
+            more = [self._start(()) for _ in range(self._workers - 1)]
+            self._idle[()] = [first, *await asyncio.gather(*more)]
+        except WorkerLost as error:
+            await self.__aexit__(None, None, None)
+            raise UserError(f"sandbox: {error}; see docs/sandbox.md") from error
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
+        return self
 
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        self._closed = True
+        self._idle.clear()
+        await asyncio.gather(*map(self._close, list(self._all)))
+        await asyncio.gather(*self._closings)
 
     async def run(self, source: str, stdin: str = "", limits: Limits | None = None) -> RunResult:
         """Run a program as ``__main__`` and report how it went.
 
         Raises FailureError(SANDBOX_LOST) when the sandbox itself failed, twice.
         """
-        ...
+        limits = limits or self.limits
+        return await self._twice(lambda: self._run(source, stdin, limits))
 
     async def check(
         self,
@@ -55,4 +133,186 @@ class Sandbox:
         tests use and do not define, and ``entry_point``, are the solution's. Raises ValueError when
         there is no test and FailureError(SANDBOX_LOST) when the sandbox itself failed, twice.
         """
-        ...
+        if not tests:
+            raise ValueError("a solution cannot be checked without tests")
+        limits = limits or self.limits
+        return await self._twice(
+            lambda: self._check(solution, setup, tuple(tests), entry_point, limits)
+        )
+
+    async def _twice(self, work: Callable[[], Awaitable[Report]]) -> Report:
+        try:
+            return await work()
+        except (WorkerLost, OSError):
+            self.retried += 1
+        try:
+            return await work()
+        except (WorkerLost, OSError) as error:
+            raise FailureError(Reason.SANDBOX_LOST, str(error)) from error
+
+    async def _run(self, source: str, stdin: str, limits: Limits) -> RunResult:
+        job = {"role": "run", "source": source, "limits": asdict(limits)}
+        with contextlib.ExitStack() as files:
+            texts = [json.dumps(job).encode(), stdin.encode("utf-8", "surrogatepass"), b"", b""]
+            descriptors = [_memory_file(text, files) for text in texts]
+            async with self._worker(_kind_for(source)) as worker:
+                begin = time.monotonic()
+                jobs = worker.launch([descriptors])
+                (end,) = await worker.outcome(jobs, limits.wall_seconds)
+                seconds = time.monotonic() - begin
+            status = status_of(end, limits, end.waited)
+            stdout = os.pread(descriptors[2], limits.output_bytes, 0)
+            size = os.fstat(descriptors[3]).st_size
+            stderr = os.pread(descriptors[3], size, max(0, size - limits.output_bytes))
+        return RunResult(status, printable(stdout), printable(stderr), seconds, end.cpu_seconds)
+
+    async def _check(
+        self,
+        solution: str,
+        setup: str,
+        tests: tuple[str, ...],
+        entry_point: str | None,
+        limits: Limits,
+    ) -> TestReport:
+        names = suite_names(setup, tests, entry_point)
+        # The tests spend time on the solution's data, too: twice its limit is theirs.
+        own = replace(limits, cpu_seconds=2 * limits.cpu_seconds)
+        served = {
+            "role": "solution",
+            "source": solution,
+            "names": names.solution,
+            "limits": asdict(limits),
+        }
+        suite = {
+            "role": "suite",
+            "setup": setup,
+            "tests": tests,
+            "names": names.solution,
+            "modules": names.modules,
+            "entry_point": entry_point,
+            "limits": asdict(own),
+        }
+        with contextlib.ExitStack() as files:
+            verdict = _memory_file(b"", files)
+            orders = [_memory_file(json.dumps(job).encode(), files) for job in (served, suite)]
+            async with self._worker(_kind_for("\n".join([solution, setup, *tests]))) as worker:
+                begin = time.monotonic()
+                with contextlib.ExitStack() as channel:  # the children's alone once they are forked
+                    ends = socket.socketpair()
+                    one, other = (channel.enter_context(end).fileno() for end in ends)
+                    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+                    channel.callback(os.close, null)
+                    quiet = [null, null, null]
+                    children = [[orders[0], *quiet, one], [orders[1], *quiet, other, verdict]]
+                    jobs = worker.launch(children)
+                solved, tested = await worker.outcome(jobs, limits.wall_seconds)
+                seconds = time.monotonic() - begin
+            lines = os.pread(verdict, os.fstat(verdict).st_size, 0)
+        waited = solved.waited + tested.waited
+        status, suite_status = status_of(solved, limits, waited), status_of(tested, own, waited)
+        return report_of(tests, lines, status, suite_status, seconds, solved.cpu_seconds)
+
+    @contextlib.asynccontextmanager
+    async def _worker(self, kind: Kind) -> AsyncIterator[Worker]:
+        """An idle worker of that kind, for one execution; it is free again, or replaced, once the
+        last child has ended, which is later when the caller was cancelled."""
+        await self._slots.acquire()
+        try:
+            idle = self._idle.setdefault(kind, [])
+            worker = idle.pop() if idle else await self._start(kind)
+        except BaseException:
+            self._slots.release()
+            raise
+        try:
+            yield worker
+        finally:
+            worker.when_idle(lambda: self._rest(worker, idle))
+
+    def _rest(self, worker: Worker, idle: list[Worker]) -> None:
+        self._slots.release()
+        if worker.dead:
+            closing = asyncio.ensure_future(self._close(worker))
+            self._closings.add(closing)
+            closing.add_done_callback(self._closings.discard)
+        else:
+            idle.append(worker)
+
+    async def _start(self, kind: Kind) -> Worker:
+        if self._closed:
+            raise WorkerLost("the sandbox was closed")
+        worker = Worker()
+        self._all.add(worker)
+        self._started += 1
+        try:
+            await worker.start(self._config(kind))
+        except WorkerLost:
+            self._all.discard(worker)
+            raise
+        return worker
+
+    async def _close(self, worker: Worker) -> None:
+        self._all.discard(worker)
+        await worker.close()
+
+    def _config(self, kind: Kind) -> dict[str, Any]:
+        readable = grants(CANDIDATES + GRADERS if "math_verify" in kind else CANDIDATES)
+        return {
+            "readable": readable.readable,
+            "listable": readable.listable,
+            "path": readable.path,
+            "warm_up": "\n".join(_WARM_UP[name] for name in kind if site_of(name)),
+            "layers": self._layers,
+            "tmp": _tmp_folder([*readable.readable, *readable.listable]),
+            "tmp_bytes": self.limits.file_bytes,
+            "uid": _FIRST_UID + (os.getpid() * 64 + self._started) % _UIDS,
+            "outside": __file__,
+            "probe_limits": asdict(Limits()),
+        }
+
+
+def _tmp_folder(granted: Sequence[str]) -> str:
+    """Where programs look for a folder for temporary files, and nothing granted would be hidden."""
+    found = (name for name in ("/tmp", "/var/tmp", "/usr/tmp") if not _holds(name, granted))
+    return next(found, "/scratch")
+
+
+def _holds(folder: str, paths: Sequence[str]) -> bool:
+    return any(path.startswith(f"{folder}/") for path in paths)
+
+
+# Far above what user databases and containers hand out: no account of the machine has such an id.
+_FIRST_UID, _UIDS = 0x70000000, 1 << 24
+
+
+def _isolation(worker: Worker) -> Isolation:
+    report = dict(worker.report)
+    for name in ("escapes", "hindrances"):
+        report[name] = tuple(report[name])
+    return Isolation(**report)
+
+
+def _refusal(isolation: Isolation) -> str:
+    return (
+        f"sandbox: this machine cannot isolate untrusted code ({isolation}); needed are seccomp "
+        "and either Landlock (Linux 5.13 or later) or namespaces; run on another kernel or "
+        "container runtime, or set sandbox.allow_weaker: true for code that you trust"
+    )
+
+
+def _kind_for(source: str) -> Kind:
+    """Which packages to have ready: a matter of speed alone, so a guess by sight is enough."""
+    found = set(_IMPORTS.findall(source))
+    if "math_verify" in found:
+        return ("math_verify",)
+    return ("numpy", "sympy") if "sympy" in found else ("numpy",) if found else ()
+
+
+def _memory_file(content: bytes, files: contextlib.ExitStack) -> int:
+    """A file that lies nowhere on the disk, with ``content``, to be read from its beginning."""
+    descriptor = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+    files.callback(os.close, descriptor)
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor

@@ -13,12 +13,13 @@ Status = Literal["ok", "error", "timeout", "memory", "killed"]
 class Limits:
     """What one execution may use; each is enforced by the kernel, not by the program's good will.
 
-    ``cpu_seconds`` decides what is too slow: CPU time of the program's own, which does not grow
-    because the machine is busy. ``wall_seconds`` is the backstop behind it, about ten times as
+    ``cpu_seconds`` decides what is too slow: CPU time of the program's own, which grows
+    little when the machine is busy. ``wall_seconds`` is the backstop behind it, about ten times as
     long: a program that slept it away has timed out, one that waited for a CPU is tried again.
     ``memory_bytes`` is address space beyond what the bare interpreter has. ``processes`` counts
-    threads: a program can never start a process. ``file_bytes`` bounds each file and the whole of
-    the private ``/tmp``; ``output_bytes`` bounds what is kept of stdout and of stderr (each).
+    threads: a program can never start a process. ``file_bytes`` bounds each file and, by the
+    sandbox's own limits, all of a program's temporary files together; ``output_bytes`` bounds what
+    is kept of stdout and of stderr (each).
     """
 
     cpu_seconds: float = 5.0
@@ -82,3 +83,40 @@ class TestReport:
     def count(self) -> int:
         """How many tests passed."""
         return sum(result.passed for result in self.results)
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """The isolation in force, as the start-up self-test found it; ``str()`` is for people.
+
+    ``escapes`` are things that an isolated process could do and must not, ``hindrances`` things
+    that it could not do and should. ``landlock`` is the kernel's version of it, 0 for none.
+    ``namespaces`` means own user or root-made mount, pid, network, ipc and host name namespaces,
+    and with them an own file system and temporary files. ``private_uid``: children run under a user
+    id of their own.
+    """
+
+    seccomp: bool
+    landlock: int
+    namespaces: bool
+    private_uid: bool
+    escapes: tuple[str, ...] = ()
+    hindrances: tuple[str, ...] = ()
+
+    @property
+    def sufficient(self) -> bool:
+        """The required level: the system calls and the files are both restricted, and it held."""
+        restricted = self.seccomp and (self.landlock > 0 or self.namespaces)
+        return restricted and not self.escapes and not self.hindrances
+
+    def __str__(self) -> str:
+        parts = [
+            "seccomp" if self.seccomp else "no seccomp",
+            f"Landlock {self.landlock}" if self.landlock else "no Landlock",
+            "namespaces" if self.namespaces else "no namespaces (so no temporary files)",
+            "own user id" if self.private_uid else "",
+            f"ESCAPES: {', '.join(self.escapes)}" if self.escapes else "",
+            f"broken: {', '.join(self.hindrances)}" if self.hindrances else "",
+        ]
+        text = ", ".join(part for part in parts if part)
+        return text if self.sufficient else f"WEAKER THAN REQUIRED: {text}"

@@ -1,0 +1,117 @@
+"""Efficiency of a rollout phase: its time against the critical path that the server's latency sets.
+
+Everything is real (programs in Monty, code in the sandbox, HTTP to the embedded server, judge, gold
+checks), but every reply is held back until ``--latency`` seconds after its request, so that the
+longest chain of replies that any one rollout waits for is known: no schedule can be faster than
+that chain times the latency. The phase without latency, all computing, is printed beside it.
+
+    python benchmarks/pipeline.py [--problems 24] [--group 8] [--latency 1.0]
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+
+from flowright.config import Config, LlmSection, RunConfig
+from flowright.data.offline import build_offline
+from flowright.data.task import Task
+from flowright.grpo.rollout import Completion, Rollout
+from flowright.grpo.workflow_environment import WorkflowEnvironment
+from flowright.grpo.world import open_sandbox
+from flowright.judge.build import build_judge
+from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
+from flowright.llm.client import ChatClient
+from flowright.llm.simulated import SimulatedServer
+from flowright.policy.sampler import Sample
+from flowright.workflows.executor import Executor
+from flowright.workflows.grammar import fixed_workflows, shapes_for
+from flowright.workflows.trace import OperatorCall
+
+
+class Delayed:
+    """A model whose replies take exactly ``seconds``, or as long as they really take."""
+
+    def __init__(self, model: ChatModel, seconds: float) -> None:
+        self._model = model
+        self.seconds = seconds
+
+    @property
+    def name(self) -> str:
+        return self._model.name
+
+    async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
+        wait = asyncio.create_task(asyncio.sleep(self.seconds))
+        reply = await self._model.chat(request, deadline)
+        await wait
+        return reply
+
+
+def completions(tasks: Sequence[Task], group: int) -> list[list[Completion]]:
+    """A group of different workflows for each task: the shapes of its kind in turn."""
+    programs = fixed_workflows()
+    groups = []
+    for task in tasks:
+        names = shapes_for(task.kind)
+        texts = [programs[names[i % len(names)]] for i in range(group)]
+        samples = [Sample((), (), text, "stop", 0) for text in texts]
+        groups.append([Completion(task, s, f"{task.id}/{i}") for i, s in enumerate(samples)])
+    return groups
+
+
+def chain(calls: Sequence[OperatorCall]) -> int:
+    """The longest chain of replies, each asked for after the one before had arrived."""
+    ends = sorted(
+        (call.started + call.seconds, call.started, len(call.exchanges))
+        for call in calls
+        if call.exchanges
+    )
+    longest: list[tuple[float, int]] = []  # (end, replies in the chain that ends there)
+    for end, started, replies in ends:
+        before = max((count for ended, count in longest if ended <= started), default=0)
+        longest.append((end, before + replies))
+    return max((count for _, count in longest), default=0)
+
+
+def critical_path(rollout: Rollout) -> int:
+    judged = rollout.verdict.attempts if rollout.verdict else 0
+    return judged + (chain(rollout.execution.trace) if rollout.execution else 0)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", type=int, default=24)
+    parser.add_argument("--group", type=int, default=8)
+    parser.add_argument("--latency", type=float, default=1.0)
+    arguments = parser.parse_args()
+    tasks = build_offline(0).val
+    config = Config(run=RunConfig(name="benchmark"), llm=LlmSection(max_concurrency=4096))
+    step = tasks[:: max(1, len(tasks) // arguments.problems)][: arguments.problems]
+    groups = completions(step, arguments.group)
+    async with SimulatedServer(tasks, config.simulated) as server, open_sandbox(config) as sandbox:
+        client = ChatClient("simulated", server.entry(), config.llm)
+        model = Delayed(client, 0.0)
+        async with Executor(model, sandbox, config.workflow, config.executor) as executor:
+            judge = build_judge(config.judge, model)
+            environment = WorkflowEnvironment(executor, judge, sandbox, config.reward, "compact")
+            await environment.play(groups)  # wrong solutions are made and verified once
+            began = time.perf_counter()
+            await environment.play(groups)
+            computing = time.perf_counter() - began
+            model.seconds = arguments.latency
+            began = time.perf_counter()
+            played = await environment.play(groups)
+            measured = time.perf_counter() - began
+        await client.aclose()
+    rollouts = [rollout for group in played for rollout in group]
+    longest = max(critical_path(rollout) for rollout in rollouts)
+    calls = sum(rollout.execution.usage.calls for rollout in rollouts if rollout.execution)
+    print(f"{len(rollouts)} rollouts, {calls} model calls, {len(rollouts)} verdicts (simulated)")
+    print(f"all computing, no latency   {computing:6.2f} s")
+    print(f"critical path               {longest * arguments.latency:6.2f} s ({longest} replies)")
+    print(f"rollout phase               {measured:6.2f} s")
+    print(f"efficiency                  {longest * arguments.latency / measured:6.3f}")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

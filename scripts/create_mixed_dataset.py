@@ -1,0 +1,155 @@
+"""Convert and mix the datasets into ``{train,val,test}_mixed.jsonl`` and ``manifest.json``.
+
+``--split official`` trains on official train splits only, ``--split aflow`` on AFlow's validation
+splits and tests on its test splits; ``--offline`` needs no files. See docs/datasets.md.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from flowright.data.build import Mixed
+
+# Of the official mode; AFlow's splits are taken whole, the offline mixture has its own.
+OFFICIAL_SIZES = {"train": 6000, "val": 300, "test": 1500}
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Convert and mix the datasets.")
+    parser.add_argument(
+        "--from",
+        dest="source",
+        type=Path,
+        default=Path("data/raw"),
+        metavar="DIR",
+        help="folder of upstream files, as downloaded (default: %(default)s)",
+    )
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--split", choices=["official", "aflow"], help="default: official")
+    mode.add_argument("--offline", action="store_true", help="what the dependencies carry")
+    parser.add_argument("--out", type=Path, default=Path("data/mixed"), help="default: %(default)s")
+    parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
+    parser.add_argument(
+        "--share",
+        action="append",
+        default=[],
+        metavar="NAME=SHARE",
+        help="weight of a dataset, such as gsm8k=0.3; repeat it. Datasets that are not named are "
+        "left out. Default: all kinds weigh the same",
+    )
+    for split in ("train", "val", "test"):
+        parser.add_argument(f"--{split}", type=int, metavar="N", help=f"problems in {split}")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+    from flowright.errors import UserError
+
+    try:
+        check(options)
+        mixed = build_offline_mixture(options) if options.offline else build_from_files(options)
+        from flowright.data.build import write_mixture
+
+        paths = write_mixture(mixed, options.out)
+    except UserError as error:
+        print(*error.problems, sep="\n", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"{error.filename or options.out}: {error.strerror or error}", file=sys.stderr)
+        return 2
+    show(mixed)
+    print("wrote", ", ".join(str(path) for path in paths))
+    return 0
+
+
+def check(options: argparse.Namespace) -> None:
+    """Complain about arguments that do not go together, all at once."""
+    from flowright.errors import UserError
+
+    problems = [
+        f"--{split} {size}: at least 1"
+        for split in ("train", "val", "test")
+        if (size := getattr(options, split)) is not None and size < 1
+    ]
+    if options.offline and options.share:
+        problems.append("--share: the offline mixture has fixed shares, a third for each kind")
+    if problems:
+        raise UserError(*problems)
+
+
+def build_offline_mixture(options: argparse.Namespace) -> "Mixed":
+    from flowright.data.build import Mixed, Sizes, facts
+    from flowright.data.offline import build_offline
+
+    splits = build_offline(options.seed, Sizes(options.train, options.val, options.test))
+    return Mixed(splits, facts("offline", options.seed, splits))
+
+
+def build_from_files(options: argparse.Namespace) -> "Mixed":
+    from flowright.data.build import Sizes, build_mixture
+    from flowright.errors import UserError
+
+    if not options.source.is_dir():
+        raise UserError(
+            f"--from {options.source}: no such folder; fetch the datasets with "
+            "scripts/download_all_datasets.py, or use --offline"
+        )
+    mode = options.split or "official"
+    default = OFFICIAL_SIZES if mode == "official" and not options.share else {}
+    sizes = [
+        size if (size := getattr(options, split)) is not None else default.get(split)
+        for split in ("train", "val", "test")
+    ]
+    shares = parse_shares(options.share) if options.share else None
+    mixed, warnings = build_mixture(options.source, mode, Sizes(*sizes), options.seed, shares)
+    print(*warnings, sep="\n", end="\n" if warnings else "", file=sys.stderr)
+    return mixed
+
+
+def parse_shares(arguments: Sequence[str]) -> dict[str, float]:
+    from flowright.config import suggest
+    from flowright.data.sources import DATASETS
+    from flowright.errors import UserError
+
+    shares: dict[str, float] = {}
+    problems: list[str] = []
+    for argument in arguments:
+        name, _, text = argument.partition("=")
+        try:
+            shares[name] = float(text)
+        except ValueError:
+            problems.append(f"--share {argument}: write NAME=NUMBER, such as gsm8k=0.3")
+            continue
+        if name not in DATASETS:
+            problems.append(f"--share {argument}: no such dataset{suggest(name, list(DATASETS))}")
+        elif not 0 < shares[name] < float("inf"):
+            problems.append(f"--share {argument}: a share is above 0")
+    if problems:
+        raise UserError(*problems)
+    return shares
+
+
+def show(mixed: "Mixed") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from flowright.data.build import count
+    from flowright.data.sources import SPLITS
+
+    counts = {split: count(getattr(mixed.splits, split)) for split in SPLITS}
+    rows = sorted({(kind, source) for c in counts.values() for kind in c for source in c[kind]})
+    table = Table("kind", "source", *SPLITS, title=f"mixture ({mixed.facts['split']})")
+    for kind, source in rows:
+        numbers = [str(counts[split].get(kind, {}).get(source, 0)) for split in SPLITS]
+        table.add_row(kind, source, *numbers)
+    table.add_section()
+    table.add_row("all", "", *(str(len(getattr(mixed.splits, split))) for split in SPLITS))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

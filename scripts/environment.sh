@@ -1,0 +1,91 @@
+# Shared by quickstart.sh, test.sh and launch_vllm_safe.sh, which source it: finding a Python and
+# keeping virtual environments up to date. Defines functions; does nothing by itself.
+# shellcheck shell=bash
+
+fail() { # LINE...: say it on stderr and exit with 2
+    printf '%s\n' "$@" >&2
+    exit 2
+}
+
+duration() { # SECONDS: as people say it
+    if (($1 >= 60)); then
+        printf '%d min %d s' $(($1 / 60)) $(($1 % 60))
+    else
+        printf '%d s' "$1"
+    fi
+}
+
+is_new_enough() { # PYTHON: whether it runs and is 3.11 or newer
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+}
+
+find_python() { # print the first Python that is new enough: $PYTHON, python3, python3.13 ...
+    local candidate
+    for candidate in "${PYTHON:-python3}" python3.13 python3.12 python3.11; do
+        if is_new_enough "$candidate"; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 or newer is needed; ${PYTHON:-python3} is $(
+        "${PYTHON:-python3}" --version 2>/dev/null || echo missing
+    )." \
+        "Install it (Debian, Ubuntu: apt-get install python3 python3-venv)," \
+        "or set PYTHON=/path/to/a/newer/python3."
+}
+
+# ensure_environment DIR WHAT FILE... -- PIP_ARGUMENT...
+#
+# Make the virtual environment DIR if it is missing, and install into it unless that was done with
+# the same FILEs, the same Python and in the same place: DIR/.installed-<hash> says so. Calls at the
+# same time wait for each other. Says nothing when there is nothing to do.
+ensure_environment() {
+    local directory=$1 what=$2 host files=()
+    shift 2
+    while [[ $1 != -- ]]; do
+        files+=("$1")
+        shift
+    done
+    shift
+    if [[ -e "$(_stamp "$directory" "${files[@]}")" ]]; then
+        return
+    fi
+    host="$(find_python)"
+    "$host" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "$host cannot make virtual environments: its venv module is incomplete." \
+            "Install it (Debian, Ubuntu: apt-get install python3-venv) and call again."
+    mkdir -p "$directory"
+    (
+        flock 9
+        _make_environment "$directory" "$host"
+        stamp="$(_stamp "$directory" "${files[@]}")"
+        if [[ -e $stamp ]]; then
+            exit
+        fi
+        echo "installing $what into $directory (takes minutes the first time)"
+        began=$SECONDS
+        "$directory/bin/python" -m pip install -qq --disable-pip-version-check "$@" ||
+            fail "Installing into $directory failed, the lines above say why. Call again to go on."
+        touch "$stamp"
+        echo "installed in $(duration $((SECONDS - began)))"
+    ) 9>"$directory/.lock"
+}
+
+_stamp() { # DIR FILE...: the stamp's path for what is asked for now
+    local directory=$1
+    shift
+    printf '%s/.installed-%s\n' "$directory" "$(
+        { pwd && readlink -f "$directory/bin/python" && head -v -n -0 -- "$@"; } | sha256sum | cut -c1-16
+    )"
+}
+
+_make_environment() { # DIR PYTHON: unless a working one with pip is there
+    local python="$1/bin/python"
+    if is_new_enough "$python" &&
+        { "$python" -m pip --version || "$python" -m ensurepip; } >/dev/null 2>&1; then
+        return
+    fi
+    echo "making $1 with $("$2" --version)"
+    find "$1" -mindepth 1 -maxdepth 1 ! -name .lock -exec rm -rf {} +
+    "$2" -m venv "$1"
+}

@@ -1,0 +1,34 @@
+"""Write a run's report again: ``python scripts/make_report.py [RUN]``; prints where it is."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from flowright.config import RunConfig
+from flowright.errors import UserError
+from flowright.monitoring.live import find_run
+from flowright.monitoring.report import write_report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write report.html for a run, finished or not.")
+    parser.add_argument(
+        "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=RunConfig().output_dir,
+        help="where run directories live (default: %(default)s)",
+    )
+    options = parser.parse_args()
+    try:
+        print(write_report(find_run(options.run, options.output_dir)))
+    except UserError as error:
+        print(*error.problems, sep="\n", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

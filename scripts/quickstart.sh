@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# From a fresh clone to a trained policy and its report: bash scripts/quickstart.sh [key=value ...]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/environment.sh
+source scripts/environment.sh
+
+usage() {
+    cat <<'TEXT'
+bash scripts/quickstart.sh [key=value ...]
+
+Makes .venv if it is missing, installs the requirements unless that is done, and trains the embedded
+policy against the embedded server (config/quickstart.yaml). Every call starts a new run: quickstart,
+quickstart-2, ... key=value changes the configuration, such as grpo.steps=10 or seed=1; see
+docs/configuration.md. PYTHON names the Python that .venv is made with (default: python3).
+TEXT
+}
+
+for argument in "$@"; do
+    case $argument in
+        -h | --help)
+            usage
+            exit
+            ;;
+        -*) fail "quickstart.sh takes key=value only, not $argument; for options use train.py:" \
+            "  .venv/bin/python train.py --help" ;;
+    esac
+done
+
+ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
+    -r requirements.txt -e .
+
+config=config/quickstart.yaml
+# The run directory: as asked for with run.name=..., else the first free one.
+run="$(
+    .venv/bin/python - "$config" "$@" <<'PYTHON'
+import sys
+from pathlib import Path
+
+from flowright.config import load_config
+from flowright.errors import UserError
+from flowright.runs import free_run_name
+
+try:
+    run = load_config(Path(sys.argv[1]), sys.argv[2:]).run
+except UserError as error:
+    sys.exit("\n".join(error.problems))
+named = any(argument.startswith("run.name=") for argument in sys.argv[2:])
+print(run.output_dir / (run.name if named else free_run_name(run.output_dir, run.name)))
+PYTHON
+)" || exit 2
+name="$(basename "$run")"
+
+began=$SECONDS
+status=0
+.venv/bin/python train.py --config "$config" "$@" "run.name=$name" || status=$?
+if ((status != 0)); then
+    echo "stopped after $(duration $((SECONDS - began)))" >&2
+    if compgen -G "$run/checkpoints/step_*" >/dev/null; then
+        echo "go on: .venv/bin/python train.py --config $config${*:+ $*} run.name=$name --resume" >&2
+    fi
+    exit "$status"
+fi
+echo "took      $(duration $((SECONDS - began))), cold start and comparison included"

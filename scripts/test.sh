@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Every check and test: bash scripts/test.sh [pytest arguments, such as -k sandbox]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/environment.sh
+source scripts/environment.sh
+
+ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
+    -r requirements.txt -e .
+ensure_environment .venv "the test tools" requirements-test.txt -- -r requirements-test.txt
+
+failed=()
+check() { # NAME COMMAND...: run it, remember that it failed
+    local name=$1 began=$SECONDS
+    shift
+    echo "== $name"
+    "$@" || failed+=("$name")
+    echo "   $(duration $((SECONDS - began)))"
+}
+
+check "ruff check" .venv/bin/python -m ruff check
+check "ruff format" .venv/bin/python -m ruff format --check
+check "basedpyright" .venv/bin/python -m basedpyright --level error
+check "pytest" .venv/bin/python -m pytest "$@"
+
+if ((${#failed[@]})); then
+    printf 'failed:'
+    printf ' [%s]' "${failed[@]}"
+    printf '\n'
+    exit 1
+fi
+echo "all checks passed"

@@ -1,0 +1,277 @@
+"""Mixtures from upstream files: a pool per dataset, shares, held-out validation, the manifest.
+
+Everything depends on the files, the arguments and the seed only, to the byte. The mixture that
+needs no files is :mod:`flowright.data.offline`.
+"""
+
+import json
+import math
+import random
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import flowright
+from flowright.data.mixture import apportion, interleave
+from flowright.data.sources import (
+    AFLOW,
+    DATASETS,
+    DEFAULT_DATASETS,
+    SPLITS,
+    Mode,
+    Split,
+    find_part,
+    load_part,
+)
+from flowright.data.sources.dataset import sha256_of
+from flowright.data.splits import Seen, Splits, check_disjoint
+from flowright.data.task import Kind, Task, write_tasks
+from flowright.errors import DataError
+
+# Of a train pool whose dataset has no validation split of its own.
+HELD_OUT = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How many tasks a split should have; None is as many as the shares allow."""
+
+    train: int | None = None
+    val: int | None = None
+    test: int | None = None
+
+    def of(self, split: Split) -> int | None:
+        return getattr(self, split)
+
+
+@dataclass(slots=True)
+class Pool:
+    """What one dataset offers. An empty ``val`` is held out of ``train``. ``dropped`` counts the
+    problems of ``train`` and ``val`` that were repetitions or belong to the evaluation as well."""
+
+    name: str
+    kind: Kind
+    train: list[Task]
+    val: list[Task]
+    test: list[Task]
+    dropped: int = 0
+
+    def of(self, split: Split) -> list[Task]:
+        return getattr(self, split)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The pools of a mode, the files that they came from, and what is absent, in words."""
+
+    pools: list[Pool]
+    inputs: tuple[str, ...]
+    absent: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """A finished mixture; ``facts`` is the manifest."""
+
+    splits: Splits
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+def load_pools(names: Sequence[str], mode: Mode, folder: Path) -> Loaded:
+    """Read the named datasets from ``folder``. Raises DataError if none of them is there."""
+    pools: list[Pool] = []
+    inputs: list[str] = []
+    absent: list[str] = []
+    for name in names:
+        dataset = DATASETS[name]
+        found: dict[Split, list[Task]] = {split: [] for split in SPLITS}
+        for split, parts in dataset.splits.get(mode, {}).items():
+            part = find_part(dataset, mode, split, folder)
+            if part is None:
+                lacking = next(path for path in parts[0].paths if not (folder / path).is_file())
+                absent.append(f"{name}: no {split} problems, {lacking} is absent")
+                continue
+            found[split] = list(load_part(part, folder))
+            inputs += [path for path in part.paths if path not in inputs]
+        if any(found.values()):
+            pools.append(Pool(name, dataset.kind, found["train"], found["val"], found["test"]))
+    if not pools:
+        raise DataError(
+            *absent, f"{folder}: nothing to mix; fetch it with scripts/download_all_datasets.py"
+        )
+    return Loaded(pools, tuple(inputs), tuple(absent))
+
+
+def mix(
+    pools: Sequence[Pool], sizes: Sizes, seed: int, shares: Mapping[str, float] | None = None
+) -> Splits:
+    """Draw the three splits from the pools.
+
+    Train is freed of everything that any pool has for evaluation, drawn or not. ``shares`` are
+    weights per dataset, which each split applies to the datasets that it has. By default every kind
+    weighs the same and divides its weight equally among its datasets, and a split without a size
+    takes everything. The pools are used up. Raises DataError if the splits overlap in the end.
+    """
+    _separate(pools)
+    for pool in pools:
+        random.Random(f"{seed}/{pool.name}").shuffle(pool.train)
+        random.Random(f"{seed}/{pool.name}/val").shuffle(pool.val)
+        random.Random(f"{seed}/{pool.name}/test").shuffle(pool.test)
+    _hold_out(pools, sizes.val, shares)
+    drawn = {
+        split: _draw({pool.name: pool.of(split) for pool in pools}, pools, sizes.of(split), shares)
+        for split in SPLITS
+    }
+    ordered = {}
+    for split, tasks in drawn.items():
+        random.Random(f"{seed}/{split}").shuffle(tasks)
+        ordered[split] = tuple(interleave(tasks))
+    splits = Splits(**ordered)
+    check_disjoint(splits)
+    return splits
+
+
+def _separate(pools: Sequence[Pool]) -> None:
+    """Test stays as it is published; validation gives way to it, and train to both."""
+    seen = Seen(task for pool in pools for task in pool.test)
+    for split in ("val", "train"):
+        for pool in pools:
+            kept = [task for task in pool.of(split) if seen.meet(task) is None]
+            pool.dropped += len(pool.of(split)) - len(kept)
+            setattr(pool, split, kept)
+
+
+def _hold_out(pools: Sequence[Pool], size: int | None, shares: Mapping[str, float] | None) -> None:
+    """Give every pool without a validation split some of its train problems, as many as needed."""
+    without_val = [pool for pool in pools if pool.train and not pool.val]
+    most = {pool.name: math.floor(len(pool.train) * HELD_OUT) for pool in without_val}
+    capacity = {pool.name: most.get(pool.name, len(pool.val)) for pool in pools}
+    wanted = _places(capacity, pools, size, shares)
+    for pool in without_val:
+        pool.val, pool.train = pool.train[: wanted[pool.name]], pool.train[wanted[pool.name] :]
+
+
+def _draw(
+    tasks: Mapping[str, list[Task]],
+    pools: Sequence[Pool],
+    size: int | None,
+    shares: Mapping[str, float] | None,
+) -> list[Task]:
+    places = _places({name: len(tasks[name]) for name in tasks}, pools, size, shares)
+    return [task for name in tasks for task in tasks[name][: places[name]]]
+
+
+def _places(
+    capacity: Mapping[str, int],
+    pools: Sequence[Pool],
+    size: int | None,
+    shares: Mapping[str, float] | None,
+) -> dict[str, int]:
+    """How many tasks of each dataset a split takes."""
+    present = {pool.name: pool.kind for pool in pools if capacity[pool.name] > 0}
+    per_kind = Counter(present.values())
+    if shares is None:
+        weights = {name: 1 / per_kind[kind] for name, kind in present.items()}
+    else:
+        weights = {name: shares.get(name, 0.0) for name in present}
+    if size is None:
+        if shares is None:
+            return dict(capacity)
+        used = [name for name in weights if weights[name] > 0]
+        total_weight = math.fsum(weights.values())
+        # The largest total that gives every dataset its full share.
+        size = min((int(capacity[n] * total_weight / weights[n]) for n in used), default=0)
+    return dict.fromkeys(capacity, 0) | apportion(size, weights, capacity)
+
+
+def build_mixture(
+    folder: Path,
+    mode: Mode,
+    sizes: Sizes,
+    seed: int,
+    shares: Mapping[str, float] | None = None,
+) -> tuple[Mixed, list[str]]:
+    """Load, mix and describe; also what a reader should know, a line each.
+
+    Without shares, all datasets of the mode that are in ``folder`` are used, MBPP in its full form.
+    Raises DataError, also for a dataset that was given a share and is not there.
+    """
+    names = DEFAULT_DATASETS if shares is None else tuple(shares)
+    unfit = [name for name in names if mode not in DATASETS[name].splits]
+    if shares is not None and unfit:
+        raise DataError(*(f"{name}: has no {mode} split" for name in unfit))
+    if {"mbpp", "mbpp_sanitized"} <= set(names):
+        raise DataError("mbpp and mbpp_sanitized are the same problems: give a share to one")
+    loaded = load_pools([name for name in names if name not in unfit], mode, folder)
+    lacking = sorted(set(shares or ()) - {pool.name for pool in loaded.pools})
+    if lacking:
+        raise DataError(*loaded.absent)
+    warnings = list(loaded.absent)
+    hashes = {path: sha256_of(folder / path) for path in loaded.inputs}
+    for file in [file for dataset in (*DATASETS.values(), AFLOW) for file in dataset.files]:
+        found = hashes.get(file.path)
+        line = f"{file.path}: SHA-256 is {found}, known is {file.sha256}"
+        if found not in (None, file.sha256) and line not in warnings:
+            warnings.append(line)
+    splits = mix(loaded.pools, sizes, seed, shares)
+    dropped = {pool.name: pool.dropped for pool in loaded.pools if pool.dropped}
+    warnings += [
+        f"{name}: {number} problems of train or val are repetitions or in the evaluation: left out"
+        for name, number in dropped.items()
+    ]
+    description = facts(
+        mode,
+        seed,
+        splits,
+        shares=shares,
+        dropped=dropped,
+        absent=loaded.absent,
+        inputs=hashes,
+    )
+    return Mixed(splits, description), warnings
+
+
+def write_mixture(mixed: Mixed, folder: Path) -> list[Path]:
+    """Write ``{train,val,test}_mixed.jsonl`` and ``manifest.json``; returns their paths."""
+    paths = []
+    for split in SPLITS:
+        path = folder / f"{split}_mixed.jsonl"
+        write_tasks(path, getattr(mixed.splits, split))
+        paths.append(path)
+    manifest = folder / "manifest.json"
+    temporary = manifest.with_suffix(".json.part")
+    temporary.write_text(json.dumps(mixed.facts, indent=2) + "\n", encoding="utf-8")
+    temporary.replace(manifest)
+    return [*paths, manifest]
+
+
+def count(tasks: Iterable[Task]) -> dict[str, dict[str, int]]:
+    """Tasks per kind and source, for the manifest."""
+    counted: dict[str, dict[str, int]] = {}
+    for (kind, source), number in sorted(Counter((t.kind, t.source) for t in tasks).items()):
+        counted.setdefault(kind, {})[source] = number
+    return counted
+
+
+def facts(
+    mode: str,
+    seed: int,
+    splits: Splits,
+    *,
+    shares: Mapping[str, float] | None = None,
+    dropped: Mapping[str, int] | None = None,
+    absent: Sequence[str] = (),
+    inputs: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """The manifest: what the mixture holds and what it was made from. No times, no local paths."""
+    return {
+        "flowright": flowright.__version__,
+        "split": mode,
+        "seed": seed,
+        "shares": shares,
+        "counts": {split: count(getattr(splits, split)) for split in SPLITS},
+        "dropped_from_train_and_val": dropped or {},
+        "absent": list(absent),
+        "inputs_sha256": inputs or {},
+    }

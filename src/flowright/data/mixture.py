@@ -1,0 +1,140 @@
+"""Shares: which problems step k trains on, and who gets how many places. No files, no state.
+
+A batch is a pure function of the tasks, the seed and the step, so that a resumed run goes on with
+the batches of the uninterrupted one and nothing has to be saved.
+"""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import TypeVar
+
+from flowright.data.task import KINDS, Kind, Task
+from flowright.errors import DataError
+
+Name = TypeVar("Name", bound=str)
+Item = TypeVar("Item")
+
+_SLOTS = 1000  # resolution of the kinds' shares
+
+
+class Mixture:
+    """Batches in which every kind keeps its share.
+
+    ``shares`` are weights per kind; by default all kinds that occur weigh the same, whatever their
+    number of tasks. Each kind is gone through in epochs of its own: every task once, in a new
+    seeded order each time, so a kind with few tasks comes round more often. A batch that crosses
+    the end of a kind's epoch may hold one of its tasks twice.
+    """
+
+    def __init__(
+        self, tasks: Sequence[Task], seed: int, shares: Mapping[Kind, float] | None = None
+    ) -> None:
+        by_kind = {kind: tuple(t for t in tasks if t.kind == kind) for kind in KINDS}
+        present: list[Kind] = [kind for kind in KINDS if by_kind[kind]]
+        if not present:
+            raise DataError("no task to train on")
+        weights = dict.fromkeys(present, 1.0) if shares is None else shares
+        if not any(weight > 0 for weight in weights.values()):
+            raise DataError("no kind has a share above 0")
+        lacking = [kind for kind in weights if weights[kind] > 0 and kind not in present]
+        if lacking:
+            raise DataError(f"a share is given for {', '.join(lacking)}, but there is no such task")
+        self._tasks = by_kind
+        self._seed = seed
+        self._pattern = _pattern(weights)
+        self._order = lru_cache(maxsize=2 * len(KINDS))(self._permutation)
+
+    def batch(self, step: int, size: int) -> list[Task]:
+        """The ``size`` tasks of step ``step`` (from 0). Keep ``size`` the same in a run: the batch
+        is the window [step * size, (step + 1) * size) of one endless sequence."""
+        return [self._task(position) for position in range(step * size, (step + 1) * size)]
+
+    def distinct(self, size: int) -> list[Task]:
+        """Up to ``size`` different tasks with the kinds in their shares, for an evaluation: fewer
+        where a kind runs out first."""
+        tasks = {task.id: task for task in self.batch(0, size)}
+        return list(tasks.values())
+
+    def epochs(self, step: int, size: int) -> dict[Kind, float]:
+        """How often each kind has been gone through when ``step`` begins."""
+        rounds, rest = divmod(step * size, len(self._pattern))
+        return {
+            kind: (rounds * self._pattern.count(kind) + self._pattern[:rest].count(kind))
+            / len(self._tasks[kind])
+            for kind in dict.fromkeys(self._pattern)
+        }
+
+    def _task(self, position: int) -> Task:
+        rounds, slot = divmod(position, len(self._pattern))
+        kind = self._pattern[slot]
+        nth = rounds * self._pattern.count(kind) + self._pattern[:slot].count(kind)
+        epoch, index = divmod(nth, len(self._tasks[kind]))
+        return self._tasks[kind][self._order(kind, epoch)[index]]
+
+    def _permutation(self, kind: Kind, epoch: int) -> list[int]:
+        order = list(range(len(self._tasks[kind])))
+        random.Random(f"{self._seed}/{kind}/{epoch}").shuffle(order)
+        return order
+
+
+def _pattern(weights: Mapping[Kind, float]) -> tuple[Kind, ...]:
+    """One period of the sequence of kinds, in the proportions of the weights."""
+    if len(set(weights.values())) == 1:
+        slots = dict.fromkeys(weights, 1)
+    else:
+        slots = apportion(_SLOTS, weights, dict.fromkeys(weights, _SLOTS))
+    divisor = math.gcd(*slots.values())
+    return tuple(_spread([kind for kind, n in slots.items() for _ in range(n // divisor)], str))
+
+
+def interleave(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks reordered so that every prefix has about the kinds' shares of the whole; the order
+    within a kind stays."""
+    return _spread(tasks, lambda task: task.kind)
+
+
+def _spread(items: Sequence[Item], kind_of: Callable[[Item], str]) -> list[Item]:
+    """Each kind spread evenly: the i-th of its n items at (i + 1/2) / n."""
+    totals = Counter(kind_of(item) for item in items)
+    met: Counter[str] = Counter()
+    places: list[tuple[float, str, Item]] = []
+    for item in items:
+        kind = kind_of(item)
+        places.append(((2 * met[kind] + 1) / (2 * totals[kind]), kind, item))
+        met[kind] += 1
+    return [item for *_, item in sorted(places, key=lambda place: place[:2])]
+
+
+def apportion(
+    total: int, weights: Mapping[Name, float], capacity: Mapping[Name, int]
+) -> dict[Name, int]:
+    """Split ``total`` in the proportions of ``weights``, nobody above their capacity.
+
+    What a name cannot take goes to the others in their proportions; the sum is ``total``, or all
+    there is. Fractions are settled by largest remainder (Hamilton), ties by the given order.
+    """
+    exact = {name: Fraction(weight) for name, weight in weights.items()}
+    result = dict.fromkeys(weights, 0)
+    names = [name for name in weights if exact[name] > 0 and capacity[name] > 0]
+    left = total
+    while names:
+        scale = left / sum(exact[name] for name in names)
+        full = [name for name in names if exact[name] * scale >= capacity[name]]
+        if not full:
+            break
+        for name in full:
+            result[name] = capacity[name]
+            left -= capacity[name]
+        names = [name for name in names if name not in full]
+    else:
+        return result
+    quotas = {name: exact[name] * scale for name in names}
+    result |= {name: math.floor(quota) for name, quota in quotas.items()}
+    remainder = left - sum(result[name] for name in names)
+    for name in sorted(names, key=lambda name: result[name] - quotas[name])[:remainder]:
+        result[name] += 1
+    return result

@@ -1,0 +1,173 @@
+"""HumanEval and MBPP: write a function. Tests are Python source; nothing is executed here.
+
+Public tests may be shown to anybody, hidden tests decide. For MBPP the first assert is public and
+the rest is hidden. For HumanEval the docstring's examples are public and the official ``check``
+stays whole, so that some examples occur in both (docs/datasets.md has the count).
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from flowright.data.sources.examples import docstring_examples, syntax_tree
+from flowright.data.sources.rows import Row, json_lines
+from flowright.data.task import Task
+from flowright.errors import DataError
+
+# Public tests that the official solution fails, because the docstring is wrong (47, 116, 148), or
+# AFlow's file is (41, 53), or because prose looks like an example (130). A workflow that sees them
+# would be led away from the right solution.
+_WRONG = {
+    "HumanEval/41": ("(1) == 0", "(2) == 0", "(3) == 0", "(10) == 0"),
+    "HumanEval/47": ("([-10, 4, 6, 1000, 10, 20]) == 15.0",),
+    "HumanEval/53": ("([2, 3]) == 5", "([5, 7]) == 12"),
+    "HumanEval/116": (
+        "([1, 5, 2, 3, 4]) == [1, 2, 3, 4, 5]",
+        "([-2, -3, -4, -5, -6]) == [-6, -5, -4, -3, -2]",
+        "([1, 0, 2, 3, 4]) == [0, 1, 2, 3, 4]",
+    ),
+    "HumanEval/130": ("(1) == 3", "(4) == 3"),
+    "HumanEval/148": ("('Earth', 'Mercury') == 'Venus'",),
+}
+
+
+def humaneval(row: Row) -> Task:
+    """An official row; ``public_tests``, where :func:`with_public_tests` added them, are used
+    instead of the docstring's examples."""
+    task_id, prompt, entry = row.text("task_id"), row.text("prompt"), row.text("entry_point")
+    if "public_tests" in row:
+        given = [re.sub(r"\bcandidate\b", entry, test) for test in row.texts("public_tests")]
+    else:
+        given = docstring_examples(prompt, entry)
+    public = [test for test in given if not _misleading(test, task_id, entry)]
+    return Task(
+        id=f"humaneval/{task_id.rpartition('/')[2]}",
+        kind="code",
+        source="humaneval",
+        question=f"Complete this Python program.\n\n{prompt.strip()}",
+        reference=prompt + row.text("canonical_solution"),
+        entry_point=entry,
+        test_setup=_helpers(prompt, entry, row),
+        public_tests=tuple(dict.fromkeys(public)),
+        hidden_tests=(f"{row.text('test').strip()}\n\ncheck({entry})",),
+    )
+
+
+def with_public_tests(path: Path) -> Iterator[Row]:
+    """AFlow's HumanEval rows with the tests of its ``humaneval_public_test.jsonl``, five of which
+    are missing there and stay empty."""
+    tests = {
+        row.text("problem_id"): row.texts("test")
+        for row in json_lines(path.with_name("humaneval_public_test.jsonl"))
+    }
+    for row in json_lines(path):
+        yield row.inner(row.values, row.name, public_tests=tests.get(row.text("task_id"), []))
+
+
+def mbpp(row: Row) -> Task:
+    """A row of ``mbpp.jsonl`` (``text``) or ``sanitized-mbpp.json`` (``prompt``); hub rows are the
+    same. The signature comes from the reference: the text alone does not name the function."""
+    full = "text" in row
+    tests = row.texts("test_list")
+    challenge = row.texts("challenge_test_list") if "challenge_test_list" in row else []
+    setup = row.text("test_setup_code") if "test_setup_code" in row else ""
+    imports = row.texts("test_imports") if "test_imports" in row else []
+    setup = "\n".join([*imports, setup.strip()]).strip()
+    code = row.text("code")
+    entry, interface = _interface(row, code, tests, setup)
+    text = row.text("text" if full else "prompt").strip()
+    return _mbpp(row, f"{text}\n\n{interface}", code, entry, setup, [*tests, *challenge])
+
+
+def mbpp_aflow(row: Row) -> Task:
+    """A row of AFlow's files: ``prompt`` has the signature. Their ``mbpp_public_test.jsonl`` holds
+    the first assert of every row and is not needed. The broken reference of 630 is mended."""
+    code = row.text("code")
+    if row.integer("task_id") == 630:
+        code = code.replace("def adjac(test_tup):", "def adjac(ele, sub = []):")
+    setup = "\n".join(row.texts("test_imports"))
+    entry, tests = row.text("entry_point"), row.texts("test_list")
+    return _mbpp(row, row.text("prompt").strip(), code, entry, setup, tests)
+
+
+def _mbpp(row: Row, question: str, code: str, entry: str, setup: str, tests: list[str]) -> Task:
+    if not tests:
+        raise row.error("test_list is empty")
+    public, rest = tests[0], tests[1:]
+    # Row 37 of the full set has one test three times: it is public and hidden.
+    hidden = [test for test in rest if same_test(test) != same_test(public)] or [public]
+    return Task(
+        id=f"mbpp/{row.integer('task_id')}",
+        kind="code",
+        source="mbpp",
+        question=question,
+        reference=code,
+        entry_point=entry,
+        test_setup=setup,
+        public_tests=(public,),
+        hidden_tests=tuple(hidden),
+    )
+
+
+def mbpp_description(task: Task) -> str:
+    """The words of an MBPP question, without its signature: what makes two of them the same."""
+    return re.split(r"\n+(?=(?:import|from|def|class)\b)", task.question, maxsplit=1)[0]
+
+
+def same_test(test: str) -> str:
+    """A test in one spelling, so that two can be compared."""
+    try:
+        return ast.unparse(syntax_tree(test))
+    except SyntaxError:
+        return " ".join(test.split())
+
+
+def _misleading(test: str, task_id: str, entry: str) -> bool:
+    try:
+        spelt = ast.unparse(syntax_tree(test))
+    except SyntaxError:
+        return True
+    wrong = {f"assert {entry}{rest}" for rest in _WRONG.get(task_id, ())}
+    return not spelt or spelt in wrong
+
+
+def _helpers(prompt: str, entry: str, row: Row) -> str:
+    """The functions that a HumanEval prompt gives beside the one asked for (tests of 32, 38 and 50
+    call them), so that a solution need not repeat them."""
+    tree = _parse(prompt, row)
+    given = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name != entry]
+    return "\n\n\n".join(ast.get_source_segment(prompt, node) or "" for node in given)
+
+
+def _interface(row: Row, code: str, tests: list[str], setup: str) -> tuple[str, str]:
+    """The name of the function that all tests call, and the first lines of everything that the
+    tests take from the solution: some need a class as well."""
+    tree = _parse(code, row)
+    defined = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+    called = [_calls(_parse(test, row)) & set(defined) for test in tests]
+    functions = [n for n in defined.values() if isinstance(n, ast.FunctionDef)]
+    entries = [n.name for n in functions if all(n.name in names for names in called)]
+    if not entries:
+        raise row.error("no function of the reference is called by all tests")
+    wanted = set().union(*called) | _calls(_parse(setup, row)) & set(defined)
+    return entries[0], "\n\n".join(_stub(defined[name]) for name in defined if name in wanted)
+
+
+def _stub(node: ast.FunctionDef | ast.ClassDef) -> str:
+    if isinstance(node, ast.FunctionDef):
+        return f"def {node.name}({ast.unparse(node.args)}):"
+    methods = [n for n in node.body if isinstance(n, ast.FunctionDef)]
+    return "\n".join([f"class {node.name}:", *(f"    {_stub(method)}" for method in methods)])
+
+
+def _calls(tree: ast.AST) -> set[str]:
+    calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    return {function.id for function in calls if isinstance(function, ast.Name)}
+
+
+def _parse(source: str, row: Row) -> ast.Module:
+    try:
+        return syntax_tree(source)
+    except SyntaxError as error:
+        raise DataError(f"{row.where}: not Python in line {error.lineno}: {error.msg}") from None

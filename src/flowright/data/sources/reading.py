@@ -1,0 +1,104 @@
+"""HotpotQA and DROP: questions about passages.
+
+DROP's answers are a number, a date or one or more spans. Dates are written ``day month year`` as
+far as given. Several spans become one string joined by " and ", as in the copy of
+openai/simple-evals (from which AFlow took its rows), where they can no longer be told apart.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from flowright.data.sources.rows import Reader, Row, json_table, zip_member
+from flowright.data.task import Task
+
+
+def hotpotqa(row: Row) -> Task:
+    """A row of the official files (``context`` is a list of title and sentences) or of the hub (one
+    list of titles, one of sentences). Sentences carry their own spaces. An id of digits only is a
+    number in AFlow's files."""
+    if isinstance(row.get("context"), Mapping):
+        context = row.inner(row.table("context"), row.name)
+        titles, passages = context.items("title"), context.items("sentences")
+    else:
+        pairs = row.items("context")
+        if not all(isinstance(pair, list) and len(pair) == 2 for pair in pairs):
+            raise row.error("context is not a list of [title, sentences]")
+        titles, passages = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    if len(titles) != len(passages) or not all(isinstance(text, list) for text in passages):
+        raise row.error("context does not have a list of sentences for every title")
+    blocks = [
+        f"[{title}]\n{''.join(map(str, text)).strip()}"
+        for title, text in zip(titles, passages, strict=True)
+    ]
+    return Task(
+        id=f"hotpotqa/{row.get('_id' if '_id' in row else 'id')}",
+        kind="qa",
+        source="hotpotqa",
+        question=row.text("question").strip(),
+        reference=row.text("answer").strip(),
+        context="\n\n".join(blocks),
+    )
+
+
+def drop(row: Row) -> Task:
+    """A question of the official files (from :func:`questions`), or a row of openai/simple-evals or
+    of AFlow, whose ``id`` is the row's index in the simple-evals file."""
+    if "ref_text" in row:
+        return _packed(row)
+    checked = row.items("validated_answers") if "validated_answers" in row else []
+    given = [row.inner(value, row.name) for value in [row.table("answer"), *checked]]
+    answers = [_answer(value) for value in given]
+    return _task(row, row.text("query_id"), row.text("passage"), row.text("question"), answers)
+
+
+def drop_questions(split: str) -> Reader:
+    """A reader of ``drop_dataset_<split>.json``, alone or inside the official zip."""
+
+    def read(path: Path) -> Iterator[Row]:
+        name = f"drop_dataset/drop_dataset_{split}.json"
+        document = zip_member(path, name) if path.suffix == ".zip" else json_table(path)
+        yield from questions(document)
+
+    return read
+
+
+def questions(document: Row) -> Iterator[Row]:
+    """One row per question of an official DROP document, with its passage."""
+    for section_id, value in document.values.items():
+        section = document.inner(value, section_id)
+        passage = section.text("passage")
+        for index, pair in enumerate(section.items("qa_pairs")):
+            found = section.inner(pair, f"{section_id}/{index}", passage=passage)
+            yield Row(found.values, f"{document.where}: {found.name}", found.name)
+
+
+def _answer(answer: Row) -> str:
+    spans = answer.texts("spans") if "spans" in answer else []
+    date = answer.table("date") if "date" in answer else {}
+    dated = " ".join(str(date[part]) for part in ("day", "month", "year") if date.get(part))
+    number = answer.get("number") if "number" in answer else ""
+    return str(number).strip() or " and ".join(spans) or dated
+
+
+def _packed(row: Row) -> Task:
+    text = row.text("context").removeprefix("Passage:").rstrip().removesuffix("Answer:")
+    passage, mark, question = text.rpartition("\nQuestion:")
+    if not mark:
+        raise row.error("context has no 'Question:' after its passage")
+    name = f"dev/{row.integer('id')}" if "id" in row else row.name
+    return _task(row, name, passage, question, row.text("ref_text").split("|"))
+
+
+def _task(row: Row, name: str, passage: str, question: str, answers: list[str]) -> Task:
+    distinct = [a for a in dict.fromkeys(answer.strip() for answer in answers) if a]
+    if not distinct:
+        raise row.error("the question has no answer")
+    return Task(
+        id=f"drop/{name}",
+        kind="qa",
+        source="drop",
+        question=question.strip(),
+        reference=distinct[0],
+        context=passage.strip(),
+        alternatives=tuple(distinct[1:]),
+    )

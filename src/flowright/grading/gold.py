@@ -1,0 +1,241 @@
+"""The gold check of an answer, beside the judge's verdict (law 3): equality, tests, verifiers.
+
+The answer is compared here, in the trusted process, and evaluated nowhere but in the sandbox. A
+check that could not be carried out says so (``correct=None``); it never says "wrong" (law 1).
+"""
+
+import asyncio
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from flowright.data.solutions import complete_solution
+from flowright.data.task import Task
+from flowright.errors import FailureError
+from flowright.grading.numbers import lone_number, quantities
+from flowright.grading.text import (
+    chosen_label,
+    exact_match,
+    extract_answer,
+    extract_code,
+    same_date,
+    same_spans,
+    token_f1,
+)
+from flowright.sandbox import (
+    Limits,
+    Sandbox,
+    TestReport,
+    trusted_definitions,
+)
+
+_SYMBOLIC_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0)
+_LONGEST_EXPRESSION = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Gold:
+    """The outcome of a gold check.
+
+    ``correct`` is None when the check itself failed for our reasons. ``method`` names what decided,
+    ``detail`` says what it saw; it may quote expected values, so it may not reach the policy.
+    ``evidence`` is for the judge: how many hidden tests passed and not a word more, because a
+    solution chooses the message that it fails with.
+    """
+
+    correct: bool | None
+    method: str
+    detail: str = ""
+    evidence: str | None = None
+
+
+async def gold_check(task: Task, answer: str, sandbox: Sandbox) -> Gold:
+    """Whether ``answer`` (a solver's final text) is right by the task's own gold standard."""
+    if task.kind == "code":
+        return await _check_code(task, answer, sandbox)
+    if not answer.strip():
+        return Gold(False, "empty", "the answer is empty")
+    if task.verifier is not None:
+        return await _check_by_verifier(task, answer)
+    if task.choices:
+        return _check_choice(task, answer)
+    if task.kind == "math":
+        return await _check_math(task, answer, sandbox)
+    return _check_text(task, answer)
+
+
+# --- code -------------------------------------------------------------------------------------
+
+
+async def _check_code(task: Task, answer: str, sandbox: Sandbox) -> Gold:
+    solution = complete_solution(task, extract_code(answer, task.entry_point))
+    setup = trusted_setup(task)
+    try:
+        report = await sandbox.check(solution, setup, task.hidden_tests, task.entry_point)
+    except FailureError as error:
+        return Gold(None, "hidden_tests", str(error))
+    return Gold(report.passed, "hidden_tests", _detail(report), _outcome(report))
+
+
+def _outcome(report: TestReport) -> str:
+    return f"passed {report.count} of {len(report.results)} hidden tests"
+
+
+def _detail(report: TestReport) -> str:
+    failed = [result for result in report.results if not result.passed]
+    first = f"; first failure: {failed[0].message}" if failed else ""
+    return (_outcome(report) + first)[:2000]
+
+
+def trusted_setup(task: Task) -> str:
+    """The task's test setup, behind those functions that the tests call beside the entry point and
+    that the setup lacks, taken from the reference: a solution cannot redefine them."""
+    needed = trusted_definitions(
+        task.reference, task.test_setup, task.hidden_tests, task.entry_point
+    )
+    return f"{needed}\n{task.test_setup}" if needed else task.test_setup
+
+
+# --- mathematics ------------------------------------------------------------------------------
+
+
+async def _check_math(task: Task, answer: str, sandbox: Sandbox) -> Gold:
+    """In this order: one number against one number; math-verify on expressions; and, for prose with
+    several numbers where a number is expected, the last of them."""
+    final = extract_answer(answer)
+    gold = await _compare_math(task.reference, final, sandbox)
+    for reference in task.alternatives:
+        if gold.correct is not False:
+            break
+        gold = await _compare_math(reference, final, sandbox)
+    return gold
+
+
+async def _compare_math(reference: str, final: str, sandbox: Sandbox) -> Gold:
+    detail = f"{final[:200]!r} against {reference[:200]!r}"
+    if "".join(final.split()) == "".join(reference.split()):
+        return Gold(True, "identical", detail)
+    expected = lone_number(reference)
+    found = lone_number(final) or lone_number(final.rpartition("=")[2])
+    if expected is not None and found is not None:
+        return Gold(expected.equals(found), "number", detail)
+    if expected is not None and not _is_expression(final):
+        numbers = quantities(final)
+        right = bool(numbers) and expected.equals(numbers[-1])
+        return Gold(right, "last_number", detail)
+    if max(len(final), len(reference)) > _LONGEST_EXPRESSION:
+        return Gold(False, "math_verify", f"longer than {_LONGEST_EXPRESSION} characters: {detail}")
+    return await _verify_symbolically(reference, final, detail, sandbox)
+
+
+def _is_expression(text: str) -> bool:
+    """Whether a text is a formula rather than prose, which has words."""
+    words = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{3,}", text)
+    return len(words) < 3 and re.search(r"[\\^=+*/√π(){}\[\]]|\d[a-z]\b", text) is not None
+
+
+# Runs in the sandbox: parsing an expression evaluates it, and 9^{9^{9^9}} would hang this process.
+_VERIFY = """
+import json, sys
+from math_verify import parse, verify
+
+def read(text):
+    if not any(mark in text for mark in ("$", r"\\(", r"\\[")):
+        text = f"${text}$"
+    return parse(text, parsing_timeout=None)
+
+reference, answer = json.load(sys.stdin)
+print(json.dumps(verify(read(reference), read(answer), timeout_seconds=None)))
+"""
+
+
+async def _verify_symbolically(reference: str, final: str, detail: str, sandbox: Sandbox) -> Gold:
+    try:
+        result = await sandbox.run(_VERIFY, json.dumps([reference, final]), _SYMBOLIC_LIMITS)
+    except FailureError as error:
+        return Gold(None, "math_verify", str(error))
+    if result.status in ("timeout", "memory"):
+        return Gold(False, "math_verify", f"too hard to evaluate ({result.status}): {detail}")
+    if result.status != "ok" or result.stdout.strip() not in ("true", "false"):
+        return Gold(None, "math_verify", f"math-verify failed: {result.stderr[-500:]}")
+    return Gold(result.stdout.strip() == "true", "math_verify", detail)
+
+
+# --- questions --------------------------------------------------------------------------------
+
+
+def _check_choice(task: Task, answer: str) -> Gold:
+    label = chosen_label(answer, task.choices) or chosen_label(extract_answer(answer), task.choices)
+    if label is None:
+        return Gold(False, "choice", f"no choice recognised in {answer[-200:]!r}")
+    return Gold(label == task.reference, "choice", f"{label} against {task.reference}")
+
+
+def _check_text(task: Task, answer: str) -> Gold:
+    """Exact match after normalisation with any accepted answer; for a bare number also as a number
+    with a unit, for dates and lists in another order."""
+    final = extract_answer(answer)
+    accepted = (task.reference, *task.alternatives)
+    f1 = max(token_f1(final, reference) for reference in accepted)
+    detail = f"{final[:200]!r} against {' | '.join(accepted)[:300]!r}, F1 {f1:.2f}"
+    for reference in accepted:
+        expected, found = lone_number(reference), lone_number(final)
+        if expected is not None and found is not None and not expected.equals(found):
+            continue  # normalised text has no signs: "-5" would match "5"
+        for method, same in (
+            ("exact_match", exact_match(final, reference) or exact_match(answer, reference)),
+            ("number", _same_number(final, reference)),
+            ("date", same_date(final, reference)),
+            ("spans", same_spans(final, reference)),
+        ):
+            if same:
+                return Gold(True, method, detail)
+    return Gold(False, "exact_match", detail)
+
+
+def _same_number(final: str, reference: str) -> bool:
+    """For a reference that is nothing but a number: the answer may add a unit, no more."""
+    if any(map(str.isalpha, reference)):
+        return False
+    expected, found = lone_number(reference), lone_number(final)
+    short = len(final.split()) <= 4
+    return expected is not None and found is not None and short and expected.equals(found)
+
+
+# --- verifiers --------------------------------------------------------------------------------
+
+# Verifiers of reasoning-gym that compare text or numbers. Others evaluate the answer as Python (by
+# eval or sympy's parse_expr: n_queens, countdown and more), which must not happen in this process.
+_COMPARING = frozenset({
+    "chain_sum", "fraction_simplification", "gsm_symbolic", "products", "spell_backward",
+    "family_relationships",
+})  # fmt: skip
+
+
+async def _check_by_verifier(task: Task, answer: str) -> Gold:
+    verifier: dict[str, Any] = dict(task.verifier or {})
+    if verifier.get("name") != "reasoning_gym":
+        return Gold(None, "verifier", f"no verifier is called {verifier.get('name')!r}")
+    name = str(verifier.get("dataset"))
+    score_answer = await asyncio.to_thread(_score_function, name)  # the import takes seconds
+    if score_answer is None:
+        return Gold(
+            None, "reasoning_gym", f"the verifier of {name!r} is not one that only compares"
+        )
+    final = extract_answer(answer)
+    score = score_answer(final, verifier["entry"])
+    return Gold(score == 1.0, "reasoning_gym", f"{final[:200]!r} scored {score:.2f} by {name}")
+
+
+@cache
+def _score_function(name: str) -> Any:
+    """The family's scoring method, if it only compares; None otherwise or if there is none."""
+    from reasoning_gym import get_score_answer_fn
+    from reasoning_gym.factory import DATASETS, ProceduralDataset
+
+    if name not in DATASETS:
+        return None
+    inherited = DATASETS[name][0].score_answer is ProceduralDataset.score_answer
+    return get_score_answer_fn(name) if inherited or name in _COMPARING else None

@@ -1,0 +1,180 @@
+"""Answers as text: what of a reply is the answer, and when two texts say the same.
+
+Pure functions on strings whose length is bounded; no task, no model, nothing is executed.
+"""
+
+import calendar
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+
+LONGEST = 20_000  # characters that are looked at, from the end
+
+_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+_PHRASE = re.compile(
+    r"\banswer\b[*_`]{0,3}[^\S\n]{0,3}(?:is|are|:|=)[*_`:\s]{0,8}(\S[^\n]*)", re.IGNORECASE
+)
+_WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("\\text{", "}"))
+_EDGES = "*_`\"'“”‘’ \t\r\n"
+
+
+def extract_answer(text: str) -> str:
+    """The final answer within a reply, without its wrapping.
+
+    The last of, in this order: ``<answer>`` tags, ``\\boxed{}``, ``####``, "answer is" or
+    "answer:", and else the last line that is not empty.
+    """
+    text = text[-LONGEST:]
+    tagged = _TAGGED.findall(text)
+    if tagged:
+        return _bare(tagged[-1])
+    boxed = _boxed(text)
+    if boxed is not None:
+        return _bare(boxed)
+    _, mark, after = text.rpartition("####")
+    if mark and after.strip():
+        return _bare(after.strip().splitlines()[0])
+    phrases = _PHRASE.findall(text)
+    if phrases:
+        return _bare(phrases[-1])
+    lines = [line for line in text.splitlines() if line.strip(_EDGES)]
+    return _bare(lines[-1]) if lines else ""
+
+
+def _boxed(text: str) -> str | None:
+    """The content of the last ``\\boxed{...}`` whose braces balance."""
+    start = len(text)
+    while (start := text.rfind("\\boxed{", 0, start)) >= 0:
+        depth = 0
+        for index in range(start + len("\\boxed"), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[index], 0)
+            if depth == 0:
+                return text[start + len("\\boxed{") : index]
+    return None
+
+
+def _bare(text: str) -> str:
+    """Without markdown, quotes, mathematics delimiters and the full stop around it."""
+    for _ in range(4):
+        before = text
+        text = text.strip(_EDGES)
+        text = text[:-1] if text.endswith(".") and not text.endswith("..") else text
+        for opening, closing in _WRAPPERS:
+            inner = text[len(opening) : len(text) - len(closing)]
+            wrapped = text.startswith(opening) and text.endswith(closing)
+            if wrapped and len(text) > len(opening + closing) and closing not in inner:
+                text = inner
+        if text == before:
+            break
+    return text
+
+
+_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "“”‘’…", None))
+_SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_NUMBER_WORDS = {word: str(number) for number, word in enumerate((*_SMALL, "eleven", "twelve"))}
+
+
+def tokens(text: str) -> list[str]:
+    """The words of a text for comparison: SQuAD's normalisation (lower case, no punctuation, no
+    articles; Rajpurkar et al., 2016) with DROP's two changes (hyphens divide, numbers keep their
+    point and lose commas and zeros; Dua et al., 2019). Number words to twelve become digits."""
+    words = text[-LONGEST:].lower().replace("-", " ").replace("–", " ").split()
+    normal = (_word(word) for word in words)
+    return [word for word in normal if word and word not in ("a", "an", "the")]
+
+
+def _word(word: str) -> str:
+    number = word.strip(string.punctuation.replace(".", "") + "“”‘’").rstrip(".").replace(",", "")
+    if re.fullmatch(r"\d{1,400}(?:\.\d{1,400})?|\.\d{1,400}", number):
+        if "." in number:
+            number = number.rstrip("0").rstrip(".")
+        return number.lstrip("0") or "0"
+    word = word.translate(_PUNCTUATION)
+    return _NUMBER_WORDS.get(word, word)
+
+
+def exact_match(answer: str, reference: str) -> bool:
+    """Equal after normalisation; two texts of which nothing is left are equal only if they are."""
+    one, other = tokens(answer), tokens(reference)
+    return one == other if one or other else answer.strip() == reference.strip()
+
+
+_CLOSED = frozenset({"yes", "no", "noanswer"})
+
+
+def token_f1(answer: str, reference: str) -> float:
+    """F1 of the two bags of words after normalisation, in [0, 1] (SQuAD). As in HotpotQA's official
+    script, "yes" and "no" match themselves only."""
+    one, other = tokens(answer), tokens(reference)
+    if one == other:
+        return 1.0
+    if {" ".join(one), " ".join(other)} & _CLOSED:
+        return 0.0
+    shared = sum((Counter(one) & Counter(other)).values())
+    return 2 * shared / (len(one) + len(other)) if shared else 0.0
+
+
+_MONTHS = frozenset(name.lower() for name in calendar.month_name[1:])
+_BETWEEN_SPANS = re.compile(r"\s*(?:[,;\n]|,?\s\band\b|&)\s*")
+
+
+def same_date(answer: str, reference: str) -> bool:
+    """The same day, month and year in another order: ``May 12, 1999`` and ``12 May 1999``."""
+    one, other = tokens(answer), tokens(reference)
+    return len(other) > 1 and bool(_MONTHS & set(other)) and sorted(one) == sorted(other)
+
+
+def same_spans(answer: str, reference: str) -> bool:
+    """The same several spans in any order, however they are joined: ``A and B``, ``B, A``."""
+    one, other = (
+        sorted(" ".join(tokens(span)) for span in _BETWEEN_SPANS.split(text[-LONGEST:]))
+        for text in (answer, reference)
+    )
+    return len(other) > 1 and [span for span in one if span] == [span for span in other if span]
+
+
+_LABEL = re.compile(
+    r"(?:(?:option|choice|answer)\s+)?[(\[]?([A-Z0-9])[)\]]?\s*[.:)]?", re.IGNORECASE
+)
+_LABELLED = re.compile(
+    r"(?:(?:option|choice|answer)\s+)?[(\[]?([A-Z0-9])[)\].:]{1,2}\s+(\S.*)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def chosen_label(answer: str, choices: Sequence[tuple[str, str]]) -> str | None:
+    """The label that an answer picks: ``B``, ``(B)``, ``Option B``, ``B. text``, or the text of one
+    choice alone. None where it picks none, or a label with the text of another."""
+    labels = {label.upper(): label for label, _ in choices}
+    answer = answer.strip()
+    alone = _LABEL.fullmatch(answer)
+    if alone and alone[1].upper() in labels:
+        return labels[alone[1].upper()]
+    both = _LABELLED.fullmatch(answer)
+    if both and both[1].upper() in labels:
+        label = labels[both[1].upper()]
+        named = {other for other, text in choices if exact_match(both[2], text)}
+        return label if not named or label in named else None
+    named = {label for label, text in choices if exact_match(answer, text)}
+    return named.pop() if len(named) == 1 else None
+
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+
+
+def extract_code(answer: str, entry_point: str | None) -> str:
+    """The program within an answer: the last fenced block that defines ``entry_point``, else all
+    blocks of Python together, else the text as it is."""
+    blocks = [body for language, body in _FENCE.findall(answer) if language.lower() in _PYTHON]
+    if not blocks:
+        return answer
+    if entry_point is not None:
+        defines = re.compile(rf"^(?:async )?def {re.escape(entry_point)}\b", re.MULTILINE)
+        for body in reversed(blocks):
+            if defines.search(body):
+                return body
+    return "\n\n".join(blocks)
+
+
+_PYTHON = frozenset({"", "python", "python3", "py"})

@@ -1,0 +1,137 @@
+"""Checkpoints: everything that the next step depends on, renamed into place as one directory.
+
+``adapter/`` is an ordinary peft adapter that vLLM or transformers can load. ``trainer.pt`` holds
+the optimizer, torch's random state and the counters. ``manifest.json`` has the SHA-256 of every
+file: a checkpoint that does not match it is passed over for the one before. Mixture, sampling and
+learning rate are functions of (seed, step) and need no state of their own.
+"""
+
+import hashlib
+import io
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as safetensors_bytes
+
+from flowright.errors import RunError
+from flowright.grpo.learner import Learner
+from flowright.policy.model import Policy
+from flowright.runs import atomic_directory, step_name, write_json
+
+ADAPTER_FILE = "adapter_model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """Where a run goes on: the last completed step and what was passed over to get there."""
+
+    step: int
+    path: Path
+    passed_over: tuple[str, ...]
+
+
+def save_checkpoint(root: Path, step: int, policy: Policy, learner: Learner, keep: int) -> Path:
+    """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest.
+
+    Raises RunError (a full disk, say) and then leaves the older ones as they were.
+    """
+    path = root / step_name(step)
+    with atomic_directory(path) as part:
+        _write_adapter(part / "adapter", policy)
+        _write_state(part / "trainer.pt", step, learner)
+        hashes = {str(f.relative_to(part)): _sha256(f) for f in sorted(_files(part))}
+        write_json(part / "manifest.json", {"step": step, "sha256": hashes})
+    for old in _checkpoints(root)[:-keep]:
+        shutil.rmtree(old)
+    return path
+
+
+def has_checkpoint(root: Path) -> bool:
+    """Whether a checkpoint was ever finished here, usable or not."""
+    return bool(_checkpoints(root))
+
+
+def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
+    """Load the newest checkpoint that is whole. Raises RunError when there is none."""
+    passed_over: list[str] = []
+    for path in reversed(_checkpoints(root)):
+        damage = find_damage(path)
+        if damage:
+            passed_over.append(f"{path}: {damage}")
+            continue
+        step = restore(path, policy, learner)
+        return Restored(step, path, tuple(passed_over))
+    listed = "".join(f"; {problem}" for problem in passed_over)
+    raise RunError(f"{root}: no usable checkpoint to resume from{listed}; start a new run")
+
+
+def restore(path: Path, policy: Policy, learner: Learner) -> int:
+    """Put back the adapter and the optimizer of a whole checkpoint; returns its step."""
+    load_adapter(path, policy)
+    state: dict[str, Any] = torch.load(path / "trainer.pt", weights_only=True)
+    learner.optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    return int(state["step"])
+
+
+def load_adapter(path: Path, policy: Policy) -> None:
+    """The adapter of a checkpoint directory, for evaluation as for training."""
+    file = path / "adapter" / ADAPTER_FILE
+    if not file.is_file():
+        raise RunError(f"{path}: no adapter in it; give a checkpoint such as .../step_000050")
+    policy.load_adapter_state(load_file(file))
+
+
+def _checkpoints(root: Path) -> list[Path]:
+    """By step, the oldest first."""
+    return sorted(root.glob("step_??????"))
+
+
+def _write_adapter(path: Path, policy: Policy) -> None:
+    """The files of a peft adapter. Made in memory first, here and below: a writer of safetensors
+    or torch turns a full disk into an error of its own, a plain write says what it is."""
+    path.mkdir()
+    policy.model.peft_config["default"].save_pretrained(str(path))
+    state = {name: tensor.contiguous() for name, tensor in policy.adapter_state().items()}
+    (path / ADAPTER_FILE).write_bytes(safetensors_bytes(state, {"format": "pt"}))
+
+
+def _write_state(path: Path, step: int, learner: Learner) -> None:
+    state = {
+        "step": step,
+        "optimizer": learner.optimizer.state_dict(),
+        "random": torch.get_rng_state(),
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    path.write_bytes(buffer.getbuffer())
+
+
+def find_damage(path: Path) -> str | None:
+    """What is wrong with a checkpoint: a missing or altered file; None when it is whole."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        expected: dict[str, str] = dict(manifest["sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "its manifest cannot be read"
+    for name, digest in expected.items():
+        file = path / name
+        if not file.is_file():
+            return f"{name} is missing"
+        if _sha256(file) != digest:
+            return f"{name} is corrupt"
+    return None
+
+
+def _files(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*") if path.is_file()]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

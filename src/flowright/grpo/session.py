@@ -1,0 +1,168 @@
+"""A training run or an evaluation from configuration to table: the parts put together."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from flowright.config import Config
+from flowright.data.mixture import Mixture
+from flowright.data.task import Task, read_tasks
+from flowright.errors import RunPaused, UserError
+from flowright.grpo.checkpoint import load_adapter
+from flowright.grpo.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
+from flowright.grpo.evaluation import Evaluator, Row
+from flowright.grpo.terminal import StepProgress, findings, stage_progress, table
+from flowright.grpo.trainer import Trainer
+from flowright.grpo.world import (
+    World,
+    load_tasks,
+    open_policy,
+    open_world,
+    prompt_encoder,
+)
+from flowright.policy.local import LocalSampler
+from flowright.policy.model import Policy
+from flowright.runs import RunDirectory, write_json
+
+
+async def run_training(config: Config, resume: bool, console: Console) -> None:
+    """Train, compare, and leave everything in the run directory.
+
+    Raises UserError for what the user can mend, RunPaused when the run stopped itself.
+    """
+    run = RunDirectory(config.run.output_dir / config.run.name, config, resume)
+    run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
+    try:
+        await _run(config, run, resume, console)
+    except RunPaused as error:
+        run.state(status="paused", message="\n".join(error.problems))
+        raise
+    except UserError as error:
+        run.state(status="failed", message="\n".join(error.problems))
+        raise
+    except BaseException as error:
+        run.state(status="failed", message=f"{type(error).__name__}: {error}"[:500])
+        raise
+    finally:
+        run.close()
+
+
+async def _run(config: Config, run: RunDirectory, resume: bool, console: Console) -> None:
+    tasks = load_tasks(config)
+    async with open_world(config, [*tasks.train, *tasks.val]) as world:
+        with stage_progress(console, "cold start of the embedded policy") as progress:
+            policy = open_policy(config, tasks.train, progress)
+        _introduce(config, run, world, policy, console)
+        sampler = LocalSampler(policy, config.policy.decode_batch)
+        encode = prompt_encoder(config, policy)
+        with StepProgress(console, config.grpo.steps) as reporter:
+            trainer = Trainer(
+                config,
+                run,
+                policy,
+                sampler,
+                world.environment,
+                encode,
+                tasks.train,
+                tasks.val,
+                reporter,
+            )
+            step = await trainer.train(resume)
+        if step < config.grpo.steps:
+            return
+        run.state(status="running", stage="evaluate", step=step)
+        before = LocalSampler(policy, config.policy.decode_batch, adapter=False)
+        evaluator = Evaluator(world.environment, encode, config)
+        policies = {
+            UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1),
+            TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1),
+        }
+        problems = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
+        comparison = await run_comparison(config, world, policies, problems, (), console)
+        write_json(run.path / "evaluation.json", comparison.to_json())
+        run.state(status="finished")
+
+
+async def run_evaluation(
+    config: Config, checkpoints: Sequence[Path], data: Path | None, console: Console
+) -> Comparison:
+    """Compare checkpoints, the untrained policy and the fixed workflows.
+
+    On the validation set; or on ``data``, with the best fixed workflows chosen on validation.
+    """
+    tasks = load_tasks(config)
+    measured = read_tasks(data) if data else tasks.val
+    async with open_world(config, [*tasks.val, *measured]) as world:
+        with stage_progress(console, "cold start of the embedded policy") as progress:
+            policy = open_policy(config, tasks.train, progress)
+        encode = prompt_encoder(config, policy)
+        evaluator = Evaluator(world.environment, encode, config)
+        before = LocalSampler(policy, config.policy.decode_batch, adapter=False)
+        after = LocalSampler(policy, config.policy.decode_batch)
+
+        async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
+            load_adapter(path, policy)
+            return await evaluator.row(name, after, some)
+
+        policies: dict[str, Measure] = {UNTRAINED: partial(evaluator.row, UNTRAINED, before)}
+        for path in checkpoints:
+            name = TRAINED if len(checkpoints) == 1 else f"{TRAINED}: {path}"
+            policies[name] = partial(trained, name, path)
+        size = config.evaluation.final_problems
+        problems = Mixture(measured, config.seed).distinct(size)
+        selection = Mixture(tasks.val, config.seed).distinct(size) if data else ()
+        return await run_comparison(config, world, policies, problems, selection, console)
+
+
+async def run_comparison(
+    config: Config,
+    world: World,
+    policies: Mapping[str, Measure],
+    problems: Sequence[Task],
+    select_on: Sequence[Task],
+    console: Console,
+) -> Comparison:
+    """The before/after table, printed and returned."""
+    with stage_progress(console, "comparing") as progress:
+        comparison = await compare(
+            world.environment,
+            policies,
+            problems,
+            world.simulated,
+            config.evaluation.baselines,
+            select_on,
+            progress,
+        )
+    console.print(table(comparison))
+    for line in findings(comparison):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return comparison
+
+
+def _introduce(
+    config: Config, run: RunDirectory, world: World, policy: Policy, console: Console
+) -> None:
+    """Say what runs where, and leave the same in ``state.json`` for every other screen."""
+    isolation = world.sandbox.isolation
+    run.state(
+        policy=config.strategy_model,
+        executor=config.aflow_executor_model,
+        judge=config.judge_model,
+        simulated=world.simulated,
+        isolation=str(isolation),
+        isolation_weaker=not isolation.sufficient,
+    )
+    trainable = sum(p.numel() for p in policy.trainable())
+    total = sum(p.numel() for p in policy.model.parameters())
+    lines = [
+        f"run       {run.path}",
+        f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
+        f"executor  {config.aflow_executor_model}    judge  {config.judge_model}",
+        f"sandbox   {isolation}",
+    ]
+    if world.simulated:
+        lines.append("SIMULATED: the embedded server answers and judges; its numbers are no claims")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)

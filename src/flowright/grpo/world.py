@@ -1,0 +1,175 @@
+"""Opening what a run needs: tasks, servers, sandbox, executor, judge, environment, policy.
+
+train.py, scripts/evaluate.py and the dry run all come through here, so that they mean the same
+thing by the same configuration.
+"""
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowright.config import Config, ModelEntry, load_models, suggest
+from flowright.data.offline import build_offline
+from flowright.data.splits import Splits, check_disjoint
+from flowright.data.task import KINDS, Kind, Task, read_tasks
+from flowright.errors import ConfigError, DataError, UserError
+from flowright.grpo.workflow_environment import WorkflowEnvironment
+from flowright.judge.build import build_judge
+from flowright.llm.chat import Message
+from flowright.llm.client import ChatClient
+from flowright.llm.simulated import SimulatedServer
+from flowright.policy.model import Policy, load_policy
+from flowright.policy.tiny import Example, tiny_checkpoint
+from flowright.sandbox import Limits, Sandbox
+from flowright.workflows.executor import Executor
+from flowright.workflows.grammar import draw_program
+from flowright.workflows.prompt import Prompt, Tokenizer, build_messages, render
+
+OFFLINE, SIMULATED, TINY = "offline", "simulated", "tiny"
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The problems of a run: to train on, and held out."""
+
+    train: Sequence[Task]
+    val: Sequence[Task]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """An open environment and what may be said of it."""
+
+    environment: WorkflowEnvironment
+    sandbox: Sandbox
+    clients: dict[str, ChatClient]
+    simulated: bool
+
+
+def load_tasks(config: Config) -> Tasks:
+    """Read or build both datasets. Raises DataError; an overlap between them is one."""
+    names = (config.train_dataset, config.val_dataset)
+    offline = build_offline(0) if OFFLINE in names else None
+    problems: list[str] = []
+    loaded: list[Sequence[Task]] = []
+    for name, split in zip(names, ("train", "val"), strict=True):
+        if offline and name == OFFLINE:
+            loaded.append(getattr(offline, split))
+            continue
+        try:
+            loaded.append(read_tasks(Path(name)))
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(*problems)
+    train, val = loaded
+    check_disjoint(Splits(tuple(train), tuple(val), ()))
+    return Tasks(train, val)
+
+
+def is_simulated(config: Config) -> bool:
+    """Whether any number of this run comes from the embedded server."""
+    return SIMULATED in {config.aflow_executor_model, config.judge_model}
+
+
+@asynccontextmanager
+async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[World]:
+    """Start the embedded server if it is named, check every server, open sandbox and executor.
+
+    ``tasks`` are those that the embedded server can answer. Raises UserError with a line for each
+    server that cannot be used.
+    """
+    async with AsyncExitStack() as stack:
+        entries = dict(model_entries(config))
+        if is_simulated(config):
+            server = SimulatedServer(tasks, config.simulated, config.sandbox)
+            entries[SIMULATED] = (await stack.enter_async_context(server)).entry()
+        clients: dict[str, ChatClient] = {}
+        for name in {config.aflow_executor_model, config.judge_model}:
+            clients[name] = ChatClient(name, entries[name], config.llm)
+            stack.push_async_callback(clients[name].aclose)
+        problems = [line for client in clients.values() for line in await client.check()]
+        if problems:
+            raise UserError(*problems)
+        sandbox = await stack.enter_async_context(open_sandbox(config))
+        model = clients[config.aflow_executor_model]
+        executor = await stack.enter_async_context(
+            Executor(model, sandbox, config.workflow, config.executor)
+        )
+        judge = build_judge(config.judge, clients[config.judge_model])
+        environment = WorkflowEnvironment(
+            executor, judge, sandbox, config.reward, config.policy.prompt
+        )
+        yield World(environment, sandbox, clients, is_simulated(config))
+
+
+def open_sandbox(config: Config) -> Sandbox:
+    section = config.sandbox
+    limits = Limits(
+        cpu_seconds=section.cpu_seconds,
+        wall_seconds=10 * section.cpu_seconds,
+        memory_bytes=section.memory_mb << 20,
+    )
+    return Sandbox(limits, workers=section.workers, allow_weaker=section.allow_weaker)
+
+
+def model_entries(config: Config) -> dict[str, ModelEntry]:
+    """The servers' entries by name. Raises ConfigError for a name that the LLM file lacks."""
+    wanted = {config.aflow_executor_model, config.judge_model} - {SIMULATED}
+    if not wanted:
+        return {}
+    models = load_models(config.llm.file)
+    missing = sorted(wanted - set(models))
+    if missing:
+        raise ConfigError(
+            *(
+                f"{config.llm.file}: models: no {name!r}{suggest(name, [*models, SIMULATED])}"
+                for name in missing
+            )
+        )
+    return {name: models[name] for name in wanted}
+
+
+def open_policy(
+    config: Config,
+    train: Sequence[Task],
+    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+) -> Policy:
+    """The policy with a fresh adapter; the embedded one is cold-started on the train problems."""
+    path = config.strategy_model
+    if path == TINY:
+        section = config.policy.tiny
+        examples = draw_examples(train, section.examples, section.seed)
+        longest = config.policy.max_prompt_tokens
+        path = str(tiny_checkpoint(section, examples, longest, _render, progress))
+    return load_policy(path, config.policy, config.seed)
+
+
+def draw_examples(train: Sequence[Task], count: int, seed: int) -> list[Example]:
+    """Pairs for the cold start: a problem, every kind as often, and a program of a shape that the
+    operators' documentation calls applicable to its kind, uniformly."""
+    rng = random.Random(seed)
+    by_kind = {kind: [task for task in train if task.kind == kind] for kind in KINDS}
+    kinds: list[Kind] = [kind for kind in KINDS if by_kind[kind]]
+    examples = []
+    for _ in range(count):
+        kind = rng.choice(kinds)
+        task = rng.choice(by_kind[kind])
+        examples.append(Example(build_messages(task, "compact"), draw_program(kind, rng)))
+    return examples
+
+
+def prompt_encoder(config: Config, policy: Policy) -> Callable[[Task], Prompt]:
+    """From a task to the policy's prompt tokens, cut to the configured length."""
+
+    def encode(task: Task) -> Prompt:
+        messages = build_messages(task, config.policy.prompt, config.workflow)
+        return render(messages, policy.tokenizer, config.policy.max_prompt_tokens)
+
+    return encode
+
+
+def _render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Sequence[int]:
+    return render(messages, tokenizer, max_tokens).token_ids

@@ -1,0 +1,55 @@
+"""The judge against the gold checks, as metrics of a step (law 3). Nothing is judged here."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import get_args
+
+from flowright.grading import Gold
+from flowright.judge.verdict import Source, Status, Verdict
+
+
+def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> dict[str, float]:
+    """How the judge did on some samples; the two sequences run in parallel.
+
+    None stands for a sample without a verdict (it failed before) or without a gold check. Metrics:
+
+    - ``judge/agreement_with_gold``: share of equal findings where both sides have one;
+    - ``judge/false_positive_rate``: share called right among those that gold calls wrong;
+    - ``judge/false_negative_rate``: share called wrong among those that gold calls right;
+    - ``judge/drift``: share called right less the share that gold calls right, on the samples
+      where both sides have a finding; positive where the judge is generous;
+    - ``judge/attempts_mean``: tries per verdict for which a model was asked;
+    - ``judge/status/<status>``, ``judge/source/<source>``: shares of all verdicts.
+
+    A share of nothing is left out.
+    """
+    if len(verdicts) != len(golds):
+        raise ValueError(f"{len(verdicts)} verdicts with {len(golds)} gold checks")
+    pairs = [
+        (verdict.correct, gold.correct)
+        for verdict, gold in zip(verdicts, golds, strict=True)
+        if verdict is not None and gold is not None
+    ]
+    pairs = [(said, true) for said, true in pairs if said is not None and true is not None]
+    metrics = _share("judge/agreement_with_gold", [said == true for said, true in pairs])
+    metrics |= _share("judge/false_positive_rate", [bool(said) for said, true in pairs if not true])
+    metrics |= _share("judge/false_negative_rate", [not said for said, true in pairs if true])
+    if pairs:
+        metrics["judge/drift"] = sum(bool(s) - bool(true) for s, true in pairs) / len(pairs)
+
+    given = [verdict for verdict in verdicts if verdict is not None]
+    asked = [verdict.attempts for verdict in given if verdict.attempts > 0]
+    if asked:
+        metrics["judge/attempts_mean"] = sum(asked) / len(asked)
+    if given:
+        statuses = Counter(verdict.status for verdict in given)
+        sources = Counter(verdict.source for verdict in given)
+        for status in get_args(Status):
+            metrics[f"judge/status/{status}"] = statuses[status] / len(given)
+        for source in get_args(Source):
+            metrics[f"judge/source/{source}"] = sources[source] / len(given)
+    return metrics
+
+
+def _share(name: str, hits: Sequence[bool]) -> dict[str, float]:
+    return {name: sum(hits) / len(hits)} if hits else {}

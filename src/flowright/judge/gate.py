@@ -1,0 +1,94 @@
+"""The gate before a judge: what is no answer at all is wrong, and no model is asked.
+
+Language models often call empty answers, bare punctuation and openings such as "Thought process:"
+right (false positives of up to 80-90 %: "One Token to Fool LLM-as-a-Judge", arXiv 2507.08794). The
+gate is narrow on purpose: it knows only whole answers, and it lets through what the task itself
+names as an answer.
+"""
+
+import string
+import unicodedata
+
+from flowright.judge.prompts import spoken_answer
+from flowright.judge.verdict import JudgeQuery, Verdict
+
+NAME = "gate"
+
+# The first line holds the keys of the paper; the others say the same in other words or languages.
+# Words that can be an answer by themselves ("first", "correct", "yes") are left out.
+_OPENINGS = """
+thought process | let's solve this problem step by step | solution | 解 | かいせつ | respuesta
+let's solve this step by step | let us solve this problem step by step | let's think step by step
+let's think about this step by step | let us think step by step | i will solve this step by step
+i'll solve this step by step | i will solve this problem step by step | let me think step by step
+let me think | let me think about this | step by step | to solve this problem | thinking process
+reasoning process | reasoning | explanation | answer | the answer | the answer is | final answer
+the final answer | the final answer is | my answer | my answer is | my final answer is
+the correct answer is | the result is | the solution | the solution is | solution process
+here is the answer | here's the answer | here is the solution | here's the solution
+the answer is correct | this answer is correct | verdict true
+解答 | 解答过程 | 解题过程 | 解决方案 | 解析 | 答 | 答案 | 答案是 | 答案如下 | 最终答案 | 回答
+思考过程 | 推理过程 | 让我们一步一步地思考 | 让我们一步步思考 | 让我们逐步解决这个问题
+让我们一步一步地解决这个问题 | 解説 | 解法 | 解き方 | 答え | 思考過程 | 最終的な答え
+ステップバイステップで考えましょう | 풀이 | 해설 | 해답 | 답 | 정답 | 정답은 | 사고 과정
+solución | la respuesta es | la solución es | respuesta final | proceso de pensamiento
+resolvamos este problema paso a paso | pensemos paso a paso | réponse | la réponse est
+réponse finale | la solution est | processus de réflexion | raisonnons étape par étape
+résolvons ce problème étape par étape | lösung | die lösung ist | antwort | die antwort ist
+gedankengang | lösungsweg | lösen wir dieses problem schritt für schritt | risposta | soluzione
+la risposta è | resposta | solução | a resposta é | ответ | решение | ход мыслей
+давайте решим эту задачу шаг за шагом | الحل | الجواب | الإجابة | उत्तर | समाधान
+"""
+
+# Letters and symbols that show nothing: fillers of Hangul and Braille.
+_BLANK = dict.fromkeys(map(ord, "\u115f\u1160\u3164\uffa0\u2800"))
+
+
+def gate(query: JudgeQuery) -> Verdict | None:
+    """A verdict of wrong for what cannot be an answer; None for everything else."""
+    answer = spoken_answer(query.answer)
+    accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]
+    if answer.strip() in {text.strip() for text in accepted}:
+        return None
+    words = bare(answer)
+    if not words:
+        shown = "holds no letter and no digit" if answer.strip() else "is empty"
+        return _wrong(f"the answer {shown}")
+    if words in MASTER_KEYS and not _is_named(words, accepted, query.question):
+        return _wrong("the answer only announces an answer")
+    return None
+
+
+def bare(text: str) -> str:
+    """What a text says: letters, digits and mathematical signs beyond ASCII, in plain lower case.
+    A run of anything else is one space; apostrophes and what cannot be seen are dropped."""
+    plain = unicodedata.normalize("NFKC", text.translate(_BLANK)).casefold().translate(_BLANK)
+    return " ".join("".join(_shown(character) for character in plain).split())
+
+
+def _shown(character: str) -> str:
+    category = unicodedata.category(character)
+    if character in "'’" or (category in ("Cc", "Cf") and not character.isspace()):
+        return ""
+    if character in string.punctuation:
+        return " "
+    return character if category[0] in "LNM" or category in ("Sm", "Sc") else " "
+
+
+def _is_named(words: str, accepted: list[str], question: str) -> bool:
+    """Whether a reference holds these words, or a labelled line of the question, a choice, is
+    them."""
+    if any(f" {words} " in f" {bare(text)} " for text in accepted):
+        return True
+    choices = (bare(line).split(" ", 1) for line in question.splitlines())
+    return any(len(choice[0]) <= 2 and choice[1:] == [words] for choice in choices)
+
+
+def _wrong(reason: str) -> Verdict:
+    return Verdict(score=0.0, correct=False, source="rule", status="ok", reason=reason, judge=NAME)
+
+
+MASTER_KEYS = frozenset(
+    bare(key) for line in _OPENINGS.strip().splitlines() for key in line.split("|")
+)
+"""Openings that fool judges, as :func:`bare` leaves them."""

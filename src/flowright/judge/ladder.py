@@ -1,0 +1,123 @@
+"""The retry ladder: how the next try differs from the one that failed. No calls here.
+
+A retry that repeats the same request mostly repeats the same failure, so every rung changes
+something, and always the seed. What the change is depends on what went wrong:
+
+==============  ================================================================================
+what happened   what the next try changes
+==============  ================================================================================
+truncated       twice the tokens (at most 8 times the first budget), less reasoning effort if set;
+                the second time in a row also a looser form: a grammar that allows white space
+                without end can eat any budget
+empty           the same; a server may answer a schema that it cannot apply with nothing
+unparsed        a looser form: schema -> JSON -> text
+refused         a looser form, remembered (:class:`Forms`)
+filtered        seed and temperature only
+unavailable     seed and temperature only
+timeout         seed and temperature only
+==============  ================================================================================
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Literal
+
+from flowright.config import JudgeSection
+from flowright.judge.parsing import Form
+from flowright.judge.verdict import Status
+
+Outcome = Literal["truncated", "empty", "unparsed", "filtered", "refused", "unavailable", "timeout"]
+Effort = Literal["low", "medium", "high"]
+
+STATUS: dict[Outcome, Status] = {
+    "truncated": "truncated",
+    "empty": "parse_error",
+    "unparsed": "parse_error",
+    "filtered": "abstain",
+    "refused": "unavailable",
+    "unavailable": "unavailable",
+    "timeout": "timeout",
+}
+"""The status of a verdict whose last try ended so."""
+
+FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
+MAX_GROWTH = 8
+TEMPERATURE_STEP = 0.1
+_LESS_EFFORT: dict[Effort, Effort] = {"high": "medium", "medium": "low", "low": "low"}
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """The parameters of one try; ``number`` counts from 1."""
+
+    number: int
+    form: Form
+    max_tokens: int
+    temperature: float
+    effort: Effort | None
+
+    def seed(self, key: str) -> int:
+        """31 bits from the sample's key and the try's number: the same in every run."""
+        digest = sha256(f"{key}\0{self.number}".encode("utf-8", "replace")).digest()
+        return int.from_bytes(digest[:4], "big") >> 1
+
+
+def first_rung(section: JudgeSection, form: Form) -> Rung:
+    return Rung(1, form, section.max_tokens, section.temperature, section.reasoning_effort)
+
+
+def next_rung(
+    rung: Rung, outcome: Outcome, previous: Outcome | None, section: JudgeSection
+) -> Rung:
+    """The try after ``rung``, which ended in ``outcome``; ``previous`` is how the one before it
+    ended."""
+    warmer = section.temperature + TEMPERATURE_STEP * rung.number
+    following = replace(rung, number=rung.number + 1, temperature=round(warmer, 6))
+    if outcome in ("truncated", "empty"):
+        following = replace(
+            following,
+            max_tokens=min(rung.max_tokens * 2, section.max_tokens * MAX_GROWTH),
+            effort=_LESS_EFFORT[rung.effort] if rung.effort else None,
+        )
+    again = outcome == previous and outcome in ("truncated", "empty")
+    if again or outcome in ("unparsed", "refused"):
+        following = replace(following, form=looser(rung.form))
+    return following
+
+
+def looser(form: Form) -> Form:
+    return FORMS[min(FORMS.index(form) + 1, len(FORMS) - 1)]
+
+
+@dataclass(slots=True)
+class Forms:
+    """What one server has shown of the request forms that it serves.
+
+    A form that was refused is skipped from then on, once a looser one was served to the same
+    query: a refusal of both was not about the form. A form is also skipped after
+    ``ignored_limit`` replies in a row without the object that it asks for; a single reply that
+    holds one keeps it.
+    """
+
+    ignored_limit: int = 3
+    start: Form = FORMS[0]
+    _proven: set[Form] = field(default_factory=set)
+    _ignored: Counter[Form] = field(default_factory=Counter)
+
+    def parsed(self, form: Form) -> None:
+        self._proven.add(form)
+        self._ignored[form] = 0
+
+    def ignored(self, form: Form) -> None:
+        self._ignored[form] += 1
+        if self._ignored[form] >= self.ignored_limit and form not in self._proven:
+            self._skip_to(looser(form))
+
+    def refused(self, served: Form) -> None:
+        """A query met a refusal and was then served in the looser form ``served``."""
+        self._skip_to(served)
+
+    def _skip_to(self, form: Form) -> None:
+        if FORMS.index(form) > FORMS.index(self.start):
+            self.start = form

@@ -1,0 +1,73 @@
+"""Starting a run: training and its report, or a dry run. ``train.py`` parses and calls this."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from flowright.config import Config
+from flowright.errors import RunPaused
+
+
+def train(config: Config, resume: bool) -> int:
+    """Train and write the report; returns the exit status."""
+    console = Console()
+    _prepare_process()
+    from flowright.grpo.session import run_training
+    from flowright.monitoring.report import write_report
+
+    run = config.run.output_dir / config.run.name
+    try:
+        asyncio.run(run_training(config, resume, console))
+    except RunPaused:
+        write_report(run)  # what it shows is what has to be mended
+        raise
+    report = write_report(run)
+    console.print(f"report    {report}\nwatch     bash monitor.sh {run}", highlight=False)
+    return 0
+
+
+def evaluate(config: Config, checkpoints: Sequence[Path], data: Path | None, out: Path) -> int:
+    """Evaluate checkpoints beside fixed workflows; leaves evaluation.json and a plot in ``out``."""
+    console = Console()
+    _prepare_process()
+    from flowright.grpo.session import run_evaluation
+    from flowright.grpo.terminal import source_table
+    from flowright.monitoring.plots import accuracy_against_tokens
+    from flowright.runs import write_json
+
+    comparison = asyncio.run(run_evaluation(config, checkpoints, data, console))
+    console.print(source_table(comparison))
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "evaluation.json", comparison.to_json())
+    plot = accuracy_against_tokens(comparison.to_json(), out / "accuracy_against_tokens.svg")
+    console.print(f"written   {out / 'evaluation.json'}\nplot      {plot}", highlight=False)
+    return 0
+
+
+def dry_run(config: Config) -> int:
+    """Print the plan and every problem at once; 0 when the run could start, else 2."""
+    _prepare_process()
+    from flowright.grpo import preflight
+
+    return preflight.dry_run(config, Console())
+
+
+def _prepare_process() -> None:
+    """Before torch is imported: threads that sleep while they wait, and no progress bars and
+    notices of libraries between our lines.
+
+    OpenMP's threads spin by default. On a machine whose cores are also wanted by the embedded
+    server, the sandbox or anything else, that made sampling eight times slower.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -1,0 +1,167 @@
+"""Chat completions as bytes: what is sent, and how a whole or a streamed reply is read.
+
+The body is parsed by hand into the few fields that are used; a body that is not a chat completion
+raises :class:`MalformedReply`. Nothing is sent here.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from flowright.config import ModelEntry
+from flowright.llm.chat import ChatRequest
+
+
+class MalformedReply(Exception):
+    """A 200 whose body is not the chat completion that it claims to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The first choice of a reply. Token counts are 0 where the server gave none."""
+
+    text: str
+    finish_reason: str
+    reasoning: str | None
+    model: str
+    prompt_tokens: int
+    completion_tokens: int
+
+
+def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
+    """The JSON body of a request; what the request leaves open, the model's entry decides."""
+    body: dict[str, Any] = {
+        "model": entry.model_name,
+        "messages": [{"role": m.role, "content": m.content} for m in request.messages],
+    }
+    for name in ("temperature", "top_p", "max_tokens", "reasoning_effort"):
+        asked = getattr(request, name)
+        value = getattr(entry, name) if asked is None else asked
+        if value is not None:
+            body[name] = value
+    if request.seed is not None:
+        body["seed"] = request.seed
+    if request.response_format is not None:
+        body["response_format"] = dict(request.response_format)
+    if entry.stream:
+        body["stream"] = True
+        body["stream_options"] = {"include_usage": True}
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
+
+
+def decode_reply(content: bytes) -> Completion:
+    """Read a JSON body or a server-sent event stream, whichever it is. Raises MalformedReply."""
+    head = content[:16].lstrip()
+    if not head:
+        raise MalformedReply("the body is empty")
+    if head.startswith((b"data:", b"event:", b"id:", b":")):
+        return _decode_stream(content)
+    return _decode_whole(_json(content))
+
+
+def _json(data: bytes) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        shown = data[:80].decode("utf-8", "replace")
+        raise MalformedReply(f"not JSON: {shown!r}") from None
+
+
+def _decode_whole(body: Any) -> Completion:
+    choice = _first_choice(body)
+    message = choice.get("message") if choice else None
+    if choice is None or not isinstance(message, dict):
+        raise MalformedReply(f"no choices in it: {_shown(body)}")
+    return _completion(
+        body,
+        _text(message.get("content")),
+        choice.get("finish_reason"),
+        _reasoning(message) or None,
+        body.get("usage"),
+    )
+
+
+def _decode_stream(content: bytes) -> Completion:
+    text: list[str] = []
+    reasoning: list[str] = []
+    finish: Any = None
+    usage: Any = None
+    last: dict[str, Any] = {}
+    done = False
+    for line in content.splitlines():
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            done = True
+            break
+        event = _json(data)
+        if not isinstance(event, dict) or "error" in event:
+            raise MalformedReply(f"the stream broke off: {_shown(event)}")
+        last = event
+        usage = event.get("usage") or usage
+        choice = _first_choice(event)
+        delta = choice.get("delta") if choice else None
+        if choice is None or not isinstance(delta, dict):
+            continue
+        text.append(_text(delta.get("content")))
+        reasoning.append(_reasoning(delta))
+        finish = choice.get("finish_reason") or finish
+    if finish is None:
+        end = "" if done else " and no [DONE]"
+        raise MalformedReply(f"the stream ended without a finish_reason{end}")
+    return _completion(last, "".join(text), finish, "".join(reasoning) or None, usage)
+
+
+def _first_choice(body: Any) -> dict[str, Any] | None:
+    """The choice with index 0. A streamed event may have none (the one that carries the usage)."""
+    choices = body.get("choices") if isinstance(body, dict) else None
+    if not isinstance(choices, list):
+        raise MalformedReply(f"no choices in it: {_shown(body)}")
+    for choice in choices:
+        if isinstance(choice, dict) and choice.get("index", 0) == 0:
+            return choice
+    return None
+
+
+def _completion(
+    body: dict[str, Any], text: str, finish: Any, reasoning: str | None, usage: Any
+) -> Completion:
+    usage = usage if isinstance(usage, dict) else {}
+    return Completion(
+        text=text,
+        finish_reason=finish if isinstance(finish, str) else "unknown",
+        reasoning=reasoning,
+        model=str(body.get("model") or ""),
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        completion_tokens=_count(usage.get("completion_tokens")),
+    )
+
+
+def _text(content: Any) -> str:
+    """Content is a string, null, or a list of parts, of which the text parts count."""
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if isinstance(content, list):
+        parts = (p.get("text") for p in content if isinstance(p, dict))
+        return "".join(p for p in parts if isinstance(p, str))
+    raise MalformedReply(f"the content is neither text nor null: {_shown(content)}")
+
+
+def _reasoning(message: dict[str, Any]) -> str:
+    """vLLM's ``reasoning``; ``reasoning_content`` is its older name and DeepSeek's."""
+    for name in ("reasoning", "reasoning_content"):
+        value = message.get(name)
+        if isinstance(value, str) and value:
+            return value
+    return ""
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)[:120]

@@ -1,0 +1,178 @@
+"""The terminal screen: a snapshot laid out for the width and height that there are.
+
+Draws lines of text, no frames: they survive 40 columns, a pipe and a terminal without colour. One
+column below 100 characters, two above; what does not fit goes, the least telling section first.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from flowright.monitoring import panels
+from flowright.monitoring.glyphs import ASCII, UNICODE, Glyphs, bar, duration, heading, wrapped
+from flowright.monitoring.snapshot import (
+    DRIFT_ALARM,
+    QUIET_SECONDS,
+    Row,
+    Snapshot,
+    drift,
+    eta_seconds,
+    is_number,
+    last,
+)
+from flowright.monitoring.untrusted import one_line
+
+TWO_COLUMNS = 100  # characters, from which two columns are drawn
+GUTTER = 4
+STATUS_STYLE = {
+    "running": "bold green",
+    "finished": "bold cyan",
+    "paused": "bold yellow",
+    "interrupted": "bold yellow",
+    "failed": "bold red",
+    "died": "bold red",
+}
+ROLES = ("policy", "executor", "judge")
+RESUMABLE = ("paused", "interrupted", "failed", "died")
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A block of the screen. The lower ``rank``, the longer it stays when space is short."""
+
+    rank: int
+    title: str
+    lines: Callable[[int], list[Text]]
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """Renders a snapshot. ``rollouts`` are those of the latest step that kept any; ``full`` shows
+    everything, as on paper, instead of what fits the terminal's height."""
+
+    snapshot: Snapshot
+    rollouts: Sequence[Row] = ()
+    full: bool = False
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        glyphs = UNICODE if options.encoding.startswith("utf") else ASCII
+        height = None if self.full else console.height
+        for row in self.lines(options.max_width, height, glyphs):
+            row.truncate(options.max_width, overflow="ellipsis")
+            yield row
+
+    def lines(self, width: int, height: int | None, glyphs: Glyphs) -> list[Text]:
+        """The screen as lines of at most ``width`` cells, at most ``height`` of them."""
+        head = _head(self.snapshot, width, glyphs)
+        room = None if height is None else height - len(head) - 1
+        left, right = self._sections(glyphs)
+        if width >= TWO_COLUMNS:
+            column = (width - GUTTER) // 2
+            body = _side_by_side(_stack(left, column, room), _stack(right, column, room), column)
+        else:
+            body = _stack([*left, *right], width, room)
+        spare = None if room is None else room - len(body) - 1
+        example = panels.sample(self.rollouts, width, spare)
+        return [*head, Text(), *body, *([Text(), *example] if example else [])]
+
+    def _sections(self, glyphs: Glyphs) -> tuple[list[Section], list[Section]]:
+        now, rollouts = self.snapshot, self.rollouts
+        left = [
+            Section(0, "Learning", lambda w: panels.learning(now, w, glyphs)),
+            Section(1, "Judge against gold", lambda w: panels.judge(now, w, glyphs)),
+            Section(4, "Policy", lambda w: panels.policy(now, w, glyphs)),
+        ]
+        failed = f"Failures, last {panels.RECENT} steps"
+        right = [
+            Section(2, failed, lambda w: panels.failed(now, rollouts, w)),
+            Section(3, "Time", lambda w: panels.times(now, w, glyphs)),
+        ]
+        return left, right
+
+
+def _stack(sections: Iterable[Section], width: int, room: int | None) -> list[Text]:
+    """Sections below each other; those of the lowest rank that fit, in their given order."""
+    drawn = [(section, section.lines(width)) for section in sections]
+    drawn = [(section, lines) for section, lines in drawn if lines]
+    kept = set[str]()
+    for section, lines in sorted(drawn, key=lambda item: item[0].rank):
+        needed = len(lines) + 2
+        if room is None or needed <= room + 1:
+            kept.add(section.title)
+            room = None if room is None else room - needed
+    result: list[Text] = []
+    for section, lines in drawn:
+        if section.title in kept:
+            result += [*([Text()] if result else []), heading(section.title), *lines]
+    return result
+
+
+def _side_by_side(left: Sequence[Text], right: Sequence[Text], column: int) -> list[Text]:
+    result: list[Text] = []
+    for i in range(max(len(left), len(right))):
+        row = (left[i] if i < len(left) else Text()).copy()
+        row.truncate(column, pad=True)
+        result.append(row + Text(" " * GUTTER) + (right[i] if i < len(right) else Text()))
+    return result
+
+
+def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
+    state, status = snapshot.state, snapshot.status
+    step, steps = state.get("step"), state.get("steps")
+    name = Text(one_line(snapshot.run.name, max(8, width - 14)), style="bold")
+    lines = [name + Text("  ") + Text(status, style=STATUS_STYLE.get(status, "bold"))]
+    facts = [f"step {step}/{steps}" if is_number(steps) else "no state yet"]
+    if snapshot.running and state.get("stage"):
+        facts.append(one_line(state["stage"], 12))
+    eta = eta_seconds(snapshot)
+    if eta is not None:
+        facts.append(f"ETA {duration(eta)}")
+    lines.append(Text("  ".join(facts)))
+    if is_number(step) and is_number(steps) and steps > 0:
+        lines.append(bar(step / steps, min(width, 72), glyphs))
+    for message, style in _notices(snapshot):
+        lines += wrapped(message, width, style)
+    models = [f"{role} {one_line(state[role], 60)}" for role in ROLES if state.get(role)]
+    lines += wrapped(glyphs.between.join(models), width, "dim")
+    return lines
+
+
+def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """Everything that a reader must know before believing a number, worst first."""
+    state, found = snapshot.state, list[tuple[str, str]]()
+    if snapshot.simulated:
+        found.append(
+            ("SIMULATED: numbers come from the embedded server, not a real model", "bold magenta")
+        )
+    if state.get("isolation_weaker"):
+        text = f"WEAKER ISOLATION than required: {one_line(state.get('isolation', 'unknown'), 160)}"
+        found.append((text, "bold red"))
+    recent = last(drift(snapshot), panels.RECENT)
+    if recent is not None and abs(recent) > DRIFT_ALARM:
+        text = f"JUDGE DRIFTS from gold by {100 * recent:+.1f} points: rewards may be wrong"
+        found.append((text, "bold red"))
+    if snapshot.died:
+        found.append(
+            (
+                f"DIED in stage {one_line(state.get('stage', 'unknown'), 20)}, "
+                f"last news {duration(snapshot.quiet_seconds)} ago: the trainer is gone",
+                "bold red",
+            )
+        )
+    elif snapshot.running and snapshot.quiet_seconds > _patience(snapshot):
+        host = f" from {one_line(state['host'], 60)}" if state.get("host") else ""
+        told = "; the trainer is alive" if snapshot.alive else ""
+        found.append((f"no news{host} for {duration(snapshot.quiet_seconds)}{told}", "bold yellow"))
+    if state.get("message"):
+        found.append((one_line(state["message"], 400), "yellow"))
+    if snapshot.status in RESUMABLE:
+        found.append((f"resume: {snapshot.resume_command}", "yellow"))
+    if snapshot.status == "finished" and (snapshot.run / "report.html").exists():
+        found.append((f"report: {snapshot.run / 'report.html'}", "green"))
+    return found
+
+
+def _patience(snapshot: Snapshot) -> float:
+    return max(QUIET_SECONDS, 3 * (last(snapshot.series("time/step"), panels.RECENT) or 0.0))

@@ -1,0 +1,152 @@
+"""The report's sections drawn from the metrics: curves, operator mix, learner, time, settings."""
+
+from collections.abc import Mapping
+
+from flowright.monitoring.charts import Series, before_after, line_chart, plain
+from flowright.monitoring.glyphs import duration
+from flowright.monitoring.markup import Html, el
+from flowright.monitoring.page import grid, section
+from flowright.monitoring.snapshot import (
+    Point,
+    Row,
+    Snapshot,
+    edge,
+    first,
+    kinds,
+    last,
+    rollout_seconds,
+    stage_seconds,
+)
+from flowright.monitoring.untrusted import one_line
+
+LEARNER = (
+    ("Reward, mean of the step", "reward/mean"),
+    ("Reward, standard deviation", "reward/std"),
+    ("Groups without spread, share", "reward/zero_variance_frac"),
+    ("KL to the base model", "policy/kl"),
+    ("Entropy, nats per token", "policy/entropy"),
+    ("Clipped tokens, share", "policy/clip_frac"),
+    ("Gradient norm", "policy/grad_norm"),
+    ("Learning rate", "policy/lr"),
+    ("Prompts cut to fit, share", "prompt/truncated"),
+)
+SPENT = (
+    ("Tokens of the large model per problem", "tokens/llm_mean"),
+    ("LLM calls per problem", "llm/calls_mean"),
+    ("Tokens of a completion", "tokens/completion_mean"),
+    ("GPU memory, GB", "gpu/memory_gb"),
+)
+
+
+def curves(snapshot: Snapshot) -> Html | None:
+    """Learning curves: all problems together, then each kind."""
+    panels = [_curve(snapshot, "All kinds", "gold/accuracy", "reward/mean", "val/gold")]
+    for kind in kinds(snapshot):
+        metrics = (f"gold/accuracy/{kind}", f"reward/by_kind/{kind}", f"val/gold/{kind}")
+        panels.append(_curve(snapshot, one_line(kind, 30), *metrics))
+    drawn = grid(panels, "charts two")
+    lead = (
+        "Share of attempts that are right by gold, beside the mean reward (the judge's, with its "
+        "parts). Thin lines are single steps, bold lines moving means; points are held-out "
+        "validation problems."
+    )
+    return section("curves", "Learning curves", lead, drawn) if drawn else None
+
+
+def _curve(snapshot: Snapshot, title: str, gold: str, reward: str, validation: str) -> Html | None:
+    return line_chart(
+        title,
+        [
+            Series("training, gold", "c1", snapshot.series(gold), smoothed=True),
+            Series("training, reward", "c2", snapshot.series(reward), dashed=True, smoothed=True),
+            Series("validation, gold", "c3", snapshot.series(validation), marks=True),
+        ],
+        low=0.0,
+    )
+
+
+def operator_mix(snapshot: Snapshot) -> Html | None:
+    """Mean calls of each operator by kind of problem, first steps against last steps."""
+    count = edge(len(snapshot.training_rows))
+    panels: list[Html | None] = []
+    for kind in kinds(snapshot):
+        prefix = f"operators/{kind}/"
+        rows: list[tuple[str, float, float]] = []
+        for name in snapshot.names(prefix):
+            points = _calls(snapshot, name, prefix)
+            before, after = first(points, count), last(points, count)
+            if before is not None and after is not None:
+                rows.append((one_line(name.removeprefix(prefix), 15), before, after))
+        rows.sort(key=lambda row: -row[2])
+        panels.append(before_after(one_line(kind, 30), rows))
+    drawn = grid(panels)
+    steps = "step" if count == 1 else f"{count} steps"
+    lead = f"Mean calls per workflow. Hollow: the first {steps}; full: the last {steps}."
+    return section("operators", "Operator mix", lead, drawn) if drawn else None
+
+
+def _calls(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
+    """An operator's mean calls, 0 in steps whose workflows of its kind called only others."""
+    return [
+        (row["step"], row.get(name, 0.0))
+        for row in snapshot.training_rows
+        if any(key.startswith(prefix) for key in row)
+    ]
+
+
+def learner(snapshot: Snapshot) -> Html | None:
+    """What the learner says about its own updates."""
+    drawn = grid([_plain_chart(snapshot, title, metric) for title, metric in LEARNER])
+    return section("learner", "Learner", "", drawn) if drawn else None
+
+
+def cost(snapshot: Snapshot) -> Html | None:
+    """Seconds by stage, tokens and calls."""
+    everything = len(snapshot.rows)
+    stages = stage_seconds(snapshot, everything)
+    steps = snapshot.series("time/step")
+    lines = [
+        Series(stage, colour, snapshot.series(f"time/{stage}"), False, stage == "evaluate", True)
+        for stage, colour in zip(stages, ("c1", "c2", "c3", "c4"), strict=False)
+    ]
+    lines.append(Series("whole step", "c6", steps, dashed=True, smoothed=True))
+    seconds = line_chart("Seconds per step", lines, form=lambda v: f"{v:.3g} s", low=0.0)
+    drawn = grid([seconds, *(_plain_chart(snapshot, title, metric) for title, metric in SPENT)])
+    if drawn is None:
+        return None
+    told = [f"{len(steps)} steps in {duration(sum(s for _, s in steps))}."] if steps else []
+    each = [f"{name} {duration(s)}" for name, s in rollout_seconds(snapshot, everything).items()]
+    told += ["Mean seconds of a stage, where a step had it."] if stages else []
+    told += [f"One rollout on average: {', '.join(each)}."] if each else []
+    return section("cost", "Time and tokens", " ".join(told), _stage_bars(stages), drawn)
+
+
+def _stage_bars(stages: Mapping[str, float]) -> Html | None:
+    longest = max(stages.values(), default=0.0) or 1.0
+    bars = [
+        [
+            el("span", stage),
+            el("span", duration(seconds)),
+            el("i", style=f"width:{100 * seconds / longest:.1f}%"),
+        ]
+        for stage, seconds in stages.items()
+    ]
+    return el("div", bars, class_="stage") if bars else None
+
+
+def _plain_chart(snapshot: Snapshot, title: str, metric: str) -> Html | None:
+    points = snapshot.series(metric)
+    return line_chart(title, [Series(title, "c1", points, smoothed=True)], form=plain, low=0.0)
+
+
+def settings(config: Row) -> list[tuple[str, str]]:
+    """Nested mappings, such as a configuration, as dotted keys and values."""
+    found: list[tuple[str, str]] = []
+    for key, value in config.items():
+        name = one_line(key, 60)
+        if isinstance(value, Mapping) and value:
+            found += [(f"{name}.{inner}", told) for inner, told in settings(value)]
+        else:
+            told = f"{value:.6g}" if isinstance(value, float) else value
+            found.append((name, one_line(told, 120)))
+    return found

@@ -1,0 +1,273 @@
+"""A run as its files tell it at one moment, and the sums that every screen shows. No drawing here.
+
+Keys may be absent: a run that has just started has few, another version's may have others. What
+is absent is None or an empty list here, and the screens leave it out.
+"""
+
+import socket
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeGuard
+
+import zstandard
+
+from flowright.data.task import KINDS
+from flowright.errors import Blame, Reason
+from flowright.runs import (
+    is_held,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    read_rollouts,
+    read_state,
+)
+
+Row = Mapping[str, Any]
+Point = tuple[float, float]
+
+_OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
+FAILED = "rollout/failed/"
+STAGES = ("sample", "play", "update", "evaluate")
+PER_ROLLOUT = ("execute", "judge")
+DRIFT_ALARM = 0.05  # judge minus gold, as a share of the answers, that the screens call drift
+QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the files of a run say. ``rows`` are the metrics, one row a step, ascending;
+    ``alive`` tells, for a state that says "running", whether a trainer owns the directory; None
+    where that cannot be seen from here (another host, a copy)."""
+
+    run: Path
+    state: Row = field(default_factory=dict)
+    rows: Sequence[Row] = ()
+    evaluation: Row | None = None
+    config: Row = field(default_factory=dict)
+    alive: bool | None = None
+    quiet_seconds: float = 0.0
+
+    @property
+    def died(self) -> bool:
+        return self.state.get("status") == "running" and self.alive is False
+
+    @property
+    def status(self) -> str:
+        return "died" if self.died else str(self.state.get("status", "starting"))
+
+    @property
+    def running(self) -> bool:
+        return self.status == "running"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any number comes from the embedded server, by whatever file says so first."""
+        models = (self.config.get("aflow_executor_model"), self.setting("judge", "model"))
+        told = (self.state.get("simulated"), (self.evaluation or {}).get("simulated"))
+        return any(told) or "simulated" in models
+
+    @property
+    def training_rows(self) -> list[Row]:
+        """Rows of steps that were trained on; an evaluation's row (step 0) holds no rollouts."""
+        return [row for row in self.rows if any(n.startswith("rollout/") for n in row)]
+
+    @property
+    def resume_command(self) -> str:
+        told = self.state.get("resume")
+        return str(told) if told else f"python train.py --config {self.run}/config.json --resume"
+
+    def series(self, name: str) -> list[Point]:
+        """``(step, value)`` wherever the metric has a value."""
+        return [(row["step"], row[name]) for row in self.rows if is_number(row.get(name))]
+
+    def names(self, prefix: str) -> list[str]:
+        """Metrics that begin with ``prefix``, in the order in which they first appear."""
+        return list(dict.fromkeys(n for row in self.rows for n in row if n.startswith(prefix)))
+
+    def latest(self, name: str) -> float | None:
+        points = self.series(name)
+        return points[-1][1] if points else None
+
+    def setting(self, section: str, key: str) -> Any:
+        """A value of the run's configuration, or None."""
+        return (self.config.get(section) or {}).get(key)
+
+
+def first(points: Sequence[Point], count: int) -> float | None:
+    """Mean of the first values, None without any."""
+    return fmean(value for _, value in points[:count]) if points else None
+
+
+def last(points: Sequence[Point], count: int) -> float | None:
+    """Mean of the last values, None without any."""
+    return fmean(value for _, value in points[-count:]) if points else None
+
+
+def edge(count: int) -> int:
+    """How many steps "the first" and "the last" stand for: a tenth, at least 1 and at most 10."""
+    return max(1, min(10, count // 10 or 1))
+
+
+def smooth(points: Sequence[Point], window: int) -> list[Point]:
+    """Centred moving mean over ``window`` points, fewer at both ends."""
+    half = window // 2
+    values = [value for _, value in points]
+    return [
+        (step, fmean(values[max(0, i - half) : i + half + 1])) for i, (step, _) in enumerate(points)
+    ]
+
+
+def drift(snapshot: Snapshot) -> list[Point]:
+    """Judge minus gold, step by step: the share of answers judged right less the share that gold
+    finds right, among those that both have seen. Positive where the judge is generous."""
+    return snapshot.series("judge/drift")
+
+
+def failures(rows: Iterable[Row]) -> dict[str, float]:
+    """Mean share of a step's rollouts that failed, by reason, largest first."""
+    rows = list(rows)
+    totals: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith(FAILED) and is_number(value) and value > 0:
+                reason = name.removeprefix(FAILED)
+                totals[reason] = totals.get(reason, 0.0) + value / len(rows)
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def is_ours(reason: str) -> bool:
+    """Whether a failure of this name is the infrastructure's (law 1); unknown names are not."""
+    return reason in _OURS
+
+
+def kinds(snapshot: Snapshot) -> list[str]:
+    """The kinds of problem that the run's metrics speak of, in their usual order."""
+    prefixes = ("gold/accuracy/", "val/gold/", "reward/by_kind/", "operators/")
+    names = [n.removeprefix(p) for p in prefixes for n in snapshot.names(p)]
+    found = {name.split("/")[0] for name in names}
+    return [k for k in KINDS if k in found] + sorted(found - set(KINDS))
+
+
+def stage_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
+    """Mean seconds of each stage over the last steps that had it; stages may overlap."""
+    return _seconds(snapshot, STAGES, count)
+
+
+def rollout_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
+    """Mean seconds that one rollout spends on its workflow and on its verdict; many play at once,
+    so these do not add up to a stage."""
+    return _seconds(snapshot, PER_ROLLOUT, count)
+
+
+def _seconds(snapshot: Snapshot, names: Sequence[str], count: int) -> dict[str, float]:
+    means = {name: last(snapshot.series(f"time/{name}"), count) for name in names}
+    return {name: value for name, value in means.items() if value is not None}
+
+
+def eta_seconds(snapshot: Snapshot) -> float | None:
+    """Seconds until the last step at the present pace; None when nothing tells."""
+    if not snapshot.running:
+        return None
+    told = snapshot.state.get("eta_seconds")
+    if is_number(told):
+        return max(0.0, told - snapshot.quiet_seconds)
+    step, steps = snapshot.state.get("step"), snapshot.state.get("steps")
+    pace = last(snapshot.series("time/step"), 10)
+    if pace is None or not is_number(step) or not is_number(steps):
+        return None
+    return max(0.0, (steps - step) * pace)
+
+
+class Watcher:
+    """Takes snapshots of one run again and again, reading only what changed."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._rows: list[Row] = []
+        self._rows_stamp: tuple[int, int] | None = None
+        self._rollouts: list[Row] = []
+        self._rollouts_step: int | None = None
+        self._dead_since: object = None
+
+    def look(self) -> Snapshot:
+        """Raises RunError when a file of the run is damaged."""
+        state = read_state(self.run)
+        stamp = _stamp(self.run / "metrics.jsonl")
+        if stamp != self._rows_stamp:
+            self._rows, self._rows_stamp = merge_steps(read_metrics(self.run)), stamp
+        updated = state.get("updated")
+        return Snapshot(
+            run=self.run,
+            state=state,
+            rows=self._rows,
+            evaluation=read_evaluation(self.run),
+            config=read_config(self.run),
+            alive=self._alive(state),
+            quiet_seconds=max(0.0, time.time() - updated) if is_number(updated) else 0.0,
+        )
+
+    def rollouts(self, step: int) -> list[Row]:
+        """The rollouts of a step, kept until another step is asked for."""
+        if step != self._rollouts_step:
+            self._rollouts = load_rollouts(self.run, step)
+            self._rollouts_step = step if self._rollouts else None
+        return self._rollouts
+
+    def _alive(self, state: Row) -> bool | None:
+        # The lock, not the process id: ids are reused, and containers number on their own. A dead
+        # run is asked about once, so that a trainer resuming it never meets our hand on the lock.
+        if state.get("status") != "running":
+            return None
+        identity = (state.get("pid"), state.get("updated"))
+        if self._dead_since == identity:
+            return False
+        if state.get("host") not in (None, socket.gethostname()):
+            return None
+        held = is_held(self.run)
+        if held is False:
+            self._dead_since = identity
+        return held
+
+
+def take_snapshot(run: Path) -> Snapshot:
+    """One look at a run. Raises RunError when a file of it is damaged."""
+    return Watcher(run).look()
+
+
+def load_rollouts(run: Path, step: int) -> list[Row]:
+    """A step's rollouts; none when they were pruned meanwhile or cannot be read any more."""
+    try:
+        return list(read_rollouts(run, step))
+    except (OSError, ValueError, zstandard.ZstdError):
+        return []
+
+
+def merge_steps(rows: Iterable[Row]) -> list[Row]:
+    """One row a step, ascending: rows of the same step, such as an evaluation's, are joined."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        merged.setdefault(row.get("step", 0), {}).update(row)
+    return [{"step": step, **row} for step, row in sorted(merged.items())]
+
+
+def walk_calls(calls: Iterable[Row], depth: int = 0) -> Iterator[tuple[int, Row]]:
+    """Every operator call of a trace with its depth, parents before children."""
+    for call in calls:
+        yield depth, call
+        yield from walk_calls(call.get("children") or (), depth + 1)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A number of JSON, which true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

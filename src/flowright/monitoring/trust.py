@@ -1,0 +1,147 @@
+"""The report's sections about trust: what failed and whose fault it was, and the judge's audit."""
+
+from collections.abc import Mapping
+
+from flowright.errors import Reason
+from flowright.monitoring.cells import spark
+from flowright.monitoring.charts import Series, line_chart
+from flowright.monitoring.markup import Html, el
+from flowright.monitoring.page import grid, section
+from flowright.monitoring.snapshot import FAILED, Snapshot, drift, edge, failures, is_ours
+from flowright.monitoring.untrusted import one_line
+
+MEANING: Mapping[str, str] = {
+    Reason.TRUNCATED: "the completion hit its token limit before the program ended",
+    Reason.NO_PROGRAM: "no program in the completion",
+    Reason.SYNTAX: "not Python",
+    Reason.UNSUPPORTED: "Python, but outside the workflow language",
+    Reason.TYPE: "an operator that does not exist, or wrong arguments",
+    Reason.CRASHED: "raised an error while running",
+    Reason.BAD_ARGUMENT: "a value that an operator cannot take",
+    Reason.NO_ANSWER: "returned nothing that can be an answer",
+    Reason.CALL_BUDGET: "too many LLM calls",
+    Reason.TOKEN_BUDGET: "too many tokens",
+    Reason.SIZE_BUDGET: "a prompt or an answer that is too large",
+    Reason.TIME_BUDGET: "too slow",
+    Reason.MEMORY_BUDGET: "too much memory",
+    Reason.LLM_UNAVAILABLE: "the large model did not answer, retries included",
+    Reason.WORKER_LOST: "the workflow runtime lost a worker",
+    Reason.SANDBOX_LOST: "the code sandbox lost a process",
+    Reason.JUDGE_FAILED: "the judge gave no usable verdict, retries included",
+    Reason.INTERNAL: "a bug of ours",
+}
+
+COLUMNS = 6
+ERRORS = (
+    ("right though gold says wrong", "c5", "judge/false_positive_rate"),
+    ("wrong though gold says right", "c2", "judge/false_negative_rate"),
+)
+NOT_ITS_WORD = (
+    ("given by fallback rules", "c5", "judge/source/rule_fallback"),
+    ("from the cache", "c6", "judge/source/cache"),
+    ("not parsed", "c2", "judge/status/parse_error"),
+    ("truncated", "c4", "judge/status/truncated"),
+    ("timed out", "c3", "judge/status/timeout"),
+    ("unavailable", "c1", "judge/status/unavailable"),
+)
+
+
+def failure_taxonomy(snapshot: Snapshot, messages: Mapping[str, str]) -> Html | None:
+    """What failed and whose fault it was, over the run; ``messages`` by reason."""
+    rows = snapshot.training_rows
+    if not rows:
+        return None
+    reasons = list(failures(rows))
+    body: list[Html] = []
+    for title, ours in (("The policy's: a low reward", False), ("Ours: unscored", True)):
+        body.append(el("tr", el("th", title, colspan=COLUMNS), class_="ours"))
+        found = [reason for reason in reasons if is_ours(reason) is ours]
+        body += [_failure_row(snapshot, reason, messages.get(reason)) for reason in found]
+        if not found:
+            body.append(el("tr", el("td", "none", class_="text soft", colspan=COLUMNS)))
+    count = edge(len(rows))
+    steps = "step" if count == 1 else str(count)
+    names = (
+        "Reason",
+        "Whole run",
+        f"First {steps}",
+        f"Last {steps}",
+        "",
+        "Meaning, newest message",
+    )
+    head = [el("th", name, class_="text" if i > 3 else None) for i, name in enumerate(names)]
+    table = el("table", el("thead", el("tr", head)), el("tbody", body))
+    return section(
+        "failures",
+        "Failures",
+        "Shares of all rollouts. A fault of the policy earns a low reward; a fault of ours leaves "
+        "the attempt out of the training.",
+        el("div", table, class_="wide"),
+        grid([_valid_chart(snapshot)]),
+    )
+
+
+def _failure_row(snapshot: Snapshot, reason: str, message: str | None) -> Html:
+    rows = snapshot.training_rows
+    count, ours = edge(len(rows)), is_ours(reason)
+    shares = [failures(some).get(reason, 0.0) for some in (rows, rows[:count], rows[-count:])]
+    points = [(row["step"], row.get(f"{FAILED}{reason}", 0.0)) for row in rows]
+    told = el("small", one_line(message, 160)) if message else None
+    return el(
+        "tr",
+        el("th", one_line(reason, 40)),
+        [el("td", f"{100 * share:.1f} %") for share in shares],
+        el("td", spark(points, "c5" if ours else "c2")),
+        el("td", MEANING.get(reason, ""), told, class_="text"),
+    )
+
+
+def _valid_chart(snapshot: Snapshot) -> Html | None:
+    return line_chart(
+        "Valid, repaired and unscored, share",
+        [
+            Series("valid", "c3", snapshot.series("rollout/valid_frac"), smoothed=True),
+            Series("repaired first", "c4", snapshot.series("rollout/repaired"), smoothed=True),
+            Series("unscored", "c5", snapshot.series("rollout/unscored")),
+        ],
+        low=0.0,
+        high=1.0,
+    )
+
+
+def judge_audit(snapshot: Snapshot) -> Html | None:
+    """The judge beside gold, step by step (law 3)."""
+    agreement = snapshot.series("judge/agreement_with_gold")
+    odd = [Series(name, colour, snapshot.series(metric)) for name, colour, metric in NOT_ITS_WORD]
+    odd = [s for s in odd if any(share for _, share in s.points)]
+    errors = [Series(name, c, snapshot.series(metric), smoothed=True) for name, c, metric in ERRORS]
+    panels = grid(
+        [
+            _drift_chart(snapshot),
+            line_chart(
+                "Agreement with gold",
+                [Series("agreement", "c1", agreement, smoothed=True)],
+                low=0.8,
+                high=1.0,
+            ),
+            line_chart("The judge's errors", errors, low=0.0, high=0.1),
+            line_chart("Verdicts that are not the judge's own word", odd, low=0.0, high=0.02),
+        ]
+    )
+    lead = (
+        "The reward is the judge's; gold is computed beside it wherever there is a check. All of "
+        "this is about the answers that both have seen. A judge that turns generous while gold "
+        "stands still is being gamed."
+    )
+    return section("judge", "Judge audit", lead, panels) if panels else None
+
+
+def _drift_chart(snapshot: Snapshot) -> Html | None:
+    return line_chart(
+        "Drift: judge minus gold, points",
+        [Series("drift", "c5", drift(snapshot), smoothed=True)],
+        form=lambda v: f"{100 * v:+.1f}" if v else "0",
+        low=-0.05,
+        high=0.05,
+        zero_line=True,
+    )

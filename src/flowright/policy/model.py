@@ -1,0 +1,171 @@
+"""Loading the policy: base weights, tokenizer, LoRA adapter; saving and restoring the adapter.
+
+The reference policy is this same model with its adapter switched off. No sampling and no loss here.
+"""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
+from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_state_dict
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from flowright.config import PolicySection
+from flowright.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A causal language model with a LoRA adapter, and its tokenizer."""
+
+    model: PeftModel
+    tokenizer: PreTrainedTokenizerBase
+    device: torch.device
+    name: str
+
+    @property
+    def causal_lm(self) -> Any:
+        """The transformers model inside (``.model`` the decoder, ``.lm_head`` the head); its
+        adapted layers are in place, so calling it applies the adapter."""
+        return self.model.get_base_model()
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Tokens that end a completion."""
+        configured = self.causal_lm.generation_config.eos_token_id
+        ids = configured if isinstance(configured, list) else [configured]
+        return frozenset(i for i in (*ids, self.tokenizer.eos_token_id) if isinstance(i, int))
+
+    def trainable(self) -> list[torch.nn.Parameter]:
+        return [p for p in self.model.parameters() if p.requires_grad]
+
+    def adapter_state(self) -> dict[str, Tensor]:
+        """The adapter's weights by name; the same names that peft writes to disk."""
+        # Left to itself, peft asks the hub whether the vocabulary of the base model has grown.
+        return get_peft_model_state_dict(self.model, save_embedding_layers=False)
+
+    def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
+        """Put back all of an adapter. Raises ConfigError where it has other layers or sizes."""
+        sizes = {name: tensor.shape for name, tensor in self.adapter_state().items()}
+        given = {name: tensor.shape for name, tensor in state.items()}
+        wrong = [n for n in {**sizes, **given} if sizes.get(n) != given.get(n)]
+        if wrong:
+            raise ConfigError(
+                f"checkpoint: its adapter does not fit this policy, for instance {wrong[0]}; "
+                "resume with the policy.lora it was trained with"
+            )
+        set_peft_model_state_dict(self.model, dict(state))
+
+
+def choose_device(section: PolicySection) -> torch.device:
+    """The device named by the config; "auto" is the GPU where there is one."""
+    if section.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "policy.device: cuda, but torch sees no GPU; check nvidia-smi and physical_gpus"
+        )
+    if section.device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(section.device)
+
+
+def load_policy(path: str, section: PolicySection, seed: int) -> Policy:
+    """The model of ``path`` (a folder or a Hugging Face id) with a fresh adapter.
+
+    The adapter's random half is drawn from ``seed``; its other half is zero, so that the policy
+    starts as the base model exactly. Raises ConfigError where the model cannot be loaded.
+    """
+    device = choose_device(section)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        base = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, section.dtype), attn_implementation="sdpa"
+        )
+    except (OSError, ValueError) as error:
+        first = str(error).strip().splitlines()[0]
+        raise ConfigError(
+            f"strategy_model: cannot load {path!r}: {first}; give a folder with config.json and "
+            "safetensors, or a Hugging Face id that this machine can reach"
+        ) from error
+    base: Any = base.to(device)  # pyright: ignore[reportArgumentType]  # a decorated method
+    if section.gradient_checkpointing:
+        # Renamed during transformers 5.
+        new, old = "activation_checkpointing_enable", "gradient_checkpointing_enable"
+        getattr(base, new if hasattr(base, new) else old)({"use_reentrant": False})
+    return Policy(add_adapter(base, section, seed), tokenizer, device, path)
+
+
+def add_adapter(base: Any, section: PolicySection, seed: int) -> PeftModel:
+    """Put a fresh LoRA adapter on every target layer. Dropout is 0: the sampler and the learner
+    must see one and the same policy."""
+    lora = LoraConfig(
+        r=section.lora.rank,
+        lora_alpha=section.lora.alpha,
+        target_modules=list(section.lora.target_modules),
+        lora_dropout=0.0,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        # peft asks by a name that transformers has renamed; nothing that a user can mend.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
+        torch.manual_seed(seed)
+        try:
+            model = get_peft_model(base, lora)
+        except ValueError as error:
+            raise ConfigError(f"policy.lora.target_modules: {error}") from error
+    assert isinstance(model, PeftModel)
+    return model
+
+
+@contextmanager
+def adapter_off(policy: Policy) -> Iterator[None]:
+    """The reference policy: the same model without its adapter."""
+    with policy.model.disable_adapter():
+        yield
+
+
+@contextmanager
+def recomputing(policy: Policy) -> Iterator[None]:
+    """Let gradient checkpointing work, where it is configured.
+
+    transformers recomputes only layers in training mode, which takes their cache away and switches
+    dropout on. So the mode is set on the layers alone, not on what is in them, and only here.
+    """
+    layers = [m for m in policy.model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    try:
+        for layer in layers:
+            layer.training = layer.gradient_checkpointing
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+
+
+@contextmanager
+def folded(policy: Policy) -> Iterator[None]:
+    """Decode with the adapter folded into copies of the weights: W + (alpha/r) B A.
+
+    One matrix product per layer instead of three, which is what a decoding step spends its time on.
+    The original tensors are put back by reference, so nothing drifts.
+    """
+    layers = [m for m in policy.model.modules() if isinstance(m, LoraLayer)]
+    originals = []
+    try:
+        for layer in layers:
+            weight = layer.get_base_layer().weight
+            originals.append((weight, weight.data))
+            for adapter in layer.active_adapters:
+                delta: Any = layer.get_delta_weight(adapter)  # pyright: ignore[reportCallIssue]
+                weight.data = weight.data + delta.to(weight.dtype)
+        with adapter_off(policy):
+            yield
+    finally:
+        for weight, data in originals:
+            weight.data = data

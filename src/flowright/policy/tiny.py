@@ -1,0 +1,212 @@
+"""The embedded policy: a small Qwen2 checkpoint made on this machine, for runs without a hub.
+
+It is cold-started by supervised training on (prompt, program) pairs that the caller draws, on the
+tokens of the prompt as well as of the program: a policy that never had to read the question cannot
+learn to treat problems differently. The result is an ordinary Hugging Face folder, loaded by the
+same code as Qwen2.5-7B. It is a stand-in for a language model, and knows nothing but this format.
+"""
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import (
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen2Tokenizer,
+)
+
+from flowright.config import TinySection
+from flowright.llm.chat import Message
+from flowright.runs import atomic_directory
+
+END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
+SPECIAL = [PAD, START, END]
+"""Ids 0, 1, 2: the trainer of the vocabulary numbers them first."""
+
+CHAT_TEMPLATE = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+
+PROMPT_WEIGHT = 0.2
+"""Of a prompt's token in the loss, a program's being 1: enough to have to read the question, little
+enough that most of the minute goes into writing programs."""
+
+EncodePrompt = Callable[[Sequence[Message], PreTrainedTokenizerFast, int], Sequence[int]]
+"""The token ids of messages, cut to a number of tokens, as the trainer will make them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One pair of the cold start."""
+
+    messages: Sequence[Message]
+    program: str
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Token ids of prompt and program; the first ``prompt_length`` are the prompt's."""
+
+    ids: list[int]
+    prompt_length: int
+
+
+def tiny_checkpoint(
+    section: TinySection,
+    examples: Sequence[Example],
+    max_prompt_tokens: int,
+    encode_prompt: EncodePrompt,
+    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+) -> Path:
+    """The folder of the cold-started checkpoint; made on the first call with these examples.
+
+    ``progress(step, steps, loss)`` is called after each supervised step.
+    """
+    folder = section.cache_dir / f"tiny-{_fingerprint(section, examples, max_prompt_tokens)}"
+    if not (folder / "config.json").exists():
+        tokenizer = train_tokenizer(examples, section.vocab_size)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(section.seed)
+            model = Qwen2ForCausalLM(_architecture(section, tokenizer))
+            prompts = [encode_prompt(e.messages, tokenizer, max_prompt_tokens) for e in examples]
+            encoded = [_encode(tokenizer, *each) for each in zip(examples, prompts, strict=True)]
+            _cold_start(model, encoded, section, progress)
+        with atomic_directory(folder) as part:
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+    return folder
+
+
+def train_tokenizer(examples: Sequence[Example], vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-level BPE of the examples' own words, with a ChatML template.
+
+    Text is cut into words as Qwen2 does: whoever loads a Qwen2 folder with AutoTokenizer gets that
+    way of cutting, whatever ``tokenizer.json`` says, and would feed the policy other tokens.
+    """
+    qwen2 = Qwen2Tokenizer().backend_tokenizer
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = qwen2.normalizer
+    tokenizer.pre_tokenizer = qwen2.pre_tokenizer
+    tokenizer.decoder = qwen2.decoder
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=SPECIAL,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    texts = (text for e in examples for text in (*(m.content for m in e.messages), e.program))
+    tokenizer.train_from_iterator(texts, trainer)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+    wrapped.chat_template = CHAT_TEMPLATE
+    return wrapped
+
+
+def _architecture(section: TinySection, tokenizer: PreTrainedTokenizerFast) -> Qwen2Config:
+    return Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=section.hidden_size,
+        intermediate_size=section.hidden_size * 8 // 3 // 16 * 16,
+        num_hidden_layers=section.layers,
+        num_attention_heads=section.heads,
+        num_key_value_heads=section.kv_heads,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=SPECIAL.index(START),
+        eos_token_id=SPECIAL.index(END),
+        pad_token_id=SPECIAL.index(PAD),
+    )
+
+
+def _cold_start(
+    model: Qwen2ForCausalLM,
+    encoded: Sequence[Encoded],
+    section: TinySection,
+    progress: Callable[[int, int, float], None],
+) -> None:
+    order = random.Random(section.seed)
+    optimizers = _optimizers(model, section)
+    schedules = [LambdaLR(each, partial(_rate, steps=section.steps)) for each in optimizers]
+    batches: list[list[Encoded]] = []
+    model.train()
+    for step in range(section.steps):
+        if not batches:
+            batches = _batches(encoded, section.batch_size, order)
+        loss = _language_loss(model, batches.pop())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for each in (*optimizers, *schedules):
+            each.step()
+        model.zero_grad(set_to_none=True)
+        progress(step + 1, section.steps, float(loss.detach()))
+    model.eval()
+
+
+def _optimizers(model: Qwen2ForCausalLM, section: TinySection) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the rest. With AdamW alone a minute of training
+    learns to write programs but not to look at the question first (docs/lab_notebook.md)."""
+    matrices = [p for p in model.model.layers.parameters() if p.ndim == 2]
+    others = [p for p in model.parameters() if all(p is not m for m in matrices)]
+    return [
+        torch.optim.Muon(matrices, lr=section.matrix_learning_rate, weight_decay=0.0),
+        torch.optim.AdamW(others, lr=section.learning_rate, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def _rate(step: int, steps: int) -> float:
+    """Factor of the learning rate: a short linear warm-up, then linear to 2 %."""
+    warmup = max(1, steps // 20)
+    return min((step + 1) / warmup, max(0.02, 1 - step / steps))
+
+
+def _encode(
+    tokenizer: PreTrainedTokenizerFast, example: Example, prompt_ids: Sequence[int]
+) -> Encoded:
+    program_ids = tokenizer.encode(f"{example.program}{END}", add_special_tokens=False)
+    return Encoded([*prompt_ids, *program_ids], len(prompt_ids))
+
+
+def _batches(encoded: Sequence[Encoded], size: int, order: random.Random) -> list[list[Encoded]]:
+    """One pass over the examples in random batches. Not sorted by length: batches of one kind of
+    problem each would teach every kind's programs in turn, and never what tells kinds apart."""
+    shuffled = order.sample(encoded, len(encoded))
+    return [shuffled[i : i + size] for i in range(0, len(shuffled), size)]
+
+
+def _language_loss(model: Qwen2ForCausalLM, batch: Sequence[Encoded]) -> Tensor:
+    """Weighted mean cross-entropy of all tokens but the first, in nats."""
+    width = max(len(example.ids) for example in batch)
+    ids = torch.zeros(len(batch), width, dtype=torch.long)
+    weights = torch.zeros(len(batch), width)
+    for row, example in enumerate(batch):
+        ids[row, : len(example.ids)] = torch.tensor(example.ids)
+        weights[row, : example.prompt_length] = PROMPT_WEIGHT
+        weights[row, example.prompt_length : len(example.ids)] = 1.0
+    # Right padding under a causal mask: real tokens never see it, so no mask is needed.
+    logits = model(input_ids=ids).logits[:, :-1]
+    losses = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
+    )
+    weights = weights[:, 1:].flatten()
+    return (losses * weights).sum() / weights.sum()
+
+
+def _fingerprint(section: TinySection, examples: Sequence[Example], max_prompt_tokens: int) -> str:
+    """Of all that the checkpoint depends on; this file counts as a whole."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    digest.update(f"{max_prompt_tokens}\n".encode())
+    digest.update(section.model_dump_json(exclude={"cache_dir"}).encode())
+    for example in examples:
+        for text in (*(m.content for m in example.messages), example.program):
+            digest.update(text.encode())
+            digest.update(b"\0")
+    return digest.hexdigest()[:16]

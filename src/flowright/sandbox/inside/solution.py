@@ -1,0 +1,173 @@
+"""The solution's side of a check, and a plain program's run: where the foreign code executes.
+
+Nothing here is trusted once that code has started: it can change everything in its process. The
+tests' side believes nothing but plain data. Part of the isolated side: standard library only, no
+import of the package.
+"""
+
+import linecache
+import os
+import sys
+import threading
+import traceback
+import types
+from typing import Any, NoReturn
+
+import codec  # type: ignore[import-not-found]
+
+MEMORY_EXIT = 86  # exit status that says: MemoryError
+
+
+def _load(source: str, name: str, module_name: str) -> types.ModuleType:
+    """Execute ``source`` as a module whose tracebacks can quote its lines."""
+    module = types.ModuleType(module_name)
+    sys.modules[module_name] = module
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec", dont_inherit=True), module.__dict__)
+    return module
+
+
+def _describe(error: BaseException, name: str) -> str:
+    """A traceback that begins in the foreign code, not in ours."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename != name:
+        trace = trace.tb_next
+    lines = traceback.format_exception(type(error), error, trace, limit=-12)
+    return "".join(lines)
+
+
+def run_program(source: str) -> int:
+    """Run ``source`` as ``__main__`` and return its exit status."""
+    name = "main.py"
+    sys.argv[:] = [name]
+    status = 0
+    try:
+        _load(source, name, "__main__")
+        for thread in threading.enumerate():
+            if thread is not threading.current_thread() and not thread.daemon:
+                thread.join()
+    except SystemExit as error:
+        status = _exit_status(error.code)
+    except MemoryError:
+        status = MEMORY_EXIT
+        sys.stderr.write("MemoryError\n")
+    except BaseException as error:  # noqa: BLE001  foreign code may raise anything
+        status = 1
+        sys.stderr.write(_describe(error, name))
+    return status
+
+
+def _exit_status(code: object) -> int:
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+def serve_solution(source: str, names: list[str], descriptor: int) -> int:
+    """Load a solution, say which ``names`` it has, then answer calls until the tests hang up."""
+    link = codec.Link(descriptor)
+    service = _Service()
+    try:
+        module = _load(source, "solution.py", "solution")
+    except MemoryError:
+        link.send(["failed", "MemoryError", ""])
+        return MEMORY_EXIT
+    except BaseException as error:  # noqa: BLE001
+        link.send(["failed", type(error).__name__, _describe(error, "solution.py")[-4000:]])
+        return 1
+    found = {name: getattr(module, name) for name in names if hasattr(module, name)}
+    link.send(["ready", {name: service.encode(value) for name, value in found.items()}])
+    try:
+        while True:
+            answer = service.answer(link.receive())
+            try:
+                link.send(answer)
+            except codec.Unsendable as error:
+                link.send(_refused(error))
+    except codec.ProtocolError:
+        return 0
+
+
+class _Service:
+    """The solution's objects by number, and the operations that the tests may ask for."""
+
+    def __init__(self) -> None:
+        self._objects: list[object] = []
+        self._numbers: dict[int, int] = {}
+        self._operations = {
+            "call": self._call,
+            "get": lambda target, name: getattr(target, name),
+            "set": setattr,
+            "item": lambda target, key: target[key],
+            "setitem": lambda target, key, value: target.__setitem__(key, value),
+            "iter": iter,
+            "next": self._next,
+            "len": len,
+            "bool": bool,
+            "str": str,
+            "repr": repr,
+        }
+
+    def encode(self, value: object) -> Any:
+        return codec.encode(value, self._refer)
+
+    def _refer(self, value: object) -> Any:
+        number = self._numbers.setdefault(id(value), len(self._objects))
+        if number == len(self._objects):
+            self._objects.append(value)
+        return ["r", number]
+
+    def _decode(self, item: Any) -> Any:
+        return codec.decode(item, lambda number: self._objects[number])
+
+    def answer(self, request: list[Any]) -> Any:
+        """``["value", v, the changed arguments or None]`` or ``["raised", type name, text]``."""
+        operation, *encoded = request
+        try:
+            operands = [self._decode(item) for item in encoded]
+            result = self._operations[operation](*operands)
+            changed = self._changes(encoded[1:], operands[1:]) if operation == "call" else None
+            return ["value", self.encode(result), changed]
+        except codec.Unsendable as error:
+            return _refused(error)
+        except BaseException as error:  # noqa: BLE001
+            return ["raised", type(error).__name__, _text(error)]
+
+    def _call(self, target: Any, arguments: list[Any], keywords: dict[str, Any]) -> object:
+        return target(*arguments, **keywords)
+
+    def _next(self, iterator: Any) -> object:
+        try:
+            return (next(iterator),)
+        except StopIteration:
+            return ()
+
+    def _changes(self, encoded: list[Any], operands: list[Any]) -> Any:
+        """What the call did to its arguments, for the caller's copies; None where nothing."""
+        now = [self.encode(operand) for operand in operands]
+        return None if now == encoded else now
+
+
+def _refused(error: codec.Unsendable) -> list[str]:
+    return ["raised", "ValueError", f"the solution returned {error}"]
+
+
+def _text(error: BaseException) -> str:
+    try:
+        text = str(error)[:2000]
+    except BaseException:  # noqa: BLE001
+        return "(its text cannot be had)"
+    return text if type(text) is str else ""
+
+
+def leave(status: int) -> NoReturn:
+    """End the process now: no atexit hook, no finaliser, no thread holds it up."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        pass
+    os._exit(status)

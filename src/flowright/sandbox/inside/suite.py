@@ -1,0 +1,278 @@
+"""The tests' side of a check: runs the tests, with stand-ins for the solution's names.
+
+It owns the expected values and, alone, the descriptor of the verdict; from the solution it takes
+plain data. Part of the isolated side: standard library only, no import of the package.
+"""
+
+import builtins
+import contextlib
+import json
+import linecache
+import os
+import reprlib
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NoReturn
+
+import codec  # type: ignore[import-not-found]
+
+
+class Gone(BaseException):
+    """The solution's process is gone or broke the protocol: no test can pass any more."""
+
+
+class SolutionError(Exception):
+    """An exception of a type that only the solution knows."""
+
+
+class _Session:
+    """The conversation with the solution; ``last`` describes the last call, for messages."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._link = codec.Link(descriptor)
+        self._remotes: dict[int, Remote] = {}
+        self.broken = ""
+        self.last = ""
+        self.names: dict[Remote, str] = {}
+
+    def open(self) -> dict[str, Any]:
+        """The solution's values by name. Raises Gone when it did not load."""
+        try:
+            kind, *rest = self._link.receive()
+            if kind == "ready":
+                (values,) = rest
+                found = {str(name): self._decode(value) for name, value in values.items()}
+                self.names = {v: name for name, v in found.items() if type(v) is Remote}
+                return found
+            name, trace = rest
+            self._break(f"the solution did not load: {name}\n{trace}".strip())
+        except (codec.ProtocolError, ValueError, TypeError, AttributeError):
+            self._break("the solution ended before the tests began")
+
+    def ask(self, operation: str, target: "Remote", *operands: Any) -> Any:
+        """The result of an operation on one of the solution's objects, as plain data.
+
+        What a call did to its arguments is seen here only if it returned None, as a function does
+        that works in place: otherwise emptying ``x`` would satisfy ``f(x) == sorted(x)``.
+        """
+        try:
+            encoded = [codec.encode(item, _refer) for item in (target, *operands)]
+            self._link.send([operation, *encoded])
+        except codec.Unsendable as error:
+            raise TypeError(f"cannot hand {error} to the solution") from None
+        except codec.ProtocolError:
+            self._break("the solution's process ended")
+        try:
+            kind, first, second = self._link.receive()
+            if kind == "value":
+                if second is not None and operation == "call" and first is None:
+                    _write_back(list(operands), [self._decode(item) for item in second])
+                return self._decode(first)
+            if type(first) is not str or type(second) is not str:
+                raise ValueError
+        except (codec.ProtocolError, ValueError, TypeError):
+            self._break("the solution's process ended during a call")
+        self.last = f"{self.last} raised {first}" if operation == "call" else self.last
+        raise _exception(first, second)
+
+    def _break(self, reason: str) -> NoReturn:
+        self.broken = self.broken or reason[:4000]
+        raise Gone(self.broken)
+
+    def _decode(self, item: Any) -> Any:
+        return codec.decode(item, self._remote)
+
+    def _remote(self, number: Any) -> "Remote":
+        if type(number) is not int:
+            raise codec.ProtocolError("a reference is a number")
+        if number not in self._remotes:
+            self._remotes[number] = Remote(self, number)
+        return self._remotes[number]
+
+
+def _refer(value: object) -> Any:
+    if type(value) is Remote:
+        return ["r", object.__getattribute__(value, "_number")]
+    raise codec.Unsendable(f"a value of type {type(value).__name__}")
+
+
+_ENDS = (StopIteration, StopAsyncIteration)
+
+
+def _exception(name: str, text: str) -> Exception:
+    """The built-in exception of that name. One that would end an iteration or the interpreter
+    instead of failing the test becomes a SolutionError."""
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _ENDS):
+        with contextlib.suppress(TypeError):
+            return kind(text)
+    return SolutionError(f"{name}: {text}")
+
+
+def _write_back(old: Any, new: Any) -> Any:
+    """Make the caller's containers look like the copies that the call changed."""
+    if type(old) is not type(new):
+        return new
+    if type(old) is list:
+        old[:] = [_write_back(o, n) for o, n in zip(old, new, strict=False)] + new[len(old) :]
+    elif type(old) is dict:
+        merged = {key: _write_back(old.get(key), value) for key, value in new.items()}
+        old.clear()
+        old.update(merged)
+    elif type(old) is set:
+        old.clear()
+        old.update(new)
+    elif type(old) is bytearray:
+        old[:] = new
+    elif type(old) is tuple and len(old) == len(new):
+        return tuple(_write_back(o, n) for o, n in zip(old, new, strict=True))
+    else:
+        return new
+    return old
+
+
+class Remote:
+    """Stands in the tests for a function or object of the solution's.
+
+    Every operation is carried out over there and yields plain data or another stand-in. Equality,
+    order and arithmetic are not among them: comparing is the tests' business, so a stand-in equals
+    itself alone.
+    """
+
+    __slots__ = ("_number", "_session")
+
+    def __init__(self, session: _Session, number: int) -> None:
+        object.__setattr__(self, "_session", session)
+        object.__setattr__(self, "_number", number)
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        session = object.__getattribute__(self, "_session")
+        shown = [*map(_short, arguments), *(f"{k}={_short(v)}" for k, v in keywords.items())]
+        session.last = f"{session.names.get(self, 'its result')}({', '.join(shown)})"
+        result = session.ask("call", self, list(arguments), keywords)
+        session.last = f"{session.last} returned {_short(result)}"
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _ask(self, "get", name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        _ask(self, "set", name, value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _ask(self, "item", key)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        _ask(self, "setitem", key, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = _ask(self, "iter")
+        while found := _ask(iterator, "next"):
+            yield found[0]
+
+    def __len__(self) -> int:
+        return _exactly(int, _ask(self, "len"))
+
+    def __bool__(self) -> bool:
+        return _exactly(bool, _ask(self, "bool"))
+
+    def __str__(self) -> str:
+        return _exactly(str, _ask(self, "str"))
+
+    def __repr__(self) -> str:
+        return _exactly(str, _ask(self, "repr"))
+
+
+def _ask(remote: Remote, operation: str, *operands: Any) -> Any:
+    return object.__getattribute__(remote, "_session").ask(operation, remote, *operands)
+
+
+def _exactly(kind: type, value: Any) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"the solution gave {type(value).__name__} for {kind.__name__}")
+    return value
+
+
+_shortener = reprlib.Repr()
+_shortener.maxstring = _shortener.maxother = _shortener.maxlong = 200
+_shortener.maxlist = _shortener.maxtuple = _shortener.maxset = _shortener.maxdict = 20
+
+
+def _short(value: object) -> str:
+    """A value for a message; a stand-in is not asked."""
+    if type(value) is Remote:
+        return "<object of the solution>"
+    try:
+        return _shortener.repr(value)[:500]
+    except ValueError:  # an integer of too many digits
+        return f"<{type(value).__name__}>"
+
+
+def run_suite(job: dict[str, Any], channel: int, verdict: int) -> int:
+    """Run setup and tests; write one JSON line ``[passed, message]`` per test to ``verdict``,
+    then ``["end", why the solution's process was lost or empty]``."""
+    session = _Session(channel)
+    module = types.ModuleType("tests")
+    namespace = module.__dict__
+    failure = _attempt(session, partial(_prepare, session, job, namespace))
+    for index, source in enumerate(job["tests"]):
+        name = f"test {index + 1}"
+        message = failure or _attempt(session, partial(_execute, source, name, namespace))
+        _write_line(verdict, [not message, message])
+    _write_line(verdict, ["end", session.broken])
+    return 0
+
+
+def _prepare(session: _Session, job: dict[str, Any], namespace: dict[str, Any]) -> None:
+    values = session.open()
+    for name in job["modules"]:
+        namespace[name] = __import__(name)
+    entry_point = job["entry_point"]
+    if entry_point is not None and entry_point not in values:
+        raise NameError(f"the solution does not define {entry_point}")
+    namespace.update({name: value for name, value in values.items() if name in job["names"]})
+    try:
+        _execute(job["setup"], "setup", namespace)
+    except Exception as error:
+        raise RuntimeError(f"setup: {type(error).__name__}: {error}") from error
+
+
+def _execute(source: str, name: str, namespace: dict[str, Any]) -> None:
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    exec(compile(source, name, "exec", dont_inherit=True), namespace)
+
+
+def _attempt(session: _Session, work: Callable[[], None]) -> str:
+    """Why ``work`` failed; empty when it did not. Once the solution is gone, nothing passes, even
+    if a test swallowed the news."""
+    session.last = ""
+    message = ""
+    try:
+        work()
+    except Gone as error:
+        message = str(error)
+    except BaseException as error:  # noqa: BLE001  a test may raise anything
+        message = _explain(error, session.last)
+    return session.broken or message
+
+
+def _explain(error: BaseException, last: str) -> str:
+    trace, line = error.__traceback__, ""
+    while trace is not None:
+        name = trace.tb_frame.f_code.co_filename
+        if name.startswith(("test ", "setup")):
+            line = linecache.getline(name, trace.tb_lineno).strip() or line
+        trace = trace.tb_next
+    text = str(error)[:1000]
+    what = type(error).__name__ + (f": {text}" if text else "")
+    parts = [what, f"at: {line[:500]}" if line else "", last[:1000]]
+    return "; ".join(part for part in parts if part)
+
+
+def _write_line(descriptor: int, message: Any) -> None:
+    rest = memoryview(json.dumps(message).encode("ascii") + b"\n")
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,298 @@
+"""One zygote process and the parent's conversation with it.
+
+What work to give it, and what its outcome means, is the pool's affair.
+"""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowright.errors import FlowrightError
+
+_INSIDE = Path(__file__).with_name("inside")
+# Same hashes in every run; one malloc arena and one BLAS thread, or address space limits hit early.
+_ENVIRONMENT = {
+    "PYTHONHASHSEED": "0",
+    "MALLOC_ARENA_MAX": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
+_KEPT = "LD_LIBRARY_PATH"  # without it some interpreters do not find their own library
+_OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
+_START_SECONDS = 120.0
+_ANSWER_SECONDS = 10.0
+
+
+class WorkerLost(FlowrightError):
+    """The zygote is gone, or a child died for reasons that are not the program's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a child ended: exit status, or minus the signal; CPU seconds that it used. ``ordered``:
+    this process killed it. ``waited``: seconds that it stood in line for a CPU, where looked at."""
+
+    code: int
+    cpu_seconds: float
+    ordered: bool
+    overtime: bool
+    waited: float
+
+
+class Worker:
+    """A zygote; ``dead`` once it is lost or closed."""
+
+    def __init__(self) -> None:
+        self.dead = False
+        self._on_idle: Callable[[], None] | None = None
+        self.report: dict[str, Any] = {}
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._ready: asyncio.Future[dict[str, Any]] | None = None
+        self._jobs: dict[int, Job] = {}
+        self._count = 0
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call ``callback`` once, when no child is left: now, or when the last has ended."""
+        self._on_idle = callback
+        self._if_idle()
+
+    def _if_idle(self) -> None:
+        if self._on_idle is not None and not self._jobs:
+            callback, self._on_idle = self._on_idle, None
+            callback()
+
+    async def start(self, config: dict[str, Any]) -> None:
+        """Start the zygote and wait for its report. Raises WorkerLost."""
+        loop = asyncio.get_running_loop()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._control = ours
+        errors = os.memfd_create("zygote-errors")
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, *_OPTIONS, _INSIDE, str(theirs.fileno())],
+                env=_environment(),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+            theirs.close()
+            ours.send(json.dumps(config).encode())
+            ours.setblocking(False)
+            self._ready = loop.create_future()
+            loop.add_reader(ours.fileno(), self._on_message)
+            async with asyncio.timeout(_START_SECONDS):
+                self.report = await self._ready
+        except (OSError, TimeoutError, WorkerLost) as error:
+            said = os.pread(errors, 4000, 0).decode("utf-8", "replace").strip()
+            await self.close()
+            last = said.splitlines()[-1] if said else str(error) or type(error).__name__
+            raise WorkerLost(f"the sandbox's interpreter did not start: {last}") from None
+        except BaseException:
+            await self.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(errors)
+
+    async def close(self) -> None:
+        """End the zygote and, with it, every child."""
+        self._lose("the sandbox was closed")
+        process, self._process = self._process, None
+        if process is None:
+            return
+        try:
+            await asyncio.to_thread(process.wait, 5.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            await asyncio.to_thread(process.wait)
+        except asyncio.CancelledError:
+            process.kill()
+            process.wait()
+            raise
+
+    def launch(self, children: Sequence[list[int]]) -> "list[Job]":
+        """Fork a child for each list of descriptors (see inside/__main__.py). The caller may close
+        the descriptors at once. Raises WorkerLost."""
+        jobs: list[Job] = []
+        try:
+            for descriptors in children:
+                jobs.append(self._fork(descriptors))
+        except WorkerLost:
+            for job in jobs:
+                self._kill(job)
+            raise
+        return jobs
+
+    async def outcome(self, jobs: "Sequence[Job]", wall_seconds: float) -> list[Exit]:
+        """How the children ended. When the last of them ends, or the caller is cancelled, the
+        others are killed; after ``wall_seconds`` all are. Raises WorkerLost."""
+        timer = asyncio.get_running_loop().call_later(wall_seconds, self._overtime, jobs)
+        try:
+            await jobs[-1].done
+            for job in jobs:
+                self._kill(job)
+            return [await job.done for job in jobs]
+        finally:
+            timer.cancel()
+            for job in jobs:
+                self._kill(job)
+
+    def _fork(self, descriptors: list[int]) -> "Job":
+        self._count += 1
+        job = Job(self._count, asyncio.get_running_loop().create_future())
+        if self.dead or self._control is None:
+            raise WorkerLost("the sandbox's interpreter is gone")
+        try:
+            socket.send_fds(self._control, [_order("fork", job.number)], descriptors)
+        except OSError as error:
+            self._lose(f"the sandbox's interpreter takes no orders: {error.strerror}")
+            raise WorkerLost("the sandbox's interpreter is gone") from None
+        self._jobs[job.number] = job
+        return job
+
+    def _kill(self, job: "Job") -> None:
+        if job.number in self._jobs and not job.ordered:
+            job.ordered = True
+            self._tell("kill", job)
+
+    def _tell(self, order: str, job: "Job") -> None:
+        if self._control is None:
+            return
+        try:
+            self._control.send(_order(order, job.number))
+        except OSError as error:
+            self._lose(f"the sandbox's interpreter takes no orders: {error.strerror}")
+
+    def _overtime(self, jobs: "Sequence[Job]") -> None:
+        """Wall time is up: first see what each child was doing, then kill it."""
+        for job in jobs:
+            if job.number in self._jobs:
+                job.overtime = True
+                self._tell("watch", job)
+        asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._still_there, jobs)
+
+    def _still_there(self, jobs: "Sequence[Job]") -> None:
+        if any(job.number in self._jobs for job in jobs):
+            self._lose("the sandbox's interpreter does not answer")
+
+    def _on_message(self) -> None:
+        assert self._control is not None
+        try:
+            text, descriptors, _, _ = socket.recv_fds(self._control, 65536, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            text, descriptors = b"", []
+        if not text:
+            self._lose("the sandbox's interpreter ended")
+            return
+        message = json.loads(text)
+        job = self._jobs.get(message.get("id", 0))
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_result(message)
+        elif "watch" in message:
+            for descriptor in descriptors:
+                self._look(job, descriptor)
+                os.close(descriptor)
+        elif job is not None:
+            self._finish(job, message)
+
+    def _look(self, job: "Job | None", pidfd: int) -> None:
+        """What a child that is over its wall time was doing; looked at twice where the machine
+        seems to hold it up, since it may have been about to go on."""
+        if job is None:
+            return
+        job.waited = _waited_for_cpu(pidfd)
+        if job.waited == math.inf and not job.looked:
+            job.looked = True
+            asyncio.get_running_loop().call_later(0.05, self._tell, "watch", job)
+        else:
+            self._kill(job)
+
+    def _finish(self, job: "Job", message: dict[str, Any]) -> None:
+        del self._jobs[job.number]
+        if not job.done.done():
+            if "lost" in message:
+                job.lose(message["lost"])
+            else:
+                end = Exit(message["code"], message["cpu"], job.ordered, job.overtime, job.waited)
+                job.done.set_result(end)
+        self._if_idle()
+
+    def _lose(self, reason: str) -> None:
+        """Give the zygote up: closing the control socket ends it and its children."""
+        if self._control is not None:
+            asyncio.get_running_loop().remove_reader(self._control.fileno())
+            self._control.close()
+            self._control = None
+        if self._process is not None and self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL)
+        self.dead = True
+        if self._ready is not None and not self._ready.done():
+            self._ready.set_exception(WorkerLost(reason))
+        for job in self._jobs.values():
+            if not job.done.done():
+                job.lose(reason)
+        self._jobs.clear()
+        self._if_idle()
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A child on its way: its number, its end to come, and what this process did to it."""
+
+    number: int
+    done: asyncio.Future[Exit]
+    ordered: bool = False
+    overtime: bool = False
+    looked: bool = False
+    waited: float = 0.0
+
+    def lose(self, reason: str) -> None:
+        self.done.set_exception(WorkerLost(reason))
+        self.done.exception()  # seen: the waiter may have left
+
+
+def _environment() -> dict[str, str]:
+    kept = {_KEPT: os.environ[_KEPT]} if _KEPT in os.environ else {}
+    return _ENVIRONMENT | kept
+
+
+def _order(order: str, number: int) -> bytes:
+    return json.dumps([order, number]).encode()
+
+
+def _waited_for_cpu(pidfd: int) -> float:
+    """Seconds that a process's busiest thread was ready to run but had no CPU.
+
+    From /proc/PID/task/*/schedstat, second field, nanoseconds (Documentation/scheduler/
+    sched-stats.rst). A process in uninterruptible sleep waits for the machine, too: infinity; so
+    does one that cannot be looked at.
+    """
+    try:
+        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+        pid = next(line.split()[1] for line in info.splitlines() if line.startswith("Pid:"))
+        waits = []
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "stat").read_text().rpartition(")")[2].split()[0] == "D":
+                return math.inf
+            waits.append(int((task / "schedstat").read_text().split()[1]))
+        return max(waits) / 1e9
+    except (OSError, ValueError, IndexError, StopIteration):
+        return math.inf

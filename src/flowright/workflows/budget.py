@@ -1,0 +1,56 @@
+"""What one workflow may spend on operators, and the count of what it did spend.
+
+The limits of the interpreter (computing time, memory) are in :mod:`flowright.workflows.runtime`.
+Every overrun raises FailureError on the host, where the program cannot catch it.
+"""
+
+from flowright.config import WorkflowSection
+from flowright.errors import FailureError, Reason
+
+# Calls that ask the model rarely or never (`test`, `ensemble`) also cost something: a workflow may
+# make this many operator calls for each model call that it may make.
+OPERATOR_CALLS_PER_LLM_CALL = 4
+
+
+class Budget:
+    """Counts calls and tokens of one execution. Only the replies that the workflow got count, not
+    the empty ones that the host asked for again."""
+
+    def __init__(self, limits: WorkflowSection) -> None:
+        self.limits = limits
+        self._operators = 0
+        self._asking = 0
+        self._calls = 0
+        self._tokens = 0
+
+    def admit(self, asks_model: bool) -> None:
+        """Count an operator call before it starts. Raises CALL_BUDGET, so that a flood of calls
+        ends at its first call too many, before any further one was sent."""
+        self._operators += 1
+        self._asking += asks_model
+        allowed = self.limits.max_llm_calls
+        if self._asking > allowed or self._operators > allowed * OPERATOR_CALLS_PER_LLM_CALL:
+            raise _too_many(allowed)
+
+    def take_call(self) -> None:
+        """Count a question to the model before it is sent. Raises CALL_BUDGET or TOKEN_BUDGET."""
+        self._calls += 1
+        if self._calls > self.limits.max_llm_calls:
+            raise _too_many(self.limits.max_llm_calls)
+        self._check_tokens(spent_all=self._tokens >= self.limits.max_tokens)
+
+    def spend(self, tokens: int) -> None:
+        """Count the tokens of a question and its reply. Raises TOKEN_BUDGET."""
+        self._tokens += tokens
+        self._check_tokens(spent_all=self._tokens > self.limits.max_tokens)
+
+    def _check_tokens(self, spent_all: bool) -> None:
+        if spent_all:
+            raise FailureError(
+                Reason.TOKEN_BUDGET,
+                f"the workflow may use {self.limits.max_tokens} tokens; {self._tokens} are used",
+            )
+
+
+def _too_many(allowed: int) -> FailureError:
+    return FailureError(Reason.CALL_BUDGET, f"the workflow may call the model {allowed} times")

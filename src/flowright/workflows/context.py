@@ -1,0 +1,141 @@
+"""What an operator may use while it runs: the model, the sandbox, the task's public side.
+
+One context per operator call; it writes the call's part of the trace. Operators get at nothing
+else, and no hidden test or reference passes through here.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Protocol
+
+from flowright.config import ExecutorSection
+from flowright.data.solutions import complete_solution
+from flowright.data.task import Task
+from flowright.errors import FailureError, Reason
+from flowright.llm.chat import ChatModel, ChatReply, ChatRequest, Message, Usage
+from flowright.sandbox import RunResult, TestReport
+from flowright.workflows.budget import Budget
+from flowright.workflows.trace import Exchange, OperatorCall, cut
+
+EMPTY_REPLY_TRIES = 3  # of one question, the first included
+
+
+class CodeRunner(Protocol):
+    """The part of :class:`flowright.sandbox.Sandbox` that operators use."""
+
+    async def run(self, source: str) -> RunResult: ...
+
+    async def check(
+        self, solution: str, setup: str, tests: Sequence[str], entry_point: str | None
+    ) -> TestReport: ...
+
+
+@dataclass(slots=True)
+class CallContext:
+    """One operator call on the host. ``seed_key`` names the call within the whole run: rollout,
+    operator, arguments and how often the program made that same call before. ``served_seconds`` is
+    what the model and the sandbox took for it, without queues and failed tries of ours."""
+
+    task: Task
+    model: ChatModel
+    sandbox: CodeRunner
+    settings: ExecutorSection
+    budget: Budget
+    seed_key: str
+    clock_start: float
+    usage: Usage = field(default_factory=Usage)
+    exchanges: list[Exchange] = field(default_factory=list)
+    children: list[OperatorCall] = field(default_factory=list)
+    asked: int = 0
+    served_seconds: float = 0.0
+
+    async def ask(self, prompt: str) -> str:
+        """The model's reply to ``prompt``; never empty.
+
+        An empty reply is a breakdown of the server or of our token limit, not the workflow's doing:
+        the question is put again with another seed, after a length stop with twice the room, and
+        in the end raised as LLM_UNAVAILABLE. Raises CALL_BUDGET and TOKEN_BUDGET.
+        """
+        self.budget.take_call()
+        self.asked += 1
+        request = ChatRequest(
+            messages=(Message("user", prompt),),
+            temperature=self.settings.temperature,
+            max_tokens=self.settings.max_tokens,
+            reasoning_effort=self.settings.reasoning_effort,
+        )
+        finish_reason = ""
+        for attempt in range(EMPTY_REPLY_TRIES):
+            request = replace(request, seed=_seed(self.seed_key, self.asked, attempt, prompt))
+            reply = await self.model.chat(request)
+            self._record(prompt, reply)
+            if reply.text.strip():
+                return reply.text
+            finish_reason = reply.finish_reason
+            if finish_reason == "length":
+                request = replace(request, max_tokens=2 * (request.max_tokens or 1))
+        raise FailureError(
+            Reason.LLM_UNAVAILABLE,
+            f"{self.model.name} returned no content {EMPTY_REPLY_TRIES} times "
+            f"(finish reason {finish_reason!r}); a reasoning model may need a larger "
+            "executor.max_tokens or a lower executor.reasoning_effort",
+        )
+
+    def _record(self, prompt: str, reply: ChatReply) -> None:
+        self.usage += reply.usage
+        self.exchanges.append(
+            Exchange(
+                prompt=cut(prompt),
+                reply=cut(reply.text),
+                finish_reason=reply.finish_reason,
+                usage=reply.usage,
+                seconds=reply.seconds,
+                attempts=reply.attempts,
+            )
+        )
+        self.served_seconds += reply.seconds / max(1, reply.attempts)
+        if reply.text.strip():
+            self.budget.spend(reply.usage.tokens)
+
+    async def run(self, program: str) -> RunResult:
+        """Run a program that the model wrote, isolated."""
+        started = time.perf_counter()
+        result = await self.sandbox.run(program)
+        self.served_seconds += result.seconds
+        shown = f"{result.status}\n{result.stdout}\n{result.stderr}".strip()
+        self._child("run", {"program": cut(program)}, shown, started)
+        return result
+
+    async def check(self, solution: str) -> TestReport:
+        """A solution against the task's public tests; without any, that it loads and defines what
+        the task asks for. Hidden tests never get here."""
+        started = time.perf_counter()
+        task = self.task
+        loads = f"assert callable({task.entry_point})" if task.entry_point else "assert True"
+        tests = task.public_tests or (loads,)
+        whole = complete_solution(task, solution)
+        report = await self.sandbox.check(whole, task.test_setup, tests, task.entry_point)
+        self.served_seconds += report.seconds
+        shown = f"{report.count} of {len(report.results)} tests passed ({report.status})"
+        self._child("check", {"solution": cut(solution)}, shown, started)
+        return report
+
+    def _child(self, name: str, arguments: dict[str, str], result: str, started: float) -> None:
+        self.children.append(
+            OperatorCall(
+                operator=name,
+                arguments=arguments,
+                result=cut(result),
+                error=None,
+                started=started - self.clock_start,
+                seconds=time.perf_counter() - started,
+            )
+        )
+
+
+def _seed(*parts: object) -> int:
+    """A sampling seed in [0, 2**31), a function of ``parts`` alone."""
+    text = "\x1f".join(map(str, parts)).encode("utf-8", "surrogatepass")
+    return int.from_bytes(blake2b(text, digest_size=4).digest(), "big") >> 1

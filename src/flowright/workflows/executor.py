@@ -1,0 +1,103 @@
+"""The executor of workflows: validates programs, keeps what it found, runs them within limits."""
+
+import asyncio
+from collections import OrderedDict
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+from flowright.config import ExecutorSection, WorkflowSection
+from flowright.data.task import Task
+from flowright.errors import Failure, FailureError, boundary
+from flowright.llm.chat import ChatModel
+from flowright.workflows.checker import ProgramChecker
+from flowright.workflows.context import CodeRunner
+from flowright.workflows.run import Host, Run
+from flowright.workflows.runtime import Interpreter
+from flowright.workflows.source import Workflow, read_workflow
+from flowright.workflows.trace import Exchange, Execution, OperatorCall
+
+__all__ = ["Exchange", "Execution", "Executor", "OperatorCall"]
+
+VALIDATED_KEPT = 4096  # programs, the latest used ones
+
+
+class Executor:
+    """Validates and runs workflows; an async context manager, for one event loop.
+
+    ::
+
+        async with Executor(model, sandbox) as executor:
+            workflow = await executor.validate(completion)
+            execution = await executor.execute(workflow, task, key="12/gsm8k-7/3")
+
+    ``sandbox`` is entered and left by the caller.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        sandbox: CodeRunner,
+        workflow: WorkflowSection | None = None,
+        executor: ExecutorSection | None = None,
+    ) -> None:
+        limits = workflow or WorkflowSection()
+        self._interpreter = Interpreter(limits)
+        settings = executor or ExecutorSection()
+        self._host = Host(model, sandbox, limits, settings, self._interpreter)
+        self._checker = ProgramChecker()
+        self._in_flight = asyncio.Semaphore(limits.in_flight)
+        self._validated: OrderedDict[tuple[str, bool], Workflow | Failure] = OrderedDict()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(self._interpreter)
+            await stack.enter_async_context(self._checker)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+    async def validate(self, text: str, finish_reason: str = "stop") -> Workflow:
+        """Read a completion and check its program against the language and the operators' stubs,
+        before any call. Verdicts on the latest texts are kept. Raises FailureError."""
+        key = (text, finish_reason == "length")
+        if key in self._validated:
+            self._validated.move_to_end(key)
+            verdict = self._validated[key]
+        else:
+            verdict = await self._read_and_check(text, finish_reason)
+            self._validated[key] = verdict
+            if len(self._validated) > VALIDATED_KEPT:
+                self._validated.popitem(last=False)
+        if isinstance(verdict, Failure):
+            raise FailureError(verdict.reason, verdict.message, verdict.line)
+        return verdict
+
+    async def _read_and_check(self, text: str, finish_reason: str) -> Workflow | Failure:
+        try:
+            workflow = read_workflow(text, finish_reason)
+        except FailureError as error:
+            return error.failure
+        failure = await self._checker.check(workflow.program)
+        if failure is None:
+            return workflow
+        return Failure(failure.reason, failure.message, workflow.source_line(failure.line))
+
+    async def execute(self, workflow: Workflow, task: Task, key: str) -> Execution:
+        """Run a workflow on a task. ``key`` names the rollout: all seeds come from it, so that the
+        same workflow, task, key and replies give the same execution in whatever order the replies
+        arrive. Whatever the workflow, a server or a worker does ends up in ``failure``."""
+        async with self._in_flight:
+            run = Run(self._host, workflow, task, key)
+            answer: str | None = None
+            with boundary("workflow") as caught:
+                answer = await run.play()
+            return run.execution(answer, caught.failure)

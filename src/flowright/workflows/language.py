@@ -1,0 +1,126 @@
+"""The workflow language: Python less what its interpreter lacks. What is there, what is not.
+
+The type checker and the interpreter have the last word; here stands what can be told, and told
+better, from the syntax tree. Nothing is run.
+"""
+
+import ast
+import warnings
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from flowright.errors import FailureError, Reason
+
+CLASS_NAME, FUNCTION_NAME = "Workflow", "workflow"
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+# What the interpreter of workflows can import (pydantic-monty 1.4.0), less what only touches files.
+MODULES = frozenset(
+    {
+        "asyncio",
+        "base64",
+        "binascii",
+        "bisect",
+        "collections",
+        "copy",
+        "csv",
+        "dataclasses",
+        "datetime",
+        "decimal",
+        "functools",
+        "hashlib",
+        "itertools",
+        "json",
+        "math",
+        "random",
+        "re",
+        "sys",
+        "time",
+        "tomllib",
+        "typing",
+        "unicodedata",
+    }
+)
+# Names that a program may use without importing them: documented, so no repair.
+PREDEFINED: Mapping[str, str] = {
+    "asyncio": "import asyncio",
+    "json": "import json",
+    "math": "import math",
+    "re": "import re",
+    "Counter": "from collections import Counter",
+}
+# ... and those that programs forget to import.
+FORGOTTEN: Mapping[str, str] = {
+    **{name: f"import {name}" for name in sorted(MODULES - {"copy", "time"})},
+    **{n: f"from collections import {n}" for n in ("Counter", "defaultdict", "deque")},
+    **{
+        n: f"from typing import {n}"
+        for n in ("Any", "Callable", "Dict", "List", "Optional", "Tuple", "Union")
+    },
+}
+
+
+@lru_cache(maxsize=8)
+def parse(text: str) -> ast.Module:
+    """The syntax tree of a program, not to be changed. Raises SyntaxError, and nothing else, for
+    what Python itself would refuse to compile; what nests too deeply counts as that. The code is
+    not run."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as for an unknown escape in a string
+            tree = ast.parse(text)
+            compile(tree, "workflow", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    except SyntaxError:
+        raise
+    except (ValueError, RecursionError, MemoryError, OverflowError) as error:
+        raise SyntaxError(f"cannot be parsed: {error or 'it nests too deeply'}") from None
+    return tree
+
+
+@lru_cache(maxsize=8)
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes of a tree; every pass over a program walks them, so they are kept."""
+    return tuple(ast.walk(tree))
+
+
+_ASYNCIO_HAS = ("gather", "run", "sleep")
+
+
+def check_language(tree: ast.Module) -> None:
+    """Raise UNSUPPORTED for the first piece of Python that the workflow language lacks."""
+    found = [(getattr(at, "lineno", 0), what) for n in nodes(tree) for at, what in _lacking(n)]
+    if found:
+        line, what = min(found)
+        raise FailureError(Reason.UNSUPPORTED, f"the workflow language has no {what}", line)
+
+
+def _lacking(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """What the language lacks of a node, and where that stands."""
+    match node:
+        case ast.Yield() | ast.YieldFrom():
+            yield node, "generators (yield); build a list"
+        case ast.Delete():
+            yield node, "del statement"
+        case ast.AsyncWith():
+            yield node, "async with"
+        case ast.AsyncFor():
+            yield node, "async for"
+        case ast.TryStar():
+            yield node, "except*"
+        case ast.comprehension(is_async=1):
+            yield node.target, "async comprehensions"
+        case ast.ClassDef() if node.bases or node.keywords:
+            yield node, "inheritance"
+        case ast.ClassDef():
+            for method in node.body:
+                if isinstance(method, Function) and method.decorator_list:
+                    yield method, "decorated methods"
+        case ast.Attribute(value=ast.Name(id="asyncio"), attr=attr) if attr not in _ASYNCIO_HAS:
+            yield node, f"asyncio.{attr}; use await asyncio.gather(...)"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="asyncio"), attr="gather")):
+            if any(keyword.arg == "return_exceptions" for keyword in node.keywords):
+                yield node, "gather(return_exceptions=...); operators never raise"
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="sub"), args=args):
+            if len(args) > 1 and isinstance(args[1], ast.Lambda):
+                yield node, "re.sub with a function"

@@ -1,0 +1,312 @@
+"""The operators: the one place from which prompts, stubs, host functions and docs are made.
+
+An operator is an ``async def`` under :func:`~flowright.workflows.registry.operator`. Its first
+parameter is the host's :class:`~flowright.workflows.context.CallContext`; the rest, with their
+annotations and defaults, are its signature in the workflow language. Its prompt stands at the end
+of this file. Adding one here is all that adding one takes.
+"""
+
+import re
+from collections import Counter
+from typing import Any
+
+from flowright.errors import FailureError, Reason
+from flowright.workflows.context import CallContext
+from flowright.workflows.registry import OPERATORS, Operator, Parameter, operator
+from flowright.workflows.templates import (
+    extract_code,
+    fenced,
+    fill,
+    final_answer,
+    without_thinking,
+)
+
+__all__ = ["OPERATORS", "Operator", "Parameter"]
+
+FEEDBACK_CHARS = 2000
+MAX_SOLUTIONS = 32
+
+
+@operator(
+    summary="follow an instruction of your own",
+    example='text = await generate("Name the city. One word.", problem)',
+)
+async def generate(call: CallContext, instruction: str, context: str = "") -> str:
+    """Ask the model anything. `context` is what the instruction is about, usually the problem.
+    The reply comes back as it is, without being asked to reason first."""
+    prompt = fill(_GENERATE, instruction=instruction, context=_block(context))
+    return without_thinking(await call.ask(prompt)).strip()
+
+
+@operator(
+    summary="solve step by step, return the final answer",
+    example="result = await answer(problem)",
+    kinds=("math", "qa"),
+)
+async def answer(call: CallContext, problem: str) -> str:
+    """Solve the problem by reasoning step by step; only the final answer comes back (for code
+    problems, the code). Calls on the same problem are independent samples."""
+    return _conclusion(call, await call.ask(fill(_ANSWER, problem=fenced(problem))))
+
+
+@operator(
+    summary="write and run a Python program that prints the answer",
+    example="result = await programmer(problem)",
+    kinds=("math",),
+    llm_calls="1-3",
+)
+async def programmer(call: CallContext, problem: str) -> str:
+    """The model writes a Python program that prints the answer, the program is run, and an error
+    goes back for another try. Returns what was printed, or `""` when every try failed. Good where
+    the answer can be computed."""
+    prompt = fill(_PROGRAMMER, problem=fenced(problem), trouble="")
+    for _ in range(call.settings.programmer_tries):
+        program = extract_code(await call.ask(prompt))
+        result = await call.run(program)
+        printed = result.stdout.strip()
+        if result.status == "ok" and printed:
+            return printed
+        error = result.stderr.strip() or "it printed nothing"
+        trouble = fill(
+            _PROGRAMMER_TROUBLE,
+            program=fenced(program, "python"),
+            error=fenced(f"{result.status}: {error}"[-FEEDBACK_CHARS:]),
+        )
+        prompt = fill(_PROGRAMMER, problem=fenced(problem), trouble=trouble)
+    return ""
+
+
+@operator(
+    summary="write the function that the problem asks for",
+    example="code = await write_code(problem)",
+    kinds=("code",),
+)
+async def write_code(call: CallContext, problem: str, feedback: str = "") -> str:
+    """Write the Python function that the problem asks for; returns its source. The name of the
+    function and the public tests are added to the prompt. `feedback` is what was wrong with an
+    earlier version."""
+    task = call.task
+    tests = "\n".join(task.public_tests)
+    prompt = fill(
+        _WRITE_CODE,
+        function=f"the function `{task.entry_point}`" if task.entry_point else "the function",
+        problem=fenced(problem),
+        tests=f"\n\nIt will be called like this:\n{fenced(tests, 'python')}" if tests else "",
+        feedback=fill(_WRITE_CODE_FEEDBACK, feedback=fenced(feedback)) if feedback.strip() else "",
+    )
+    return extract_code(await call.ask(prompt))
+
+
+@operator(
+    summary='run the public tests; returns {"passed": bool, "feedback": str}',
+    example='outcome = await test(code)\nif not outcome["passed"]:\n'
+    '    code = await revise(problem, code, outcome["feedback"])',
+    kinds=("code",),
+    llm_calls="0",
+)
+async def test(call: CallContext, solution: str) -> dict[str, Any]:
+    """Run the solution against the problem's public tests. Returns a dict: `passed` (bool) and
+    `feedback` (str: the failed tests with their errors, `""` when all passed). Where the problem
+    shows no tests, only that the solution loads is checked; a problem that is not about code never
+    passes."""
+    if call.task.kind != "code":
+        return {"passed": False, "feedback": "This problem has no tests."}
+    report = await call.check(extract_code(solution))
+    if report.passed:
+        return {"passed": True, "feedback": ""}
+    failed = [r for r in report.results if not r.passed]
+    lines = [f"The solution failed {len(failed)} of {len(report.results)} tests."]
+    lines += [f"{result.source.strip()}\n# {result.message.strip()}" for result in failed]
+    return {"passed": False, "feedback": "\n".join(lines)[:FEEDBACK_CHARS]}
+
+
+# pytest collects functions of this name from modules that import it.
+test.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
+
+
+@operator(
+    summary="check a solution, return what is wrong with it",
+    example="feedback = await review(problem, solution)",
+)
+async def review(call: CallContext, problem: str, solution: str) -> str:
+    """The model checks a solution and says whether it is right, and if not, what is wrong."""
+    prompt = fill(_REVIEW, problem=fenced(problem), solution=fenced(solution))
+    return without_thinking(await call.ask(prompt)).strip()
+
+
+@operator(
+    summary="improve a solution by feedback",
+    example="solution = await revise(problem, solution, feedback)",
+)
+async def revise(call: CallContext, problem: str, solution: str, feedback: str) -> str:
+    """Improve a solution by feedback from `review` or `test`. Returns the new solution alone."""
+    prompt = fill(
+        _REVISE, problem=fenced(problem), solution=fenced(solution), feedback=fenced(feedback)
+    )
+    return _conclusion(call, await call.ask(prompt))
+
+
+@operator(
+    summary="pick the best of several solutions",
+    example="results = await asyncio.gather(*[answer(problem) for _ in range(3)])\n"
+    "result = await ensemble(problem, results)",
+    llm_calls="0-1",
+)
+async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str:
+    """Vote: the answer that most solutions share, compared without regard to form. When no answer
+    has more votes than every other, the model chooses among the candidates. Returns one of
+    `solutions`."""
+    if not 1 <= len(solutions) <= MAX_SOLUTIONS:
+        raise FailureError(
+            Reason.BAD_ARGUMENT,
+            f"ensemble takes 1 to {MAX_SOLUTIONS} solutions, not {len(solutions)}",
+        )
+    candidates: dict[str, str] = {}
+    for solution in solutions:
+        candidates.setdefault(normalised(solution), solution)
+    votes = Counter(map(normalised, solutions)).most_common()
+    if len(votes) == 1 or votes[0][1] > votes[1][1]:
+        return candidates[votes[0][0]]
+    tied = [candidates[form] for form, count in votes if count == votes[0][1]]
+    shown = "\n\n".join(f"Candidate {n}:\n{fenced(text)}" for n, text in enumerate(tied, start=1))
+    reply = await call.ask(fill(_ENSEMBLE, problem=fenced(problem), candidates=shown))
+    return tied[_choice(without_thinking(reply), len(tied)) - 1]
+
+
+@operator(
+    summary="bring an answer into the form that the problem asks for",
+    example="result = await format(problem, result)",
+    kinds=("qa",),
+)
+async def format_(call: CallContext, problem: str, solution: str) -> str:
+    """Bring a solution into the form that the problem asks for: the bare number, word, label or
+    phrase, its value unchanged."""
+    prompt = fill(_FORMAT, problem=fenced(problem), solution=fenced(solution))
+    return final_answer(await call.ask(prompt))
+
+
+def normalised(solution: str) -> str:
+    """The form in which answers are compared for a vote: case, spacing, markup, thousands
+    separators and trailing zeros do not matter."""
+    text = re.sub(r"\\boxed\{(.*)\}", r"\1", solution.strip())
+    text = " ".join(text.strip("$*_`\"' ").rstrip(".").casefold().split())
+    number = re.fullmatch(r"[$€£]?\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*%?", text)
+    if number:
+        text = number[1].replace(",", "")
+        if "." in text:
+            text = text.rstrip("0").rstrip(".")
+    return text
+
+
+def _conclusion(call: CallContext, reply: str) -> str:
+    if call.task.kind == "code" and "```" in reply:
+        return extract_code(reply)
+    return final_answer(reply)
+
+
+def _choice(reply: str, count: int) -> int:
+    """The number chosen: the last one of the reply that is a candidate's; without any, the first
+    candidate, which is as good as another where the votes are equal."""
+    numbers = [int(n) for n in re.findall(r"\d{1,3}", reply)]
+    return next((n for n in reversed(numbers) if 1 <= n <= count), 1)
+
+
+def _block(text: str) -> str:
+    return f"\n\n{fenced(text)}" if text.strip() else ""
+
+
+_GENERATE = """\
+{instruction}{context}
+
+Reply with the result only, without explanation."""
+
+_ANSWER = """\
+Solve the problem. Think step by step, then give the final answer on a last line of its own that \
+begins with "Answer:". If the problem asks for code, put the complete code in one Python block \
+after "Answer:".
+
+{problem}"""
+
+_PROGRAMMER = """\
+Write a Python program that prints the answer to the problem, and nothing else. It reads no input, \
+no files and no network; the standard library, numpy and sympy are there. Reply with the program \
+in one Python block.
+
+{problem}{trouble}"""
+
+_PROGRAMMER_TROUBLE = """
+
+
+This program was tried:
+
+{program}
+
+It failed:
+
+{error}
+
+Write a corrected program."""
+
+_WRITE_CODE = """\
+Implement {function} in Python, as the problem describes it. Reply with the complete code, imports \
+included, in one Python block, without tests or examples.
+
+{problem}{tests}{feedback}"""
+
+_WRITE_CODE_FEEDBACK = """
+
+
+An earlier version was wrong. Mend what the feedback says:
+
+{feedback}"""
+
+_REVIEW = """\
+Review the solution to the problem. Check it carefully. Say first whether it is correct or \
+incorrect; if it is incorrect, say what is wrong and how to mend it, in a few sentences.
+
+Problem:
+
+{problem}
+
+Solution:
+
+{solution}"""
+
+_REVISE = """\
+Revise the solution to the problem according to the feedback; keep what is right. Give the revised \
+solution after a line that begins with "Answer:", complete and without explanation. Code goes \
+into one Python block.
+
+Problem:
+
+{problem}
+
+Solution:
+
+{solution}
+
+Feedback:
+
+{feedback}"""
+
+_ENSEMBLE = """\
+Choose the best of the numbered candidates for the problem: the one most likely to be correct. End \
+with a line that begins with "Choice:" and holds only its number.
+
+Problem:
+
+{problem}
+
+{candidates}"""
+
+_FORMAT = """\
+Reformat the solution as the final answer to the problem: only the number, word, label or phrase \
+that the problem asks for, with its value unchanged. Reply with a line that begins with "Answer:".
+
+Problem:
+
+{problem}
+
+Solution:
+
+{solution}"""

@@ -1,0 +1,278 @@
+"""Repairs of a program before it is judged: small edits of its text that keep its lines.
+
+Each repair is a function of the syntax tree that returns edits; what it cannot do safely it leaves.
+The meaning of a program that would have run is never changed.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from flowright.workflows.assignment import maybe_unbound
+from flowright.workflows.language import FORGOTTEN, MODULES, PREDEFINED, Function, nodes, parse
+from flowright.workflows.operators import OPERATORS
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace a span of the text, given as the syntax tree gives it: 1-based lines, offsets in
+    UTF-8 bytes. ``expect`` is what must stand there, where that can be told (positions inside
+    f-strings are not always right before Python 3.12)."""
+
+    start: tuple[int, int]
+    end: tuple[int, int]
+    text: str
+    expect: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """A program with the names of the repairs made and the lines that they added."""
+
+    text: str
+    repairs: tuple[str, ...]
+    inserted: tuple[int, ...]
+
+
+def repair(text: str) -> Repaired:
+    """Apply every repair that the program needs; ``text`` must parse."""
+    repairs: list[str] = []
+    tree = parse(text)
+    for name, find in _IN_PLACE:
+        edited = _apply(text, list(find(tree)))
+        if edited != text and (edited_tree := _try_parse(edited)) is not None:
+            repairs.append(name)
+            text, tree = edited, edited_tree
+    edits, inserted = _initialisations(text, tree)
+    if edits:
+        edited = _apply(text, edits)
+        if _try_parse(edited) is not None:
+            repairs.append("unbound_initialised")
+            text = edited
+        else:
+            inserted = []
+    imports, forgotten = _missing_imports(tree)
+    if imports:
+        text = "; ".join(imports) + "\n" + text
+        inserted = [1, *(line + 1 for line in inserted)]
+        repairs += ["imports_added"] if forgotten else []
+    return Repaired(text, tuple(repairs), tuple(inserted))
+
+
+def _try_parse(text: str) -> ast.Module | None:
+    try:
+        return parse(text)
+    except SyntaxError:
+        return None
+
+
+def _apply(text: str, edits: list[Edit]) -> str:
+    """``text`` with all edits made, or unchanged where one does not find what it expects or two
+    overlap."""
+    lines = [line.encode() for line in text.split("\n")]
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    data = b"\n".join(lines)
+    free = len(data)
+    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
+        start = starts[edit.start[0] - 1] + edit.start[1]
+        end = starts[edit.end[0] - 1] + edit.end[1]
+        found = edit.expect is None or data[start:end] == edit.expect.encode()
+        if not found or end > free:
+            return text
+        free = start
+        data = data[:start] + edit.text.encode() + data[end:]
+    return data.decode()
+
+
+def _replace(node: ast.stmt | ast.expr, text: str, expect: str | None = None) -> Edit:
+    """Put ``text`` in a node's place; a statement keeps its number of lines."""
+    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    start = (node.lineno, node.col_offset)
+    if isinstance(node, ast.stmt):
+        text += "\n" * (end_line - node.lineno)
+    return Edit(start, (end_line, end_column), text, expect)
+
+
+def _imports(tree: ast.Module) -> Iterator[Edit]:
+    """Imports that cannot work and that nothing needs: of modules that are not there, with names
+    that are never used or that are operators; ``from __future__``."""
+    used = {n.id for n in nodes(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    for node in nodes(tree):
+        if isinstance(node, ast.Import):
+            kept = [a for a in node.names if _top(a.name) in MODULES or _bound(a) in used]
+            if len(kept) < len(node.names):
+                text = "import " + ", ".join(map(ast.unparse, kept)) if kept else "pass"
+                yield _replace(node, text)
+        elif isinstance(node, ast.ImportFrom):
+            here = node.level == 0 and _top(node.module or "") in MODULES
+            needed = any(_bound(a) in used and a.name not in OPERATORS for a in node.names)
+            if node.module == "__future__" or not (here or needed):
+                yield _replace(node, "pass")
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _bound(alias: ast.alias) -> str:
+    return alias.asname or _top(alias.name)
+
+
+def _main_block(tree: ast.Module) -> Iterator[Edit]:
+    """``if __name__ == "__main__":`` blocks: the host starts the program."""
+    for node in tree.body:
+        if (
+            isinstance(node, ast.If)
+            and isinstance(node.test, ast.Compare)
+            and isinstance(node.test.left, ast.Name)
+            and node.test.left.id == "__name__"
+        ):
+            yield _replace(node, "pass")
+
+
+def _literal_hints(tree: ast.Module) -> Iterator[Edit]:
+    """``Literal["a", "b"]`` in annotations, which the interpreter lacks, become the plain type."""
+    for node in nodes(tree):
+        if isinstance(node, ast.Subscript) and _name(node.value).endswith("Literal"):
+            values = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+            types = {type(v.value).__name__ for v in values if isinstance(v, ast.Constant)}
+            yield _replace(node, types.pop() if types in ({"str"}, {"int"}, {"bool"}) else "object")
+
+
+def _name(node: ast.expr) -> str:
+    """The last part of a dotted name, or an empty string."""
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def _object_bases(tree: ast.Module) -> Iterator[Edit]:
+    """``class Workflow(object)``: the one inheritance that means nothing."""
+    for node in nodes(tree):
+        if isinstance(node, ast.ClassDef) and not node.keywords and len(node.bases) == 1:
+            base = node.bases[0]
+            if isinstance(base, ast.Name) and base.id == "object":
+                start, end = (base.lineno, base.col_offset - 1), (base.lineno, base.col_offset + 7)
+                yield Edit(start, end, "", expect="(object)")
+
+
+def _self_operators(tree: ast.Module) -> Iterator[Edit]:
+    """``self.answer(...)`` where the class has no such attribute means the operator (AFlow)."""
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        attributes = [
+            n for n in ast.walk(node)
+            if isinstance(n, ast.Attribute) and _name(n.value) == "self" and n.attr in OPERATORS
+        ]  # fmt: skip
+        own = {n.attr for n in attributes if not isinstance(n.ctx, ast.Load)}
+        own |= {n.name for n in node.body if isinstance(n, Function)}
+        own |= {
+            t.id for n in node.body if isinstance(n, ast.Assign | ast.AnnAssign)
+            for t in (n.targets if isinstance(n, ast.Assign) else [n.target])
+            if isinstance(t, ast.Name)
+        }  # fmt: skip
+        for attribute in attributes:
+            if attribute.attr not in own:
+                yield _replace(attribute, attribute.attr, expect=f"self.{attribute.attr}")
+
+
+def _shadowed_operators(tree: ast.Module) -> Iterator[Edit]:
+    """``answer = await answer(problem)`` makes ``answer`` a local variable that is unbound when it
+    is called: the variable gets a trailing underscore, the calls keep the operator's name."""
+    for function in _outermost_functions(tree):
+        names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in OPERATORS]
+        called = {id(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)}
+        taken = {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
+        taken |= {n.name for n in ast.walk(function) if isinstance(n, Function | ast.ClassDef)}
+        taken |= {
+            name for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)
+            for name in n.names
+        }  # fmt: skip
+        everything = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
+        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        both = {n.id for n in names if id(n) in called} & stored
+        for node in names:
+            fresh = node.id + "_"
+            if node.id in both - taken and fresh not in everything and id(node) not in called:
+                yield _replace(node, fresh, expect=node.id)
+
+
+def _outermost_functions(tree: ast.Module) -> Iterator[Function]:
+    for node in tree.body:
+        for inner in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(inner, Function):
+                yield inner
+
+
+_IN_PLACE: tuple[tuple[str, Callable[[ast.Module], Iterator[Edit]]], ...] = (
+    ("imports_removed", _imports),
+    ("main_block_removed", _main_block),
+    ("literal_hints_removed", _literal_hints),
+    ("object_base_removed", _object_bases),
+    ("self_removed_from_operators", _self_operators),
+    ("operator_shadowed", _shadowed_operators),
+)
+
+
+def _initialisations(text: str, tree: ast.Module) -> tuple[list[Edit], list[int]]:
+    """``name = None`` at the top of each function that may read ``name`` before it is bound, and
+    the lines that this adds."""
+    edits: list[Edit] = []
+    lines = text.split("\n")
+    added: list[int] = []
+    for function in sorted(
+        (n for n in nodes(tree) if isinstance(n, Function)), key=lambda n: n.lineno
+    ):
+        names = maybe_unbound(function)
+        if not names:
+            continue
+        first = _first_statement(function)
+        line, column = _start_of(first)
+        before = lines[line - 1].encode()[:column].decode()
+        assignment = f"{' = '.join(names)} = None"
+        if before.strip():  # on the line of the def
+            edits.append(Edit((line, column), (line, column), f"{assignment}; "))
+        else:
+            edits.append(Edit((line, column), (line, column), f"{assignment}\n{before}"))
+            added.append(line)
+    added.sort()
+    return edits, [line + index for index, line in enumerate(added)]
+
+
+def _first_statement(function: Function) -> ast.stmt:
+    """The first statement behind the docstring and declarations of global names."""
+    for statement in function.body:
+        docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        if not docstring and not isinstance(statement, ast.Global | ast.Nonlocal):
+            return statement
+    return function.body[-1]
+
+
+def _start_of(statement: ast.stmt) -> tuple[int, int]:
+    """Where a statement begins, its decorators included."""
+    decorators = getattr(statement, "decorator_list", [])
+    if decorators:
+        return decorators[0].lineno, decorators[0].col_offset - 1
+    return statement.lineno, statement.col_offset
+
+
+def _missing_imports(tree: ast.Module) -> tuple[list[str], bool]:
+    """The imports that a program needs and does not make, and whether some were forgotten rather
+    than predefined."""
+    loaded: set[str] = set()
+    bound: set[str] = set()
+    for node in nodes(tree):
+        if isinstance(node, ast.Name):
+            (loaded if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, Function | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.alias):
+            bound.add(_bound(node))
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            bound.add(node.name)
+    needed = sorted((loaded - bound) & (PREDEFINED.keys() | FORGOTTEN.keys()))
+    imports = [PREDEFINED.get(n) or FORGOTTEN[n] for n in needed]
+    return imports, not PREDEFINED.keys() >= set(needed)

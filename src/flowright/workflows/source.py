@@ -1,0 +1,195 @@
+"""From a completion to a program: extract, repair, validate. Nothing is run here.
+
+What only the interpreter and its type checker can tell (:mod:`flowright.workflows.checker`) comes
+after; the rules here are those whose breach can be explained better than they do.
+"""
+
+import ast
+from dataclasses import dataclass
+from typing import Literal
+
+from flowright.errors import FailureError, Reason
+from flowright.workflows.extraction import extract
+from flowright.workflows.language import (
+    CLASS_NAME,
+    FUNCTION_NAME,
+    Function,
+    check_language,
+    nodes,
+    parse,
+)
+from flowright.workflows.operators import OPERATORS
+from flowright.workflows.repair import repair
+
+MAX_SOURCE_CHARS = 20_000
+MAX_COMPLETION_CHARS = 10 * MAX_SOURCE_CHARS
+
+# Parameters of the entry point that the host can fill beside the problem.
+HOST_PARAMETERS = ("entry_point",)
+
+
+@dataclass(frozen=True, slots=True)
+class Workflow:
+    """A program that may be run.
+
+    ``source`` is the program as the completion has it; failures name its lines. ``program`` is
+    what runs: ``source`` after ``repairs`` (names, in the order of application, none twice) and
+    with a last line that starts it; ``inserted`` are the 1-based lines of ``program`` that the
+    repairs added. ``calls`` are the operators called, in the order of the text. ``concurrent``
+    says whether the program has coroutines of its own beside the entry point, so that the order
+    in which replies arrive could reach its logic.
+    """
+
+    source: str
+    program: str
+    entry: Literal["class", "function"]
+    repairs: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    inserted: tuple[int, ...] = ()
+    concurrent: bool = False
+
+    def source_line(self, line: int | None) -> int | None:
+        """The line of ``source`` that a line of ``program`` came from: for an inserted one, the
+        line that it was put before; None for None and for the line that starts the program."""
+        line = source_line(line, self.inserted)
+        return line if line is None or line <= self.source.count("\n") + 1 else None
+
+
+def source_line(line: int | None, inserted: tuple[int, ...]) -> int | None:
+    """A line of the repaired program as a line of the source; see :class:`Workflow`."""
+    return None if line is None else max(1, line - sum(added < line for added in inserted))
+
+
+def read_workflow(text: str, finish_reason: str = "stop") -> Workflow:
+    """The workflow in a completion.
+
+    Raises FailureError: TRUNCATED when the completion was cut at its token limit and what there is
+    does not make a program, else NO_PROGRAM, SYNTAX, UNSUPPORTED, TYPE or SIZE_BUDGET.
+    """
+    try:
+        return _read(text)
+    except FailureError as error:
+        failure = error.failure
+        if finish_reason == "length" and failure.reason in (Reason.NO_PROGRAM, Reason.SYNTAX):
+            message = f"the completion ended at its token limit: {failure.message}"
+            raise FailureError(Reason.TRUNCATED, message, failure.line) from None
+        raise
+
+
+def _read(text: str) -> Workflow:
+    if len(text) > MAX_COMPLETION_CHARS:
+        raise FailureError(
+            Reason.SIZE_BUDGET,
+            f"a completion may have {MAX_COMPLETION_CHARS} characters, this one has {len(text)}",
+        )
+    source, repairs = extract(text)
+    if len(source) > MAX_SOURCE_CHARS:
+        message = f"a program may have {MAX_SOURCE_CHARS} characters, this one has {len(source)}"
+        raise FailureError(Reason.SIZE_BUDGET, message)
+    try:
+        parse(source)
+    except SyntaxError as error:
+        raise FailureError(Reason.SYNTAX, error.msg, error.lineno) from None
+    repaired = repair(source)
+    tree = parse(repaired.text)
+    try:
+        check_language(tree)
+        entry, start = _entry(tree)
+    except FailureError as error:
+        failure = error.failure
+        raise FailureError(
+            failure.reason, failure.message, source_line(failure.line, repaired.inserted)
+        ) from None
+    return Workflow(
+        source=source,
+        program=f"{repaired.text.rstrip()}\n{start}\n",
+        entry=entry,
+        repairs=(*repairs, *repaired.repairs),
+        calls=_operator_calls(tree),
+        inserted=repaired.inserted,
+        concurrent=_is_concurrent(tree),
+    )
+
+
+def _entry(tree: ast.Module) -> tuple[Literal["class", "function"], str]:
+    """What kind of entry point the program has and the line that starts it."""
+    for node in reversed(tree.body):
+        if isinstance(node, ast.ClassDef) and node.name == CLASS_NAME:
+            methods = {n.name: n for n in node.body if isinstance(n, Function)}
+            call = methods.get("__call__")
+            if call is None:
+                raise FailureError(
+                    Reason.NO_PROGRAM,
+                    f"class {CLASS_NAME} has no `async def __call__(self, problem)`",
+                    node.lineno,
+                )
+            if "__init__" in methods:
+                _check_required(methods["__init__"], positional=1)
+            return "class", f"await {CLASS_NAME}()({_arguments(call, bound=1)})"
+    for node in reversed(tree.body):
+        if isinstance(node, Function) and node.name == FUNCTION_NAME:
+            return "function", f"await {FUNCTION_NAME}({_arguments(node, bound=0)})"
+    raise FailureError(
+        Reason.NO_PROGRAM,
+        f"no `class {CLASS_NAME}` or `async def {FUNCTION_NAME}(problem)` at the top level",
+    )
+
+
+def _arguments(function: Function, bound: int) -> str:
+    """The arguments of the call that starts the program: the problem, and what else the host can
+    fill. ``bound`` is 1 for a method."""
+    if not isinstance(function, ast.AsyncFunctionDef):
+        message = f"`{function.name}` must be `async def`"
+        raise FailureError(Reason.TYPE, message, function.lineno)
+    a = function.args
+    positional = len(a.posonlyargs) + len(a.args)
+    if positional < bound + 1 and a.vararg is None:
+        message = f"`{function.name}` must take the problem"
+        raise FailureError(Reason.TYPE, message, function.lineno)
+    names = [argument.arg for argument in (*a.args, *a.kwonlyargs)][bound + 1 :]
+    filled = [name for name in names if name in HOST_PARAMETERS]
+    _check_required(function, bound + 1, filled)
+    return ", ".join(["problem", *(f"{name}={name}" for name in filled)])
+
+
+def _check_required(function: Function, positional: int, filled: list[str] | None = None) -> None:
+    """Raise TYPE when a function needs more than ``positional`` arguments and those ``filled``."""
+    a = function.args
+    arguments = [*a.posonlyargs, *a.args]
+    required = [arg.arg for arg in arguments[: len(arguments) - len(a.defaults)]][positional:]
+    required += [
+        arg.arg
+        for arg, value in zip(a.kwonlyargs, a.kw_defaults, strict=True)
+        if value is None
+    ]  # fmt: skip
+    missing = [name for name in required if name not in (filled or ())]
+    if missing:
+        message = f"`{function.name}` has parameters that nobody fills: {', '.join(missing)}"
+        raise FailureError(Reason.TYPE, message, function.lineno)
+
+
+def _operator_calls(tree: ast.Module) -> tuple[str, ...]:
+    """The operators called by name, in the order of the text; a function of the program's own
+    hides the operator of its name."""
+    own = {n.name for n in tree.body if isinstance(n, Function | ast.ClassDef)}
+    calls = [
+        (n.lineno, n.col_offset, n.func.id)
+        for n in nodes(tree)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in OPERATORS
+    ]
+    return tuple(name for _, _, name in sorted(calls) if name not in own)
+
+
+def _is_concurrent(tree: ast.Module) -> bool:
+    """Whether two coroutines of the program itself can run at a time. With the entry point as the
+    only one, and nothing that could call it again, they cannot."""
+    coroutines = 0
+    for node in nodes(tree):
+        match node:
+            case ast.AsyncFunctionDef():
+                coroutines += 1
+            case ast.Name(id="Workflow" | "workflow", ctx=ast.Load()):
+                return True
+            case ast.Call(func=ast.Name(id="self")) | ast.Attribute(attr="__call__"):
+                return True
+    return coroutines > 1

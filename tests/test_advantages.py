@@ -1,0 +1,104 @@
+"""Group-relative advantages: values worked out by hand, and law 1."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowright.grpo.advantages import Scale, group_advantages
+
+# Multiples of 1/8: sums and shifts of them are exact, so that equality means equality.
+EIGHTHS = st.integers(-80, 80).map(lambda n: n / 8)
+GROUP = st.lists(st.none() | EIGHTHS, min_size=1, max_size=10)
+
+
+def values(rewards: Sequence[float | None], scale: Scale = "group") -> tuple[float, ...]:
+    return group_advantages([rewards], scale)[0].values
+
+
+def test_a_group_is_centred_and_divided_by_its_sample_deviation():
+    # Mean 5, deviations -3, -1, 4, their squares sum to 26, 26 / (3 - 1) = 13, and
+    # sqrt(13) = 3.605551: -3 / 3.605551 = -0.832050, -1 / ... = -0.277350, 4 / ... = 1.109400.
+    assert values([2.0, 4.0, 9.0]) == pytest.approx([-0.832050, -0.277350, 1.109400], rel=1e-5)
+
+
+def test_right_and_wrong_in_equal_numbers():
+    # Mean 1/2, four squares of 1/4 over 3: deviation 1/sqrt(3), so that A = sqrt(3) / 2.
+    expected = [0.866025, -0.866025, -0.866025, 0.866025]
+    assert values([1.0, 0.0, 0.0, 1.0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_unscored_sample_has_exactly_zero_and_does_not_move_the_others():
+    # Mean 1/2, deviation sqrt(1/4 + 1/4) = 0.707107, A = 0.5 / 0.707107.
+    first, lost, last = values([1.0, None, 0.0])
+    assert (first, last) == pytest.approx((0.707107, -0.707107), rel=1e-5)
+    assert lost == 0.0
+    assert values([1.0, 0.0]) == (first, last)
+
+
+def test_scale_none_only_centres():
+    assert values([2.0, 4.0, 9.0], "none") == (-3.0, -1.0, 4.0)
+
+
+def test_scale_batch_divides_by_the_deviation_of_every_scored_reward():
+    # Of 1, 0, 3, 3: mean 1.75, squares 0.5625 + 3.0625 + 2 * 1.5625 = 6.75, / 3 = 2.25, root 1.5.
+    # The second group teaches nothing, and still belongs to the batch.
+    one, two = group_advantages([[1.0, None, 0.0], [3.0, 3.0]], "batch")
+    assert one.values == pytest.approx([1 / 3, 0.0, -1 / 3], rel=1e-5)
+    assert (two.values, two.signal) == ((0.0, 0.0), "zero_variance")
+
+
+@pytest.mark.parametrize("rewards", [[None, None], [None, 1.0, None], [0.5]])
+def test_a_group_with_fewer_than_two_scored_samples_is_dropped(rewards: list[float | None]):
+    (group,) = group_advantages([rewards])
+    assert group.signal == "too_few"
+    assert group.values == (0.0,) * len(rewards)
+
+
+def test_zero_variance_is_equality_not_a_small_deviation():
+    (equal,) = group_advantages([[0.1] * 3])  # whose mean is not 0.1 in floating point
+    assert (equal.values, equal.signal) == ((0.0,) * 3, "zero_variance")
+    (close,) = group_advantages([[0.1 + 0.2, 0.3]])
+    assert close.signal == "ok"
+    assert max(map(abs, close.values)) < 1e-6  # the epsilon in the divisor: nothing explodes
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_reward_that_is_no_number_is_refused(bad: float):
+    with pytest.raises(ValueError, match="an unscored sample is None"):
+        group_advantages([[1.0, 0.0], [0.0, bad]])
+
+
+@given(GROUP, st.sampled_from(["group", "batch", "none"]))
+def test_advantages_sum_to_zero_and_only_a_signal_has_any(rewards: list, scale: Scale):
+    (group,) = group_advantages([rewards], scale)
+    assert math.fsum(group.values) == pytest.approx(0.0, abs=1e-9)
+    assert any(group.values) == (group.signal == "ok")
+    assert all(a == 0.0 for a, r in zip(group.values, rewards, strict=True) if r is None)
+
+
+@given(GROUP, EIGHTHS, st.sampled_from(["group", "batch", "none"]))
+def test_a_constant_added_to_every_reward_changes_nothing(
+    rewards: list, shift: float, scale: Scale
+):
+    shifted = [None if r is None else r + shift for r in rewards]
+    assert values(shifted, scale) == pytest.approx(values(rewards, scale), rel=1e-9, abs=1e-12)
+
+
+@given(GROUP, st.randoms(use_true_random=False))
+def test_the_order_of_a_group_is_the_order_of_its_advantages(rewards: list, rng):
+    order = rng.sample(range(len(rewards)), len(rewards))
+    before = values(rewards)
+    assert values([rewards[i] for i in order]) == tuple(before[i] for i in order)
+
+
+@given(st.lists(GROUP, min_size=1, max_size=4), st.sampled_from(["group", "batch", "none"]))
+def test_unscored_samples_could_as_well_not_be_there(groups: list, scale: Scale):
+    scored = [[r for r in group if r is not None] for group in groups]
+    for rewards, whole, part in zip(
+        groups, group_advantages(groups, scale), group_advantages(scored, scale), strict=True
+    ):
+        kept = tuple(a for a, r in zip(whole.values, rewards, strict=True) if r is not None)
+        assert (kept, whole.signal) == (part.values, part.signal)

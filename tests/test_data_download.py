@@ -1,0 +1,365 @@
+"""Downloading, against an HTTP server on the loopback."""
+
+import hashlib
+import io
+import json
+import socket
+import tarfile
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from flowright.data.download import Downloader, Outcome, extract, write_parquet_rows
+from flowright.data.sources import AFLOW, DATASETS, Dataset, File
+from flowright.data.transfer import FetchError, Web
+
+CONTENT = bytes(range(256)) * 4096  # 1 MiB
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+@dataclass
+class Upstream:
+    """A server's files and misdeeds. ``cut`` ends that many answers after so many bytes; ranges
+    begin ``shift`` bytes beside what was asked for."""
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    etag: str | None = '"one"'
+    status: list[int] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+    shift: int = 0
+    content_type: str = "application/octet-stream"
+    requests: list[tuple[str, str | None]] = field(default_factory=list)
+
+
+class Handler(BaseHTTPRequestHandler):
+    upstream: Upstream
+
+    def do_GET(self) -> None:
+        upstream, wanted = self.upstream, self.headers.get("Range")
+        upstream.requests.append((self.path, wanted))
+        if upstream.status:
+            self.send_error(upstream.status.pop(0))
+            return
+        content = upstream.files.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        start = 0
+        if wanted and self.headers.get("If-Range") == upstream.etag:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            if start >= len(content):
+                self.send_error(416)
+                return
+        self.send_response(206 if start else 200)
+        if start:
+            first = start + upstream.shift
+            self.send_header("Content-Range", f"bytes {first}-{len(content) - 1}/{len(content)}")
+        self.send_header("Content-Type", upstream.content_type)
+        self.send_header("Content-Length", str(len(content) - start))
+        if upstream.etag:
+            self.send_header("ETag", upstream.etag)
+        self.end_headers()
+        end = start + upstream.cut.pop(0) if upstream.cut else len(content)
+        with suppress(ConnectionError):  # the client may have heard enough
+            self.wfile.write(content[start:end])
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def upstream(monkeypatch: pytest.MonkeyPatch) -> Iterator[Upstream]:
+    monkeypatch.setenv("no_proxy", "*")  # the machine's proxies do not serve the loopback
+    state = Upstream()
+    handler = type("Handler", (Handler,), {"upstream": state})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = False  # server_close waits for them
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_address[1]}"
+    yield state
+    server.shutdown()
+    server.server_close()
+    thread.join(timeout=5)
+    assert not thread.is_alive()
+
+
+def silent(done: int, total: int | None) -> None:
+    pass
+
+
+def web(attempts: int = 3) -> Web:
+    return Web(seconds=5, attempts=attempts, pause=0)
+
+
+# One transfer.
+
+
+def test_a_file_arrives_with_progress(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"] = CONTENT
+    seen: list[tuple[int, int | None]] = []
+    target = tmp_path / "deep" / "a"
+    web().fetch(f"{upstream.url}/a", target, lambda done, total: seen.append((done, total)))
+    assert target.read_bytes() == CONTENT
+    assert seen[0] == (0, len(CONTENT)) and seen[-1] == (len(CONTENT), len(CONTENT))
+    assert [path.name for path in target.parent.iterdir()] == ["a"]
+
+
+def test_a_transfer_that_breaks_off_is_taken_up(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"] = CONTENT
+    upstream.cut = [300_000, 300_000]
+    web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    ranges = [wanted for _, wanted in upstream.requests]
+    assert ranges == [None, "bytes=300000-", "bytes=600000-"]
+
+
+def test_a_later_call_goes_on(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"] = CONTENT
+    upstream.cut = [100_000]
+    with pytest.raises(FetchError, match=r"broke off after 100,000 of 1,048,576 bytes, 1 times"):
+        web(attempts=1).fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert not (tmp_path / "a").exists()
+    assert (tmp_path / "a.part").stat().st_size == 100_000
+    assert web().fetch(f"{upstream.url}/a", tmp_path / "a", silent) is True
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert upstream.requests[-1] == ("/a", "bytes=100000-")
+
+
+def test_a_file_that_changed_meanwhile_is_fetched_afresh(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.files["/a"] = CONTENT
+    upstream.cut = [100_000]
+    with pytest.raises(FetchError):
+        web(attempts=1).fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    upstream.files["/a"], upstream.etag = CONTENT[::-1], '"two"'
+    web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert (tmp_path / "a").read_bytes() == CONTENT[::-1]
+
+
+def test_without_a_validator_nothing_is_taken_up(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"], upstream.etag = CONTENT, None
+    upstream.cut = [100_000]
+    web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert upstream.requests == [("/a", None), ("/a", None)]
+
+
+def test_a_part_that_is_too_long_is_thrown_away(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"] = CONTENT
+    (tmp_path / "a.part").write_bytes(CONTENT + b"more")
+    (tmp_path / "a.part.tag").write_text('"one"')
+    web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+
+
+def test_a_wrong_range_is_not_glued_on(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"], upstream.shift = CONTENT, 7
+    upstream.cut = [100_000]
+    web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert (tmp_path / "a").read_bytes() == CONTENT
+    assert [wanted for _, wanted in upstream.requests] == [None, "bytes=100000-", None]
+
+
+def test_a_server_in_trouble_is_asked_again(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"] = CONTENT
+    upstream.status = [503, 429]
+    web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert len(upstream.requests) == 3
+    upstream.status = [500, 500, 500]
+    with pytest.raises(FetchError, match=r"HTTP 500 .*, 3 times; call again to go on"):
+        web().fetch(f"{upstream.url}/a", tmp_path / "b", silent)
+
+
+def test_a_file_that_is_not_there_is_asked_for_once(upstream: Upstream, tmp_path: Path) -> None:
+    with pytest.raises(FetchError, match="/a: HTTP 404 Not Found"):
+        web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+    assert len(upstream.requests) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_web_page_is_not_a_file(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"], upstream.content_type = b"<html>quota", "text/html; charset=utf-8"
+    with pytest.raises(FetchError, match="sent a web page instead of the file"):
+        web().fetch(f"{upstream.url}/a", tmp_path / "a", silent)
+
+
+def test_a_host_that_is_down_is_asked_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    browser = web()
+    with pytest.raises(FetchError, match=rf"127\.0\.0\.1:{port} can't be reached"):
+        browser.fetch(f"http://127.0.0.1:{port}/a", tmp_path / "a", silent)
+    with socket.create_server(("127.0.0.1", port)) as server:
+        server.settimeout(0.1)
+        with pytest.raises(FetchError, match="can't be reached"):
+            browser.fetch(f"http://127.0.0.1:{port}/b", tmp_path / "b", silent)
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_a_place_that_cannot_be_written(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"] = CONTENT
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(FetchError, match=r"file: (File exists|Not a directory)"):
+        web().fetch(f"{upstream.url}/a", tmp_path / "file" / "a", silent)
+
+
+# All files of a dataset.
+
+
+def dataset(upstream: Upstream, *files: File, archive: File | None = None) -> Dataset:
+    return Dataset("made", "math", "MIT", "", files=files, archive=archive)
+
+
+def run(
+    upstream: Upstream | None, folder: Path, made: Dataset, from_folder: Path | None = None
+) -> list[Outcome]:
+    downloader = Downloader(
+        folder,
+        web=None if upstream is None else web(),
+        from_folder=from_folder,
+        progress=lambda name: silent,
+        hub=None if upstream is None else f"{upstream.url}/hub",
+    )
+    return list(downloader.run([made]))
+
+
+def test_the_hub_first_then_the_official_address_then_the_folder(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    files = [
+        File(f"made/{name}", f"{upstream.url}/official/{name}", SHA256, hub=f"o/n@r1/data/{name}")
+        for name in ("a", "b", "c", "d")
+    ]
+    upstream.files = {
+        "/hub/datasets/o/n/resolve/r1/data/a": CONTENT,
+        "/official/a": b"not asked for",
+        "/official/b": CONTENT,
+    }
+    brought = tmp_path / "brought"
+    (brought / "made").mkdir(parents=True)
+    (brought / "made" / "c").write_bytes(CONTENT)
+    outcomes = run(upstream, tmp_path / "raw", dataset(upstream, *files), brought)
+    assert [outcome.origin for outcome in outcomes] == ["hub", "official", "folder", None]
+    assert [outcome.size for outcome in outcomes] == [len(CONTENT)] * 3 + [0]
+    assert len(outcomes[3].notes) == 3, "one line for each place where it is not"
+    assert "HTTP 404" in outcomes[3].notes[0] and "no such file" in outcomes[3].notes[2]
+
+    again = run(None, tmp_path / "raw", dataset(upstream, *files))
+    assert [outcome.origin for outcome in again] == ["present"] * 3 + [None]
+
+
+def test_a_wrong_hash_is_told_and_the_file_stays(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/a"] = b"another version"
+    found = hashlib.sha256(b"another version").hexdigest()
+    [outcome] = run(
+        upstream, tmp_path, dataset(upstream, File("made/a", f"{upstream.url}/a", SHA256))
+    )
+    assert outcome.origin == "official" and outcome.differs
+    assert outcome.notes == [f"{tmp_path}/made/a: SHA-256 is {found}, known is {SHA256}"]
+    assert (tmp_path / "made" / "a").read_bytes() == b"another version"
+
+
+def test_two_halves_of_different_versions_are_fetched_again(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.files["/a"] = CONTENT
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "a.part").write_bytes(b"x" * 1000)
+    (tmp_path / "made" / "a.part.tag").write_text('"one"')
+    [outcome] = run(
+        upstream, tmp_path, dataset(upstream, File("made/a", f"{upstream.url}/a", SHA256))
+    )
+    assert outcome.origin == "official" and not outcome.notes
+    assert (tmp_path / "made" / "a").read_bytes() == CONTENT
+
+
+def test_parquet_of_the_hub_without_pyarrow_goes_to_the_official_address(
+    upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.files["/a"] = CONTENT
+    file = File("made/a.jsonl", f"{upstream.url}/a", SHA256, parquet=("o/n@main/x.parquet",))
+    [outcome] = run(upstream, tmp_path, dataset(upstream, file))
+    assert outcome.origin == "official"
+    assert any("pip install pyarrow" in note or "HTTP 404" in note for note in outcome.notes)
+
+
+def test_parquet_rows_become_json_lines(upstream: Upstream, tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is optional")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [{"question": "où?", "choices": {"label": ["A"], "text": ["x"]}}, {"question": "b"}]
+    for number, row in enumerate(rows):
+        parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / f"{number}.parquet")
+        content = (tmp_path / f"{number}.parquet").read_bytes()
+        upstream.files[f"/hub/datasets/o/n/resolve/main/{number}"] = content
+    target = tmp_path / "rows.jsonl"
+    assert write_parquet_rows([tmp_path / "0.parquet", tmp_path / "1.parquet"], target) == 2
+    assert [json.loads(line) for line in target.read_text().splitlines()] == rows
+
+    file = File("made/a.jsonl", None, SHA256, parquet=("o/n@main/0", "o/n@main/1"))
+    [outcome] = run(upstream, tmp_path, dataset(upstream, file))
+    assert (outcome.origin, outcome.path) == ("hub rows", "made/a.hub.jsonl")
+    assert (tmp_path / "made" / "a.hub.jsonl").read_text() == target.read_text()
+    [outcome] = run(None, tmp_path, dataset(upstream, file))
+    assert (outcome.origin, outcome.path) == ("present", "made/a.hub.jsonl")
+
+    upstream.files["/hub/datasets/o/n/resolve/main/1"] = b"PAR1 no"
+    file = replace(file, path="made/b.jsonl")
+    [outcome] = run(upstream, tmp_path, dataset(upstream, file))
+    assert outcome.origin is None and "parquet can't be read" in outcome.notes[0]
+
+
+def packed(names: list[str]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = len(CONTENT)
+            tar.addfile(member, io.BytesIO(CONTENT))
+    return buffer.getvalue()
+
+
+def test_an_archive_is_unpacked(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/data.tar.gz"] = packed(["data/a.jsonl", "../../b.jsonl", "data/other"])
+    archive = File("made/data.tar.gz", f"{upstream.url}/data.tar.gz")
+    files = [File(f"made/{name}.jsonl", sha256=SHA256) for name in "abc"]
+    made = dataset(upstream, *files, archive=archive)
+    outcomes = run(upstream, tmp_path / "raw", made)
+    assert [outcome.origin for outcome in outcomes] == ["official", "present", "present", None]
+    assert not outcomes[0].required and not outcomes[1].differs
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert names == {"data.tar.gz", "a.jsonl", "b.jsonl"}
+    assert (tmp_path / "raw" / "made" / "b.jsonl").read_bytes() == CONTENT
+
+
+def test_a_damaged_archive_is_named(upstream: Upstream, tmp_path: Path) -> None:
+    upstream.files["/data.tar.gz"] = packed(["a.jsonl"])[:-2000]
+    archive = File("made/data.tar.gz", f"{upstream.url}/data.tar.gz")
+    made = dataset(upstream, File("made/a.jsonl"), archive=archive)
+    outcomes = run(upstream, tmp_path, made)
+    assert "cannot be unpacked" in outcomes[0].notes[0]
+    assert outcomes[1].origin is None
+    with pytest.raises((OSError, EOFError, tarfile.TarError)):
+        extract(tmp_path / "made" / "data.tar.gz", [tmp_path / "made" / "a.jsonl"])
+
+
+def test_every_file_of_the_registry_has_an_address_and_a_hash() -> None:
+    for made in DATASETS.values():
+        for file in made.files:
+            assert file.path.startswith(f"{made.name.removesuffix('_sanitized')}/")
+            assert file.url is not None and file.url.startswith("http")
+            assert file.sha256 is not None and len(file.sha256) == 64
+            for address in (*file.parquet, *([file.hub] if file.hub else [])):
+                repository, _, rest = address.partition("@")
+                assert repository.count("/") == 1 and "/" in rest
+    assert AFLOW.archive is not None and AFLOW.archive.url is not None
+    assert len(AFLOW.files) == 12

@@ -1,0 +1,48 @@
+"""What the documentation points at exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
+    broken = [
+        link
+        for link in links
+        if not link.startswith(("http", "mailto:")) and not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+def test_commands_name_files_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = re.findall(
+        r"(?:python|bash) ((?:scripts|benchmarks)/\w+\.(?:py|sh)|\w+\.(?:py|sh))", text
+    )
+    named += re.findall(r"\bconfig/\w+\.yaml\b", text)
+    examples = {"config/mine.yaml"}
+    assert {name for name in named if not (ROOT / name).exists()} <= examples
+
+
+def test_the_readme_has_every_part_of_the_house() -> None:
+    tree = (ROOT / "README.md").read_text(encoding="utf-8")
+    source = ROOT / "src/flowright"
+    parts = [
+        f"{path.name}/" if path.is_dir() else path.name
+        for path in source.iterdir()
+        if path.name[0] not in "_."
+    ]
+    scripts = [path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".sh")]
+    assert [name for name in (*parts, *scripts) if name not in tree] == []
+
+
+def test_every_page_is_linked_from_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [p.name for p in PAGES if p.name != "README.md" and f"{p.name})" not in readme] == []

@@ -1,0 +1,239 @@
+"""Sampling from the learner's own weights: the right distribution, and the same draws again."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_policy import (
+    ARCHITECTURES,
+    random_groups,
+    same,
+    shake,
+    tiny_policy,
+    weights,
+    whole_logits,
+)
+from torch import Tensor
+
+from flowright.config import GrpoSection
+from flowright.grpo.learner import Learner
+from flowright.policy.local import LocalSampler, _draw
+from flowright.policy.model import Policy, adapter_off, folded
+from flowright.policy.sampler import Sample, Sampling
+
+PROMPTS = [[70], [60, 61, 62, 63, 64, 65, 66], [90, 91, 92]]
+
+
+async def draw(
+    policy: Policy,
+    prompts: Sequence[Sequence[int]] = PROMPTS,
+    n: int = 4,
+    decode_batch: int = 256,
+    adapter: bool = True,
+    **given: Any,
+) -> list[list[Sample]]:
+    sampling = Sampling(
+        **{"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 12, "seed": 7, **given}
+    )
+    return await LocalSampler(policy, decode_batch, adapter).sample(prompts, n, sampling)
+
+
+def flat(groups: list[list[Sample]]) -> list[Sample]:
+    return [sample for group in groups for sample in group]
+
+
+def distribution(policy: Policy, prompt: Sequence[int], sample: Sample) -> Tensor:
+    """[T, V] log-probabilities at temperature 1 that the sample's tokens were drawn from."""
+    logits = whole_logits(policy, [*prompt, *sample.token_ids])
+    return logits.log_softmax(-1)[len(prompt) - 1 : -1]
+
+
+def ending_soon(policy: Policy) -> Policy:
+    """A third of the vocabulary ends a completion, so that rows leave the batch all the time."""
+    policy.causal_lm.generation_config.eos_token_id = [2, *range(80, 160)]
+    return policy
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_the_log_probabilities_are_the_models_own(architecture: str, temperature: float):
+    policy = ending_soon(tiny_policy(architecture))
+    groups = await draw(policy, temperature=temperature)
+    assert len({len(s.token_ids) for group in groups for s in group}) > 2
+    for prompt, group in zip(PROMPTS, groups, strict=True):
+        for sample in group:
+            logits = whole_logits(policy, [*prompt, *sample.token_ids]) / temperature
+            rows = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+            expected = [rows[t, id_].item() for t, id_ in enumerate(sample.token_ids)]
+            assert sample.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+async def test_the_draws_follow_the_distribution():
+    policy, n = tiny_policy(), 4000
+    (group,) = await draw(policy, [[60, 61, 62]], n, max_new_tokens=1)
+    expected = whole_logits(policy, [60, 61, 62])[-1].softmax(-1)
+    counts = torch.bincount(torch.tensor([s.token_ids[0] for s in group]), minlength=259)
+    error = (expected * (1 - expected) / n).sqrt()
+    assert float(((counts / n - expected).abs() / (error + 1 / n)).max()) < 5
+
+
+def test_a_token_of_no_probability_is_never_drawn():
+    """Not even by the ends of the unit interval: its log-probability would be no number."""
+    logits = torch.tensor([[-1000.0, 0.0, -1000.0, 1.0, -1000.0]] * 2)
+    ends = torch.tensor([0.0, 1 - 2**-24])
+    tokens, logprobs = _draw(logits, ends, Sampling(1.0, 1.0, 1, 0))
+    assert tokens.tolist() == [1, 3]
+    assert logprobs.tolist() == pytest.approx([-1.313262, -0.313262], rel=1e-5)  # softmax(0, 1)
+
+
+async def test_a_seed_fixes_the_draws():
+    policy = tiny_policy()
+    assert await draw(policy) == await draw(policy)
+    assert await draw(policy) != await draw(policy, seed=8)
+
+
+async def test_sampling_touches_neither_weights_nor_torchs_random_state():
+    policy = tiny_policy()
+    before = {name: (p.data_ptr(), p.clone()) for name, p in policy.model.named_parameters()}
+    state = torch.get_rng_state()
+    await draw(policy)
+    assert torch.equal(torch.get_rng_state(), state)
+    for name, parameter in policy.model.named_parameters():
+        pointer, value = before[name]
+        assert parameter.data_ptr() == pointer, name
+        assert torch.equal(parameter, value), name
+        assert not parameter.is_inference()
+
+
+@pytest.mark.parametrize("decode_batch", [1, 4, 8])
+async def test_rows_that_leave_the_batch_do_not_change_the_others(decode_batch: int):
+    """Prompts decoded alone, in pairs and together: the same draws."""
+    policy = ending_soon(tiny_policy())
+    together, apart = await draw(policy), await draw(policy, decode_batch=decode_batch)
+    for one, other in zip(flat(together), flat(apart), strict=True):
+        assert one.token_ids == other.token_ids
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+
+
+async def test_temperature_zero_takes_the_likeliest_token():
+    policy = tiny_policy()
+    ((first, second),) = await draw(policy, [[60, 61]], 2, temperature=0.0, max_new_tokens=6)
+    ids = [60, 61]
+    for token in first.token_ids:
+        assert token == int(whole_logits(policy, ids)[-1].argmax())
+        ids.append(token)
+    assert first == second
+    rows = distribution(policy, [60, 61], first)
+    assert first.logprobs == pytest.approx(rows.max(-1).values.tolist(), abs=1e-4)
+
+
+def nucleus(row: Tensor, top_p: float) -> dict[int, float]:
+    """The likeliest tokens that make up at least ``top_p``, with renormalised probabilities."""
+    kept: dict[int, float] = {}
+    for probability, token in sorted(((p, i) for i, p in enumerate(row.tolist())), reverse=True):
+        kept[token] = probability
+        if sum(kept.values()) >= top_p:
+            break
+    total = sum(kept.values())
+    return {token: probability / total for token, probability in kept.items()}
+
+
+@pytest.mark.parametrize("top_p", [0.3, 0.8, 1e-6])
+async def test_top_p_draws_from_the_renormalised_nucleus(top_p: float):
+    policy = tiny_policy()
+    seen: set[int] = set()
+    for prompt, group in zip(PROMPTS, await draw(policy, n=8, top_p=top_p), strict=True):
+        for sample in group:
+            rows = distribution(policy, prompt, sample).exp()
+            for row, token, logprob in zip(rows, sample.token_ids, sample.logprobs, strict=True):
+                kept = nucleus(row, top_p)
+                assert token in kept
+                assert logprob == pytest.approx(math.log(kept[token]), abs=1e-4)
+                seen.add(len(kept))
+    assert (max(seen) == 1) == (top_p == 1e-6)
+
+
+async def test_a_completion_ends_with_its_stop_token_or_at_the_limit():
+    policy = ending_soon(tiny_policy())
+    samples = flat(await draw(policy, n=16))
+    assert {s.finish_reason for s in samples} == {"stop", "length"}
+    for sample in samples:
+        stops = [token in policy.end_ids for token in sample.token_ids]
+        assert len(sample.token_ids) == len(sample.logprobs) <= 12
+        assert not any(stops[:-1])
+        assert stops[-1] == (sample.finish_reason == "stop")
+        if sample.finish_reason == "length":
+            assert len(sample.token_ids) == 12
+        body = sample.token_ids[:-1] if stops[-1] else sample.token_ids
+        assert sample.text == policy.tokenizer.decode(list(body))
+
+
+async def test_the_tokenizers_end_token_ends_too():
+    policy = tiny_policy()
+    policy.causal_lm.generation_config.eos_token_id = 100
+    assert policy.end_ids == {2, 100}
+    policy.causal_lm.generation_config.eos_token_id = None
+    assert policy.end_ids == {2}
+
+
+async def test_without_the_adapter_it_is_the_base_model():
+    policy = tiny_policy()
+    base = tiny_policy(trained=False)
+    plain = await draw(policy, adapter=False)
+    assert [s.token_ids for s in flat(plain)] == [s.token_ids for s in flat(await draw(base))]
+    for prompt, group in zip(PROMPTS, plain, strict=True):
+        for sample in group:
+            with adapter_off(policy):
+                rows = distribution(policy, prompt, sample)
+            expected = [rows[t, id_].item() for t, id_ in enumerate(sample.token_ids)]
+            assert sample.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+async def test_what_the_learner_changed_is_what_is_sampled_next():
+    policy = tiny_policy()
+    sampler = LocalSampler(policy, 64)
+    sampling = Sampling(1.0, 1.0, 12, 7)
+    before = await sampler.sample(PROMPTS, 4, sampling)
+    learner = Learner(policy, GrpoSection(learning_rate=0.05), 1.0, 0)
+    learner.update(random_groups(0, [(3, [4, 5])]), 1, 12)
+    await sampler.refresh(None, 1)
+    after = await sampler.sample(PROMPTS, 4, sampling)
+    assert [s.token_ids for s in flat(before)] != [s.token_ids for s in flat(after)]
+    assert {s.version for s in flat(before)} == {0}
+    assert {s.version for s in flat(after)} == {1} == {sampler.version}
+
+
+async def test_an_adapter_from_elsewhere_is_refused():
+    sampler = LocalSampler(tiny_policy(), 64)
+    with pytest.raises(ValueError, match="shares the learner's weights"):
+        await sampler.refresh(Path("adapter"), 1)
+    assert sampler.version == 0
+
+
+async def test_gradient_checkpointing_does_not_disturb_sampling():
+    with_it, without = tiny_policy(gradient_checkpointing=True), tiny_policy()
+    assert await draw(with_it) == await draw(without)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_folded_weights_are_the_adapter_and_go_back_bit_for_bit(architecture: str):
+    policy = tiny_policy(architecture)
+    before = {name: (p.data_ptr(), p.clone()) for name, p in policy.model.named_parameters()}
+    adapter, logits = weights(policy), whole_logits(policy, PROMPTS[1])
+    with pytest.raises(RuntimeError, match="in the middle"), folded(policy):
+        inside = whole_logits(policy, PROMPTS[1])
+        torch.testing.assert_close(inside, logits, rtol=1e-4, atol=1e-4)
+        raise RuntimeError("in the middle of decoding")
+    for name, parameter in policy.model.named_parameters():
+        pointer, value = before[name]
+        assert (parameter.data_ptr(), parameter.dtype) == (pointer, value.dtype), name
+        assert torch.equal(parameter, value), name
+    assert same(weights(policy), adapter)
+    assert torch.equal(whole_logits(policy, PROMPTS[1]), logits)
+    shake(policy, seed=9)
+    with folded(policy):
+        moved = whole_logits(policy, PROMPTS[1])
+    assert float((moved - logits).abs().max()) > 0.01  # folded anew, not remembered

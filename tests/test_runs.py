@@ -1,0 +1,304 @@
+"""The run directory: who may write it, what survives a kill, what it refuses."""
+
+import errno
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowright.config import Config, RunConfig
+from flowright.errors import RunError
+from flowright.runs import (
+    RunDirectory,
+    atomic_directory,
+    disk_errors,
+    free_run_name,
+    is_held,
+    newest_run,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    read_rollouts,
+    read_state,
+    rollout_steps,
+    write_json,
+)
+
+CONFIG = Config(run=RunConfig(tensorboard=False))
+HOLDER = """
+import sys, time
+from pathlib import Path
+from flowright.config import Config, RunConfig
+from flowright.runs import RunDirectory
+run = RunDirectory(Path(sys.argv[1]), Config(run=RunConfig(tensorboard=False)))
+run.record(0, {})
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@contextmanager
+def opened(path: Path, resume: bool = False, config: Config = CONFIG) -> Iterator[RunDirectory]:
+    run = RunDirectory(path, config, resume)
+    try:
+        yield run
+    finally:
+        run.close()
+
+
+@contextmanager
+def held_elsewhere(path: Path) -> "Iterator[subprocess.Popen[str]]":
+    """Another process that has the run directory open."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "held\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_trainer_refuses_and_kill_9_of_the_first_frees_the_directory(tmp_path: Path):
+    path = tmp_path / "run"
+    with held_elsewhere(path) as process:
+        for resume in (False, True):
+            with pytest.raises(RunError, match=f"another trainer \\(process {process.pid}\\)"):
+                RunDirectory(path, CONFIG, resume)
+        assert is_held(path) is True
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert is_held(path) is False
+        with opened(path, resume=True) as run:
+            assert is_held(path) is True
+            run.record(1, {"reward/mean": 0.5})
+    assert is_held(path) is False
+    assert is_held(tmp_path) is None
+    assert [row["step"] for row in read_metrics(path)] == [0, 1]
+
+
+def test_a_refused_trainer_changes_nothing(tmp_path: Path):
+    with opened(tmp_path / "run") as run:
+        run.record(0, {})
+        before = (tmp_path / "run" / "config.json").read_bytes()
+        with pytest.raises(RunError, match="another trainer"):
+            RunDirectory(tmp_path / "run", Config(seed=1), resume=True)
+        assert (tmp_path / "run" / "config.json").read_bytes() == before
+        assert is_held(tmp_path / "run") is True
+
+
+def test_a_directory_with_a_run_is_not_started_again(tmp_path: Path):
+    with opened(tmp_path) as run:
+        run.record(0, {})
+    with pytest.raises(RunError, match=r"continue it with --resume, or choose another run\.name"):
+        RunDirectory(tmp_path, CONFIG)
+    assert is_held(tmp_path) is False
+
+
+def test_a_run_that_was_killed_before_its_first_line_is_started_again(tmp_path: Path):
+    with opened(tmp_path):
+        pass
+    with opened(tmp_path) as run:
+        run.record(0, {})
+
+
+def test_nothing_to_resume_leaves_nothing_behind(tmp_path: Path):
+    with pytest.raises(RunError, match="nothing to resume; start without --resume"):
+        RunDirectory(tmp_path / "run", CONFIG, resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_resolved_config_is_kept(tmp_path: Path):
+    with opened(tmp_path / "run", config=CONFIG.model_copy(update={"seed": 5})):
+        kept = read_config(tmp_path / "run")
+    assert kept["seed"] == 5
+    assert Config.model_validate(kept).grpo == CONFIG.grpo
+
+
+def test_metrics_come_back_exactly(tmp_path: Path):
+    rows = [{"reward/mean": 0.1 + 0.2, "policy/kl": 1e-17}, {}, {"reward/mean": -1 / 3}]
+    with opened(tmp_path) as run:
+        for step, row in enumerate(rows):
+            run.record(step, row)
+    assert read_metrics(tmp_path) == [{"step": i, **row} for i, row in enumerate(rows)]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_metric_that_is_no_number_is_refused_and_not_written(tmp_path: Path, value: float):
+    with opened(tmp_path) as run:
+        run.record(0, {"a": 1.0})
+        with pytest.raises(ValueError, match=r"step 1: reward/mean is .*leave out what has no"):
+            run.record(1, {"a": 1.0, "reward/mean": value})
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            run.keep_rollouts(1, [{"reward": value}])
+    assert [row["step"] for row in read_metrics(tmp_path)] == [0]
+    assert rollout_steps(tmp_path) == []
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(data=st.data())
+def test_a_line_torn_by_a_kill_is_not_a_step(tmp_path: Path, data: st.DataObject):
+    whole = "".join(json.dumps({"step": i, "a/ä": i / 3}) + "\n" for i in range(3)).encode()
+    cut = data.draw(st.integers(0, len(whole)))
+    (tmp_path / "metrics.jsonl").write_bytes(whole[:cut])
+    complete = whole[: cut + 1].count(b"\n")  # a line that lacks only its line break is whole
+    assert [row["step"] for row in read_metrics(tmp_path)] == list(range(complete))
+
+
+def test_after_a_torn_line_a_resumed_run_goes_on_in_a_clean_file(tmp_path: Path):
+    with opened(tmp_path) as run:
+        run.record(0, {})
+        run.record(1, {"a": 0.25})
+    with (tmp_path / "metrics.jsonl").open("a") as out:
+        out.write('{"step": 2, "a": 0.')
+    with opened(tmp_path, resume=True) as run:
+        run.truncate(1)
+        run.record(2, {"a": 0.75})
+    assert read_metrics(tmp_path) == [
+        {"step": 0},
+        {"step": 1, "a": 0.25},
+        {"step": 2, "a": 0.75},
+    ]
+
+
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
+    with pytest.raises(RunError, match=r"metrics\.jsonl:2: not JSON"):
+        read_metrics(tmp_path)
+
+
+def test_truncate_forgets_the_steps_to_be_done_again(tmp_path: Path):
+    with opened(tmp_path) as run:
+        for step in range(5):
+            run.keep_rollouts(step, [{"step": step, "text": "é\u2028\n"}])
+            run.record(step, {"a": step / 7})
+        kept = read_metrics(tmp_path)[:3]
+        (tmp_path / "rollouts" / "step_000004.jsonl.part").write_bytes(b"torn")
+        run.truncate(2)
+        assert read_metrics(tmp_path) == kept
+        assert rollout_steps(tmp_path) == [0, 1, 2]
+        assert list(read_rollouts(tmp_path, 2)) == [{"step": 2, "text": "é\u2028\n"}]
+        assert list(read_rollouts(tmp_path, 3)) == []
+        assert len(list((tmp_path / "rollouts").iterdir())) == 3
+
+
+def test_state_is_what_was_said_so_far(tmp_path: Path):
+    assert read_state(tmp_path) == {}
+    with opened(tmp_path) as run:
+        run.state(status="running", step=0)
+        first = read_state(tmp_path)
+        run.state(step=1)
+        second = read_state(tmp_path)
+    assert (second["status"], second["step"], second["pid"]) == ("running", 1, os.getpid())
+    assert second["started"] == first["started"] <= first["updated"] <= second["updated"]
+    (tmp_path / "state.json").write_text("[]")
+    with pytest.raises(RunError, match="a JSON object was expected, not a list"):
+        read_state(tmp_path)
+    (tmp_path / "evaluation.json").write_text("{")
+    with pytest.raises(RunError, match=r"evaluation\.json: not JSON"):
+        read_evaluation(tmp_path)
+
+
+def test_names_of_runs(tmp_path: Path):
+    assert newest_run(tmp_path) is None
+    assert free_run_name(tmp_path, "a") == "a"
+    for age, name in ((100, "a"), (300, "a-2"), (200, "b")):
+        with opened(tmp_path / name) as run:
+            run.record(0, {})
+            run.state(status="finished")
+        os.utime(tmp_path / name / "state.json", (age, age))
+    assert free_run_name(tmp_path, "a") == "a-3"
+    newest = newest_run(tmp_path)
+    assert newest is not None
+    assert newest.name == "a-2"
+
+
+def test_tensorboard_reads_the_scalars_and_the_texts(tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with opened(tmp_path, config=Config()) as run:
+        for step in range(3):
+            run.record(step, {"reward/mean": step / 4})
+        run.text(2, "workflow/math", "**right**\n```python\npass\n```")
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    scalars = [(event.step, event.value) for event in events.Scalars("reward/mean")]
+    assert scalars == [(0, 0.0), (1, 0.25), (2, 0.5)]
+    (text,) = events.Tensors("workflow/math")
+    assert text.step == 2
+    assert text.tensor_proto.string_val == [b"**right**\n```python\npass\n```"]
+    metadata: Any = events.SummaryMetadata("workflow/math")
+    assert metadata.plugin_data.plugin_name == "text"
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path):
+    path = tmp_path / "deep" / "step"
+    with atomic_directory(path) as part:
+        (part / "inner").mkdir()
+        (part / "inner" / "file").write_text("one")
+        assert not path.exists()
+    assert (path / "inner" / "file").read_text() == "one"
+    with pytest.raises(KeyError), atomic_directory(path) as part:
+        (part / "file").write_text("half of two")
+        raise KeyError
+    assert [f.name for f in path.parent.iterdir()] == ["step"]
+    assert (path / "inner" / "file").read_text() == "one"
+    (tmp_path / "deep" / "step.part").mkdir()  # what a kill left behind
+    (tmp_path / "deep" / "step.part" / "old").write_text("")
+    with atomic_directory(path) as part:
+        (part / "file").write_text("two")
+    assert [f.name for f in path.iterdir()] == ["file"]
+    assert [f.name for f in path.parent.iterdir()] == ["step"]
+
+
+def test_a_file_is_replaced_at_once(tmp_path: Path):
+    file = tmp_path / "state.json"
+    write_json(file, {"a": 1})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_json(file, {"a": math.nan})
+    assert json.loads(file.read_text()) == {"a": 1}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line_that_says_what_to_do(tmp_path: Path):
+    with opened(tmp_path) as run:
+        (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+        with pytest.raises(RunError, match=r"the disk is full; free some space and continue"):
+            run.record(0, {"a": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "the disk is full"),
+        (errno.EROFS, r"cannot write here \(Read-only file system\)"),
+        (errno.EACCES, r"cannot write here \(Permission denied\)"),
+    ],
+)
+def test_errors_of_the_disk(tmp_path: Path, number: int, said: str):
+    with pytest.raises(RunError, match=said), disk_errors(tmp_path):
+        raise OSError(number, os.strerror(number))
+
+
+def test_other_errors_are_not_the_disks(tmp_path: Path):
+    with pytest.raises(OSError, match="Interrupted"), disk_errors(tmp_path):
+        raise OSError(errno.EINTR, os.strerror(errno.EINTR))
+
+
+def test_an_output_directory_that_is_a_file_is_one_line(tmp_path: Path):
+    (tmp_path / "outputs").write_text("")
+    for path in (tmp_path / "outputs" / "run", tmp_path / "outputs"):
+        with pytest.raises(RunError, match=r"cannot write here \((Not a directory|File exists)\)"):
+            RunDirectory(path, CONFIG)

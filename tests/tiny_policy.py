@@ -1,0 +1,120 @@
+"""Random policies of a few thousand weights, for tests of what trains and samples them.
+
+Their logits are far from uniform, so that a wrong mask, position or weight shows. A token is a
+byte. Importing this keeps torch to one thread: tests share the machine.
+"""
+
+import atexit
+import shutil
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    Qwen3Config,
+)
+from transformers.utils import logging
+
+from flowright.config import LoraSection, PolicySection
+from flowright.grpo.batch import Group, Trained
+from flowright.policy.model import Policy, load_policy
+from flowright.policy.tiny import SPECIAL, train_tokenizer
+
+torch.set_num_threads(1)
+logging.disable_progress_bar()
+
+WORDS = 256 + len(SPECIAL)
+SHAPE: dict[str, Any] = {
+    "vocab_size": WORDS,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.4,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+ARCHITECTURES: dict[str, PreTrainedConfig] = {
+    "qwen2": Qwen2Config(**SHAPE),
+    "qwen3": Qwen3Config(**SHAPE | {"head_dim": 4, "tie_word_embeddings": False}),
+    "llama": LlamaConfig(**SHAPE),
+}
+
+
+@cache
+def checkpoint(architecture: str = "qwen2") -> Path:
+    """The folder of a random model and its tokenizer; it goes with the test process."""
+    folder = _folder() / architecture
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(ARCHITECTURES[architecture])
+    model.save_pretrained(folder)
+    train_tokenizer([], WORDS).save_pretrained(folder)
+    return folder
+
+
+@cache
+def _folder() -> Path:
+    path = Path(mkdtemp(prefix="tiny-policy-"))
+    atexit.register(shutil.rmtree, path)
+    return path
+
+
+def tiny_policy(architecture: str = "qwen2", trained: bool = True, **section: Any) -> Policy:
+    """A policy on the CPU; ``trained`` gives its adapter weights that change every output."""
+    given = {"device": "cpu", "lora": LoraSection(rank=4, alpha=8), **section}
+    policy = load_policy(str(checkpoint(architecture)), PolicySection(**given), seed=3)
+    if trained:
+        shake(policy)
+    return policy
+
+
+def shake(policy: Policy, seed: int = 5, scale: float = 0.1) -> None:
+    """Move every adapter weight at random."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in policy.trainable():
+            parameter += scale * torch.randn(parameter.shape, generator=generator)
+
+
+def weights(policy: Policy) -> dict[str, Tensor]:
+    """A copy of the adapter."""
+    return {name: tensor.clone() for name, tensor in policy.adapter_state().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    """Whether two adapters are equal bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def whole_logits(policy: Policy, ids: Sequence[int]) -> Tensor:
+    """[T, V] logits of one sequence by the model's own forward pass, without padding or cache."""
+    with torch.no_grad():
+        return policy.causal_lm(input_ids=torch.tensor([list(ids)])).logits[0]
+
+
+def random_groups(seed: int, shapes: Sequence[tuple[int, Sequence[int]]]) -> list[Group]:
+    """Groups of random tokens: for each, the prompt's length and the lengths of its completions.
+    Their old log-probabilities are about those of the random policies, so that some are clipped."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def ids(length: int) -> list[int]:
+        return torch.randint(len(SPECIAL), WORDS, (length,), generator=generator).tolist()
+
+    def sample(length: int) -> Trained:
+        old = -5.5 + 2 * torch.randn(length, generator=generator)
+        return Trained(ids(length), old.tolist(), float(torch.randn((), generator=generator)))
+
+    return [Group(ids(prompt), [sample(n) for n in lengths]) for prompt, lengths in shapes]

@@ -1,0 +1,38 @@
+"""Train a policy that writes workflows: python train.py --config config/training.yaml"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="a YAML file of config/")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, train nothing")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as grpo.steps=10")
+    arguments = parser.parse_intermixed_args()
+
+    # Imported late: --help answers at once, and a config mistake before torch is loaded.
+    from flowright.config import load_config
+    from flowright.errors import UserError
+
+    try:
+        config = load_config(arguments.config, arguments.overrides)
+        if config.physical_gpus is not None:  # before torch starts
+            os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbers of nvidia-smi
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.physical_gpus))
+        from flowright.launch import dry_run, train
+
+        return dry_run(config) if arguments.dry_run else train(config, arguments.resume)
+    except UserError as error:
+        print(*error.problems, sep="\n", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
