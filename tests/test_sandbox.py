@@ -258,6 +258,27 @@ async def test_less_isolation_than_required_refuses_to_start() -> None:
         assert (await weaker.run("print(1)")).stdout == "1\n"
 
 
+async def test_without_landlock_and_namespaces_the_disk_is_sealed() -> None:
+    async with Sandbox(workers=1, layers=("sealed",)) as sealed:
+        isolation = sealed.isolation
+        assert isolation.sealed and isolation.sufficient, str(isolation)
+        assert "disk sealed" in str(isolation)
+        for program, told in (
+            ("import os; print(os.path.exists('/etc/passwd'))", "False\n"),
+            ("import numpy; print(int(numpy.linalg.det(numpy.eye(3))))", "1\n"),
+            ("import sympy; print(sympy.factor(sympy.Symbol('x') ** 2 - 1))", "(x - 1)*(x + 1)\n"),
+            ("import csv, difflib, uuid; print('é'.encode('latin-1'))", "b'\\xe9'\n"),
+            ("import random, secrets; print(len(secrets.token_hex(2)))", "4\n"),
+            ("import time, datetime; print(datetime.datetime(2026, 1, 1).year)", "2026\n"),
+        ):
+            result = await sealed.run(program)
+            assert (result.status, result.stdout) == ("ok", told), result.stderr
+        for program in ("open('/etc/passwd')", "import os; os.listdir('/')", "import turtle"):
+            result = await sealed.run(program)
+            assert result.status == "error", program
+            assert "main.py" in result.stderr
+
+
 async def test_the_isolation_in_force_is_told(sandbox: Sandbox) -> None:
     assert sandbox.isolation.sufficient
     assert sandbox.isolation.seccomp and not sandbox.isolation.escapes

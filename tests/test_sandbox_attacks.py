@@ -1,7 +1,7 @@
 """Hostile solutions against the sandbox: none passes, none leaks, none leaves anything behind.
 
-The rows of attacks.jsonl whose kind is ``solution`` and those of sandbox_attacks.py, each at both
-levels of isolation, with a control right after.
+The rows of attacks.jsonl whose kind is ``solution`` and those of sandbox_attacks.py, each at every
+level of isolation, with a control right after.
 """
 
 import json
@@ -18,6 +18,7 @@ import pytest
 from sandbox_attacks import ATTACKS, TEST
 
 from flowright.sandbox import Limits, Sandbox
+from flowright.sandbox.pool import Layer
 
 ROWS = [
     json.loads(line) for line in Path(__file__).with_name("attacks.jsonl").read_text().splitlines()
@@ -99,15 +100,22 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     del os.environ["FLOWRIGHT_TEST_SECRET"]
 
 
-@pytest.fixture(scope="module", params=["namespaces", "landlock"])
+LEVELS: dict[str, tuple[Layer, ...]] = {
+    "namespaces": ("landlock", "namespaces"),
+    "landlock": ("landlock",),
+    "sealed": ("sealed",),
+}
+
+
+@pytest.fixture(scope="module", params=LEVELS)
 async def sandbox(request: pytest.FixtureRequest, scene: Scene) -> AsyncIterator[Sandbox]:
-    layers = ("landlock", "namespaces") if request.param == "namespaces" else ("landlock",)
-    async with Sandbox(LIMITS, workers=1, layers=layers) as sandbox:
+    async with Sandbox(LIMITS, workers=1, layers=LEVELS[request.param]) as sandbox:
         isolation = sandbox.isolation
         if request.param == "namespaces" and not isolation.namespaces:
             pytest.skip("this kernel refuses namespaces")
         if request.param == "landlock" and not isolation.landlock:
             pytest.skip("this kernel has no Landlock")
+        assert isolation.sealed == (request.param == "sealed")
         yield sandbox
 
 
@@ -150,7 +158,8 @@ async def test_attack(
 
     suite = [f"{test or TEST}\ncheck(add)"]
     report = await sandbox.check(scene.fill(code, name), "", suite, "add")
-    control = await sandbox.check(CONTROL, "", [f"{TEST}\ncheck(add)"], "add")
+    # A control of its own: an equal check would be answered without a run.
+    control = await sandbox.check(f"{CONTROL}# {name}", "", [f"{TEST}\ncheck(add)"], "add")
 
     assert report.passed == (goal == "control_pass"), report
     assert control.passed, control

@@ -148,6 +148,20 @@ async def test_no_test_passes_once_the_solution_is_gone(sandbox: Sandbox) -> Non
     assert report.count == 0 and report.status == "error"
 
 
+async def test_equal_checks_are_run_once_and_different_ones_each() -> None:
+    source = "import os\ndef f(): return os.getpid()"
+    tests = ["assert f() == 0"]  # the message names the process that answered
+    async with Sandbox(workers=2, layers=("landlock",)) as own:
+        together = await asyncio.gather(
+            *(own.check(source, "", tests, "f", limits) for limits in (None, None, Limits()))
+        )
+        later = await own.check(source, "", tests, "f")
+        other = await own.check(source + "\n", "", tests, "f")
+    assert {id(report) for report in together} == {id(later)}
+    assert other is not later
+    assert not other.passed
+
+
 async def test_a_solution_without_tests_cannot_be_checked(sandbox: Sandbox) -> None:
     with pytest.raises(ValueError, match="without tests"):
         await sandbox.check("x = 1", "", [], None)
@@ -155,11 +169,11 @@ async def test_a_solution_without_tests_cannot_be_checked(sandbox: Sandbox) -> N
 
 def test_names_that_tests_take_from_the_solution() -> None:
     setup = "import math\ndef helper(x): return inner(x) + math.pi"
-    tests = ["assert f([y for y in range(3)]) == helper(K)", "z = 1\nassert z", "assert sys.path"]
+    tests = ("assert f([y for y in range(3)]) == helper(K)", "z = 1\nassert z", "assert sys.path")
     names = suite_names(setup, tests, "sum")
     assert names.solution == ("K", "f", "inner", "sum")
     assert names.modules == ("sys",)
-    assert suite_names("", ["def ("], None).solution == ()
+    assert suite_names("", ("def (",), None).solution == ()
 
 
 def test_helpers_of_the_tests_come_from_the_reference() -> None:
@@ -167,11 +181,11 @@ def test_helpers_of_the_tests_come_from_the_reference() -> None:
         "import math\nK = 2\nclass C: pass\ndef poly(x): return scale(x) * K\n"
         "def scale(x): return math.floor(x)\ndef f(x): return poly(x)\n"
     )
-    source = trusted_definitions(reference, "", ["assert poly(f(1.5)) == 2", "C()"], "f")
+    source = trusted_definitions(reference, "", ("assert poly(f(1.5)) == 2", "C()"), "f")
     assert "def poly" in source and "def scale" in source and "K = 2" in source
     assert "import math" in source and "def f" not in source and "class C" not in source
-    assert trusted_definitions(reference, "", ["assert f(1) == 2"], "f") == ""
-    assert trusted_definitions("def (", "", ["assert g() == 2"], "f") == ""
+    assert trusted_definitions(reference, "", ("assert f(1) == 2",), "f") == ""
+    assert trusted_definitions("def (", "", ("assert g() == 2",), "f") == ""
 
 
 async def all_pass(sandbox: Sandbox, cases: list[tuple[Any, ...]]) -> list[Any]:

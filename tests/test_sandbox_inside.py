@@ -144,14 +144,19 @@ ALLOW, EPERM, ENOSYS, KILL = 0x7FFF0000, 0x50001, 0x50026, 0x80000000
 
 
 def verdict(
-    seccomp: ModuleType, machine: str, number: int, *arguments: int, arch: int | None = None
+    seccomp: ModuleType,
+    machine: str,
+    number: int,
+    *arguments: int,
+    arch: int | None = None,
+    sealed: bool = False,
 ) -> int:
     """What the filter for ``machine`` says of a system call."""
     words = {0: number, 4: arch or ARCHITECTURES[machine]}
     for index, argument in enumerate([*arguments, *[0] * (6 - len(arguments))]):
         words[16 + 8 * index] = argument & 0xFFFFFFFF
         words[20 + 8 * index] = argument >> 32
-    accumulator, position, code = 0, 0, seccomp.program(machine)
+    accumulator, position, code = 0, 0, seccomp.program(machine, sealed)
     while True:
         operation, if_true, if_false, operand = code[position]
         position += 1
@@ -171,13 +176,29 @@ def verdict(
 def test_filter_allows_the_list_and_nothing_else(
     seccomp: ModuleType, machine: str, column: int
 ) -> None:
-    allowed = {numbers[column] for numbers in seccomp._ALLOWED.values()}
-    guarded = {numbers[column] for numbers in seccomp._GUARDED.values()}
+    allowed, paths, guarded = (
+        {numbers[column] for numbers in table.values()} - {None}
+        for table in (seccomp._ALLOWED, seccomp._PATHS, seccomp._GUARDED)
+    )
+    assert not allowed & paths
     for number in set(range(600)) - guarded:
-        wanted = ALLOW if number in allowed else ENOSYS if number >= 424 else EPERM
+        wanted = ALLOW if number in allowed | paths else ENOSYS if number >= 424 else EPERM
         assert verdict(seccomp, machine, number) == wanted, number
     assert verdict(seccomp, machine, 0, arch=0x40000003) == KILL  # 32-bit x86
     assert len(seccomp.program(machine)) < 400
+
+
+@pytest.mark.parametrize("machine, column", [("x86_64", 0), ("aarch64", 1)])
+def test_a_sealed_filter_refuses_every_path(seccomp: ModuleType, machine: str, column: int) -> None:
+    for name in ("open", "openat", *seccomp._PATHS):
+        number = (seccomp._GUARDED | seccomp._PATHS)[name][column]
+        if number is not None:
+            assert verdict(seccomp, machine, number, sealed=True) in (EPERM, ENOSYS), name
+    for name, arguments in (("newfstatat", (0, 0, 0, 0x1000)), ("statx", (0, 0, 0x1000))):
+        number = seccomp._PATHS[name][column]
+        assert verdict(seccomp, machine, number, *arguments, sealed=True) == ALLOW
+    for name in ("read", "mmap", "futex"):
+        assert verdict(seccomp, machine, seccomp._ALLOWED[name][column], sealed=True) == ALLOW
 
 
 def test_filter_on_arguments(seccomp: ModuleType) -> None:

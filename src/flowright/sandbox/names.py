@@ -8,8 +8,11 @@ import builtins
 import symtable
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
+
+_SUITES_KEPT = 1024  # a task's tests are read once, not for each attempt at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +25,8 @@ class SuiteNames:
     modules: tuple[str, ...]
 
 
-def suite_names(setup: str, tests: Collection[str], entry_point: str | None) -> SuiteNames:
+@lru_cache(_SUITES_KEPT)
+def suite_names(setup: str, tests: tuple[str, ...], entry_point: str | None) -> SuiteNames:
     """What ``setup`` and ``tests``, which share one namespace, use and do not define.
 
     Built-in names are never the solution's, whatever it defines, but for the entry point. Source
@@ -72,8 +76,9 @@ def _bare_uses(tree: ast.AST) -> Iterator[str]:
             yield node.id
 
 
+@lru_cache(_SUITES_KEPT)
 def trusted_definitions(
-    reference: str, setup: str, tests: Collection[str], entry_point: str | None
+    reference: str, setup: str, tests: tuple[str, ...], entry_point: str | None
 ) -> str:
     """Source of the functions that setup and tests take from the solution beside its entry point,
     as the ``reference`` defines them, with what they need of it; empty where there are none.

@@ -13,19 +13,22 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, replace
+from hashlib import blake2b
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from flowright.errors import FailureError, Reason, UserError
 from flowright.sandbox.grants import CANDIDATES, GRADERS, grants, site_of
+from flowright.sandbox.memo import Memo
 from flowright.sandbox.names import suite_names
 from flowright.sandbox.outcomes import printable, report_of, status_of
 from flowright.sandbox.reports import Isolation, Limits, RunResult, TestReport
 from flowright.sandbox.worker import Worker, WorkerLost
 
-Layer = Literal["landlock", "namespaces"]
+Layer = Literal["landlock", "namespaces", "sealed"]
 Kind = tuple[str, ...]  # the packages that a zygote has imported beforehand
 Report = TypeVar("Report")
+_CHECKS_KEPT = 4096
 
 _IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(numpy|sympy|math_verify)\b", re.MULTILINE)
 _WARM_UP = {
@@ -50,7 +53,8 @@ class Sandbox:
 
     ``workers`` defaults to the number of CPUs. Entering raises UserError when the kernel offers
     less isolation than required and ``allow_weaker`` is false. ``layers`` are used where
-    the kernel has them, above seccomp and resource limits; fewer is for tests and comparisons.
+    the kernel has them, above seccomp and resource limits ("sealed", no disk at all, where it has
+    neither of the others); fewer is for tests and comparisons.
     """
 
     def __init__(
@@ -58,7 +62,7 @@ class Sandbox:
         limits: Limits | None = None,
         workers: int | None = None,
         allow_weaker: bool = False,
-        layers: Collection[Layer] = ("landlock", "namespaces"),
+        layers: Collection[Layer] = ("landlock", "namespaces", "sealed"),
     ) -> None:
         self.limits = limits or Limits()
         self.retried = 0  # executions that were lost and tried again
@@ -72,6 +76,7 @@ class Sandbox:
         self._started = 0
         self._closed = False
         self._closings: set[asyncio.Future[None]] = set()
+        self._checked: Memo[TestReport] = Memo(_CHECKS_KEPT)
 
     @property
     def isolation(self) -> Isolation:
@@ -132,13 +137,15 @@ class Sandbox:
         ``def check(candidate)`` with its call); a test that raises fails. The names that setup and
         tests use and do not define, and ``entry_point``, are the solution's. Raises ValueError when
         there is no test and FailureError(SANDBOX_LOST) when the sandbox itself failed, twice.
+
+        The same solution against the same tests is run once and gets the same report again: the
+        attempts of a group often agree to the letter.
         """
         if not tests:
             raise ValueError("a solution cannot be checked without tests")
-        limits = limits or self.limits
-        return await self._twice(
-            lambda: self._check(solution, setup, tuple(tests), entry_point, limits)
-        )
+        asked = (solution, setup, tuple(tests), entry_point, limits or self.limits)
+        key = blake2b(repr(asked).encode("utf-8", "surrogatepass")).digest()
+        return await self._checked.get(key, lambda: self._twice(lambda: self._check(*asked)))
 
     async def _twice(self, work: Callable[[], Awaitable[Report]]) -> Report:
         try:
@@ -261,6 +268,7 @@ class Sandbox:
             "listable": readable.listable,
             "path": readable.path,
             "warm_up": "\n".join(_WARM_UP[name] for name in kind if site_of(name)),
+            "packages": [name for name in kind if site_of(name)],
             "layers": self._layers,
             "tmp": _tmp_folder([*readable.readable, *readable.listable]),
             "tmp_bytes": self.limits.file_bytes,
@@ -293,9 +301,9 @@ def _isolation(worker: Worker) -> Isolation:
 
 def _refusal(isolation: Isolation) -> str:
     return (
-        f"sandbox: this machine cannot isolate untrusted code ({isolation}); needed are seccomp "
-        "and either Landlock (Linux 5.13 or later) or namespaces; run on another kernel or "
-        "container runtime, or set sandbox.allow_weaker: true for code that you trust"
+        f"sandbox: this machine cannot isolate untrusted code ({isolation}); needed is seccomp "
+        "(see docs/sandbox.md); run on another kernel or container runtime, or set "
+        "sandbox.allow_weaker: true for code that you trust"
     )
 
 

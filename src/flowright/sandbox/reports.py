@@ -92,21 +92,24 @@ class Isolation:
     ``escapes`` are things that an isolated process could do and must not, ``hindrances`` things
     that it could not do and should. ``landlock`` is the kernel's version of it, 0 for none.
     ``namespaces`` means own user or root-made mount, pid, network, ipc and host name namespaces,
-    and with them an own file system and temporary files. ``private_uid``: children run under a user
-    id of their own.
+    and with them an own file system and temporary files. ``sealed``: there is neither, and system
+    calls that take a path are refused altogether. ``private_uid``: children run under a user id of
+    their own.
     """
 
     seccomp: bool
     landlock: int
     namespaces: bool
     private_uid: bool
+    sealed: bool = False
     escapes: tuple[str, ...] = ()
     hindrances: tuple[str, ...] = ()
 
     @property
     def sufficient(self) -> bool:
         """The required level: the system calls and the files are both restricted, and it held."""
-        restricted = self.seccomp and (self.landlock > 0 or self.namespaces)
+        disk = self.landlock > 0 or self.namespaces or self.sealed
+        restricted = self.seccomp and disk
         return restricted and not self.escapes and not self.hindrances
 
     def __str__(self) -> str:
@@ -114,6 +117,7 @@ class Isolation:
             "seccomp" if self.seccomp else "no seccomp",
             f"Landlock {self.landlock}" if self.landlock else "no Landlock",
             "namespaces" if self.namespaces else "no namespaces (so no temporary files)",
+            "disk sealed (no import beyond what is loaded)" if self.sealed else "",
             "own user id" if self.private_uid else "",
             f"ESCAPES: {', '.join(self.escapes)}" if self.escapes else "",
             f"broken: {', '.join(self.hindrances)}" if self.hindrances else "",

@@ -9,16 +9,22 @@ program differ.
 Standard library only, no import of the package.
 """
 
+import contextlib
 import fcntl
 import gc
+import importlib
+import io
 import json
 import os
+import pkgutil
 import random
 import select
 import signal
 import socket
 import sys
 import types
+import warnings
+from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 import isolation  # type: ignore[import-not-found]
@@ -35,6 +41,30 @@ _WARM = (
     "reprlib", "statistics", "string", "struct", "textwrap", "threading", "time", "traceback",
     "typing", "unittest",
 )  # fmt: skip
+
+# Where the disk is sealed nothing can be imported later: what else honest programs may ask for.
+_SEALED = (
+    "asyncio", "binascii", "cProfile", "cmd", "codecs", "collections.abc", "colorsys",
+    "configparser", "concurrent.futures", "contextlib", "contextvars", "copyreg", "curses.ascii",
+    "difflib", "dis", "doctest", "email.message", "email.utils", "encodings.ascii",
+    "encodings.cp1252", "encodings.hex_codec", "encodings.idna", "encodings.latin_1",
+    "encodings.punycode", "encodings.raw_unicode_escape", "encodings.unicode_escape",
+    "encodings.utf_16", "encodings.utf_32", "encodings.utf_8_sig", "errno", "filecmp", "fnmatch",
+    "getopt", "gettext", "glob", "graphlib", "gzip", "hmac", "html", "html.entities",
+    "html.parser", "http", "imaplib", "importlib", "inspect", "ipaddress", "keyword", "locale",
+    "logging", "marshal", "multiprocessing", "netrc", "ntpath", "numbers", "optparse", "os.path",
+    "pathlib", "pickle", "pkgutil", "platform", "plistlib", "posixpath", "pprint", "profile",
+    "pstats", "pyclbr", "quopri", "sched", "secrets", "select", "selectors", "shelve", "shlex",
+    "shutil", "signal", "socket", "sqlite3", "stat", "stringprep", "subprocess", "symtable",
+    "sysconfig", "tempfile", "timeit", "token", "tokenize", "tracemalloc", "types", "unicodedata",
+    "unittest.mock", "urllib.parse", "urllib.request", "uuid", "warnings", "weakref", "wave",
+    "xml.dom.minidom", "xml.etree.ElementTree", "zipfile", "zlib", "zoneinfo",
+)  # fmt: skip
+
+_LEFT_OUT = frozenset({
+    "__main__", "tests", "testing", "benchmarks", "conftest", "f2py", "distutils",
+    "plotting", "interactive", "physics", "autolev", "latex", "codegen", "sandbox", "_pyinstaller",
+})  # fmt: skip
 
 _OWN_MODULES = ("isolation", "kernel", "probe", "seccomp", "codec", "solution", "suite")
 
@@ -53,11 +83,17 @@ def main() -> NoReturn:
     if namespaces:
         isolation.enter_namespaces(config)
         _become_first_process()
+    elif isolation.is_sealed(config, namespaces):
+        _import_what_exists(_SEALED)
+        for package in config["packages"]:
+            _import_what_exists(_parts(package))
+        base_bytes = isolation.address_space()
     prepared = isolation.Prepared(config, base_bytes, namespaces)
     report = {
         "seccomp": prepared.seccomp,
         "landlock": prepared.landlock,
         "namespaces": namespaces,
+        "sealed": prepared.sealed,
         "private_uid": prepared.uid is not None,
         **_self_test(prepared, config),
     }
@@ -84,6 +120,27 @@ def _warm_up(source: str) -> None:
     os.environ.clear()
     gc.collect()
     gc.freeze()  # whatever is forked from now on shares this memory
+
+
+def _import_what_exists(names: Iterable[str]) -> None:
+    """Some of the standard library is missing from some builds and versions of Python, and some
+    parts of a package want others that are not installed. What they print would be in every
+    child's output."""
+    for name in names:
+        with (
+            contextlib.suppress(Exception),
+            contextlib.redirect_stdout(io.StringIO()),
+            warnings.catch_warnings(action="ignore"),
+        ):
+            __import__(name)
+
+
+def _parts(package: str) -> Iterator[str]:
+    """The modules of a package that it may import late (sympy does so all the time)."""
+    found = importlib.import_module(package)
+    for module in pkgutil.walk_packages(found.__path__, f"{package}.", onerror=lambda name: None):
+        if not _LEFT_OUT.intersection(module.name.split(".")):
+            yield module.name
 
 
 def _try_namespaces(config: dict[str, Any]) -> None:
@@ -115,7 +172,9 @@ def _self_test(prepared: isolation.Prepared, config: dict[str, Any]) -> dict[str
             isolation.enter(prepared, config["probe_limits"], scratch=True)
             found = {
                 "escapes": probe.escapes(config["outside"]),
-                "hindrances": probe.hindrances(config["tmp"] if prepared.namespaces else None),
+                "hindrances": probe.hindrances(
+                    config["tmp"] if prepared.namespaces else None, prepared.sealed
+                ),
             }
         except OSError as error:
             found = {"escapes": [], "hindrances": [str(error)]}

@@ -34,6 +34,16 @@ def landlock_version() -> int:
         return 0
 
 
+def landlock_of(config: Json) -> int:
+    """The version to be used: 0 also where it is not wanted."""
+    return landlock_version() if "landlock" in config["layers"] else 0
+
+
+def is_sealed(config: Json, namespaces: bool) -> bool:
+    """Whether nothing but the system call filter will guard the disk, and so has to close it."""
+    return "sealed" in config["layers"] and not namespaces and not landlock_of(config)
+
+
 def _ruleset(version: int, readable: list[str], listable: list[str], writable: list[str]) -> int:
     """A Landlock ruleset as a descriptor: everything that it handles and no rule allows is denied.
 
@@ -170,8 +180,9 @@ class Prepared:
 
     def __init__(self, config: Json, base_bytes: int, namespaces: bool) -> None:
         self.namespaces = namespaces
-        self.landlock = landlock_version() if "landlock" in config["layers"] else 0
-        self.filter = seccomp.Filter()
+        self.landlock = landlock_of(config)
+        self.sealed = is_sealed(config, namespaces)
+        self.filter = seccomp.Filter(self.sealed)
         self.seccomp = works(self._filter_alone)
         self.uid: int | None = None
         if os.geteuid() == 0 and works(lambda: _read_as(config["uid"], config["readable"])):

@@ -42,18 +42,22 @@ def _succeeds(attempt: Callable[[], object]) -> bool:
     return True
 
 
-def hindrances(tmp: str | None) -> list[str]:
+def hindrances(tmp: str | None, sealed: bool) -> list[str]:
     """What an isolated process cannot do that honest programs need; ``tmp`` is its folder for
-    temporary files, if it has one."""
+    temporary files, if it has one. Where the disk is ``sealed``, they have to do without it."""
 
     def write_file() -> None:
         with open(f"{tmp}/probe", "w") as file:
             file.write("x")
         os.unlink(f"{tmp}/probe")
 
-    needs: dict[str, Callable[[], object]] = {
+    reading: dict[str, Callable[[], object]] = {
         "read the standard library": lambda: os.close(os.open(os.__file__, os.O_RDONLY)),
         "list the standard library": lambda: os.listdir(os.path.dirname(os.__file__)),
+    }
+    needs: dict[str, Callable[[], object]] = {
+        **({} if sealed else reading),
+        "see the state of a descriptor": lambda: os.fstat(0),
         "start a thread": lambda: threading.Thread(target=int).start(),
         "make a socket pair": lambda: [end.close() for end in socket.socketpair()],
     }

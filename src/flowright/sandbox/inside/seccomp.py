@@ -1,7 +1,8 @@
 """The seccomp allow-list: which system calls a candidate may make, as a BPF program.
 
 Everything that is not named here fails with EPERM (newer calls with ENOSYS, so that the C library
-falls back). Numbers are those of x86_64 and of aarch64; any other machine is refused.
+falls back). Numbers are those of x86_64 and of aarch64; any other machine is refused. A sealed
+filter allows no call that takes a path: for kernels on which nothing else guards the disk.
 
 Part of the isolated side: standard library only, no import of the package.
 """
@@ -26,14 +27,7 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "dup3": (292, 24), "fstat": (5, 80), "fsync": (74, 82), "fdatasync": (75, 83),
     "ftruncate": (77, 46), "fallocate": (285, 47), "fadvise64": (221, 223), "flock": (73, 32),
     "sendfile": (40, 71), "copy_file_range": (326, 285), "getdents": (78, None),
-    "getdents64": (217, 61), "fstatfs": (138, 44), "fchdir": (81, 50),
-    # paths: Landlock and the mount namespace decide which
-    "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291),
-    "statfs": (137, 43), "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439),
-    "readlink": (89, None), "readlinkat": (267, 78), "getcwd": (79, 17), "chdir": (80, 49),
-    "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "unlink": (87, None),
-    "unlinkat": (263, 35), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276),
-    "link": (86, None), "linkat": (265, 37), "symlink": (88, None), "symlinkat": (266, 36),
+    "getdents64": (217, 61), "fstatfs": (138, 44), "fchdir": (81, 50), "getcwd": (79, 17),
     "umask": (95, 166),
     # waiting
     "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72),
@@ -59,6 +53,16 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "rt_sigpending": (127, 136), "rt_sigtimedwait": (128, 137), "rt_sigsuspend": (130, 133),
     "sigaltstack": (131, 132), "alarm": (37, None), "setitimer": (38, 103),
     "getitimer": (36, 102),
+}  # fmt: skip
+
+# Landlock and the mount namespace decide which paths; never allowed by a sealed filter.
+_PATHS: dict[str, tuple[int | None, int | None]] = {
+    "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291),
+    "statfs": (137, 43), "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439),
+    "readlink": (89, None), "readlinkat": (267, 78), "chdir": (80, 49),
+    "mkdir": (83, None), "mkdirat": (258, 34), "rmdir": (84, None), "unlink": (87, None),
+    "unlinkat": (263, 35), "rename": (82, None), "renameat": (264, 38), "renameat2": (316, 276),
+    "link": (86, None), "linkat": (265, 37), "symlink": (88, None), "symlinkat": (266, 36),
 }  # fmt: skip
 
 # Allowed for some arguments only: see _guards.
@@ -87,6 +91,7 @@ _CLONE_NEW_ANYTHING = 0x7E020000  # mount, cgroup, uts, ipc, user, pid, net
 _IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451, 0x541B)  # TCGETS FIONBIO FIONCLEX FIOCLEX FIONREAD
 _FCNTLS = (0, 1, 2, 3, 4, 5, 6, 7, 36, 37, 38, 1030)  # dup, flags, locks; no owner, no signal
 _O_TRUNC = 0o1000
+_AT_EMPTY_PATH = 0x1000
 _AF_UNIX, _SOCK_STREAM = 1, 1
 _OWN_PID = 0xFFFFFFFE  # stands for the process's own id until it is known
 
@@ -127,10 +132,24 @@ def _signal_guard(signal_index: int) -> list[Instruction]:
     ]
 
 
-def _guards() -> dict[str, list[Instruction]]:
+def _empty_path_guard(flags: int) -> list[Instruction]:
+    """How newer C libraries ask for the state of an open descriptor. The path itself is out of a
+    filter's sight, so the existence of files can be learnt, their content cannot."""
+    return [
+        _argument(flags),
+        (_JUMP_SET, 1, 0, _AT_EMPTY_PATH),
+        (_RETURN, 0, 0, _DENY),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _guards(sealed: bool) -> dict[str, list[Instruction]]:
+    """The conditions of :data:`_GUARDED` calls and, where sealed, of two of the :data:`_PATHS`."""
+    paths = {"open": _open_guard(1), "openat": _open_guard(2)}
+    if sealed:
+        paths = {"newfstatat": _empty_path_guard(3), "statx": _empty_path_guard(2)}
     return {
-        "open": _open_guard(1),
-        "openat": _open_guard(2),
+        **paths,
         "ioctl": [_argument(1), *_one_of(_IOCTLS)],
         "fcntl": [_argument(1), *_one_of(_FCNTLS)],
         # Threads of this process, never a process of its own and never a namespace.
@@ -183,16 +202,16 @@ def _tree(steps: list[tuple[int, list[Instruction]]]) -> list[Instruction]:
     return [(_JUMP_GE, len(below), 0, steps[middle][0]), *below, *above]
 
 
-def program(machine: str) -> list[Instruction]:
+def program(machine: str, sealed: bool = False) -> list[Instruction]:
     """The filter for ``machine``, the process's own id left open (see :class:`Filter`)."""
     column = kernel.SUPPORTED.index(machine)
     actions: dict[int, list[Instruction]] = {}
-    for numbers in _ALLOWED.values():
+    for numbers in (_ALLOWED if sealed else _ALLOWED | _PATHS).values():
         number = numbers[column]
         if number is not None:
             actions[number] = [(_RETURN, 0, 0, _ALLOW)]
-    for name, guard in _guards().items():
-        number = _GUARDED[name][column]
+    for name, guard in _guards(sealed).items():
+        number = (_GUARDED | _PATHS)[name][column]
         if number is not None:
             actions[number] = guard
     actions[_CLONE3] = [(_RETURN, 0, 0, _UNKNOWN)]
@@ -217,8 +236,8 @@ def program(machine: str) -> list[Instruction]:
 class Filter:
     """The assembled filter: made once, then completed with a process's own id and loaded."""
 
-    def __init__(self) -> None:
-        instructions = program(kernel.MACHINE)
+    def __init__(self, sealed: bool) -> None:
+        instructions = program(kernel.MACHINE, sealed)
         self._code = bytearray().join(struct.pack("HBBI", *line) for line in instructions)
         self._own = [8 * i + 4 for i, line in enumerate(instructions) if line[3] == _OWN_PID]
         self._count = len(instructions)
