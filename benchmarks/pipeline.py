@@ -78,6 +78,23 @@ def critical_path(rollout: Rollout) -> int:
     return judged + (chain(rollout.execution.trace) if rollout.execution else 0)
 
 
+async def play(
+    config: Config, client: ChatModel, latency: float, groups: list[list[Completion]]
+) -> tuple[float, list[list[Rollout]]]:
+    """Seconds of one rollout phase and its rollouts. The sandbox is new each time: it would
+    remember the checks of the phase before."""
+    model = Delayed(client, latency)
+    async with (
+        open_sandbox(config) as sandbox,
+        Executor(model, sandbox, config.workflow, config.executor) as executor,
+    ):
+        judge = build_judge(config.judge, model)
+        environment = WorkflowEnvironment(executor, judge, sandbox, config.reward, "compact")
+        began = time.perf_counter()
+        played = await environment.play(groups)
+        return time.perf_counter() - began, played
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", type=int, default=24)
@@ -88,20 +105,11 @@ async def main() -> None:
     config = Config(run=RunConfig(name="benchmark"), llm=LlmSection(max_concurrency=4096))
     step = tasks[:: max(1, len(tasks) // arguments.problems)][: arguments.problems]
     groups = completions(step, arguments.group)
-    async with SimulatedServer(tasks, config.simulated) as server, open_sandbox(config) as sandbox:
+    async with SimulatedServer(tasks, config.simulated) as server:
         client = ChatClient("simulated", server.entry(), config.llm)
-        model = Delayed(client, 0.0)
-        async with Executor(model, sandbox, config.workflow, config.executor) as executor:
-            judge = build_judge(config.judge, model)
-            environment = WorkflowEnvironment(executor, judge, sandbox, config.reward, "compact")
-            await environment.play(groups)  # wrong solutions are made and verified once
-            began = time.perf_counter()
-            await environment.play(groups)
-            computing = time.perf_counter() - began
-            model.seconds = arguments.latency
-            began = time.perf_counter()
-            played = await environment.play(groups)
-            measured = time.perf_counter() - began
+        await play(config, client, 0.0, groups)  # wrong solutions are made and verified once
+        computing, _ = await play(config, client, 0.0, groups)
+        measured, played = await play(config, client, arguments.latency, groups)
         await client.aclose()
     rollouts = [rollout for group in played for rollout in group]
     longest = max(critical_path(rollout) for rollout in rollouts)

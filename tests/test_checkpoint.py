@@ -4,6 +4,7 @@ import json
 import subprocess
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +163,13 @@ def test_the_adapter_alone_is_loaded_for_an_evaluation(tmp_path: Path):
     assert same(weights(other), weights(policy))
     with pytest.raises(RunError, match="no adapter in it"):
         load_adapter(tmp_path, other)
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path):
+    train(tmp_path, 1)
+    other = replace(tiny_policy(), name="models/other")
+    with pytest.raises(RunError, match=r"was trained on .*, this policy is models/other"):
+        load_adapter(tmp_path / "step_000001", other)
 
 
 def test_an_adapter_of_other_layers_is_refused(tmp_path: Path):

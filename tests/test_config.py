@@ -42,6 +42,11 @@ def problems(path: Path, *overrides: str) -> list[str]:
         ("grpo: {steps: many}", "mine.yaml: grpo.steps: input should be a valid integer"),
         ("grpo: {steps: 0}", "mine.yaml: grpo.steps: input should be greater than or equal to 1"),
         ("seed: 1.5", "mine.yaml: seed: input should be a valid integer"),
+        ("seed: true", "mine.yaml: seed: this is not a key for true or false (got True)"),
+        (
+            "physical_gpus: [-1]",
+            "mine.yaml: physical_gpus.0: input should be greater than or equal",
+        ),
         ("policy: {dtype: fp16}", "policy.dtype: input should be 'float32' or 'bfloat16'"),
         ("grpo: {learning_rate: .nan}", "grpo.learning_rate: input should be a finite number"),
         ("grpo: 3", "mine.yaml: grpo: a section is expected, with keys of its own (got 3)"),

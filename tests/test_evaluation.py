@@ -80,15 +80,17 @@ def unjudged(gold: bool) -> Rollout:
 def test_the_bootstrap_by_hand():
     # Means over attempts: 1, 0, 1/2 and, for the problem without a score, none: their mean is 1/2.
     mean, low, high = bootstrap([[1.0, 1.0], [0.0], [1.0, None, 0.0], [None, None]])
-    assert mean == 0.5
+    assert mean == 0.5 and low is not None and high is not None
     assert 0.0 <= low < mean < high <= 1.0
     assert bootstrap([[1.0], [1.0]]) == (1.0, 1.0, 1.0)
+    assert bootstrap([[None], []]) == (None, None, None)
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     rng, truth, covered = np.random.default_rng(5), 0.6, 0
     for _ in range(200):
         _, low, high = bootstrap([[float(x)] for x in rng.random(90) < truth])
+        assert low is not None and high is not None
         covered += low <= truth <= high
     assert 180 <= covered <= 199  # 95 % of 200 are 190
 
@@ -102,6 +104,9 @@ def test_the_interval_is_of_problems_not_of_attempts():
 @given(st.lists(st.lists(st.none() | st.sampled_from([0.0, 1.0]), max_size=4), max_size=8))
 def test_the_mean_lies_in_its_interval(groups: list[list[float | None]]):
     mean, low, high = bootstrap(groups)
+    if mean is None or low is None or high is None:
+        assert all(value is None for group in groups for value in group)
+        return
     assert 0.0 <= low <= mean + 1e-12
     assert mean - 1e-12 <= high <= 1.0
 
@@ -112,6 +117,15 @@ def test_an_attempt_that_could_not_be_scored_does_not_count():
     assert (found.problems, found.gold, found.judge) == (3, 0.5, 0.5)
     assert found.unscored == pytest.approx(3 / 5)
     assert found.valid == 1.0
+
+
+def test_where_nothing_could_be_scored_there_is_no_accuracy():
+    found = score([[failed(Reason.LLM_UNAVAILABLE)], [failed(Reason.SANDBOX_LOST)]])
+    assert (found.gold, found.gold_low, found.judge, found.judge_high) == (None,) * 4
+    assert (found.valid, found.unscored) == (None, 1.0)
+    lost = Row("fixed: lost", "baseline", {"all": found, "math": found}, {})
+    compared = summarise([lost, row("fixed: a", 0.0, 0.0)], 3, False)
+    assert compared.best_single == "fixed: a"  # nothing right is still more than nothing known
 
 
 def test_a_failure_of_the_policy_is_a_wrong_answer():
@@ -146,7 +160,7 @@ def test_a_row_splits_by_kind_and_by_dataset():
     }
     assert {k: s.gold for k, s in row.sources.items()} == {"aqua": 0.0, "drop": 1.0, "gsm8k": 1.0}
     assert row.operators == {"math": {"answer": 2.0}, "qa": {"answer": 2.0}}
-    assert row.to_json()["kinds"]["qa"]["problems"] == 1
+    assert row.kinds["qa"].problems == 1
 
 
 def row(name: str, math: float, code: float, tokens: float = 100.0, baseline: bool = True) -> Row:

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 # From the ground up. A part may import what is below its row.
 LAYERS = (
     ("errors",),
-    ("config", "runs", "sandbox"),
+    ("config", "events", "runs", "sandbox"),
     ("llm", "data"),
     ("grading", "workflows", "policy"),
     ("judge",),
@@ -22,7 +22,7 @@ LAYERS = (
     ("launch",),
 )
 # Within a row, these and no others, so that there is no way round in a circle.
-SIDEWAYS = {("runs", "config"), ("llm", "data")}
+SIDEWAYS = {("runs", "config"), ("runs", "events"), ("llm", "data")}
 
 TORCH = {"policy", "grpo", "judge_training"}
 # Runs in the isolated processes around code that may raise anything; see its __init__.

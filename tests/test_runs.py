@@ -126,6 +126,18 @@ def test_the_resolved_config_is_kept(tmp_path: Path):
     assert Config.model_validate(kept).grpo == CONFIG.grpo
 
 
+def test_a_resumed_run_knows_what_is_not_as_before(tmp_path: Path):
+    with opened(tmp_path) as run:
+        run.record(0, {})
+        assert run.changes == []
+    with opened(tmp_path, resume=True) as run:
+        assert run.changes == []
+    other = Config.model_validate({"run": {"tensorboard": False}, "seed": 3, "grpo": {"steps": 7}})
+    with opened(tmp_path, resume=True, config=other) as run:
+        assert sorted(run.changes) == ["grpo.steps: 200 -> 7", "seed: 0 -> 3"]
+    assert read_config(tmp_path)["seed"] == 3
+
+
 def test_metrics_come_back_exactly(tmp_path: Path):
     rows = [{"reward/mean": 0.1 + 0.2, "policy/kl": 1e-17}, {}, {"reward/mean": -1 / 3}]
     with opened(tmp_path) as run:
@@ -240,6 +252,22 @@ def test_tensorboard_reads_the_scalars_and_the_texts(tmp_path: Path):
     assert text.tensor_proto.string_val == [b"**right**\n```python\npass\n```"]
     metadata: Any = events.SummaryMetadata("workflow/math")
     assert metadata.plugin_data.plugin_name == "text"
+
+
+def test_tensorboard_shows_a_repeated_step_once(tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    with opened(tmp_path, config=Config()) as run:
+        for step in range(4):
+            run.record(step, {"reward/mean": 0.25})
+    with opened(tmp_path, resume=True, config=Config()) as run:
+        run.truncate(1)
+        for step in (2, 3):
+            run.record(step, {"reward/mean": 0.5})
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    scalars = [(event.step, event.value) for event in events.Scalars("reward/mean")]
+    assert scalars == [(0, 0.25), (1, 0.25), (2, 0.5), (3, 0.5)]
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path):

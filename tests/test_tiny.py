@@ -12,7 +12,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 from flowright.config import LoraSection, PolicySection, TinySection
 from flowright.llm.chat import Message
 from flowright.policy.model import load_policy
-from flowright.policy.tiny import Example, tiny_checkpoint, train_tokenizer
+from flowright.policy.tiny import (
+    PROMPT_WEIGHT,
+    Encoded,
+    Example,
+    language_loss,
+    tiny_checkpoint,
+    train_tokenizer,
+)
 from flowright.workflows.prompt import render
 
 PROGRAMS = (
@@ -20,9 +27,8 @@ PROGRAMS = (
     "async def workflow(problem):\n    code = await write_code(problem)\n    return code",
 )
 EXAMPLES = [
-    Example([Message("user", f"Write it.\n\nWhat is {n} + {n}?\nA. {n}\nB. {n * 7}")], program)
-    for n in range(6)
-    for program in PROGRAMS
+    Example([Message("user", f"Write it.\n\nWhat is {n} + {n}?\nA. {n}\nB. {n * 7}")], PROGRAMS)
+    for n in range(12)
 ]
 
 
@@ -101,6 +107,25 @@ def test_the_cold_start_learns_and_is_made_once(tmp_path: Path):
     assert tiny_checkpoint(settings, EXAMPLES, 100, encode, progress) == folder
     assert (folder / "model.safetensors").stat().st_mtime_ns == made
     assert len(losses) == 60
+
+
+def test_programs_behind_one_prompt_have_the_loss_that_they_have_alone(tmp_path: Path):
+    model = Qwen2ForCausalLM.from_pretrained(
+        tiny_checkpoint(section(tmp_path), EXAMPLES, 100, encode)
+    )
+    prompt, programs = [5, 9, 7, 11], [[20, 21, 2], [30, 31, 32, 33, 2]]
+    with torch.no_grad():
+        together = language_loss(model, [Encoded(prompt, programs), Encoded(prompt[:2], [])])
+        logits = [model(torch.tensor([[*prompt, *p]])).logits[0].log_softmax(-1) for p in programs]
+    costs = [-logits[0][i, token] for i, token in enumerate(prompt[1:])]
+    weights = [PROMPT_WEIGHT] * len(costs)
+    for own, program in zip(logits, programs, strict=True):
+        costs += [-own[len(prompt) - 1 + i, token] for i, token in enumerate(program)]
+        weights += [1.0] * len(program)
+    costs.append(-logits[0][0, prompt[1]])  # the short prompt begins like the long one
+    weights.append(PROMPT_WEIGHT)
+    alone = sum(w * float(c) for w, c in zip(weights, costs, strict=True)) / sum(weights)
+    assert float(together) == pytest.approx(alone, rel=1e-5)
 
 
 def test_the_same_examples_and_seed_give_the_same_weights(tmp_path: Path):

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from flowright.errors import ConfigError
 
@@ -29,6 +37,16 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if (
+            isinstance(value, bool)
+            and cls.model_fields[str(info.field_name)].annotation is not bool
+        ):
+            raise ValueError("this is not a key for true or false")
+        return value
 
 
 class RunConfig(Section):
@@ -65,12 +83,13 @@ class TinySection(Section):
     heads: Positive = Field(default=6, description="Attention heads.")
     kv_heads: Positive = Field(default=2, description="Heads of keys and values.")
     vocab_size: int = Field(default=1024, ge=300, description="Size of the trained tokenizer.")
-    examples: Positive = Field(default=4800, description="Pairs drawn for the cold start.")
-    steps: Positive = Field(default=300, description="Supervised steps of the cold start.")
-    batch_size: Positive = Field(default=16, description="Pairs per supervised step.")
+    examples: Positive = Field(default=2880, description="Problems drawn for the cold start.")
+    programs: Positive = Field(default=2, description="Programs drawn for each of them.")
+    steps: Positive = Field(default=360, description="Supervised steps of the cold start.")
+    batch_size: Positive = Field(default=8, description="Problems per supervised step.")
     learning_rate: float = Field(default=3e-3, gt=0, description="AdamW: embeddings and norms.")
     matrix_learning_rate: float = Field(default=0.04, gt=0, description="Muon: matrices.")
-    seed: int = Field(default=0, description="Of the drawn pairs and the first weights.")
+    seed: int = Field(default=0, description="Of what is drawn and of the first weights.")
 
 
 class PolicySection(Section):
@@ -332,7 +351,7 @@ class Config(Section):
         description="A task file, or `offline` for the mixture that needs no download.",
     )
     val_dataset: str = Field(default="offline", description="As `train_dataset`.")
-    physical_gpus: tuple[int, ...] | None = Field(
+    physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         default=None, description="Becomes CUDA_VISIBLE_DEVICES before torch starts."
     )
     run: RunConfig = RunConfig()

@@ -32,6 +32,7 @@ import zstandard
 
 from flowright.config import Config
 from flowright.errors import RunError
+from flowright.events import Events
 
 Record = Mapping[str, Any]
 
@@ -40,8 +41,10 @@ class RunDirectory:
     """A run directory opened by the trainer that owns it.
 
     Opening takes a lock, so that a second trainer refuses; the kernel drops it with the process,
-    even after ``kill -9``. Raises RunError when the directory is held by another process, when it
-    already holds a run and ``resume`` is False, or when ``resume`` finds nothing to go on from.
+    even after ``kill -9``. ``changes`` are the settings in which a resumed run differs from what it
+    was, as ``key: before -> now``. Raises RunError when the directory is held by another process,
+    when it already holds a run and ``resume`` is False, or when ``resume`` finds nothing to go on
+    from.
     """
 
     def __init__(self, path: Path, config: Config, resume: bool = False) -> None:
@@ -61,8 +64,10 @@ class RunDirectory:
                 )
             self.checkpoints_path.mkdir(exist_ok=True)
             (path / "rollouts").mkdir(exist_ok=True)
-            write_json(path / "config.json", json.loads(config.model_dump_json()))
-        self._events = _Events(path / "tensorboard") if config.run.tensorboard else None
+            resolved = json.loads(config.model_dump_json())
+            self.changes = _changes(read_config(path), resolved) if resume else []
+            write_json(path / "config.json", resolved)
+        self._events = Events(path / "tensorboard") if config.run.tensorboard else None
         self._started = time.time()
         self._state: dict[str, Any] = {}
 
@@ -107,6 +112,8 @@ class RunDirectory:
             for path in (self.path / "rollouts").iterdir():
                 if path.name > f"{step_name(step)}.jsonl.zst":
                     path.unlink()
+        if self._events:
+            self._events.forget_after(step)
 
     def close(self) -> None:
         if self._events:
@@ -265,6 +272,17 @@ def _read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key}: {old} -> {new}")
+    return found
+
+
 def _fsync(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
@@ -289,39 +307,3 @@ def _take_lock(path: Path) -> IO[str]:
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
-
-
-class _Events:
-    """TensorBoard events, written without torch so that this layer stays light."""
-
-    def __init__(self, path: Path) -> None:
-        # Imported here: half a second that a run without TensorBoard and every reader save.
-        from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
-        from tensorboard.plugins.text.metadata import create_summary_metadata
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        # Generated protobuf modules build their classes at import: no checker sees them.
-        self._event: Any = getattr(event_pb2, "Event")  # noqa: B009
-        self._summary: Any = getattr(summary_pb2, "Summary")  # noqa: B009
-        self._tensor: Any = getattr(tensor_pb2, "TensorProto")  # noqa: B009
-        self._string_type: int = getattr(types_pb2, "DT_STRING")  # noqa: B009
-        self._text_metadata = create_summary_metadata("", "")
-        self._writer = EventFileWriter(str(path))
-
-    def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
-        values = [self._summary.Value(tag=k, simple_value=v) for k, v in metrics.items()]
-        self._add(step, values)
-
-    def text(self, step: int, name: str, markdown: str) -> None:
-        tensor = self._tensor(dtype=self._string_type, string_val=[markdown.encode()])
-        tensor.tensor_shape.dim.add(size=1)
-        value = self._summary.Value(tag=name, metadata=self._text_metadata, tensor=tensor)
-        self._add(step, [value])
-
-    def _add(self, step: int, values: list[Any]) -> None:
-        summary = self._summary(value=values)
-        self._writer.add_event(self._event(step=step, wall_time=time.time(), summary=summary))
-        self._writer.flush()
-
-    def close(self) -> None:
-        self._writer.close()

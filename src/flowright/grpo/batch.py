@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flowright.policy.layout import lay_out
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -52,44 +54,22 @@ class Batch:
 
 
 def pack(groups: Sequence[Group], shared: bool = True) -> Batch:
-    """Lay out groups. Padding sees only itself, so that no row of the softmax is empty."""
+    """Lay out groups, one row each or, if not ``shared``, one row for each sample."""
     rows = [row for group in groups for row in _rows(group, shared)]
-    width = max(row.length for row in rows)
-    input_ids = torch.zeros(len(rows), width, dtype=torch.long)
-    positions = torch.zeros(len(rows), width, dtype=torch.long)
-    segments = torch.full((len(rows), width), -1)
-    source, target, sample, old, advantages, lengths = [], [], [], [], [], []
-    for index, row in enumerate(rows):
-        start = len(row.prompt_ids)
-        input_ids[index, :start] = torch.tensor(row.prompt_ids)
-        positions[index, :start] = torch.arange(start)
-        segments[index, :start] = 0
-        for number, item in enumerate(row.samples, start=1):
-            length = len(item.token_ids)
-            end = start + length
-            tokens = torch.tensor(item.token_ids)
-            input_ids[index, start:end] = tokens
-            positions[index, start:end] = torch.arange(length) + len(row.prompt_ids)
-            segments[index, start:end] = number
-            before = torch.arange(start - 1, end - 1)
-            before[0] = len(row.prompt_ids) - 1
-            source.append(before + index * width)
-            target.append(tokens)
-            sample.append(torch.full((length,), len(lengths)))
-            old.append(torch.tensor(item.old_logprobs, dtype=torch.float32))
-            advantages.append(torch.full((length,), item.advantage))
-            lengths.append(length)
-            start = end
+    samples = [sample for row in rows for sample in row.samples]
+    layout = lay_out([(row.prompt_ids, [s.token_ids for s in row.samples]) for row in rows])
+    lengths = torch.tensor([len(sample.token_ids) for sample in samples])
+    advantages = torch.tensor([sample.advantage for sample in samples], dtype=torch.float32)
     return Batch(
-        input_ids,
-        positions,
-        _mask(segments),
-        torch.cat(source),
-        torch.cat(target),
-        torch.cat(sample),
-        torch.cat(old),
-        torch.cat(advantages),
-        torch.tensor(lengths),
+        layout.input_ids,
+        layout.positions,
+        layout.mask,
+        torch.cat(layout.sources),
+        torch.tensor([token for sample in samples for token in sample.token_ids]),
+        torch.arange(len(samples)).repeat_interleave(lengths),
+        torch.tensor([old for s in samples for old in s.old_logprobs], dtype=torch.float32),
+        advantages.repeat_interleave(lengths),
+        lengths,
     )
 
 
@@ -132,12 +112,3 @@ def _rows(group: Group, shared: bool) -> list[_Row]:
 
 def _width(group: Group, shared: bool) -> int:
     return max(row.length for row in _rows(group, shared))
-
-
-def _mask(segments: Tensor) -> Tensor:
-    """[R, 1, T, T] from segments [R, T]: -1 padding, 0 prompt, 1.. completions."""
-    query, key = segments[:, :, None], segments[:, None, :]
-    width = segments.shape[1]
-    causal = torch.ones(width, width, dtype=torch.bool).tril()
-    seen = causal & (((key == query) | (key == 0)) & (query >= 0))
-    return (seen | torch.eye(width, dtype=torch.bool))[:, None]

@@ -23,7 +23,7 @@ from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy
 from flowright.runs import atomic_directory, step_name, write_json
 
-ADAPTER_FILE = "adapter_model.safetensors"
+ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +80,21 @@ def restore(path: Path, policy: Policy, learner: Learner) -> int:
 
 
 def load_adapter(path: Path, policy: Policy) -> None:
-    """The adapter of a checkpoint directory, for evaluation as for training."""
+    """The adapter of a checkpoint directory, for evaluation as for training.
+
+    Raises RunError where there is none, or one of another base model: it would load and mean
+    nothing. Models are told apart by the last part of their name or path.
+    """
     file = path / "adapter" / ADAPTER_FILE
     if not file.is_file():
         raise RunError(f"{path}: no adapter in it; give a checkpoint such as .../step_000050")
+    config = json.loads(file.with_name(CONFIG_FILE).read_text(encoding="utf-8"))
+    trained_on = str(config.get("base_model_name_or_path"))
+    if Path(trained_on).name != Path(policy.name).name:
+        raise RunError(
+            f"{path}: its adapter was trained on {trained_on}, this policy is {policy.name}; "
+            "evaluate or resume with the configuration of that run"
+        )
     policy.load_adapter_state(load_file(file))
 
 

@@ -103,11 +103,11 @@ def summarise(
     candidates = picks or list(fixed.values())
     best_single, best_by_kind, best_gold = "", {}, 0.0
     if candidates:
-        best_single = max(candidates, key=lambda row: row.kinds["all"].gold).name
+        best_single = _best(candidates, "all")
         for kind in [kind for kind in KINDS if kind in candidates[0].kinds]:
-            best_by_kind[kind] = max(candidates, key=lambda row, k=kind: row.kinds[k].gold).name
+            best_by_kind[kind] = _best(candidates, kind)
             score = fixed[best_by_kind[kind]].kinds.get(kind)
-            best_gold += score.gold * score.problems / problems if score else 0.0
+            best_gold += (score.gold or 0.0) * score.problems / problems if score else 0.0
     return Comparison(
         problems,
         simulated,
@@ -118,6 +118,11 @@ def summarise(
         best_gold,
         _gap_closed(rows, best_gold) if candidates else None,
     )
+
+
+def _best(rows: Sequence[Row], kind: str) -> str:
+    """The name of the row that is most often right; one that was not measured is not it."""
+    return max(rows, key=lambda row: -1.0 if (g := row.kinds[kind].gold) is None else g).name
 
 
 def _gap_closed(rows: Sequence[Row], best: float) -> float | None:

@@ -4,10 +4,9 @@ Nothing is trained here and nothing is drawn: rows go to ``evaluation.json`` and
 them.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from flowright.config import Config
 from flowright.data.task import KINDS, Task
 from flowright.errors import Blame
 from flowright.grpo.rollout import Completion, Environment, Rollout
-from flowright.grpo.workflow_environment import gold_of, is_valid
+from flowright.grpo.workflow_environment import gold_of, is_valid, operator_mix
 from flowright.policy.sampler import Sample, Sampler, Sampling
 from flowright.workflows.prompt import Prompt
 
@@ -30,16 +29,17 @@ AT_ONCE = 256
 @dataclass(frozen=True, slots=True)
 class Score:
     """Results on some problems. Accuracies have 95 % intervals from a bootstrap over problems;
-    ``valid`` is a share of the attempts that we did not lose; the rest are means per attempt."""
+    ``valid`` is a share of the attempts that we did not lose; the rest are means per attempt.
+    What could not be measured on a single attempt is None, never 0 (law 1)."""
 
     problems: int
-    gold: float
-    gold_low: float
-    gold_high: float
-    judge: float
-    judge_low: float
-    judge_high: float
-    valid: float
+    gold: float | None
+    gold_low: float | None
+    gold_high: float | None
+    judge: float | None
+    judge_low: float | None
+    judge_high: float | None
+    valid: float | None
     unscored: float
     llm_calls: float
     tokens: float
@@ -56,9 +56,6 @@ class Row:
     kinds: Mapping[str, Score]
     sources: Mapping[str, Score]
     operators: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,8 @@ def make_row(
             kinds[kind] = score(some)
     names = sorted({g[0].task.source for g in rollouts})
     sources = {s: score([g for g in rollouts if g[0].task.source == s]) for s in names}
-    return Row(name, group, kinds, sources, operator_mix(rollouts))
+    flat = [r for g in rollouts for r in g]
+    return Row(name, group, kinds, sources, operator_mix(flat))
 
 
 def score(groups: Sequence[Sequence[Rollout]]) -> Score:
@@ -132,6 +130,7 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
     judge, judge_low, judge_high = bootstrap([[_judged(r) for r in g] for g in groups])
     flat = [r for g in groups for r in g]
     executions = [r.execution for r in flat if r.execution]
+    known = [float(is_valid(r)) for r in flat if not _is_lost(r)]
     return Score(
         len(groups),
         gold,
@@ -140,7 +139,7 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
         judge,
         judge_low,
         judge_high,
-        _mean([float(is_valid(r)) for r in flat if not _is_lost(r)]),
+        _mean(known) if known else None,
         _mean([float(r.reward.value is None) for r in flat]),
         _mean([float(e.usage.calls) for e in executions]),
         _mean([float(e.usage.tokens) for e in executions]),
@@ -148,31 +147,21 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
     )
 
 
-def bootstrap(groups: Sequence[Sequence[float | None]]) -> tuple[float, float, float]:
+def bootstrap(
+    groups: Sequence[Sequence[float | None]],
+) -> tuple[float, float, float] | tuple[None, None, None]:
     """Mean over problems of the mean over attempts, with the 2.5th and 97.5th percentile of 2,000
-    resamples of the problems (B. Efron, 1979, the percentile method)."""
+    resamples of the problems (B. Efron, 1979, the percentile method). None where nothing is
+    known."""
     means = [
         float(np.mean(known)) for group in groups if (known := [v for v in group if v is not None])
     ]
     if not means:
-        return 0.0, 0.0, 0.0
+        return None, None, None
     values = np.asarray(means)
     picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
     return float(values.mean()), float(low), float(high)
-
-
-def operator_mix(rollouts: Sequence[Sequence[Rollout]]) -> dict[str, dict[str, float]]:
-    """Mean calls of each operator in the text of a workflow, by kind of problem."""
-    mix: dict[str, dict[str, float]] = {}
-    for kind in KINDS:
-        calls = [
-            r.workflow.calls for g in rollouts for r in g if r.workflow and r.task.kind == kind
-        ]
-        if calls:
-            counts = Counter(name for names in calls for name in names)
-            mix[kind] = {name: n / len(calls) for name, n in counts.most_common()}
-    return mix
 
 
 def _is_lost(rollout: Rollout) -> bool:

@@ -103,7 +103,8 @@ def _policy(config: Config) -> str:
         return name
     if name.startswith((".", "/", "~")):
         raise UserError(f"strategy_model: no such folder: {name}")
-    if isinstance(try_to_load_from_cache(name, "config.json"), str):
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    if any(isinstance(try_to_load_from_cache(name, file), str) for file in weights):
         return f"{name} (in the Hugging Face cache)"
     try:
         HfApi().model_info(name, timeout=10)

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from flowright.data.task import KINDS
 from flowright.grpo.comparison import TRAINED, UNTRAINED, Comparison
-from flowright.grpo.evaluation import Row
+from flowright.grpo.evaluation import Row, Score
 
 _SHOWN = (
     ("reward", "reward/mean", "{:.2f}"),
@@ -140,20 +140,26 @@ def _baselines(comparison: Comparison) -> list[Row]:
     fixed = [row for row in comparison.rows if row.group == "baseline"]
     names = {comparison.best_single, "fixed: direct", "fixed: step_by_step"}
     chosen = [row for row in fixed if row.name in names or "same tokens" in row.name]
-    return sorted(chosen, key=lambda row: -row.kinds["all"].gold)
+    return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
 
 
 def _cells(row: Row) -> list[str]:
     every = row.kinds["all"]
+    low, high = every.gold_low, every.gold_high
     return [
         _name(row),
-        f"{every.gold:.1%}",
-        f"{100 * every.gold_low:.0f}-{100 * every.gold_high:.0f}",
-        *(f"{row.kinds[kind].gold:.0%}" if kind in row.kinds else "-" for kind in KINDS),
-        f"{every.judge:.0%}",
-        f"{every.valid:.0%}",
+        _shown(every.gold, "{:.1%}"),
+        "-" if low is None or high is None else f"{100 * low:.0f}-{100 * high:.0f}",
+        *(_shown(row.kinds[k].gold if k in row.kinds else None, "{:.0%}") for k in KINDS),
+        _shown(every.judge, "{:.0%}"),
+        _shown(every.valid, "{:.0%}"),
         f"{every.tokens:,.0f}",
     ]
+
+
+def _shown(value: float | None, form: str) -> str:
+    """A number in its form, a dash where there is none."""
+    return "-" if value is None else form.format(value)
 
 
 def source_table(comparison: Comparison) -> Table:
@@ -170,9 +176,14 @@ def source_table(comparison: Comparison) -> Table:
         shown.add_column(_name(row), justify="right")
     for source in sorted({source for row in rows for source in row.sources}):
         cells = [row.sources.get(source) for row in rows]
-        texts = [f"{100 * cell.gold:.0f}/{100 * cell.judge:.0f}" if cell else "-" for cell in cells]
+        texts = [_both(cell) if cell else "-" for cell in cells]
         shown.add_row(source.rpartition("/")[2], *texts)
     return shown
+
+
+def _both(cell: Score) -> str:
+    gold, judge = (None if share is None else 100 * share for share in (cell.gold, cell.judge))
+    return f"{_shown(gold, '{:.0f}')}/{_shown(judge, '{:.0f}')}"
 
 
 def _name(row: Row) -> str:
@@ -193,6 +204,10 @@ def findings(comparison: Comparison) -> list[str]:
             f"training went {comparison.gap_closed:.0%} of the way from the untrained policy to "
             "the best fixed workflow per kind"
         )
+    lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
+    if worst := max(lost.values(), default=0.0):
+        name = max(lost, key=lambda name: lost[name])
+        lines.append(f"not scored, by no fault of the workflow: up to {worst:.1%} ({name})")
     for name in (UNTRAINED, TRAINED):
         row = comparison.row(name)
         for kind, mix in (row.operators if row else {}).items():

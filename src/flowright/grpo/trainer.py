@@ -124,6 +124,8 @@ class Trainer:
         self._run.truncate(restored.step)
         await self._sampler.refresh(None, restored.step)
         self._reporter.say(f"resumed from {restored.path} (step {restored.step})")
+        for change in self._run.changes:
+            self._reporter.say(f"not as before: {change}")
         return restored.step
 
     async def _step_or_pause(self, step: int) -> dict[str, float]:
@@ -213,11 +215,19 @@ class Trainer:
         self._stage("evaluate", step)
         began = time.perf_counter()
         row = await self._evaluator.row(f"step {step}", self._sampler, self._val_tasks, step)
-        metrics = {"val/gold": row.kinds["all"].gold, "val/judge": row.kinds["all"].judge}
-        metrics |= {"val/valid_frac": row.kinds["all"].valid}
-        metrics |= {"val/tokens_llm_mean": row.kinds["all"].tokens}
-        metrics |= {f"val/gold/{k}": row.kinds[k].gold for k in KINDS if k in row.kinds}
-        return metrics | {"time/evaluate": time.perf_counter() - began}
+        every = row.kinds["all"]
+        measured = {
+            "val/gold": every.gold,
+            "val/judge": every.judge,
+            "val/valid_frac": every.valid,
+            "val/unscored": every.unscored,
+            "val/tokens_llm_mean": every.tokens,
+            **{f"val/gold/{k}": row.kinds[k].gold for k in KINDS if k in row.kinds},
+            "time/evaluate": time.perf_counter() - began,
+        }
+        if every.unscored > self._config.grpo.max_unscored:
+            self._reporter.say(f"validation: {every.unscored:.0%} could not be scored")
+        return {name: value for name, value in measured.items() if value is not None}
 
     def _save(self, step: int) -> None:
         self._stage("save", step)

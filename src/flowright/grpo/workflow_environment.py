@@ -80,7 +80,11 @@ class WorkflowEnvironment:
             **_failures([r.failure for r in rollouts]),
             **audit([r.verdict for r in rollouts], [r.gold for r in rollouts]),
             **_costs(rollouts),
-            **_operator_mix(rollouts),
+            **{
+                f"operators/{kind}/{name}": mean
+                for kind, mix in operator_mix(rollouts).items()
+                for name, mean in mix.items()
+            },
         }
 
 
@@ -157,15 +161,15 @@ def _costs(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return metrics | {f"repair/{name}": n / len(rollouts) for name, n in names.items()}
 
 
-def _operator_mix(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Calls of each operator in the text of a valid workflow, mean per kind of problem."""
-    metrics: dict[str, float] = {}
+def operator_mix(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+    """Mean calls of each operator in the text of a valid workflow, by kind of problem."""
+    mix: dict[str, dict[str, float]] = {}
     for kind in KINDS:
-        workflows = [r.workflow for r in rollouts if r.workflow and r.task.kind == kind]
-        calls = Counter(name for workflow in workflows for name in workflow.calls)
-        for name, count in calls.items():
-            metrics[f"operators/{kind}/{name}"] = count / len(workflows)
-    return metrics
+        calls = [r.workflow.calls for r in rollouts if r.workflow and r.task.kind == kind]
+        counts = Counter(name for names in calls for name in names)
+        if counts:
+            mix[kind] = {name: n / len(calls) for name, n in counts.most_common()}
+    return mix
 
 
 def _mean(name: str, values: Sequence[float]) -> dict[str, float]:

@@ -141,15 +141,15 @@ def open_policy(
     path = config.strategy_model
     if path == TINY:
         section = config.policy.tiny
-        examples = draw_examples(train, section.examples, section.seed)
+        examples = draw_examples(train, section.examples, section.programs, section.seed)
         longest = config.policy.max_prompt_tokens
         path = str(tiny_checkpoint(section, examples, longest, _render, progress))
     return load_policy(path, config.policy, config.seed)
 
 
-def draw_examples(train: Sequence[Task], count: int, seed: int) -> list[Example]:
-    """Pairs for the cold start: a problem, every kind as often, and a program of a shape that the
-    operators' documentation calls applicable to its kind, uniformly."""
+def draw_examples(train: Sequence[Task], count: int, programs: int, seed: int) -> list[Example]:
+    """What the cold start learns from: problems, every kind as often, each with some programs of
+    shapes that the operators' documentation calls applicable to its kind, uniformly."""
     rng = random.Random(seed)
     by_kind = {kind: [task for task in train if task.kind == kind] for kind in KINDS}
     kinds: list[Kind] = [kind for kind in KINDS if by_kind[kind]]
@@ -157,7 +157,8 @@ def draw_examples(train: Sequence[Task], count: int, seed: int) -> list[Example]
     for _ in range(count):
         kind = rng.choice(kinds)
         task = rng.choice(by_kind[kind])
-        examples.append(Example(build_messages(task, "compact"), draw_program(kind, rng)))
+        drawn = [draw_program(kind, rng) for _ in range(programs)]
+        examples.append(Example(build_messages(task, "compact"), drawn))
     return examples
 
 

@@ -1,25 +1,25 @@
 """The one HTTP client for large models: concurrency, retries, deadlines, health. No prompts here.
 
-Built on the ``openai`` package with its own retries turned off: this module is the one owner of
-retries. A client belongs to one event loop; make one per model and share it between roles.
+This module is the one owner of retries. A client belongs to one event loop; make one per model and
+share it between roles.
 """
 
 import asyncio
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-import httpx2
-import openai
+import aiohttp
 
 from flowright.config import LlmSection, ModelEntry, suggest
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import Balance, Lease, Server
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
-from flowright.llm.transport import CONNECT_SECONDS, open_client
-from flowright.llm.troubles import HINTS, Trouble, backoff, trouble_of
+from flowright.llm.transport import CONNECT_SECONDS, Connection, Response
+from flowright.llm.troubles import HINTS, Trouble, backoff, status_trouble, trouble_of, words_of
 from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
 
 
@@ -85,14 +85,7 @@ class ChatClient:
             raise ConfigError(*(f"{where}: {url!r} is not a URL; write http://..." for url in bad))
         keys = tuple(key or "sk-none" for key in entry.api_keys)
         self._balance = Balance(urls, keys)
-        self._http = {url: open_client(url, entry.no_proxy) for url in urls}
-        self._openai = {
-            (url, key): openai.AsyncOpenAI(
-                base_url=url, api_key=key, max_retries=0, http_client=self._http[url]
-            )
-            for url in urls
-            for key in keys
-        }
+        self._connections = {url: Connection(url, entry.no_proxy) for url in urls}
         self._slots = asyncio.Semaphore(section.max_concurrency)
         self._requests = self._replies = self._tries = self._retries = self._gave_up = 0
         self._prompt_tokens = self._completion_tokens = 0
@@ -122,8 +115,8 @@ class ChatClient:
         )
 
     async def aclose(self) -> None:
-        for client in self._http.values():
-            await client.aclose()
+        for connection in self._connections.values():
+            await connection.aclose()
 
     async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
         """The model's reply, empty ones included. ``deadline``: seconds, default from the config.
@@ -177,10 +170,14 @@ class ChatClient:
         limit = min(self._section.request_seconds, call.left)
         try:
             async with asyncio.timeout(limit):
-                response = await self._openai[url, lease.key.value].post(
-                    "/chat/completions", cast_to=httpx2.Response, content=call.body
+                response = await self._connections[url].post(
+                    "/chat/completions", lease.key.value, call.body
                 )
+            if response.status != 200:
+                raise status_trouble(response, url, str(self._section.file))
             return decode_reply(response.content)
+        except aiohttp.ClientError as error:  # before TimeoutError: one of them is both
+            raise trouble_of(error, url) from None
         except TimeoutError:
             # A caller in a hurry says nothing about the server.
             patient = limit >= self._section.request_seconds
@@ -188,8 +185,6 @@ class ChatClient:
             raise Trouble("timeout", message, blames_server=patient) from None
         except MalformedReply as error:
             raise Trouble("malformed", f"{url}: {error}") from None
-        except openai.APIError as error:
-            raise trouble_of(error, url, str(self._section.file)) from None
 
     def _settle(self, lease: Lease, call: _Call, trouble: Trouble) -> None:
         """Enter a failed try into the books."""
@@ -269,21 +264,21 @@ class ChatClient:
 
     async def _check_server(self, url: str) -> str | None:
         where = f"{self._section.file}: models.{self._name}: {url}"
-        client = self._openai[url, self._balance.keys[0].value]
+        key = self._balance.keys[0].value
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                response = await client.get("/models", cast_to=httpx2.Response)
-            served = _model_ids(response)
-        except (TimeoutError, openai.APITimeoutError):
+                response = await self._connections[url].get("/models", key)
+        except TimeoutError:
             return f"{where}: no answer within {CONNECT_SECONDS:g} s; is the server still loading?"
-        except openai.APIConnectionError as error:
-            cause = error.__cause__ or error
-            return f"{where}: cannot be reached ({cause}); start the server or change base_url"
-        except openai.APIStatusError as error:
-            if error.status_code in (404, 405, 501):
-                return None
-            hint = HINTS.get(error.status_code, "see the server's log")
-            return f"{where}: answered {error.status_code} to /models; {hint}"
+        except aiohttp.ClientError as error:
+            why = words_of(error)
+            return f"{where}: cannot be reached ({why}); start the server or change base_url"
+        if response.status in (404, 405, 501):
+            return None
+        if response.status != 200:
+            hint = HINTS.get(response.status, "see the server's log")
+            return f"{where}: answered {response.status} to /models; {hint}"
+        served = _model_ids(response)
         if served is None:
             return f"{where}: this is not an OpenAI-compatible server; check base_url"
         if not served or self._entry.model_name in served:
@@ -293,9 +288,9 @@ class ChatClient:
         return f"{where}: serves {shown}, not {self._entry.model_name}; set model_name{hint}"
 
 
-def _model_ids(response: httpx2.Response) -> list[str] | None:
+def _model_ids(response: Response) -> list[str] | None:
     try:
-        rows = response.json()["data"]
+        rows = json.loads(response.content)["data"]
         return [str(row["id"]) for row in rows]
     except (ValueError, KeyError, TypeError):
         return None

@@ -1,18 +1,16 @@
-"""Connections to model servers: through which proxy, and a pool that stays cheap when it is large.
+"""Connections to model servers: one kept pool each, and a proxy where the environment names one.
 
-httpx2's own pool walks over all of its connections for every request: one call costs 0.9 ms of CPU
-with 8 in flight, 1.6 ms with 64 and 3.2 ms with 256. Here each request in flight has a transport
-of one connection to itself, kept on a stack while idle, and the cost stays at 0.9 ms.
+Built on ``aiohttp``: benchmarks/http_client.py compares what a call costs the trainer's only event
+loop with what it costs through the ``openai`` package.
 """
 
 import ipaddress
-import ssl
-from collections.abc import AsyncIterator, Callable
-from typing import cast
+from collections.abc import Mapping
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-import httpx2
+import aiohttp
 
 CONNECT_SECONDS = 10.0
 # Below the 5 s after which vLLM (uvicorn) closes an idle connection, so that ours is never the one
@@ -59,69 +57,59 @@ def _within(host: str, network: str) -> bool:
         return False
 
 
-def open_client(url: str, no_proxy: str | None) -> httpx2.AsyncClient:
-    """An HTTP client for one server. It trusts no proxy variables but those read here."""
-    proxy = proxy_for(url, no_proxy)
-    secure = any(u.startswith("https:") for u in (url, proxy or ""))
-    # Loading the certificates takes 50 ms. A context without any trusts nobody.
-    verify = httpx2.create_ssl_context() if secure else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A whole HTTP response; names of headers are matched in any case."""
 
-    def lane() -> httpx2.AsyncBaseTransport:
-        limits = httpx2.Limits(max_connections=1, keepalive_expiry=IDLE_SECONDS)
-        return httpx2.AsyncHTTPTransport(verify=verify, limits=limits, proxy=proxy)
-
-    return httpx2.AsyncClient(
-        transport=Lanes(lane),
-        trust_env=False,
-        follow_redirects=False,  # a redirected POST becomes a GET
-        timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS),
-    )
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
 
 
-class Lanes(httpx2.AsyncBaseTransport):
-    """A stack of one-connection transports. The caller bounds how many are in use at once."""
+class Connection:
+    """The connections to one server, kept between calls; for one event loop.
 
-    def __init__(self, make: Callable[[], httpx2.AsyncBaseTransport]) -> None:
-        self._make = make
-        self._idle: list[httpx2.AsyncBaseTransport] = []
-        self._all: list[httpx2.AsyncBaseTransport] = []
+    The caller bounds how many requests are in flight. Trusts no proxy variables but those that
+    :func:`proxy_for` reads, follows no redirect (a redirected POST becomes a GET), tries nothing
+    twice and sets no limit to a request's time but CONNECT_SECONDS to connect.
+    """
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        lane = self._idle.pop() if self._idle else self._add()
-        try:
-            response = await lane.handle_async_request(request)
-        except BaseException:
-            self._idle.append(lane)
-            raise
-        stream = cast(httpx2.AsyncByteStream, response.stream)
-        response.stream = _Held(stream, lambda: self._idle.append(lane))
-        return response
+    def __init__(self, url: str, no_proxy: str | None) -> None:
+        self._url = url
+        self._proxy = proxy_for(url, no_proxy)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, path: str, key: str, body: bytes) -> Response:
+        """Raises aiohttp.ClientError."""
+        return await self._request("POST", path, key, body)
+
+    async def get(self, path: str, key: str) -> Response:
+        """Raises aiohttp.ClientError."""
+        return await self._request("GET", path, key, None)
 
     async def aclose(self) -> None:
-        for lane in self._all:
-            await lane.aclose()
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
 
-    def _add(self) -> httpx2.AsyncBaseTransport:
-        lane = self._make()
-        self._all.append(lane)
-        return lane
+    async def _request(self, method: str, path: str, key: str, body: bytes | None) -> Response:
+        if self._session is None:  # it needs the running loop
+            self._session = self._open()
+        headers = {"Authorization": f"Bearer {key}"}
+        async with self._session.request(
+            method,
+            self._url + path,
+            data=body,
+            headers=headers,
+            proxy=self._proxy,
+            allow_redirects=False,
+        ) as response:
+            return Response(response.status, response.headers, await response.read())
 
-
-class _Held(httpx2.AsyncByteStream):
-    """A response body that gives its lane back when it is closed."""
-
-    def __init__(self, stream: httpx2.AsyncByteStream, release: Callable[[], None]) -> None:
-        self._stream = stream
-        self._release: Callable[[], None] | None = release
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._stream:
-            yield chunk
-
-    async def aclose(self) -> None:
-        try:
-            await self._stream.aclose()
-        finally:
-            release, self._release = self._release, None
-            if release is not None:
-                release()
+    def _open(self) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
+            headers={"Content-Type": "application/json", "User-Agent": "flowright"},
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )

@@ -1,14 +1,15 @@
 """What a failed try means: whether another can help, who is to blame, how long to wait first."""
 
 import email.utils
+import json
+import os
 import time
 from collections.abc import Mapping
 from hashlib import blake2b
 
-import httpx2
-import openai
+import aiohttp
 
-from flowright.llm.transport import CONNECT_SECONDS
+from flowright.llm.transport import CONNECT_SECONDS, Response
 
 LONGEST_PAUSE = 30.0  # seconds
 RETRIED_STATUS = frozenset({408, 409, 425, 429})  # and every 5xx
@@ -55,22 +56,26 @@ class Trouble(Exception):
         return self.kind in ("http_400", "http_413", "http_422")
 
 
-def trouble_of(error: openai.APIError, url: str, file: str) -> Trouble:
-    """The trouble behind an exception of the ``openai`` package; ``file`` is where to mend it."""
-    if isinstance(error, openai.APITimeoutError):
+def trouble_of(error: aiohttp.ClientError, url: str) -> Trouble:
+    """The trouble behind a request that got no response."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
         return Trouble("timeout", f"{url}: no connection within {CONNECT_SECONDS:g} s")
-    if isinstance(error, openai.APIStatusError):
-        return _status_trouble(error, url, file)
-    cause = error.__cause__ or error
-    kind = "unreachable" if isinstance(cause, httpx2.ConnectError) else "connection"
-    return Trouble(kind, f"{url}: {str(cause) or type(cause).__name__}")
+    kind = "unreachable" if isinstance(error, aiohttp.ClientConnectorError) else "connection"
+    return Trouble(kind, f"{url}: {words_of(error)}")
 
 
-def _status_trouble(error: openai.APIStatusError, url: str, file: str) -> Trouble:
-    status = error.status_code
-    said = f"{url} answered {status}: {_message_of(error.response)}"
+def words_of(error: aiohttp.ClientError) -> str:
+    """Why there was no response; of a failed connection only what the system says of it."""
+    number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
+    return os.strerror(number) if number else str(error) or type(error).__name__
+
+
+def status_trouble(response: Response, url: str, file: str) -> Trouble:
+    """The trouble that a status other than 200 means; ``file`` is where to mend it."""
+    status = response.status
+    said = f"{url} answered {status}: {_message_of(response)}"
     if status in RETRIED_STATUS or status >= 500:
-        pause = _retry_after(error.response.headers) if status in (429, 503) else None
+        pause = _retry_after(response.headers) if status in (429, 503) else None
         return Trouble(f"http_{status}", said, blames_server=status >= 500, retry_after=pause)
     hint = HINTS.get(status, "the server will not take this request")
     said = f"{said} ({hint}; {file})"
@@ -85,13 +90,13 @@ def backoff(body: bytes, tries: int, first: float) -> float:
     return full * (0.5 + 0.5 * int.from_bytes(digest, "little") / 2**32)
 
 
-def _message_of(response: httpx2.Response) -> str:
+def _message_of(response: Response) -> str:
     """The server's own words, on one line: the OpenAI error object where there is one."""
     if "location" in response.headers:
         return f"see {response.headers['location']}"
-    text = response.text
+    text = response.content.decode("utf-8", "replace")
     try:
-        body = response.json()
+        body = json.loads(text)
         error = body.get("error", body)
         text = str(error.get("message", text) if isinstance(error, dict) else error)
     except (ValueError, AttributeError):

@@ -18,6 +18,8 @@ def accuracy_against_tokens(evaluation: Mapping[str, Any], path: Path) -> Path:
         every = row["kinds"]["all"]
         policy = row["group"] == "policy"
         gold = every["gold"]
+        if gold is None:
+            continue  # nothing of the row could be scored
         spread = [[gold - every["gold_low"]], [every["gold_high"] - gold]]
         axes.errorbar(
             max(1.0, every["tokens"]),

@@ -4,7 +4,7 @@ Each prompt is prefilled once and its key/value cache repeated for its completio
 decoded together and leave the batch as they finish.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,6 +69,7 @@ class LocalSampler:
         policy = self._policy
         rows = [_Row(place) for place in range(len(prompts) * n)]
         uniforms = uniforms.reshape(len(rows), -1).to(policy.device)
+        ends = policy.end_ids
         logits, cache, mask, positions = self._prefill(prompts, n)
         live = rows
         for step in range(sampling.max_new_tokens):
@@ -77,7 +78,7 @@ class LocalSampler:
             for row, token, logprob in zip(live, tokens.tolist(), logprobs.tolist(), strict=True):
                 row.tokens.append(token)
                 row.logprobs.append(logprob)
-                row.finished = token in policy.end_ids
+                row.finished = token in ends
             going = [i for i, row in enumerate(live) if not row.finished]
             if not going or step + 1 == sampling.max_new_tokens:
                 break
@@ -95,7 +96,7 @@ class LocalSampler:
                 past_key_values=cache,
                 use_cache=True,
             ).logits[:, -1]
-        samples = [self._sample(row) for row in rows]
+        samples = [self._sample(row, ends) for row in rows]
         return [samples[i : i + n] for i in range(0, len(samples), n)]
 
     def _prefill(
@@ -125,8 +126,8 @@ class LocalSampler:
         logits, mask, positions = repeated
         return logits, cache, mask, positions
 
-    def _sample(self, row: _Row) -> Sample:
-        kept = [token for token in row.tokens if token not in self._policy.end_ids]
+    def _sample(self, row: _Row, ends: Collection[int]) -> Sample:
+        kept = [token for token in row.tokens if token not in ends]
         text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
         assert isinstance(text, str)
         return Sample(

@@ -1,7 +1,7 @@
 """The embedded policy: a small Qwen2 checkpoint made on this machine, for runs without a hub.
 
-It is cold-started by supervised training on (prompt, program) pairs that the caller draws, on the
-tokens of the prompt as well as of the program: a policy that never had to read the question cannot
+It is cold-started by supervised training on prompts and programs that the caller draws, on the
+tokens of the prompt as well as of the programs: a policy that never had to read the question cannot
 learn to treat problems differently. The result is an ordinary Hugging Face folder, loaded by the
 same code as Qwen2.5-7B. It is a stand-in for a language model, and knows nothing but this format.
 """
@@ -26,6 +26,7 @@ from transformers import (
 
 from flowright.config import TinySection
 from flowright.llm.chat import Message
+from flowright.policy.layout import lay_out
 from flowright.runs import atomic_directory
 
 END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
@@ -47,18 +48,18 @@ EncodePrompt = Callable[[Sequence[Message], PreTrainedTokenizerFast, int], Seque
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One pair of the cold start."""
+    """A prompt of the cold start and some programs that answer it."""
 
     messages: Sequence[Message]
-    program: str
+    programs: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """Token ids of prompt and program; the first ``prompt_length`` are the prompt's."""
+    """Token ids of a prompt and of the programs behind it."""
 
-    ids: list[int]
-    prompt_length: int
+    prompt: Sequence[int]
+    programs: Sequence[Sequence[int]]
 
 
 def tiny_checkpoint(
@@ -104,7 +105,7 @@ def train_tokenizer(examples: Sequence[Example], vocab_size: int) -> PreTrainedT
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = (text for e in examples for text in (*(m.content for m in e.messages), e.program))
+    texts = (text for e in examples for text in (*(m.content for m in e.messages), *e.programs))
     tokenizer.train_from_iterator(texts, trainer)
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
     wrapped.chat_template = CHAT_TEMPLATE
@@ -141,7 +142,7 @@ def _cold_start(
     for step in range(section.steps):
         if not batches:
             batches = _batches(encoded, section.batch_size, order)
-        loss = _language_loss(model, batches.pop())
+        loss = language_loss(model, batches.pop())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for each in (*optimizers, *schedules):
@@ -171,8 +172,11 @@ def _rate(step: int, steps: int) -> float:
 def _encode(
     tokenizer: PreTrainedTokenizerFast, example: Example, prompt_ids: Sequence[int]
 ) -> Encoded:
-    program_ids = tokenizer.encode(f"{example.program}{END}", add_special_tokens=False)
-    return Encoded([*prompt_ids, *program_ids], len(prompt_ids))
+    programs = [
+        tokenizer.encode(f"{program}{END}", add_special_tokens=False)
+        for program in example.programs
+    ]
+    return Encoded(prompt_ids, programs)
 
 
 def _batches(encoded: Sequence[Encoded], size: int, order: random.Random) -> list[list[Encoded]]:
@@ -182,22 +186,22 @@ def _batches(encoded: Sequence[Encoded], size: int, order: random.Random) -> lis
     return [shuffled[i : i + size] for i in range(0, len(shuffled), size)]
 
 
-def _language_loss(model: Qwen2ForCausalLM, batch: Sequence[Encoded]) -> Tensor:
-    """Weighted mean cross-entropy of all tokens but the first, in nats."""
-    width = max(len(example.ids) for example in batch)
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
-    weights = torch.zeros(len(batch), width)
-    for row, example in enumerate(batch):
-        ids[row, : len(example.ids)] = torch.tensor(example.ids)
-        weights[row, : example.prompt_length] = PROMPT_WEIGHT
-        weights[row, example.prompt_length : len(example.ids)] = 1.0
-    # Right padding under a causal mask: real tokens never see it, so no mask is needed.
-    logits = model(input_ids=ids).logits[:, :-1]
-    losses = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
-    )
-    weights = weights[:, 1:].flatten()
-    return (losses * weights).sum() / weights.sum()
+def language_loss(model: Qwen2ForCausalLM, batch: Sequence[Encoded]) -> Tensor:
+    """Weighted mean cross-entropy of all tokens but the first of each prompt, in nats."""
+    layout = lay_out([(example.prompt, example.programs) for example in batch])
+    width = layout.input_ids.shape[1]
+    prompts = [torch.arange(len(e.prompt) - 1) + row * width for row, e in enumerate(batch)]
+    targets = [token for example in batch for token in example.prompt[1:]]
+    weights = [PROMPT_WEIGHT] * len(targets)
+    for program in (program for example in batch for program in example.programs):
+        targets += program
+        weights += [1.0] * len(program)
+    hidden = model.model(
+        input_ids=layout.input_ids, position_ids=layout.positions, attention_mask=layout.mask
+    ).last_hidden_state
+    logits = model.lm_head(hidden.flatten(0, 1)[torch.cat([*prompts, *layout.sources])])
+    losses = torch.nn.functional.cross_entropy(logits, torch.tensor(targets), reduction="none")
+    return (losses * torch.tensor(weights)).sum() / sum(weights)
 
 
 def _fingerprint(section: TinySection, examples: Sequence[Example], max_prompt_tokens: int) -> str:
@@ -206,7 +210,7 @@ def _fingerprint(section: TinySection, examples: Sequence[Example], max_prompt_t
     digest.update(f"{max_prompt_tokens}\n".encode())
     digest.update(section.model_dump_json(exclude={"cache_dir"}).encode())
     for example in examples:
-        for text in (*(m.content for m in example.messages), example.program):
+        for text in (*(m.content for m in example.messages), *example.programs):
             digest.update(text.encode())
             digest.update(b"\0")
     return digest.hexdigest()[:16]

@@ -6,9 +6,11 @@ every operator in it names that kind; nothing here knows which shape pays.
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
+from types import MappingProxyType
 
 from flowright.data.task import KINDS, Kind
 from flowright.workflows.operators import OPERATORS
@@ -18,11 +20,11 @@ from flowright.workflows.operators import OPERATORS
 class Shape:
     """One way of combining operators. ``body`` holds the lines of ``async def workflow(problem)``
     with ``<name>`` for what varies; ``slots`` gives the values of each, the first of which makes
-    the canonical program. ``<0>``, ``<1>`` stand for variable names, drawn from ``NAMES``."""
+    the canonical program. Variables have one name each: a model of the embedded policy's size
+    would spend its cold start on learning to copy a name that was drawn."""
 
     body: str
     slots: Mapping[str, tuple[str, ...]]
-    names: tuple[str, ...] = ()
 
     @property
     def operators(self) -> frozenset[str]:
@@ -33,26 +35,15 @@ class Shape:
         """The kinds for which all its operators are documented."""
         return tuple(k for k in KINDS if all(k in OPERATORS[o].kinds for o in self.operators))
 
-    def program(self, choose: Callable[[tuple[str, ...]], str]) -> str:
-        """A program of this shape; ``choose`` picks a value for each slot."""
-        filled = {slot: choose(values) for slot, values in self.slots.items()}
-        filled |= {str(i): choose(NAMES[role]) for i, role in enumerate(self.names)}
+    def program(self, values: Mapping[str, str] = MappingProxyType({})) -> str:
+        """A program of this shape with these values in its slots, the first one in the others."""
+        filled = {slot: values.get(slot, known[0]) for slot, known in self.slots.items()}
         lines = _SLOT.sub(lambda match: filled[match[1]], self.body).splitlines()
         return "\n".join(["async def workflow(problem):", *(f"    {line}" for line in lines)])
 
 
 _SLOT = re.compile(r"<(\w+)>")
 
-# What a variable of a role is called; no operator has such a name. One name each: a model of this
-# size spends its cold start on learning to copy a name that was drawn, not on reading the problem.
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "result": ("result",),
-    "draft": ("draft",),
-    "code": ("code",),
-    "many": ("samples",),
-    "outcome": ("outcome",),
-    "feedback": ("feedback",),
-}
 _INSTRUCTIONS = (
     "Give only the final answer.",
     "Answer the problem.",
@@ -68,77 +59,72 @@ SHAPES: Mapping[str, Shape] = {
     ),
     "step_by_step": Shape("return await answer(problem)", {}),
     "answer_format": Shape(
-        "<0> = await answer(problem)\nreturn await format(problem, <0>)", {}, ("result",)
+        "result = await answer(problem)\nreturn await format(problem, result)",
+        {},
     ),
     "direct_format": Shape(
-        '<0> = await generate("<instruction>", problem)\nreturn await format(problem, <0>)',
+        'result = await generate("<instruction>", problem)\nreturn await format(problem, result)',
         {"instruction": _INSTRUCTIONS},
-        ("result",),
     ),
     "self_consistency": Shape(
-        "<0> = await asyncio.gather(*[answer(problem) for _ in range(<n>)])\n"
-        "return await ensemble(problem, <0>)",
+        "samples = await asyncio.gather(*[answer(problem) for _ in range(<n>)])\n"
+        "return await ensemble(problem, samples)",
         {"n": ("5", "3", "4", "2")},
-        ("many",),
     ),
     "direct_vote": Shape(
-        '<0> = await asyncio.gather(*[generate("<instruction>", problem) for _ in range(<n>)])\n'
-        "return await ensemble(problem, <0>)",
+        "samples = await asyncio.gather("
+        '*[generate("<instruction>", problem) for _ in range(<n>)])\n'
+        "return await ensemble(problem, samples)",
         {"instruction": _INSTRUCTIONS, "n": _FEW},
-        ("many",),
     ),
     "answer_review_revise": Shape(
-        "<0> = await answer(problem)\n"
-        "<1> = await review(problem, <0>)\n"
-        "return await revise(problem, <0>, <1>)",
+        "draft = await answer(problem)\n"
+        "feedback = await review(problem, draft)\n"
+        "return await revise(problem, draft, feedback)",
         {},
-        ("draft", "feedback"),
     ),
     "programmer": Shape("return await programmer(problem)", {}),
     "programmer_or_answer": Shape(
-        "<0> = await programmer(problem)\nif not <0>:\n    <0> = await answer(problem)\nreturn <0>",
+        "result = await programmer(problem)\n"
+        "if not result:\n"
+        "    result = await answer(problem)\n"
+        "return result",
         {},
-        ("result",),
     ),
     "programmer_vote": Shape(
-        "<0> = await asyncio.gather(*[programmer(problem) for _ in range(<n>)])\n"
-        "return await ensemble(problem, <0>)",
+        "samples = await asyncio.gather(*[programmer(problem) for _ in range(<n>)])\n"
+        "return await ensemble(problem, samples)",
         {"n": ("3", "2")},
-        ("many",),
     ),
     "write_code": Shape("return await write_code(problem)", {}),
     "write_test_revise": Shape(
-        "<0> = await write_code(problem)\n"
+        "code = await write_code(problem)\n"
         "for _ in range(<rounds>):\n"
-        "    <1> = await test(<0>)\n"
-        '    if <1>["passed"]:\n'
+        "    outcome = await test(code)\n"
+        '    if outcome["passed"]:\n'
         "        break\n"
-        '    <0> = await revise(problem, <0>, <1>["feedback"])\n'
-        "return <0>",
+        '    code = await revise(problem, code, outcome["feedback"])\n'
+        "return code",
         {"rounds": _ROUNDS},
-        ("code", "outcome"),
     ),
     "write_test_rewrite": Shape(
-        "<0> = await write_code(problem)\n"
-        "<1> = await test(<0>)\n"
-        'if not <1>["passed"]:\n'
-        '    <0> = await write_code(problem, <1>["feedback"])\n'
-        "return <0>",
+        "code = await write_code(problem)\n"
+        "outcome = await test(code)\n"
+        'if not outcome["passed"]:\n'
+        '    code = await write_code(problem, outcome["feedback"])\n'
+        "return code",
         {},
-        ("code", "outcome"),
     ),
     "write_review_revise": Shape(
-        "<0> = await write_code(problem)\n"
-        "<1> = await review(problem, <0>)\n"
-        "return await revise(problem, <0>, <1>)",
+        "code = await write_code(problem)\n"
+        "feedback = await review(problem, code)\n"
+        "return await revise(problem, code, feedback)",
         {},
-        ("code", "feedback"),
     ),
     "write_vote": Shape(
-        "<0> = await asyncio.gather(*[write_code(problem) for _ in range(<n>)])\n"
-        "return await ensemble(problem, <0>)",
+        "samples = await asyncio.gather(*[write_code(problem) for _ in range(<n>)])\n"
+        "return await ensemble(problem, samples)",
         {"n": ("3", "2", "4")},
-        ("many",),
     ),
 }
 
@@ -149,21 +135,27 @@ def shapes_for(kind: Kind) -> tuple[str, ...]:
     return tuple(name for name, shape in SHAPES.items() if kind in shape.kinds)
 
 
+@cache
+def programs_for(kind: Kind) -> tuple[str, ...]:
+    """Every program of the shapes that apply to a kind of problem."""
+    return tuple(
+        shape.program(dict(zip(shape.slots, values, strict=True)))
+        for shape in map(SHAPES.__getitem__, shapes_for(kind))
+        for values in product(*shape.slots.values())
+    )
+
+
 def draw_program(kind: Kind, rng: random.Random) -> str:
-    """A random valid workflow: uniform over the shapes that apply to ``kind``, then over what
-    varies within the shape."""
-    shape = SHAPES[rng.choice(shapes_for(kind))]
-    return shape.program(rng.choice)
+    """One of the programs that suit ``kind``, each as likely."""
+    return rng.choice(programs_for(kind))
 
 
 def fixed_workflows(kind: Kind | None = None) -> dict[str, str]:
     """One canonical program per shape, by name; of the shapes that apply to ``kind``, if given."""
     names = SHAPES if kind is None else shapes_for(kind)
-    return {name: SHAPES[name].program(lambda values: values[0]) for name in names}
+    return {name: SHAPES[name].program() for name in names}
 
 
 def self_consistency(samples: int) -> str:
     """The vote over ``samples`` answers: the baseline at any number of tokens."""
-    return SHAPES["self_consistency"].program(
-        lambda values: str(samples) if values[0].isdigit() else values[0]
-    )
+    return SHAPES["self_consistency"].program({"n": str(samples)})
