@@ -5,7 +5,7 @@ flight, optionally beside busy processes; solutions that lie about equality; mut
 that a plain ``python -I`` process shows to be wrong; and honest solutions that take long.
 Nothing here is a timing: every line says how many of how many.
 
-    python benchmarks/verdicts.py [--repeats 5] [--hogs 2] [--mbpp FILE] [--mutants 600]
+    python benchmarks/verdicts.py [--repeats 5] [--hogs 2] [--mbpp FILE] [--mutants 650]
 """
 
 import argparse

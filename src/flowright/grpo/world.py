@@ -148,8 +148,8 @@ def open_policy(
 
 
 def draw_examples(train: Sequence[Task], count: int, programs: int, seed: int) -> list[Example]:
-    """What the cold start learns from: problems, every kind as often, each with some programs of
-    shapes that the operators' documentation calls applicable to its kind, uniformly."""
+    """What the cold start learns from: problems, every kind as often, each with some programs that
+    the operators' documentation calls applicable to its kind, uniformly among those."""
     rng = random.Random(seed)
     by_kind = {kind: [task for task in train if task.kind == kind] for kind in KINDS}
     kinds: list[Kind] = [kind for kind in KINDS if by_kind[kind]]

@@ -4,9 +4,9 @@ Knows nothing of what the work is.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Answer = TypeVar("Answer")
 
@@ -25,10 +25,12 @@ class Memo(Generic[Answer]):
         self._capacity = capacity
         self._entries: dict[Hashable, _Entry[Answer]] = {}  # the one asked for last at the end
 
-    async def get(self, question: Hashable, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def get(
+        self, question: Hashable, work: Callable[[], Coroutine[Any, Any, Answer]]
+    ) -> Answer:
         entry = self._entries.pop(question, None)
         if entry is None:
-            entry = _Entry(asyncio.ensure_future(_done(work)))
+            entry = _Entry(asyncio.create_task(work()))
         self._entries[question] = entry
         if len(self._entries) > self._capacity:
             self._forget_oldest()
@@ -48,7 +50,3 @@ class Memo(Generic[Answer]):
         oldest = next((q for q, entry in self._entries.items() if entry.task.done()), None)
         if oldest is not None:
             del self._entries[oldest]
-
-
-async def _done(work: Callable[[], Awaitable[Answer]]) -> Answer:
-    return await work()

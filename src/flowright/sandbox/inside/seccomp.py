@@ -2,7 +2,8 @@
 
 Everything that is not named here fails with EPERM (newer calls with ENOSYS, so that the C library
 falls back). Numbers are those of x86_64 and of aarch64; any other machine is refused. A sealed
-filter allows no call that takes a path: for kernels on which nothing else guards the disk.
+filter allows no call that takes a path but for asking the state of a descriptor: for kernels on
+which nothing else guards the disk.
 
 Part of the isolated side: standard library only, no import of the package.
 """
@@ -55,7 +56,7 @@ _ALLOWED: dict[str, tuple[int | None, int | None]] = {
     "getitimer": (36, 102),
 }  # fmt: skip
 
-# Landlock and the mount namespace decide which paths; never allowed by a sealed filter.
+# Landlock and the mount namespace decide which paths; a sealed filter refuses them (see _guards).
 _PATHS: dict[str, tuple[int | None, int | None]] = {
     "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291),
     "statfs": (137, 43), "access": (21, None), "faccessat": (269, 48), "faccessat2": (439, 439),
