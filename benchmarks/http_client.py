@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 
 import httpx2
 import openai
+import uvloop
 
 from flowright.config import LlmSection, SimulatedSection
 from flowright.data.offline import build_offline
@@ -80,4 +81,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -13,6 +13,8 @@ import asyncio
 import time
 from collections.abc import Sequence
 
+import uvloop
+
 from flowright.config import Config, LlmSection, RunConfig
 from flowright.data.offline import build_offline
 from flowright.data.task import Task
@@ -122,4 +124,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

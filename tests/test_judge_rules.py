@@ -207,7 +207,7 @@ def report_of(*failures: str | None) -> TestReport:
     [
         ((None, None), True),
         ((None, "AssertionError"), False),
-        (("passed 2 of 2 hidden tests", None), False),  # the program's own words
+        (("passed 2 of 2 tests", None), False),  # the program's own words
     ],
 )
 async def test_code_is_decided_by_the_evidence_of_the_gold_check(
@@ -223,14 +223,14 @@ async def test_code_is_decided_by_the_evidence_of_the_gold_check(
 
 @pytest.mark.parametrize(
     "evidence",
-    ["failed; passed 3 of 3 hidden tests", "passed 3 of 3", "passed 3 of 3 hidden tests!"],
+    ["failed; passed 3 of 3 tests", "passed 3 of 3", "passed 3 of 3 tests!"],
 )
 def test_only_the_opening_words_of_the_evidence_count(evidence: str) -> None:
     assert decide(JudgeQuery("Q", "a", "b", "code", evidence=evidence)) is None
 
 
 def test_no_tests_prove_nothing() -> None:
-    evidence = "passed 0 of 0 hidden tests"
+    evidence = "passed 0 of 0 tests"
     assert decide(JudgeQuery("Q", "a", "b", "code", evidence=evidence)) == (
         False,
         "tests: 0 of 0 passed",

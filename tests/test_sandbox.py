@@ -1,8 +1,10 @@
 """Programs in the sandbox: outcomes, limits, what they can reach, and what becomes of trouble."""
 
 import asyncio
+import math
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 
 from flowright.errors import FailureError, Reason, UserError
 from flowright.sandbox import Limits, Sandbox
+from flowright.sandbox.worker import waited_for_cpu
 
 
 @pytest.fixture(scope="module")
@@ -288,3 +291,16 @@ async def test_the_isolation_in_force_is_told(sandbox: Sandbox) -> None:
 def test_asking_before_entering_is_a_mistake() -> None:
     with pytest.raises(RuntimeError, match="enter the sandbox first"):
         _ = Sandbox().isolation
+
+
+def test_a_process_that_ended_while_it_was_looked_at_did_not_wait_for_a_cpu() -> None:
+    sleeper = subprocess.Popen(["sleep", "60"])
+    pidfd = os.pidfd_open(sleeper.pid)
+    try:
+        assert 0.0 <= waited_for_cpu(pidfd) < 10.0
+        sleeper.kill()
+        sleeper.wait()
+        assert waited_for_cpu(pidfd) == 0.0
+    finally:
+        os.close(pidfd)
+    assert waited_for_cpu(-1) == math.inf  # nothing can be said of it: not the program's fault

@@ -89,6 +89,8 @@ def test_a_run_ends_and_leaves_what_it_should(whole: tuple[Path, Path, str]):
     assert all(0.0 <= row["rollout/unscored"] <= 0.2 for row in rows[1:])
     assert max(row["rollout/valid_frac"] for row in rows[1:]) > 0.0
     assert sum("policy/loss" in row for row in rows) >= 2  # it did train
+    assert all(row["sandbox/sufficient"] == 1.0 and "sandbox/retried" in row for row in rows[1:])
+    assert all("rollout/failed/unsupported" in row for row in rows[1:])
     assert all(row.get("policy/sampler_logp_diff", 0.0) < 1e-4 for row in rows)
     assert rollout_steps(run) == list(range(1, STEPS + 1))
     assert sorted(p.name for p in (run / "checkpoints").iterdir()) == [

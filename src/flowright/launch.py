@@ -1,11 +1,11 @@
 """Starting a run: training and its report, or a dry run. ``train.py`` parses and calls this."""
 
-import asyncio
 import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import uvloop
 from rich.console import Console
 
 from flowright.config import Config
@@ -21,7 +21,7 @@ def train(config: Config, resume: bool) -> int:
 
     run = config.run.output_dir / config.run.name
     try:
-        asyncio.run(run_training(config, resume, console))
+        uvloop.run(run_training(config, resume, console))
     except RunPaused:
         write_report(run)  # what it shows is what has to be mended
         raise
@@ -39,7 +39,7 @@ def evaluate(config: Config, checkpoints: Sequence[Path], data: Path | None, out
     from flowright.monitoring.plots import accuracy_against_tokens
     from flowright.runs import write_json
 
-    comparison = asyncio.run(run_evaluation(config, checkpoints, data, console))
+    comparison = uvloop.run(run_evaluation(config, checkpoints, data, console))
     console.print(source_table(comparison))
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "evaluation.json", comparison.to_json())

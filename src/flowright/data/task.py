@@ -45,6 +45,11 @@ class Task:
     verifier: Mapping[str, Any] | None = field(default=None, hash=False)
 
     @property
+    def tests(self) -> tuple[str, ...]:
+        """What decides whether a solution is right: the public tests, then the hidden ones."""
+        return self.public_tests + self.hidden_tests
+
+    @property
     def problem(self) -> str:
         """The text of the problem as a solver reads it: context, question, choices."""
         blocks = [self.context, self.question, self._choices_block()]

@@ -41,7 +41,7 @@ class Gold:
 
     ``correct`` is None when the check itself failed for our reasons. ``method`` names what decided,
     ``detail`` says what it saw; it may quote expected values, so it may not reach the policy.
-    ``evidence`` is for the judge: how many hidden tests passed and not a word more, because a
+    ``evidence`` is for the judge: how many tests passed and not a word more, because a
     solution chooses the message that it fails with.
     """
 
@@ -73,14 +73,14 @@ async def _check_code(task: Task, answer: str, sandbox: Sandbox) -> Gold:
     solution = complete_solution(task, extract_code(answer, task.entry_point))
     setup = trusted_setup(task)
     try:
-        report = await sandbox.check(solution, setup, task.hidden_tests, task.entry_point)
+        report = await sandbox.check(solution, setup, task.tests, task.entry_point)
     except FailureError as error:
-        return Gold(None, "hidden_tests", str(error))
-    return Gold(report.passed, "hidden_tests", _detail(report), _outcome(report))
+        return Gold(None, "tests", str(error))
+    return Gold(report.passed, "tests", _detail(report), _outcome(report))
 
 
 def _outcome(report: TestReport) -> str:
-    return f"passed {report.count} of {len(report.results)} hidden tests"
+    return f"passed {report.count} of {len(report.results)} tests"
 
 
 def _detail(report: TestReport) -> str:
@@ -92,9 +92,7 @@ def _detail(report: TestReport) -> str:
 def trusted_setup(task: Task) -> str:
     """The task's test setup, behind those functions that the tests call beside the entry point and
     that the setup lacks, taken from the reference: a solution cannot redefine them."""
-    needed = trusted_definitions(
-        task.reference, task.test_setup, task.hidden_tests, task.entry_point
-    )
+    needed = trusted_definitions(task.reference, task.test_setup, task.tests, task.entry_point)
     return f"{needed}\n{task.test_setup}" if needed else task.test_setup
 
 

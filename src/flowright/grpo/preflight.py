@@ -1,6 +1,5 @@
 """The dry run: check everything that a run needs, print the plan and every problem at once."""
 
-import asyncio
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import httpx2
 import torch
+import uvloop
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from rich.console import Console
@@ -55,8 +55,8 @@ def dry_run(config: Config, console: Console) -> int:
     found.check("data", lambda: _data(config))
     found.check("policy", lambda: _policy(config))
     found.check("device", lambda: _device(config))
-    found.check("servers", lambda: asyncio.run(_servers(config)))
-    found.check("sandbox", lambda: asyncio.run(_sandbox(config)))
+    found.check("servers", lambda: uvloop.run(_servers(config)))
+    found.check("sandbox", lambda: uvloop.run(_sandbox(config)))
     found.check("disk", lambda: _disk(config))
     grpo = config.grpo
     samples = grpo.prompts_per_step * grpo.group_size

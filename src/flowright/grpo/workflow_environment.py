@@ -80,6 +80,7 @@ class WorkflowEnvironment:
             **_failures([r.failure for r in rollouts]),
             **audit([r.verdict for r in rollouts], [r.gold for r in rollouts]),
             **_costs(rollouts),
+            **self._sandbox.metrics(),
             **{
                 f"operators/{kind}/{name}": mean
                 for kind, mix in operator_mix(rollouts).items()
@@ -139,7 +140,10 @@ def _failures(failures: Sequence[Failure | None]) -> dict[str, float]:
     ours = sum(n for reason, n in reasons.items() if reason.blame is Blame.INFRASTRUCTURE)
     policy = sum(reasons.values()) - ours
     # A sample that we lost says nothing about the policy, so it is not in the valid share.
-    shares = {"rollout/unscored": ours / count}
+    shares = {
+        "rollout/unscored": ours / count,
+        f"rollout/failed/{Reason.UNSUPPORTED.value}": 0.0,  # a rate to watch, so always there
+    }
     if count > ours:
         shares["rollout/valid_frac"] = 1 - policy / (count - ours)
     return shares | {f"rollout/failed/{reason.value}": n / count for reason, n in reasons.items()}

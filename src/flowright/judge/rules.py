@@ -22,7 +22,7 @@ from flowright.judge.verdict import JudgeQuery, Verdict
 NAME = "rules"
 
 # How :mod:`flowright.grading.gold` opens its evidence. What follows may quote the program.
-_COUNTED = re.compile(r"passed (\d+) of (\d+) hidden tests(?:$|;)")
+_COUNTED = re.compile(r"passed (\d+) of (\d+) tests(?:$|;)")
 _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
 _LONGEST_WITH_UNIT = 4  # words
 

@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Self
 
 import uvicorn
+import uvloop
 
 from flowright.config import ModelEntry, SandboxSection, SimulatedSection
 from flowright.data.task import Task, read_tasks, write_tasks
@@ -162,7 +163,7 @@ def serve(
     parent process. Raises UserError when it cannot start."""
     listener = _listen(host, port)
     with contextlib.closing(listener):
-        asyncio.run(_serve(listener, tasks, section, allow_weaker, ready, embedded))
+        uvloop.run(_serve(listener, tasks, section, allow_weaker, ready, embedded))
 
 
 async def _serve(

@@ -85,6 +85,16 @@ class Sandbox:
             raise RuntimeError("enter the sandbox first: async with Sandbox() as sandbox")
         return self._isolation
 
+    def metrics(self) -> dict[str, float]:
+        """For a run's metrics: what is in force, and how many executions were tried again."""
+        isolation = self.isolation
+        return {
+            "sandbox/sufficient": float(isolation.sufficient),
+            "sandbox/landlock": float(isolation.landlock),
+            "sandbox/namespaces": float(isolation.namespaces),
+            "sandbox/retried": float(self.retried),
+        }
+
     async def __aenter__(self) -> Self:
         if sys.platform != "linux":
             raise UserError("sandbox: untrusted code needs Linux (5.13 or later)")

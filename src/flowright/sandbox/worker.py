@@ -126,7 +126,7 @@ class Worker:
             raise
 
     def launch(self, children: Sequence[list[int]]) -> "list[Job]":
-        """Fork a child for each list of descriptors (see inside/__main__.py). The caller may close
+        """Fork a child for each list of descriptors (see inside/zygote.py). The caller may close
         the descriptors at once. Raises WorkerLost."""
         jobs: list[Job] = []
         try:
@@ -217,7 +217,7 @@ class Worker:
         seems to hold it up, since it may have been about to go on."""
         if job is None:
             return
-        job.waited = _waited_for_cpu(pidfd)
+        job.waited = waited_for_cpu(pidfd)
         if job.waited == math.inf and not job.looked:
             job.looked = True
             asyncio.get_running_loop().call_later(0.05, self._tell, "watch", job)
@@ -278,21 +278,28 @@ def _order(order: str, number: int) -> bytes:
     return json.dumps([order, number]).encode()
 
 
-def _waited_for_cpu(pidfd: int) -> float:
+def waited_for_cpu(pidfd: int) -> float:
     """Seconds that a process's busiest thread was ready to run but had no CPU.
 
     From /proc/PID/task/*/schedstat, second field, nanoseconds (Documentation/scheduler/
     sched-stats.rst). A process in uninterruptible sleep waits for the machine, too: infinity; so
-    does one that cannot be looked at.
+    does one that cannot be looked at. One that has ended in the meantime waits for nothing.
     """
     try:
-        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
-        pid = next(line.split()[1] for line in info.splitlines() if line.startswith("Pid:"))
         waits = []
-        for task in Path(f"/proc/{pid}/task").iterdir():
+        for task in Path(f"/proc/{_pid_of(pidfd)}/task").iterdir():
             if (task / "stat").read_text().rpartition(")")[2].split()[0] == "D":
                 return math.inf
             waits.append(int((task / "schedstat").read_text().split()[1]))
         return max(waits) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0 if _pid_of(pidfd) == -1 else math.inf
+
+
+def _pid_of(pidfd: int) -> int:
+    """The process that a pidfd stands for; -1 once it has ended, 0 where that cannot be told."""
+    try:
+        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+        return next(int(line.split()[1]) for line in info.splitlines() if line.startswith("Pid:"))
     except (OSError, ValueError, IndexError, StopIteration):
-        return math.inf
+        return 0

@@ -4,11 +4,13 @@ import re
 import textwrap
 
 from flowright.errors import FailureError, Reason
+from flowright.workflows.aflow import EARLY_CLASS_NAME
 from flowright.workflows.language import CLASS_NAME, FUNCTION_NAME, parse
 from flowright.workflows.templates import code_blocks, without_thinking
 
 _ENTRY = re.compile(
-    rf"^[ \t]*(?:class\s+{CLASS_NAME}\b|async\s+def\s+{FUNCTION_NAME}\b)", re.MULTILINE
+    rf"^[ \t]*(?:class\s+(?:{CLASS_NAME}|{EARLY_CLASS_NAME})\b|async\s+def\s+{FUNCTION_NAME}\b)",
+    re.MULTILINE,
 )
 _CODE_START = re.compile(
     r"(?:import|from|class|async\s+def|def|@)\b|@\w|[A-Za-z_]\w*\s*(?::[^=]*)?="
@@ -30,7 +32,7 @@ def extract(text: str) -> tuple[str, tuple[str, ...]]:
         program = entries[-1]
         repairs.append("fences_removed")
     elif _ENTRY.search(plain):
-        program = _without_chatter(_TAG.sub("", plain))
+        program = plain if _parses(plain) else _without_chatter(_TAG.sub("", plain))
         if "".join(program.split()) != "".join(plain.split()):
             repairs.append("chatter_removed")
     else:

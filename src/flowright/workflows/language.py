@@ -84,6 +84,16 @@ def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
     return tuple(ast.walk(tree))
 
 
+def top(module: str) -> str:
+    """The package that a dotted module name begins with."""
+    return module.partition(".")[0]
+
+
+def bound_name(alias: ast.alias) -> str:
+    """The name that an import binds."""
+    return alias.asname or top(alias.name)
+
+
 _ASYNCIO_HAS = ("gather", "run", "sleep")
 
 

@@ -8,21 +8,20 @@ import ast
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from flowright.workflows import aflow
 from flowright.workflows.assignment import maybe_unbound
-from flowright.workflows.language import FORGOTTEN, MODULES, PREDEFINED, Function, nodes, parse
+from flowright.workflows.edits import Edit, apply, replace
+from flowright.workflows.language import (
+    FORGOTTEN,
+    MODULES,
+    PREDEFINED,
+    Function,
+    bound_name,
+    nodes,
+    parse,
+    top,
+)
 from flowright.workflows.operators import OPERATORS
-
-
-@dataclass(frozen=True, slots=True)
-class Edit:
-    """Replace a span of the text, given as the syntax tree gives it: 1-based lines, offsets in
-    UTF-8 bytes. ``expect`` is what must stand there, where that can be told (positions inside
-    f-strings are not always right before Python 3.12)."""
-
-    start: tuple[int, int]
-    end: tuple[int, int]
-    text: str
-    expect: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +38,13 @@ def repair(text: str) -> Repaired:
     repairs: list[str] = []
     tree = parse(text)
     for name, find in _IN_PLACE:
-        edited = _apply(text, list(find(tree)))
+        edited = apply(text, list(find(tree)))
         if edited != text and (edited_tree := _try_parse(edited)) is not None:
             repairs.append(name)
             text, tree = edited, edited_tree
     edits, inserted = _initialisations(text, tree)
     if edits:
-        edited = _apply(text, edits)
+        edited = apply(text, edits)
         if _try_parse(edited) is not None:
             repairs.append("unbound_initialised")
             text = edited
@@ -66,58 +65,21 @@ def _try_parse(text: str) -> ast.Module | None:
         return None
 
 
-def _apply(text: str, edits: list[Edit]) -> str:
-    """``text`` with all edits made, or unchanged where one does not find what it expects or two
-    overlap."""
-    lines = [line.encode() for line in text.split("\n")]
-    starts = [0]
-    for line in lines:
-        starts.append(starts[-1] + len(line) + 1)
-    data = b"\n".join(lines)
-    free = len(data)
-    for edit in sorted(edits, key=lambda edit: edit.start, reverse=True):
-        start = starts[edit.start[0] - 1] + edit.start[1]
-        end = starts[edit.end[0] - 1] + edit.end[1]
-        found = edit.expect is None or data[start:end] == edit.expect.encode()
-        if not found or end > free:
-            return text
-        free = start
-        data = data[:start] + edit.text.encode() + data[end:]
-    return data.decode()
-
-
-def _replace(node: ast.stmt | ast.expr, text: str, expect: str | None = None) -> Edit:
-    """Put ``text`` in a node's place; a statement keeps its number of lines."""
-    end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    start = (node.lineno, node.col_offset)
-    if isinstance(node, ast.stmt):
-        text += "\n" * (end_line - node.lineno)
-    return Edit(start, (end_line, end_column), text, expect)
-
-
 def _imports(tree: ast.Module) -> Iterator[Edit]:
     """Imports that cannot work and that nothing needs: of modules that are not there, with names
     that are never used or that are operators; ``from __future__``."""
     used = {n.id for n in nodes(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for node in nodes(tree):
         if isinstance(node, ast.Import):
-            kept = [a for a in node.names if _top(a.name) in MODULES or _bound(a) in used]
+            kept = [a for a in node.names if top(a.name) in MODULES or bound_name(a) in used]
             if len(kept) < len(node.names):
                 text = "import " + ", ".join(map(ast.unparse, kept)) if kept else "pass"
-                yield _replace(node, text)
+                yield replace(node, text)
         elif isinstance(node, ast.ImportFrom):
-            here = node.level == 0 and _top(node.module or "") in MODULES
-            needed = any(_bound(a) in used and a.name not in OPERATORS for a in node.names)
+            here = node.level == 0 and top(node.module or "") in MODULES
+            needed = any(bound_name(a) in used and a.name not in OPERATORS for a in node.names)
             if node.module == "__future__" or not (here or needed):
-                yield _replace(node, "pass")
-
-
-def _top(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _bound(alias: ast.alias) -> str:
-    return alias.asname or _top(alias.name)
+                yield replace(node, "pass")
 
 
 def _main_block(tree: ast.Module) -> Iterator[Edit]:
@@ -129,7 +91,7 @@ def _main_block(tree: ast.Module) -> Iterator[Edit]:
             and isinstance(node.test.left, ast.Name)
             and node.test.left.id == "__name__"
         ):
-            yield _replace(node, "pass")
+            yield replace(node, "pass")
 
 
 def _literal_hints(tree: ast.Module) -> Iterator[Edit]:
@@ -138,7 +100,7 @@ def _literal_hints(tree: ast.Module) -> Iterator[Edit]:
         if isinstance(node, ast.Subscript) and _name(node.value).endswith("Literal"):
             values = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
             types = {type(v.value).__name__ for v in values if isinstance(v, ast.Constant)}
-            yield _replace(node, types.pop() if types in ({"str"}, {"int"}, {"bool"}) else "object")
+            yield replace(node, types.pop() if types in ({"str"}, {"int"}, {"bool"}) else "object")
 
 
 def _name(node: ast.expr) -> str:
@@ -174,7 +136,7 @@ def _self_operators(tree: ast.Module) -> Iterator[Edit]:
         }  # fmt: skip
         for attribute in attributes:
             if attribute.attr not in own:
-                yield _replace(attribute, attribute.attr, expect=f"self.{attribute.attr}")
+                yield replace(attribute, attribute.attr, expect=f"self.{attribute.attr}")
 
 
 def _shadowed_operators(tree: ast.Module) -> Iterator[Edit]:
@@ -195,7 +157,7 @@ def _shadowed_operators(tree: ast.Module) -> Iterator[Edit]:
         for node in names:
             fresh = node.id + "_"
             if node.id in both - taken and fresh not in everything and id(node) not in called:
-                yield _replace(node, fresh, expect=node.id)
+                yield replace(node, fresh, expect=node.id)
 
 
 def _outermost_functions(tree: ast.Module) -> Iterator[Function]:
@@ -206,6 +168,7 @@ def _outermost_functions(tree: ast.Module) -> Iterator[Function]:
 
 
 _IN_PLACE: tuple[tuple[str, Callable[[ast.Module], Iterator[Edit]]], ...] = (
+    (aflow.NAME, aflow.translate),
     ("imports_removed", _imports),
     ("main_block_removed", _main_block),
     ("literal_hints_removed", _literal_hints),
@@ -270,7 +233,7 @@ def _missing_imports(tree: ast.Module) -> tuple[list[str], bool]:
         elif isinstance(node, Function | ast.ClassDef):
             bound.add(node.name)
         elif isinstance(node, ast.alias):
-            bound.add(_bound(node))
+            bound.add(bound_name(node))
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             bound.add(node.name)
     needed = sorted((loaded - bound) & (PREDEFINED.keys() | FORGOTTEN.keys()))

@@ -8,7 +8,11 @@ the package names Monty.
 
 import asyncio
 import atexit
+import builtins
+import importlib.util
 import os
+import re
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -38,6 +42,10 @@ from flowright.errors import FailureError, FlowrightError, Reason
 PRINTED_CHARS = 2000
 MAX_RECURSION = 300
 TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may make
+
+# Monty looks for it at every call of the host; where it is not installed, each search costs time.
+if importlib.util.find_spec("opentelemetry") is None:
+    sys.modules["opentelemetry"] = None  # pyright: ignore[reportArgumentType]
 
 # A program sees one moment only: its result must not depend on when it ran.
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -190,6 +198,11 @@ class Program:
         """The beginning of what the program printed."""
         return "".join(self._printed)[:PRINTED_CHARS]
 
+    @property
+    def parked_bytes(self) -> int:
+        """The size of its state while it is parked, else 0."""
+        return len(self._parked or b"")
+
     async def start(self) -> Event:
         session = await self._checkout()
         return await self._turn(
@@ -328,9 +341,20 @@ def _blame(error: MontyRuntimeError | MontySyntaxError) -> NoReturn:
         reason = Reason.MEMORY_BUDGET
     elif kind == "SyntaxError":
         reason = Reason.SYNTAX
-    elif kind in ("NotImplementedError", "ModuleNotFoundError") or "not yet support" in message:
+    elif (
+        kind in ("NotImplementedError", "ModuleNotFoundError")
+        or "not yet support" in message
+        or (kind == "AttributeError" and _is_python(message))
+    ):
         reason = Reason.UNSUPPORTED
     raise FailureError(reason, message, line) from None
+
+
+def _is_python(message: str) -> bool:
+    """Whether the attribute that the interpreter misses on a built-in object is there in Python."""
+    found = re.search(r"'(\w+)' object has no attribute '(\w+)'", message)
+    kind = getattr(builtins, found[1], None) if found else None
+    return isinstance(kind, type) and found is not None and hasattr(kind, found[2])
 
 
 # Monty's threads may still hand a result to Python when the last pool has been closed; a process

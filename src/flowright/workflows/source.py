@@ -5,10 +5,12 @@ after; the rules here are those whose breach can be explained better than they d
 """
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from flowright.errors import FailureError, Reason
+from flowright.workflows import aflow
 from flowright.workflows.extraction import extract
 from flowright.workflows.language import (
     CLASS_NAME,
@@ -24,8 +26,8 @@ from flowright.workflows.repair import repair
 MAX_SOURCE_CHARS = 20_000
 MAX_COMPLETION_CHARS = 10 * MAX_SOURCE_CHARS
 
-# Parameters of the entry point that the host can fill beside the problem.
-HOST_PARAMETERS = ("entry_point",)
+# Parameters of the entry point that the host can fill beside the problem, and with what.
+HOST_PARAMETERS = {"entry_point": "entry_point"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +93,11 @@ def _read(text: str) -> Workflow:
     except SyntaxError as error:
         raise FailureError(Reason.SYNTAX, error.msg, error.lineno) from None
     repaired = repair(source)
+    translated = aflow.NAME in repaired.repairs
     tree = parse(repaired.text)
     try:
         check_language(tree)
-        entry, start = _entry(tree)
+        entry, start = _entry(tree, translated)
     except FailureError as error:
         failure = error.failure
         raise FailureError(
@@ -105,14 +108,14 @@ def _read(text: str) -> Workflow:
         program=f"{repaired.text.rstrip()}\n{start}\n",
         entry=entry,
         repairs=(*repairs, *repaired.repairs),
-        calls=_operator_calls(tree),
+        calls=aflow.operator_calls(tree) if translated else _operator_calls(tree),
         inserted=repaired.inserted,
-        concurrent=_is_concurrent(tree),
+        concurrent=translated or _is_concurrent(tree),
     )
 
 
-def _entry(tree: ast.Module) -> tuple[Literal["class", "function"], str]:
-    """What kind of entry point the program has and the line that starts it."""
+def _entry(tree: ast.Module, translated: bool) -> tuple[Literal["class", "function"], str]:
+    """What kind of entry point the program has and what starts it."""
     for node in reversed(tree.body):
         if isinstance(node, ast.ClassDef) and node.name == CLASS_NAME:
             methods = {n.name: n for n in node.body if isinstance(n, Function)}
@@ -123,9 +126,10 @@ def _entry(tree: ast.Module) -> tuple[Literal["class", "function"], str]:
                     f"class {CLASS_NAME} has no `async def __call__(self, problem)`",
                     node.lineno,
                 )
-            if "__init__" in methods:
-                _check_required(methods["__init__"], positional=1)
-            return "class", f"await {CLASS_NAME}()({_arguments(call, bound=1)})"
+            init = methods.get("__init__")
+            made = _filled(init, 1, aflow.INIT_PARAMETERS if translated else {}) if init else []
+            start = f"await {CLASS_NAME}({', '.join(made)})({_arguments(call, bound=1)})"
+            return "class", aflow.start(tree, start) if translated else start
     for node in reversed(tree.body):
         if isinstance(node, Function) and node.name == FUNCTION_NAME:
             return "function", f"await {FUNCTION_NAME}({_arguments(node, bound=0)})"
@@ -146,14 +150,12 @@ def _arguments(function: Function, bound: int) -> str:
     if positional < bound + 1 and a.vararg is None:
         message = f"`{function.name}` must take the problem"
         raise FailureError(Reason.TYPE, message, function.lineno)
-    names = [argument.arg for argument in (*a.args, *a.kwonlyargs)][bound + 1 :]
-    filled = [name for name in names if name in HOST_PARAMETERS]
-    _check_required(function, bound + 1, filled)
-    return ", ".join(["problem", *(f"{name}={name}" for name in filled)])
+    return ", ".join(["problem", *_filled(function, bound + 1, HOST_PARAMETERS)])
 
 
-def _check_required(function: Function, positional: int, filled: list[str] | None = None) -> None:
-    """Raise TYPE when a function needs more than ``positional`` arguments and those ``filled``."""
+def _filled(function: Function, positional: int, values: Mapping[str, str]) -> list[str]:
+    """The keyword arguments that a function takes of ``values``, beside ``positional`` others.
+    Raises TYPE when it needs more than these."""
     a = function.args
     arguments = [*a.posonlyargs, *a.args]
     required = [arg.arg for arg in arguments[: len(arguments) - len(a.defaults)]][positional:]
@@ -162,10 +164,12 @@ def _check_required(function: Function, positional: int, filled: list[str] | Non
         for arg, value in zip(a.kwonlyargs, a.kw_defaults, strict=True)
         if value is None
     ]  # fmt: skip
-    missing = [name for name in required if name not in (filled or ())]
+    missing = [name for name in required if name not in values]
     if missing:
         message = f"`{function.name}` has parameters that nobody fills: {', '.join(missing)}"
         raise FailureError(Reason.TYPE, message, function.lineno)
+    names = [argument.arg for argument in (*a.args, *a.kwonlyargs)][positional:]
+    return [f"{name}={values[name]}" for name in names if name in values]
 
 
 def _operator_calls(tree: ast.Module) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """HumanEval and MBPP: write a function. Tests are Python source; nothing is executed here.
 
-Public tests may be shown to anybody, hidden tests decide. For MBPP the first assert is public and
-the rest is hidden. For HumanEval the docstring's examples are public and the official ``check``
-stays whole, so that some examples occur in both (docs/datasets.md has the count).
+Public tests may be shown to anybody, hidden ones to nobody; no test is both, and together they
+decide. For MBPP the first assert is public. For HumanEval the docstring's examples are, and the
+official ``check`` is hidden less those of its asserts that are among them.
 """
 
 import ast
@@ -40,7 +40,8 @@ def humaneval(row: Row) -> Task:
         given = [re.sub(r"\bcandidate\b", entry, test) for test in row.texts("public_tests")]
     else:
         given = docstring_examples(prompt, entry)
-    public = [test for test in given if not _misleading(test, task_id, entry)]
+    shown = [test for test in given if not _misleading(test, task_id, entry)]
+    public, check = _apart(tuple(dict.fromkeys(shown)), row.text("test").strip(), entry)
     return Task(
         id=f"humaneval/{task_id.rpartition('/')[2]}",
         kind="code",
@@ -49,9 +50,44 @@ def humaneval(row: Row) -> Task:
         reference=prompt + row.text("canonical_solution"),
         entry_point=entry,
         test_setup=_helpers(prompt, entry, row),
-        public_tests=tuple(dict.fromkeys(public)),
-        hidden_tests=(f"{row.text('test').strip()}\n\ncheck({entry})",),
+        public_tests=public,
+        hidden_tests=(f"{check}\n\ncheck({entry})",),
     )
+
+
+def _apart(public: tuple[str, ...], check: str, entry: str) -> tuple[tuple[str, ...], str]:
+    """Public tests, and ``check`` without them. Where nothing would be left of it, the last
+    examples are not public."""
+    tree = syntax_tree(check)
+    body = next(n.body for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check")
+    spelt = [_as_test(statement, entry) for statement in body]
+    while True:
+        examples = {same_test(test) for test in public}
+        left = [part for part, test in zip(body, spelt, strict=True) if test not in examples]
+        if len(left) == len(body) or any(map(_asserts_something, left)):
+            break
+        public = public[:-1]
+    lines = check.split("\n")
+    for part in body:
+        if part not in left:
+            for number in range(part.lineno, (part.end_lineno or part.lineno) + 1):
+                lines[number - 1] = ""
+    return public, "\n".join(lines)
+
+
+def _asserts_something(statement: ast.stmt) -> bool:
+    """Some checks have an ``assert True`` for show."""
+    return any(
+        isinstance(node, ast.Assert) and not isinstance(node.test, ast.Constant)
+        for node in ast.walk(statement)
+    )
+
+
+def _as_test(statement: ast.stmt, entry: str) -> str | None:
+    """An assert of ``check`` as a public test would be spelt, without its message; else None."""
+    if not isinstance(statement, ast.Assert):
+        return None
+    return re.sub(r"\bcandidate\b", entry, ast.unparse(ast.Assert(test=statement.test)))
 
 
 def with_public_tests(path: Path) -> Iterator[Row]:

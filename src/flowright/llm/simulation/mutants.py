@@ -56,7 +56,7 @@ class WrongSolutions:
         caught: list[str] = []
         uncaught: list[str] = []
         for mutant in islice(mutations(task.reference, self._seed, task.id), _TRIES):
-            if await self._passes(task, mutant, task.hidden_tests):
+            if await self._passes(task, mutant, task.tests):
                 continue
             public = bool(task.public_tests) and await self._passes(task, mutant, task.public_tests)
             (uncaught if public else caught).append(mutant)

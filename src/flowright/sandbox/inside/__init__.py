@@ -1,5 +1,6 @@
 """What runs in the isolated processes. Started as a program, never imported by the trusted side.
 
-``__main__`` zygote; ``isolation``, ``seccomp``, ``kernel`` its restraints and ``probe`` their test;
-``solution`` and ``suite`` the two sides of a check, ``codec`` what passes between them.
+``zygote``, which ``__main__`` begins; ``isolation``, ``seccomp``, ``kernel`` its restraints and
+``probe`` their test; ``solution`` and ``suite`` the two sides of a check, ``codec`` what passes
+between them.
 """

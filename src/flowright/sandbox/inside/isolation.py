@@ -178,15 +178,16 @@ def mount_tmp(config: Json) -> None:
 class Prepared:
     """What the zygote made ready for its children, and what it found out about the kernel."""
 
-    def __init__(self, config: Json, base_bytes: int, namespaces: bool) -> None:
+    def __init__(self, config: Json, base_bytes: int, namespaces: bool, sealed: bool) -> None:
         self.namespaces = namespaces
         self.landlock = landlock_of(config)
-        self.sealed = is_sealed(config, namespaces)
-        self.filter = seccomp.Filter(self.sealed)
+        self.sealed = sealed
+        self.filter = seccomp.Filter(sealed)
         self.seccomp = works(self._filter_alone)
         self.uid: int | None = None
         if os.geteuid() == 0 and works(lambda: _read_as(config["uid"], config["readable"])):
             self.uid = config["uid"]
+        kernel.forbid_regaining()
         self.zygote = os.getpid()
         self._base_bytes = base_bytes
         self._config = config

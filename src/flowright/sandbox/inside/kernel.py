@@ -15,6 +15,7 @@ SUPPORTED = ("x86_64", "aarch64")
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 _libc.prctl.restype = ctypes.c_int
+_libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
@@ -30,6 +31,14 @@ _TIMER_SETTIME = {"x86_64": 223, "aarch64": 110}
 _CLOCK_PROCESS_CPUTIME_ID = 2
 _SECUREBITS_NOROOT_LOCKED = 0x2F  # noroot, no_setuid_fixup, keep_caps locked off, ambient off
 
+# What children hand to the kernel, laid out once: making a C type takes longer than the call.
+_CAPABILITY_HEADER = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+_NO_CAPABILITY = (ctypes.c_uint32 * 6)()
+_SIGKILL_EVENT = (ctypes.c_int32 * 16)(0, 0, 9, 0)  # struct sigevent: value, signal, notify by it
+_TIMER = ctypes.c_int()
+_TIMER_REFERENCE = ctypes.byref(_TIMER)
+_TIMER_VALUE = (ctypes.c_int64 * 4)()  # struct itimerspec: interval, value
+
 
 def _checked(result: int, what: str) -> int:
     if result < 0:
@@ -44,10 +53,9 @@ def syscall(number: int, what: str, *arguments: Any) -> int:
     return _checked(_libc.syscall(ctypes.c_long(number), *words), what)
 
 
-def prctl(option: int, *arguments: Any) -> None:
-    words = [ctypes.c_ulong(a) if isinstance(a, int) else a for a in arguments]
-    words += [ctypes.c_ulong(0)] * (4 - len(words))
-    _checked(_libc.prctl(option, *words), f"prctl({option})")
+def prctl(option: int, *arguments: int) -> None:
+    words = (*arguments, 0, 0, 0, 0)
+    _checked(_libc.prctl(option, *words[:4]), f"prctl({option})")
 
 
 def unshare(flags: int) -> None:
@@ -72,12 +80,16 @@ def pivot_root(new_root: str, put_old: str) -> None:
     syscall(_PIVOT_ROOT[MACHINE], "pivot_root", ctypes.c_char_p(new), ctypes.c_char_p(old))
 
 
-def drop_capabilities() -> None:
-    """Give up every capability of this process, and the way back through uid 0."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+def forbid_regaining() -> None:
+    """Close, for this process and all that it forks, the way back to capabilities through uid 0.
+    What it has now it keeps, a change of its user id included."""
     with contextlib.suppress(PermissionError):  # an ordinary user has no capability to lose
         prctl(PR_SET_SECUREBITS, _SECUREBITS_NOROOT_LOCKED)
-    syscall(_CAPSET[MACHINE], "capset", header, (ctypes.c_uint32 * 6)())
+
+
+def drop_capabilities() -> None:
+    """Give up every capability of this process."""
+    syscall(_CAPSET[MACHINE], "capset", _CAPABILITY_HEADER, _NO_CAPABILITY)
 
 
 def kill_after_cpu(seconds: float) -> None:
@@ -86,11 +98,8 @@ def kill_after_cpu(seconds: float) -> None:
     RLIMIT_CPU counts whole seconds only. The timer cannot be undone by the program: the seccomp
     filter knows no timer_* call.
     """
-    event = (ctypes.c_int32 * 16)()  # struct sigevent: value, then signo and notify
-    event[2], event[3] = 9, 0  # SIGKILL, SIGEV_SIGNAL
-    timer = ctypes.c_int()
     create, settime = _TIMER_CREATE[MACHINE], _TIMER_SETTIME[MACHINE]
-    syscall(create, "timer_create", _CLOCK_PROCESS_CPUTIME_ID, event, ctypes.byref(timer))
+    syscall(create, "timer_create", _CLOCK_PROCESS_CPUTIME_ID, _SIGKILL_EVENT, _TIMER_REFERENCE)
     whole = int(seconds)
-    value = (ctypes.c_int64 * 4)(0, 0, whole, max(1, int((seconds - whole) * 1e9)))
-    syscall(settime, "timer_settime", timer.value, 0, value, None)
+    _TIMER_VALUE[2:4] = whole, max(1, int((seconds - whole) * 1e9))
+    syscall(settime, "timer_settime", _TIMER.value, 0, _TIMER_VALUE, None)

@@ -239,14 +239,15 @@ class Filter:
 
     def __init__(self, sealed: bool) -> None:
         instructions = program(kernel.MACHINE, sealed)
-        self._code = bytearray().join(struct.pack("HBBI", *line) for line in instructions)
+        code = b"".join(struct.pack("HBBI", *line) for line in instructions)
+        self._code = ctypes.create_string_buffer(code, len(code))
         self._own = [8 * i + 4 for i, line in enumerate(instructions) if line[3] == _OWN_PID]
-        self._count = len(instructions)
+        header = struct.pack("HxxxxxxQ", len(instructions), ctypes.addressof(self._code))
+        self._header = ctypes.create_string_buffer(header, len(header))
+        self._address = ctypes.addressof(self._header)
 
     def load(self) -> None:
         """Put this process, for good, under the filter. Needs no_new_privs."""
         for offset in self._own:
             struct.pack_into("I", self._code, offset, os.getpid())
-        code = (ctypes.c_char * len(self._code)).from_buffer(self._code)
-        header = struct.pack("HxxxxxxQ", self._count, ctypes.addressof(code))
-        kernel.prctl(kernel.PR_SET_SECCOMP, 2, ctypes.c_char_p(header))
+        kernel.prctl(kernel.PR_SET_SECCOMP, 2, self._address)

@@ -214,19 +214,41 @@ def _short(value: object) -> str:
 def run_suite(job: dict[str, Any], channel: int, verdict: int) -> int:
     """Run setup and tests; write one JSON line ``[passed, message]`` per test to ``verdict``,
     then ``["end", why the solution's process was lost or empty]``."""
+    setup = _ready(job["setup"], "setup")  # while the solution still loads
+    tests = [_ready(source, f"test {index + 1}") for index, source in enumerate(job["tests"])]
     session = _Session(channel)
     module = types.ModuleType("tests")
     namespace = module.__dict__
-    failure = _attempt(session, partial(_prepare, session, job, namespace))
-    for index, source in enumerate(job["tests"]):
-        name = f"test {index + 1}"
-        message = failure or _attempt(session, partial(_execute, source, name, namespace))
+    failure = _attempt(session, partial(_prepare, session, job, setup, namespace))
+    for test in tests:
+        message = failure or _attempt(session, partial(test, namespace))
         _write_line(verdict, [not message, message])
     _write_line(verdict, ["end", session.broken])
+    os.close(channel)  # lets the solution's process end at the same time as this one
     return 0
 
 
-def _prepare(session: _Session, job: dict[str, Any], namespace: dict[str, Any]) -> None:
+_Part = Callable[[dict[str, Any]], None]
+
+
+def _ready(source: str, name: str) -> _Part:
+    """What executes a part of the tests in their namespace; an error of the compiler's is raised
+    when its turn comes."""
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    try:
+        code = compile(source, name, "exec", dont_inherit=True)
+    except Exception as error:  # noqa: BLE001  too deep, too large or not Python
+        return partial(_fail, error)
+    return partial(exec, code)
+
+
+def _fail(error: Exception, namespace: dict[str, Any]) -> NoReturn:
+    raise error
+
+
+def _prepare(
+    session: _Session, job: dict[str, Any], setup: _Part, namespace: dict[str, Any]
+) -> None:
     values = session.open()
     for name in job["modules"]:
         namespace[name] = __import__(name)
@@ -235,14 +257,9 @@ def _prepare(session: _Session, job: dict[str, Any], namespace: dict[str, Any]) 
         raise NameError(f"the solution does not define {entry_point}")
     namespace.update({name: value for name, value in values.items() if name in job["names"]})
     try:
-        _execute(job["setup"], "setup", namespace)
+        setup(namespace)
     except Exception as error:
         raise RuntimeError(f"setup: {type(error).__name__}: {error}") from error
-
-
-def _execute(source: str, name: str, namespace: dict[str, Any]) -> None:
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec", dont_inherit=True), namespace)
 
 
 def _attempt(session: _Session, work: Callable[[], None]) -> str:
