@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flowright.config import Config, LlmFile, ModelEntry
+from flowright.config import Config, JudgeServerConfig, JudgeServerSection, LlmFile, ModelEntry
 
 PAGE = Path(__file__).parent.parent / "docs/configuration.md"
 
@@ -50,6 +50,11 @@ def page() -> str:
         "`judge.model` refer to, to these keys:\n",
         describe(ModelEntry),
         table(ModelEntry, ""),
+        "## The judge service\n",
+        describe(JudgeServerConfig),
+        "Such a file (`config/judge_server.yaml`) has the sections `judge`, `llm` and `simulated` "
+        "of a run, and `server`:\n",
+        table(JudgeServerSection, "server."),
     ]
     assert list(LlmFile.model_fields) == ["models"]
     return "\n".join(parts)

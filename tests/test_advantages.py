@@ -102,3 +102,9 @@ def test_unscored_samples_could_as_well_not_be_there(groups: list, scale: Scale)
     ):
         kept = tuple(a for a, r in zip(whole.values, rewards, strict=True) if r is not None)
         assert (kept, whole.signal) == (part.values, part.signal)
+
+
+def test_an_unscored_sample_among_negative_siblings_gains_nothing() -> None:
+    siblings = [-0.2, -0.1, -0.2]
+    assert values([*siblings, None])[3] == 0.0
+    assert values([*siblings, 0.0])[3] > 0.0, "what a failure scored 0 would have earned"

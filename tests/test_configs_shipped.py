@@ -8,7 +8,8 @@ from flowright.config import load_config, load_models
 
 CONFIG = Path(__file__).parent.parent / "config"
 MODELS = "aflow_llm.yaml"
-RUNS = sorted(path.name for path in CONFIG.glob("*.yaml") if path.name != MODELS)
+NO_RUNS = {MODELS, "judge_server.yaml"}  # tests/test_judge_service.py reads the second
+RUNS = sorted(path.name for path in CONFIG.glob("*.yaml") if path.name not in NO_RUNS)
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 
 # From the ground up. A part may import what is below its row.
 LAYERS = (
-    ("errors",),
+    ("errors", "memo"),
     ("config", "events", "runs", "sandbox"),
     ("llm", "data"),
     ("grading", "workflows", "policy"),

@@ -8,9 +8,9 @@ generated from these fields (``python scripts/write_config_docs.py``).
 import difflib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -25,9 +25,13 @@ from pydantic import (
 
 from flowright.errors import ConfigError
 
+SIMULATED = "simulated"
+"""The name of the model that the embedded server stands in for."""
+
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
+Root = TypeVar("Root", bound="Section")
 
 
 class Section(BaseModel):
@@ -253,9 +257,10 @@ class JudgeSection(Section):
     model: str | None = Field(
         default=None, description="Name of the judge; default: the executor's."
     )
-    mode: Literal["judge", "judge_with_rule_fallback", "rules"] = Field(
+    mode: Literal["judge", "judge_with_rule_fallback", "rules_then_judge", "rules"] = Field(
         default="judge",
-        description="Who decides: the model; the model, and rules (tagged) where it fails; rules.",
+        description="Who decides: the model; the model, and rules (tagged) where it fails; rules, "
+        "and the model where they can't; rules alone.",
     )
     gate: bool = Field(
         default=True,
@@ -272,9 +277,68 @@ class JudgeSection(Section):
     reasoning_effort: Literal["low", "medium", "high"] | None = Field(
         default=None, description="As `executor.reasoning_effort`."
     )
+    panel: tuple[str, ...] = Field(
+        default=(), description="Names of further judges; all are asked and vote."
+    )
+    combine: Literal["majority", "mean", "median"] = Field(
+        default="majority", description="How the panel's verdicts become one."
+    )
+    quorum: Positive = Field(
+        default=1, description="Members that must have a verdict; the others leave the vote."
+    )
+    weights: tuple[float, ...] = Field(
+        default=(), description="Of the judge and the panel's members, in order; default: equal."
+    )
+    cache_size: int = Field(
+        default=0, ge=0, description="Verdicts kept for equal queries; 0 asks every time."
+    )
+    breaker_threshold: int = Field(
+        default=0,
+        ge=0,
+        description="Failures in a row after which a judge that is down is left alone; 0: never.",
+    )
+    breaker_seconds: Seconds = Field(default=30.0, description="... for so long.")
     min_agreement: Fraction = Field(
         default=0.0, description="Warn when agreement with gold over a step falls below this."
     )
+
+    @model_validator(mode="after")
+    def _panel_fits(self) -> "JudgeSection":
+        seats = 1 + len(self.panel)
+        if self.quorum > seats:
+            raise ValueError(f"a quorum of {self.quorum} with {seats} judges")
+        if self.weights and (len(self.weights) != seats or min(self.weights) <= 0):
+            raise ValueError(f"weights must be {seats} positive numbers, one a judge")
+        if self.panel and self.mode == "rules":
+            raise ValueError("a panel with mode rules: the rules ask nobody")
+        return self
+
+
+class JudgeServerSection(Section):
+    """The judge as an HTTP service, and its limits; see docs/judge_service.md."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8003, ge=0, le=65535, description="Port; 0 takes any free one.")
+    api_key: str | None = Field(
+        default=None,
+        pattern=r"^[\x21-\x7e]*$",
+        description="Asked of every caller; better `${NAME}`. Null or empty: nobody is asked.",
+    )
+    max_body_bytes: Positive = Field(default=2 << 20, description="Of one request; beyond: 413.")
+    max_batch: Positive = Field(default=64, description="Members of one batch; beyond: 413.")
+    max_in_flight: Positive = Field(default=64, description="Verdicts in the making at once.")
+    max_queue: int = Field(
+        default=256, ge=0, description="Verdicts that wait for a place; beyond: 429."
+    )
+    drain_seconds: Seconds = Field(
+        default=30.0, description="After SIGTERM, for the requests that are running."
+    )
+
+    @model_validator(mode="after")
+    def _a_batch_fits(self) -> "JudgeServerSection":
+        if self.max_batch > self.max_in_flight + self.max_queue:
+            raise ValueError("max_batch must fit into max_in_flight + max_queue")
+        return self
 
 
 class FaultSection(Section):
@@ -369,6 +433,33 @@ class Config(Section):
     @property
     def judge_model(self) -> str:
         return self.judge.model or self.aflow_executor_model
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The names of all large models: the executor, the judge, the panel."""
+        return frozenset({self.aflow_executor_model, self.judge_model, *self.judge.panel})
+
+
+class JudgeServerConfig(Section):
+    """A judge service: `python scripts/serve_judge.py --config config/judge_server.yaml`."""
+
+    server: JudgeServerSection = JudgeServerSection()
+    judge: JudgeSection = JudgeSection()
+    llm: LlmSection = LlmSection()
+    simulated: SimulatedSection = SimulatedSection()
+
+    @model_validator(mode="after")
+    def _named(self) -> "JudgeServerConfig":
+        if self.judge.mode != "rules" and not self.judge.model:
+            raise ValueError("judge.model: name a model of `llm.file`, or `simulated`")
+        return self
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The names of all large models that judge; none where rules alone decide."""
+        if self.judge.mode == "rules" or self.judge.model is None:
+            return frozenset()
+        return frozenset({self.judge.model, *self.judge.panel})
 
 
 class ModelEntry(Section):
@@ -488,6 +579,15 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError with one line per mistake.
     """
+    return _load(Config, path, overrides)
+
+
+def load_judge_server(path: Path, overrides: Sequence[str] = ()) -> JudgeServerConfig:
+    """As :func:`load_config`, for a judge service."""
+    return _load(JudgeServerConfig, path, overrides)
+
+
+def _load(root: type[Root], path: Path, overrides: Sequence[str]) -> Root:
     data = read_yaml(path)
     problems: list[str] = []
     from_command_line: set[str] = set()
@@ -505,13 +605,13 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
         from_command_line.add(key)
         _assign(data, key.split("."), value)
     try:
-        config = Config.model_validate(data)
+        config = root.model_validate(data)
     except ValidationError as error:
         for detail in error.errors():
             key = ".".join(str(part) for part in detail["loc"])
             ours = any(k == key or k.startswith(f"{key}.") for k in from_command_line)
             file = "command line" if ours else str(path)
-            problems.append(f"{file}: {_explain(Config, detail)}")
+            problems.append(f"{file}: {_explain(root, detail)}")
         raise ConfigError(*problems) from None
     if problems:
         raise ConfigError(*problems)
@@ -525,6 +625,22 @@ def load_models(path: Path) -> Mapping[str, ModelEntry]:
     except ValidationError as error:
         lines = [f"{path}: {_explain(LlmFile, detail)}" for detail in error.errors()]
         raise ConfigError(*lines) from None
+
+
+def load_entries(path: Path, names: Collection[str]) -> dict[str, ModelEntry]:
+    """The entries of these models in an LLM file, the embedded server's left out. Raises
+    ConfigError for names that the file lacks."""
+    wanted = sorted(set(names) - {SIMULATED})
+    if not wanted:
+        return {}
+    models = load_models(path)
+    missing = [name for name in wanted if name not in models]
+    if missing:
+        known = [*models, SIMULATED]
+        raise ConfigError(
+            *(f"{path}: models: no {name!r}{suggest(name, known)}" for name in missing)
+        )
+    return {name: models[name] for name in wanted}
 
 
 def suggest(word: str, known: Sequence[str]) -> str:
@@ -555,7 +671,8 @@ def _explain(root: type[BaseModel], detail: Mapping[str, Any]) -> str:
     message = _TYPES.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = detail.get("input")
-    shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+    showable = isinstance(given, str | int | float | bool) and "api_key" not in location
+    shown = f" (got {given!r})" if showable else ""
     return f"{key}: {message}{shown}" if key else f"{message}{shown}"
 
 

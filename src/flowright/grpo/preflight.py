@@ -13,17 +13,10 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from flowright.config import Config
+from flowright.config import SIMULATED, Config, load_entries
 from flowright.data.task import KINDS
 from flowright.errors import UserError
-from flowright.grpo.world import (
-    SIMULATED,
-    TINY,
-    is_simulated,
-    load_tasks,
-    model_entries,
-    open_sandbox,
-)
+from flowright.grpo.world import TINY, is_simulated, load_tasks, open_sandbox
 from flowright.llm.client import ChatClient
 
 ACTIVATION_SHARE = 0.35
@@ -155,7 +148,7 @@ def _weights_bytes(config: Config) -> float:
 async def _servers(config: Config) -> str:
     problems: list[str] = []
     shown = []
-    for name, entry in model_entries(config).items():
+    for name, entry in load_entries(config.llm.file, config.models).items():
         client = ChatClient(name, entry, config.llm)
         try:
             problems += await client.check()

@@ -22,6 +22,7 @@ from flowright.grpo.world import (
     open_world,
     prompt_encoder,
 )
+from flowright.judge.panel import families
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.runs import RunDirectory, write_json
@@ -162,6 +163,14 @@ def _introduce(
         f"executor  {config.aflow_executor_model}    judge  {config.judge_model}",
         f"sandbox   {isolation}",
     ]
+    if config.judge.panel:
+        lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
+    for name in sorted({config.judge_model, *config.judge.panel}):
+        for family in families(name) & families(config.strategy_model):
+            lines.append(
+                f"WARNING: judge {name} is of the policy's family ({family}): judges prefer the "
+                "style of their own; compare judge/drift with another family's"
+            )
     if world.simulated:
         lines.append("SIMULATED: the embedded server answers and judges; its numbers are no claims")
     for line in lines:

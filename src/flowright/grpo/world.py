@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowright.config import Config, ModelEntry, load_models, suggest
+from flowright.config import SIMULATED, Config, load_entries
 from flowright.data.offline import build_offline
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import KINDS, Kind, Task, read_tasks
-from flowright.errors import ConfigError, DataError, UserError
+from flowright.errors import DataError, UserError
 from flowright.grpo.workflow_environment import WorkflowEnvironment
 from flowright.judge.build import build_judge
 from flowright.llm.chat import Message
@@ -27,7 +27,7 @@ from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program
 from flowright.workflows.prompt import Prompt, Tokenizer, build_messages, render
 
-OFFLINE, SIMULATED, TINY = "offline", "simulated", "tiny"
+OFFLINE, TINY = "offline", "tiny"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def load_tasks(config: Config) -> Tasks:
 
 def is_simulated(config: Config) -> bool:
     """Whether any number of this run comes from the embedded server."""
-    return SIMULATED in {config.aflow_executor_model, config.judge_model}
+    return SIMULATED in config.models
 
 
 @asynccontextmanager
@@ -82,12 +82,12 @@ async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[Wor
     server that cannot be used.
     """
     async with AsyncExitStack() as stack:
-        entries = dict(model_entries(config))
+        entries = load_entries(config.llm.file, config.models)
         if is_simulated(config):
             server = SimulatedServer(tasks, config.simulated, config.sandbox)
             entries[SIMULATED] = (await stack.enter_async_context(server)).entry()
         clients: dict[str, ChatClient] = {}
-        for name in {config.aflow_executor_model, config.judge_model}:
+        for name in sorted(config.models):
             clients[name] = ChatClient(name, entries[name], config.llm)
             stack.push_async_callback(clients[name].aclose)
         problems = [line for client in clients.values() for line in await client.check()]
@@ -98,7 +98,8 @@ async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[Wor
         executor = await stack.enter_async_context(
             Executor(model, sandbox, config.workflow, config.executor)
         )
-        judge = build_judge(config.judge, clients[config.judge_model])
+        panel = [clients[name] for name in config.judge.panel]
+        judge = build_judge(config.judge, clients[config.judge_model], panel)
         environment = WorkflowEnvironment(
             executor, judge, sandbox, config.reward, config.policy.prompt
         )
@@ -113,23 +114,6 @@ def open_sandbox(config: Config) -> Sandbox:
         memory_bytes=section.memory_mb << 20,
     )
     return Sandbox(limits, workers=section.workers, allow_weaker=section.allow_weaker)
-
-
-def model_entries(config: Config) -> dict[str, ModelEntry]:
-    """The servers' entries by name. Raises ConfigError for a name that the LLM file lacks."""
-    wanted = {config.aflow_executor_model, config.judge_model} - {SIMULATED}
-    if not wanted:
-        return {}
-    models = load_models(config.llm.file)
-    missing = sorted(wanted - set(models))
-    if missing:
-        raise ConfigError(
-            *(
-                f"{config.llm.file}: models: no {name!r}{suggest(name, [*models, SIMULATED])}"
-                for name in missing
-            )
-        )
-    return {name: models[name] for name in wanted}
 
 
 def open_policy(

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from flowright.grading import Gold
+from flowright.judge.panel import disagreement
 from flowright.judge.verdict import Source, Status, Verdict
 
 
@@ -18,6 +19,7 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     - ``judge/false_negative_rate``: share called wrong among those that gold calls right;
     - ``judge/drift``: share called right less the share that gold calls right, on the samples
       where both sides have a finding; positive where the judge is generous;
+    - ``judge/disagreement``: mean share of a panel's members that say otherwise than most;
     - ``judge/attempts_mean``: tries per verdict for which a model was asked;
     - ``judge/status/<status>``, ``judge/source/<source>``: shares of all verdicts.
 
@@ -38,6 +40,9 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
         metrics["judge/drift"] = sum(bool(s) - bool(true) for s, true in pairs) / len(pairs)
 
     given = [verdict for verdict in verdicts if verdict is not None]
+    split = [share for verdict in given if (share := disagreement(verdict)) is not None]
+    if split:
+        metrics["judge/disagreement"] = sum(split) / len(split)
     asked = [verdict.attempts for verdict in given if verdict.attempts > 0]
     if asked:
         metrics["judge/attempts_mean"] = sum(asked) / len(asked)

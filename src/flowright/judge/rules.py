@@ -25,10 +25,21 @@ NAME = "rules"
 _COUNTED = re.compile(r"passed (\d+) of (\d+) tests(?:$|;)")
 _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
 _LONGEST_WITH_UNIT = 4  # words
+_NO_CHOICE = (False, "choice: none is named")
+_NO_EQUAL = (False, "text: equals no accepted answer")
+_WORDING = (_NO_CHOICE, _NO_EQUAL)
 
 
 class RuleJudge:
-    """Decides by rules; abstains where none applies."""
+    """Decides by rules; abstains where none applies.
+
+    With ``reader_behind``, another judge that reads stands behind this one, so it abstains too
+    where only the wording may differ: a text that equals no accepted answer, a choice that is not
+    named. By itself it must call them wrong (see above).
+    """
+
+    def __init__(self, reader_behind: bool = False) -> None:
+        self._reader_behind = reader_behind
 
     @property
     def name(self) -> str:
@@ -36,8 +47,8 @@ class RuleJudge:
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         found = decide(query)
-        if found is None:
-            reason = "no rule applies to this reference"
+        if found is None or (self._reader_behind and found in _WORDING):
+            reason = "no rule applies to this reference" if found is None else found[1]
             return Verdict(None, None, "rule", "abstain", reason, judge=NAME)
         correct, reason = found
         return Verdict(float(correct), correct, "rule", "ok", reason, judge=NAME)
@@ -56,6 +67,8 @@ def decide(query: JudgeQuery) -> tuple[bool, str] | None:
     choices = _choices(query.question)
     if query.reference in dict(choices):
         label = chosen_label(answer, choices) or chosen_label(extract_answer(answer), choices)
+        if label is None:
+            return _NO_CHOICE
         return label == query.reference, f"choice: {label} against {query.reference}"
     return _by_text(answer, accepted)
 
@@ -100,7 +113,7 @@ def _by_text(answer: str, accepted: list[str]) -> tuple[bool, str]:
             return True, "text: equal after normalisation"
         if same_date(final, reference) or same_spans(final, reference):
             return True, "text: the same parts in another order"
-    return False, "text: equals no accepted answer"
+    return _NO_EQUAL
 
 
 def _choices(question: str) -> list[tuple[str, str]]:

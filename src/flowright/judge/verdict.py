@@ -27,7 +27,8 @@ class JudgeQuery:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's verdict. ``score`` in [0, 1] and ``correct`` are None unless ``status == "ok"``:
-    a judge that failed has said nothing, which is not the same as "wrong" (law 1)."""
+    a judge that failed has said nothing, which is not the same as "wrong" (law 1). ``members`` are
+    the verdicts that a panel made it of."""
 
     score: float | None
     correct: bool | None
@@ -38,6 +39,7 @@ class Verdict:
     judge: str = ""
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
+    members: tuple["Verdict", ...] = ()
 
     def __post_init__(self) -> None:
         said_something = self.score is not None and self.correct is not None

@@ -24,6 +24,22 @@ class Gated:
         return gate(query) or await self._inner.judge(query)
 
 
+class WithRulesFirst:
+    """Asks only what no rule can decide (``judge.mode: rules_then_judge``)."""
+
+    def __init__(self, rules: Judge, inner: Judge) -> None:
+        self._rules = rules
+        self._inner = inner
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        ruled = await self._rules.judge(query)
+        return ruled if ruled.status == "ok" else await self._inner.judge(query)
+
+
 class WithRuleFallback:
     """Takes the rules' verdict where the judge fails, tagged ``source="rule_fallback"`` (law 4).
 

@@ -161,7 +161,7 @@ def serve(
 ) -> None:
     """Serve until interrupted; ``ready`` is called with the port. ``embedded``: end with the
     parent process. Raises UserError when it cannot start."""
-    listener = _listen(host, port)
+    listener = listen(host, port)
     with contextlib.closing(listener):
         uvloop.run(_serve(listener, tasks, section, allow_weaker, ready, embedded))
 
@@ -224,7 +224,8 @@ async def _end_with_parent(server: uvicorn.Server) -> None:
     server.should_exit = True
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises UserError where the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named: asyncio turns Nagle's algorithm off only on sockets that say they are TCP, and with it
     # on a reply in two writes waits 40 ms for the client's delayed acknowledgement.
@@ -235,7 +236,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise UserError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
         ) from None
     listener.listen(2048)
     listener.setblocking(False)

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from flowright.errors import FailureError, Reason, UserError
+from flowright.memo import Memo
 from flowright.sandbox.grants import CANDIDATES, GRADERS, grants, site_of
-from flowright.sandbox.memo import Memo
 from flowright.sandbox.names import suite_names
 from flowright.sandbox.outcomes import printable, report_of, status_of
 from flowright.sandbox.reports import Isolation, Limits, RunResult, TestReport

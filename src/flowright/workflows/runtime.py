@@ -9,10 +9,8 @@ the package names Monty.
 import asyncio
 import atexit
 import builtins
-import importlib.util
 import os
 import re
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -42,10 +40,6 @@ from flowright.errors import FailureError, FlowrightError, Reason
 PRINTED_CHARS = 2000
 MAX_RECURSION = 300
 TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may make
-
-# Monty looks for it at every call of the host; where it is not installed, each search costs time.
-if importlib.util.find_spec("opentelemetry") is None:
-    sys.modules["opentelemetry"] = None  # pyright: ignore[reportArgumentType]
 
 # A program sees one moment only: its result must not depend on when it ran.
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)

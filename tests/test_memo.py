@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from flowright.sandbox.memo import Memo
+from flowright.memo import Memo
 
 
 class Worker:

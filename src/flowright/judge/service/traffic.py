@@ -1,0 +1,96 @@
+"""How much the judge service takes on at once, and how it stops. Counts and tasks; no HTTP.
+
+Nothing waits without a bound: what does not fit into the places and the queue is refused at once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+_LAST_WORDS_SECONDS = 1.0  # for what is cancelled at the end of a drain
+
+
+class Overloaded(Exception):
+    """Neither a place nor room in the queue is left."""
+
+
+class Admission:
+    """Places for ``max_in_flight`` verdicts and a first-come queue of ``max_queue``."""
+
+    def __init__(self, max_in_flight: int, max_queue: int) -> None:
+        self._places = asyncio.Semaphore(max_in_flight)
+        self._room = max_in_flight + max_queue
+        self._held = 0
+        self._running = 0
+
+    @property
+    def running(self) -> int:
+        return self._running
+
+    @property
+    def queued(self) -> int:
+        return self._held - self._running
+
+    @contextmanager
+    def admit(self, count: int) -> Iterator["Ticket"]:
+        """Hold room for ``count`` verdicts. Raises Overloaded where there is not enough."""
+        if self._held + count > self._room:
+            raise Overloaded
+        self._held += count
+        ticket = Ticket(self, count)
+        try:
+            yield ticket
+        finally:
+            self._held -= ticket.left  # of verdicts that were cancelled before they began
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        async with self._places:
+            self._running += 1
+            try:
+                yield
+            finally:
+                self._running -= 1
+                self._held -= 1
+
+
+class Ticket:
+    """Room for some verdicts; each gives its own back when it ends."""
+
+    def __init__(self, admission: Admission, count: int) -> None:
+        self._admission = admission
+        self.left = count
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place and hold it."""
+        async with self._admission.place():
+            self.left -= 1
+            yield
+
+
+class Traffic:
+    """The requests that are being answered. ``drain`` lets them finish and lets no more in."""
+
+    def __init__(self) -> None:
+        self.draining = False
+        self.expired = False
+        self._running: set[asyncio.Task[None]] = set()
+
+    def add(self, task: "asyncio.Task[None]") -> None:
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def drain(self, seconds: float) -> int:
+        """Wait for the running requests, ``seconds`` at most; then cancel them. Returns how many
+        had to be cancelled."""
+        self.draining = True
+        if self._running:
+            await asyncio.wait(self._running, timeout=seconds)
+        self.expired = True
+        left = list(self._running)
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=_LAST_WORDS_SECONDS)
+        return len(left)

@@ -1,0 +1,227 @@
+"""What the judge service reads and writes, and how it maps to queries and verdicts. No HTTP."""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    ValidationError,
+    field_validator,
+)
+
+from flowright.data.task import Kind
+from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
+
+AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
+_KIND: dict[AnswerType, Kind] = {"number": "math", "math_expression": "math", "code": "code"}
+
+_LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
+_MOST_PROBLEMS = 5
+_LONGEST_ID = 256
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JudgeRequest(Wire):
+    """One answer to be judged."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "prompt": "What is 6 * 7?",
+                    "completion": "The answer is 42.",
+                    "answer": "42",
+                    "answer_type": "number",
+                    "request_id": "lesson-1/question-3",
+                }
+            ]
+        }
+    )
+
+    prompt: str = Field(description="The question.")
+    completion: str = Field(description="The answer to be judged.")
+    answer: str = Field(description="The reference: what is right.")
+    answer_type: Annotated[
+        AnswerType,
+        BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
+    ] = Field(default="free_text", description="What the reference is; in any case of letters.")
+    request_id: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_LONGEST_ID,
+        description="Comes back with the verdict, and names the sample: seeds are derived from "
+        "it. Without one it is a hash of the request, so that equal requests are judged alike.",
+    )
+
+    @field_validator("*")
+    @classmethod
+    def _can_be_sent_on(cls, value: str | None) -> str | None:
+        if value is not None and any("\ud800" <= character <= "\udfff" for character in value):
+            raise ValueError("half of a surrogate pair is no character")
+        return value
+
+    @field_validator("answer")
+    @classmethod
+    def _something_to_compare_with(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("there is no reference to judge by")
+        return value
+
+    @property
+    def id(self) -> str:
+        """The caller's id, or one that is made from what is asked."""
+        if self.request_id is not None:
+            return self.request_id
+        asked = (self.prompt, self.completion, self.answer, self.answer_type)
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
+
+    def query(self) -> JudgeQuery:
+        kind = _KIND.get(self.answer_type, "qa")
+        return JudgeQuery(self.prompt, self.completion, self.answer, kind, key=self.id)
+
+
+class BatchRequest(Wire):
+    """Answers to be judged at once. Each member stands for itself."""
+
+    # Not checked here, so that a bad member gets a response of its own.
+    requests: list[SkipValidation[JudgeRequest]] = Field(description="In any order.")
+
+
+class Metadata(Wire):
+    """What a verdict took."""
+
+    latency: float = Field(default=0.0, description="Seconds the judge took, queueing left out.")
+    attempts: int = Field(default=0, description="Tries, of a model; 0 where rules decided.")
+    judge: str = Field(default="", description="Who judged.")
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class JudgeResponse(Wire):
+    """A verdict. ``score`` and ``correct`` are null unless ``status`` is "ok": a judge that failed
+    has said nothing, and "invalid" is a request that was never judged."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "score": 1.0,
+                    "correct": True,
+                    "status": "ok",
+                    "source": "llm",
+                    "request_id": "lesson-1/question-3",
+                    "explanation": "The answer states 42, as the reference does.",
+                    "metadata": {
+                        "latency": 0.412,
+                        "attempts": 1,
+                        "judge": "gpt-oss-120b",
+                        "prompt_tokens": 288,
+                        "completion_tokens": 27,
+                    },
+                }
+            ]
+        }
+    )
+
+    score: float | None = Field(description="In [0, 1].")
+    correct: bool | None
+    status: Status | Literal["invalid"] = Field(description='"ok", or why there is no score.')
+    source: Source | None = Field(description="Who decided; null where nobody did.")
+    request_id: str | None = Field(description="Null only where an invalid request has none.")
+    explanation: str
+    metadata: Metadata
+
+
+class BatchResponse(Wire):
+    """One response for each request, in the same order."""
+
+    responses: list[JudgeResponse]
+
+
+class ErrorBody(Wire):
+    """Every answer that is not a success."""
+
+    error: str
+
+
+def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeResponse:
+    return JudgeResponse(
+        score=verdict.score,
+        correct=verdict.correct,
+        status=verdict.status,
+        source=verdict.source,
+        request_id=request_id,
+        explanation=_sendable(verdict.reason),
+        metadata=Metadata(
+            latency=round(seconds, 6),
+            attempts=verdict.attempts,
+            judge=verdict.judge,
+            prompt_tokens=verdict.usage.prompt_tokens,
+            completion_tokens=verdict.usage.completion_tokens,
+        ),
+    )
+
+
+def broken(request_id: str, judge: str, seconds: float) -> JudgeResponse:
+    """For a judge that raised, which it should not: what it said stays in our log."""
+    return JudgeResponse(
+        score=None,
+        correct=None,
+        status="unavailable",
+        source=None,
+        request_id=request_id,
+        explanation="the judge broke down; the server's log says how",
+        metadata=Metadata(latency=round(seconds, 6), judge=judge),
+    )
+
+
+def invalid(member: object, message: str) -> JudgeResponse:
+    """For a member of a batch that is no request."""
+    given = member.get("request_id") if isinstance(member, dict) else None
+    usable = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_ID
+    return JudgeResponse(
+        score=None,
+        correct=None,
+        status="invalid",
+        source=None,
+        request_id=given if usable else None,
+        explanation=message,
+        metadata=Metadata(),
+    )
+
+
+def read_member(member: object) -> JudgeRequest | JudgeResponse:
+    """A batch's member as a request, or the response that says why it is none."""
+    try:
+        return JudgeRequest.model_validate(member)
+    except ValidationError as error:
+        return invalid(member, told(error.errors(include_input=False, include_url=False)))
+
+
+def told(errors: Sequence[Any]) -> str:
+    """Pydantic's errors in one line, without what was given."""
+    lines = []
+    for error in errors[:_MOST_PROBLEMS]:
+        place = ".".join(str(part)[:80] for part in error["loc"] if part != "body")
+        message = str(error["msg"]).removeprefix("Value error, ")
+        if error["type"] == "model_type":
+            message = "a JSON object is expected"
+        elif error["type"] == "json_invalid":
+            place, message = "", f"the body is not JSON ({error['ctx']['error']})"
+        lines.append(f"{place}: {message}" if place else message)
+    if len(errors) > _MOST_PROBLEMS:
+        lines.append(f"and {len(errors) - _MOST_PROBLEMS} more")
+    return _sendable("; ".join(lines)[:_LONGEST_MESSAGE])
+
+
+def _sendable(text: str) -> str:
+    """A model or a caller may have written half a surrogate pair, which UTF-8 can't hold."""
+    return text.encode("utf-8", "replace").decode()
