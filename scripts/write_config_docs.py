@@ -11,7 +11,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from flowright.config import Config, JudgeServerConfig, JudgeServerSection, LlmFile, ModelEntry
+from flowright.config import (
+    Config,
+    JudgeRewardSection,
+    JudgeServerConfig,
+    JudgeServerSection,
+    LlmFile,
+    ModelEntry,
+)
 
 PAGE = Path(__file__).parent.parent / "docs/configuration.md"
 
@@ -55,6 +62,9 @@ def page() -> str:
         "Such a file (`config/judge_server.yaml`) has the sections `judge`, `llm` and `simulated` "
         "of a run, and `server`:\n",
         table(JudgeServerSection, "server."),
+        "## The judge as a reward function\n",
+        describe(JudgeRewardSection),
+        table(JudgeRewardSection, "reward.config."),
     ]
     assert list(LlmFile.model_fields) == ["models"]
     return "\n".join(parts)

@@ -341,6 +341,38 @@ class JudgeServerSection(Section):
         return self
 
 
+class JudgeRewardSection(Section):
+    """A judge service as a reward function: `reward.config` where `reward.type` is
+    `judge_model`."""
+
+    judge_url: str = Field(
+        pattern=r"^https?://\S+$", description="Of the service, such as http://localhost:8003."
+    )
+    api_key: str | None = Field(default=None, description="The service's, if it asks for one.")
+    use_cache: bool = Field(default=True, description="Ask equal questions once.")
+    cache_size: Positive = Field(default=5000, description="Verdicts kept.")
+    max_batch_size: Positive = Field(
+        default=16, description="Questions in one request; `JUDGE_MAX_BATCH_SIZE` overrides it."
+    )
+    batch_timeout: float = Field(
+        default=0.05, ge=0, description="Seconds that a question waits for others to go with it."
+    )
+    max_concurrent_requests: Positive = Field(
+        default=32, description="Requests in flight; `JUDGE_MAX_CONCURRENT` overrides it."
+    )
+    timeout: Seconds = Field(default=30.0, description="Of one request.")
+    fallback_to_rule: bool = Field(
+        default=True, description="Where the judge fails, rules decide what they can, tagged."
+    )
+    max_retries: int = Field(default=3, ge=0, description="Further tries of a request.")
+    circuit_breaker_threshold: int = Field(
+        default=5, ge=0, description="Failures in a row that open the circuit; 0: never."
+    )
+    circuit_breaker_timeout: Seconds = Field(
+        default=30.0, description="Seconds until a service that was down is tried again."
+    )
+
+
 class FaultSection(Section):
     """Faults that the embedded server injects: shares of requests."""
 
@@ -585,6 +617,35 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 def load_judge_server(path: Path, overrides: Sequence[str] = ()) -> JudgeServerConfig:
     """As :func:`load_config`, for a judge service."""
     return _load(JudgeServerConfig, path, overrides)
+
+
+def load_judge_reward(path: Path) -> JudgeRewardSection:
+    """``reward.config`` of a YAML file whose ``reward.type`` is ``judge_model``; its other keys are
+    not read. Raises ConfigError."""
+    reward = read_yaml(path).get("reward")
+    if not isinstance(reward, dict) or reward.get("type") != "judge_model":
+        raise ConfigError(f"{path}: reward.type: must be judge_model")
+    return judge_reward(reward.get("config") or {}, f"{path}: reward.config")
+
+
+def judge_reward(
+    data: Mapping[str, Any], source: str = "config", environment: Mapping[str, str] | None = None
+) -> JudgeRewardSection:
+    """The section, with JUDGE_MAX_BATCH_SIZE and JUDGE_MAX_CONCURRENT of the environment put over
+    it. Raises ConfigError with one line per mistake."""
+    environment = os.environ if environment is None else environment
+    values = dict(data)
+    for name, key in (
+        ("JUDGE_MAX_BATCH_SIZE", "max_batch_size"),
+        ("JUDGE_MAX_CONCURRENT", "max_concurrent_requests"),
+    ):
+        if environment.get(name):
+            values[key] = environment[name]
+    try:
+        return JudgeRewardSection.model_validate(values)
+    except ValidationError as error:
+        lines = [f"{source}: {_explain(JudgeRewardSection, detail)}" for detail in error.errors()]
+        raise ConfigError(*lines) from None
 
 
 def _load(root: type[Root], path: Path, overrides: Sequence[str]) -> Root:

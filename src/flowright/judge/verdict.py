@@ -1,5 +1,6 @@
 """What a judge says, and what it is asked. No prompts, no parsing, no transport here."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -8,6 +9,17 @@ from flowright.llm.chat import Usage
 
 Source = Literal["llm", "rule", "rule_fallback", "cache"]
 Status = Literal["ok", "abstain", "parse_error", "truncated", "timeout", "unavailable"]
+
+AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
+KIND_OF: Mapping[AnswerType, Kind] = {
+    "number": "math",
+    "math_expression": "math",
+    "multiple_choice": "qa",
+    "code": "code",
+    "span": "qa",
+    "free_text": "qa",
+}
+"""How those who ask from outside name what a reference is, and the kind that it is here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,14 @@ from pydantic import (
     field_validator,
 )
 
-from flowright.data.task import Kind
-from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
-
-AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
-_KIND: dict[AnswerType, Kind] = {"number": "math", "math_expression": "math", "code": "code"}
+from flowright.judge.verdict import (
+    KIND_OF,
+    AnswerType,
+    JudgeQuery,
+    Source,
+    Status,
+    Verdict,
+)
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5
@@ -53,6 +56,10 @@ class JudgeRequest(Wire):
         AnswerType,
         BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
     ] = Field(default="free_text", description="What the reference is; in any case of letters.")
+    alternatives: tuple[str, ...] = Field(default=(), description="Other references that count.")
+    evidence: str | None = Field(
+        default=None, description="What was observed, such as `passed 2 of 3 tests`."
+    )
     request_id: str | None = Field(
         default=None,
         min_length=1,
@@ -63,8 +70,9 @@ class JudgeRequest(Wire):
 
     @field_validator("*")
     @classmethod
-    def _can_be_sent_on(cls, value: str | None) -> str | None:
-        if value is not None and any("\ud800" <= character <= "\udfff" for character in value):
+    def _can_be_sent_on(cls, value: str | tuple[str, ...] | None) -> object:
+        text = "".join(value or ())
+        if any("\ud800" <= character <= "\udfff" for character in text):
             raise ValueError("half of a surrogate pair is no character")
         return value
 
@@ -80,12 +88,19 @@ class JudgeRequest(Wire):
         """The caller's id, or one that is made from what is asked."""
         if self.request_id is not None:
             return self.request_id
-        asked = (self.prompt, self.completion, self.answer, self.answer_type)
+        asked = self.model_dump(exclude={"request_id"})
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def query(self) -> JudgeQuery:
-        kind = _KIND.get(self.answer_type, "qa")
-        return JudgeQuery(self.prompt, self.completion, self.answer, kind, key=self.id)
+        return JudgeQuery(
+            question=self.prompt,
+            answer=self.completion,
+            reference=self.answer,
+            kind=KIND_OF[self.answer_type],
+            alternatives=self.alternatives,
+            evidence=self.evidence,
+            key=self.id,
+        )
 
 
 class BatchRequest(Wire):

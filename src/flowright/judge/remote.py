@@ -1,0 +1,202 @@
+"""A judge behind HTTP as a judge here: many queries in one request, tried again where that helps.
+
+Speaks to the judge service (:mod:`flowright.judge.service`) or to anything with its
+``POST /batch_judge``. A service that fails is a verdict with a status, never a 0 (law 1). No cache
+and no breaker: those are wrappers.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import aiohttp
+
+from flowright.config import JudgeRewardSection
+from flowright.data.task import Kind
+from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
+from flowright.llm.chat import Usage
+from flowright.llm.transport import Connection
+from flowright.llm.troubles import Trouble, backoff, status_trouble, trouble_of
+
+FIRST_PAUSE = 0.25  # seconds
+_ANSWER_TYPE: Mapping[Kind, str] = {"math": "math_expression", "code": "code", "qa": "free_text"}
+
+
+@dataclass(slots=True)
+class _Asked:
+    query: JudgeQuery
+    verdict: "asyncio.Future[Verdict]"
+
+
+class RemoteJudge:
+    """Asks a judge service, for one event loop. Close it with :meth:`aclose`.
+
+    Queries wait up to ``batch_timeout`` for others to go with, at most ``max_batch_size`` of them
+    in a request and ``max_concurrent_requests`` requests at a time.
+    """
+
+    def __init__(self, section: JudgeRewardSection) -> None:
+        self._section = section
+        self._url = section.judge_url.rstrip("/")
+        self._connection = Connection(self._url, None)
+        self._places = asyncio.Semaphore(section.max_concurrent_requests)
+        self._waiting: list[_Asked] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+        self.asked = 0  # queries
+        self.batched = 0  # of these, sent along with others
+        self.requests = 0  # tries included
+        self.retries = 0
+
+    @property
+    def name(self) -> str:
+        return self._url
+
+    @property
+    def queue_size(self) -> int:
+        """Queries that have no verdict yet and are not on their way."""
+        return len(self._waiting)
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        loop = asyncio.get_running_loop()
+        asked = _Asked(query, loop.create_future())
+        self.asked += 1
+        self._waiting.append(asked)
+        if len(self._waiting) >= self._section.max_batch_size:
+            self._flush()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._section.batch_timeout, self._flush)
+        return await asked.verdict
+
+    async def aclose(self) -> None:
+        """Give up what is on its way and close the connections."""
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._connection.aclose()
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting = [asked for asked in self._waiting if not asked.verdict.done()]
+        self._waiting.clear()  # who was cancelled is not asked for
+        if waiting:
+            task = asyncio.get_running_loop().create_task(self._send(waiting))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send(self, batch: Sequence[_Asked]) -> None:
+        began = time.monotonic()
+        if len(batch) > 1:
+            self.batched += len(batch)
+        body = json.dumps({"requests": [_request(asked.query) for asked in batch]}).encode()
+        try:
+            async with self._places:
+                content = await self._post(body)
+            verdicts = _read(content, len(batch), self.name)
+        except Trouble as trouble:
+            verdicts = [self._failed(trouble, time.monotonic() - began)] * len(batch)
+        except asyncio.CancelledError:
+            for asked in batch:
+                asked.verdict.cancel()
+            raise
+        for asked, verdict in zip(batch, verdicts, strict=True):
+            if not asked.verdict.done():
+                asked.verdict.set_result(verdict)
+
+    async def _post(self, body: bytes) -> bytes:
+        """The body of the service's answer. Raises Trouble when no try was any good."""
+        tries = 0
+        while True:
+            tries += 1
+            self.requests += 1
+            try:
+                return await self._try(body)
+            except Trouble as trouble:
+                if trouble.final or tries > self._section.max_retries:
+                    raise
+                pause = trouble.retry_after
+                if pause is None:
+                    pause = backoff(body, tries, FIRST_PAUSE)
+                await asyncio.sleep(min(pause, self._section.timeout))
+                self.retries += 1
+
+    async def _try(self, body: bytes) -> bytes:
+        try:
+            async with asyncio.timeout(self._section.timeout):
+                key = self._section.api_key or ""
+                response = await self._connection.post("/batch_judge", key, body)
+        except TimeoutError:
+            seconds = self._section.timeout
+            raise Trouble("timeout", f"{self._url}: no answer within {seconds:g} s") from None
+        except aiohttp.ClientError as error:
+            raise trouble_of(error, self._url) from None
+        if response.status != 200:
+            raise status_trouble(response, self._url, "judge_url, api_key")
+        return response.content
+
+    def _failed(self, trouble: Trouble, seconds: float) -> Verdict:
+        status: Status = "timeout" if trouble.kind == "timeout" else "unavailable"
+        return Verdict(None, None, "llm", status, trouble.message, judge=self.name, seconds=seconds)
+
+
+def _request(query: JudgeQuery) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "prompt": query.question,
+        "completion": query.answer,
+        "answer": query.reference,
+        "answer_type": _ANSWER_TYPE[query.kind],
+    }
+    if query.alternatives:
+        request["alternatives"] = query.alternatives
+    if query.evidence is not None:
+        request["evidence"] = query.evidence
+    if query.key:
+        request["request_id"] = query.key[:256]
+    return request
+
+
+def _read(content: bytes, count: int, judge: str) -> list[Verdict]:
+    """The verdicts of an answer. Raises Trouble for one that is none."""
+    try:
+        responses = json.loads(content)["responses"]
+        if len(responses) != count:
+            raise ValueError(f"{len(responses)} responses to {count} requests")
+        return [_verdict(response, judge) for response in responses]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise Trouble("malformed", f"{judge}: not a judge service's answer ({what})") from None
+
+
+def _verdict(response: Mapping[str, Any], judge: str) -> Verdict:
+    status = response["status"]
+    metadata = response.get("metadata") or {}
+    if status == "invalid":  # what we asked was no question, such as one without a reference
+        return Verdict(None, None, "llm", "abstain", str(response["explanation"]), judge=judge)
+    if status not in get_args(Status) or response["source"] not in (None, *get_args(Source)):
+        raise ValueError(f"status {status!r}, source {response['source']!r}")
+    score, correct = response["score"], response["correct"]
+    sound = status != "ok" or (
+        isinstance(correct, bool) and isinstance(score, int | float) and 0 <= score <= 1
+    )
+    if not sound:
+        raise ValueError(f"score {score!r}, correct {correct!r}")
+    return Verdict(
+        score=float(score) if status == "ok" else None,
+        correct=correct if status == "ok" else None,
+        source=response["source"] or "llm",
+        status=status,
+        reason=str(response.get("explanation", "")),
+        attempts=int(metadata.get("attempts", 0)),
+        judge=str(metadata.get("judge") or judge),
+        usage=Usage(
+            int(metadata.get("attempts", 0) > 0),
+            int(metadata.get("prompt_tokens", 0)),
+            int(metadata.get("completion_tokens", 0)),
+        ),
+        seconds=float(metadata.get("latency", 0.0)),
+    )
