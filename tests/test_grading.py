@@ -102,6 +102,21 @@ def test_extraction_and_comparison_take_any_text(text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["x + 1", "x +1", "x - 1", "x -1", "n-1", "5 - x", "5 -x", "5 + x", "t − 2", "sum - 5"]
+)
+def test_an_expression_is_no_lone_number(text: str) -> None:
+    assert lone_number(text) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["-5", "- 5", "x = -5", "x = - 5", "The answer: - 5", "it is -5 degrees", "y=-5"]
+)
+def test_a_sign_is_no_operator(text: str) -> None:
+    number = lone_number(text)
+    assert number is not None and number.value == -5
+
+
+@pytest.mark.parametrize(
     "reference, answer, correct, method",
     [
         ("18", "18", True, "identical"),

@@ -16,13 +16,21 @@ import pytest
 from tiny_policy import same, tiny_policy, weights
 from torch import Tensor
 
-from flowright.config import Config, EvaluationSection, GrpoSection, PolicySection, RunConfig
+from flowright.config import (
+    Config,
+    EvaluationSection,
+    GrpoSection,
+    JudgeSection,
+    PolicySection,
+    RunConfig,
+)
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.errors import Failure, Reason, RunError, RunPaused
 from flowright.grading import Gold
 from flowright.grpo.rollout import Completion, Rollout
 from flowright.grpo.trainer import Trainer
+from flowright.judge.verdict import Verdict
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
@@ -50,6 +58,7 @@ class Toy:
     reward: Callable[[Completion], float] = lambda completion: float(
         bool(WANTED & set(completion.sample.token_ids))
     )
+    fooled: Callable[[Completion], bool] | None = None  # where there is a judge, and it errs
 
     def messages(self, task: Task) -> list[Message]:
         return [Message("user", task.question)]
@@ -70,8 +79,15 @@ class Toy:
             sample,
             Reward(value, {"correctness": value}),
             execution=Execution("x", None),
+            verdict=self._judge(completion, value > 0),
             gold=Gold(value > 0, "toy"),
         )
+
+    def _judge(self, completion: Completion, right: bool) -> Verdict | None:
+        if self.fooled is None:
+            return None
+        said = right != self.fooled(completion)
+        return Verdict(float(said), said, "llm", "ok")
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         scored = [r.reward.value for r in rollouts if r.reward.value is not None]
@@ -122,6 +138,7 @@ def configured(
     grpo: dict[str, Any] | None = None,
     run: dict[str, Any] | None = None,
     evaluation: dict[str, Any] | None = None,
+    judge: dict[str, Any] | None = None,
 ) -> Config:
     training: dict[str, Any] = {
         "steps": 4,
@@ -138,6 +155,7 @@ def configured(
         grpo=GrpoSection(**training | (grpo or {})),
         run=RunConfig(**kept | (run or {})),
         evaluation=EvaluationSection(**measured | (evaluation or {})),
+        judge=JudgeSection(**judge or {}),
     )
 
 
@@ -330,6 +348,30 @@ async def test_as_many_unscored_samples_as_allowed_do_not_pause(tmp_path: Path):
     half = Toy(lost=lambda c: c.key[-1] in "01")
     done = await train(tmp_path, half, configured({"max_unscored": 0.5, "steps": 1}))
     assert done.step == 1
+
+
+def third_step(completion: Completion) -> bool:
+    return completion.key.startswith("1/3/")
+
+
+async def test_a_judge_that_is_found_out_stops_the_run_before_it_trains_on_it(tmp_path: Path):
+    config = configured(judge={"min_agreement": 0.6, "low_agreement": "stop"})
+    stopped = await train(tmp_path / "run", Toy(fooled=third_step), config, raises=RunPaused)
+    assert stopped.reporter.said[0].startswith("step 3: the judge agreed with gold on 0%")
+    assert "(judge.min_agreement 60%)" in stopped.reporter.said[0]
+    assert rollout_steps(stopped.path) == [1, 2, 3] and stopped.checkpoints == [0, 2]
+    two = await train(tmp_path / "two", config=configured({"steps": 2}))
+    assert same(stopped.weights, two.weights)
+    mended = await train(stopped.path, Toy(fooled=lambda c: False), config, resume=True)
+    assert mended.reporter.steps == [3, 4]
+
+
+async def test_a_judge_that_is_found_out_is_said_by_default(tmp_path: Path):
+    config = configured({"steps": 3}, judge={"min_agreement": 0.6})
+    done = await train(tmp_path, Toy(fooled=third_step), config)
+    assert [line for line in done.reporter.said if "the judge agreed" in line] == [
+        "step 3: the judge agreed with gold on 0% of the samples (judge.min_agreement 60%)"
+    ]
 
 
 @pytest.mark.parametrize("at", [1, 3, 4])

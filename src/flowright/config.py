@@ -299,7 +299,11 @@ class JudgeSection(Section):
     )
     breaker_seconds: Seconds = Field(default=30.0, description="... for so long.")
     min_agreement: Fraction = Field(
-        default=0.0, description="Warn when agreement with gold over a step falls below this."
+        default=0.0, description="Of verdicts with gold, over a step; below it `low_agreement`."
+    )
+    low_agreement: Literal["warn", "stop", "rules"] = Field(
+        default="warn",
+        description="Say so; pause the run, untrained; let rules decide that step's samples.",
     )
 
     @model_validator(mode="after")

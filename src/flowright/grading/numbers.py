@@ -35,6 +35,8 @@ _LATEX = (
 )
 # What may stand around a lone number: words, units, punctuation; no operator, no variable at it.
 _AROUND = re.compile(r"(?:[A-Za-z]\w*\s*=\s*)?[^\d+*/^=<>\\{}\[\]()|_]*")
+_MINUS_VARIABLE = re.compile(r"\s*-\s*[A-Za-z](?![A-Za-z])")
+_VARIABLE_BEFORE = re.compile(r"(?<![A-Za-z])[A-Za-z]\s*-?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,14 @@ def lone_number(text: str) -> Quantity | None:
         return None
     if re.match(r"[xyzn]\b|_|\.\w", after) or re.search(r"[A-Za-z_]$", before):
         return None
+    sign = match["sign"] or ""
+    lead = before.rstrip()
+    if _MINUS_VARIABLE.match(after) or (
+        _VARIABLE_BEFORE.search(lead) and (sign or lead[-1] == "-")
+    ):
+        return None  # 5 - x, x - 5, n-1
+    if sign != sign.rstrip() and lead and lead[-1] not in "=:":
+        return None  # an operator, not a sign
     return _value(match)
 
 

@@ -23,6 +23,7 @@ from flowright.grpo.checkpoint import has_checkpoint, restore_newest, save_check
 from flowright.grpo.evaluation import SEED_STRIDE, Evaluator
 from flowright.grpo.learner import Learner
 from flowright.grpo.rollout import Completion, Environment, Rollout, to_record
+from flowright.judge.audit import agreement
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampler, Sampling
 from flowright.runs import RunDirectory
@@ -141,6 +142,7 @@ class Trainer:
         advantages_P = group_advantages(rewards_P_G, self._config.grpo.advantage_scale)
         self._keep(step, played, advantages_P)
         self._refuse_garbage(step, played.rollouts)
+        self._mind_the_judge(step, played.rollouts)
 
         self._stage("update", step)
         began = time.perf_counter()
@@ -206,6 +208,20 @@ class Trainer:
                 f"(limit {limit:.0%}), so nothing was trained on; mend the cause and --resume",
                 *(f"  {reason[:200]}" for reason in sorted(reasons)[:5]),
             )
+
+    def _mind_the_judge(self, step: int, rollouts: Sequence[Rollout]) -> None:
+        """Law 3: a judge that drifts from gold is said out loud or stops the run, as configured."""
+        section = self._config.judge
+        found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
+        if found is None or found >= section.min_agreement:
+            return
+        line = (
+            f"step {step}: the judge agreed with gold on {found:.0%} of the samples "
+            f"(judge.min_agreement {section.min_agreement:.0%})"
+        )
+        if section.low_agreement == "stop":
+            raise RunPaused(f"{line}, so nothing was trained on; look at them and --resume")
+        self._reporter.say(line)
 
     def _evaluates(self, step: int) -> bool:
         every = self._config.evaluation.every

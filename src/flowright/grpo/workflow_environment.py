@@ -6,14 +6,16 @@ Where a gold check exists it is computed beside the verdict (law 3); the reward 
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
-from flowright.config import RewardSection
+from flowright.config import JudgeSection, RewardSection
 from flowright.data.task import KINDS, Task
 from flowright.errors import Blame, Failure, FailureError, Reason, boundary
 from flowright.grading import Gold, gold_check
 from flowright.grpo.rollout import Completion, Rollout
-from flowright.judge.audit import audit
+from flowright.judge.audit import agreement, audit
+from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.llm.chat import Message
 from flowright.rewards import reward_of, with_cost
@@ -33,19 +35,22 @@ class WorkflowEnvironment:
         sandbox: Sandbox,
         rewards: RewardSection,
         form: Literal["full", "compact"],
+        trust: JudgeSection | None = None,
     ) -> None:
         self._executor = executor
         self._judge = judge
         self._sandbox = sandbox
         self._rewards = rewards
         self._form: Literal["full", "compact"] = form
+        self._trust = trust or JudgeSection()
 
     def messages(self, task: Task) -> list[Message]:
         return build_messages(task, self._form)
 
     async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         flat = [completion for group in groups for completion in group]
-        rollouts = iter(await asyncio.gather(*(self._play_one(item) for item in flat)))
+        played = await asyncio.gather(*(self._play_one(item) for item in flat))
+        rollouts = iter(await self._trusted(played))
         return [self._costed([next(rollouts) for _ in group]) for group in groups]
 
     async def _play_one(self, completion: Completion) -> Rollout:
@@ -62,11 +67,45 @@ class WorkflowEnvironment:
                 assert failure is not None
                 raise FailureError(failure.reason, failure.message, failure.line)
             gold = await gold_check(task, execution.answer, self._sandbox)
-            verdict = await self._judge.judge(_query(completion, execution.answer, gold))
+            query = _query(task, execution.answer, gold, completion.key)
+            verdict = await self._judge.judge(query)
             if verdict.status != "ok":
                 raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
         reward = reward_of(caught.failure, verdict, self._rewards)
         return Rollout(task, sample, reward, caught.failure, workflow, execution, verdict, gold)
+
+    async def _trusted(self, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
+        """The rollouts, by rules where the judge was found out (``judge.low_agreement: rules``).
+        Nothing is remembered: each step is its own case, so that a resumed run sees it alike."""
+        found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
+        if found is None or found >= self._trust.min_agreement:
+            return rollouts
+        if self._trust.low_agreement != "rules":
+            return rollouts
+        return await asyncio.gather(*(self._ruled(rollout, found) for rollout in rollouts))
+
+    async def _ruled(self, rollout: Rollout, found: float) -> Rollout:
+        """The rollout with the rules' verdict, the judge's kept as its member; unscored where no
+        rule decides."""
+        judged, execution, gold = rollout.verdict, rollout.execution, rollout.gold
+        if judged is None or judged.status != "ok" or gold is None:
+            return rollout
+        assert execution is not None and execution.answer is not None
+        ruled = await RuleJudge().judge(_query(rollout.task, execution.answer, gold, ""))
+        why = f"the judge agreed with gold on {found:.0%} of the step"
+        verdict = replace(
+            ruled,
+            source="rule_fallback",
+            reason=f"{ruled.reason} ({why})",
+            attempts=judged.attempts,
+            usage=judged.usage,
+            members=(judged,),
+        )
+        failure = rollout.failure
+        if verdict.status != "ok":
+            failure = Failure(Reason.JUDGE_FAILED, f"{why}, and {ruled.reason}")
+        reward = reward_of(failure, verdict, self._rewards)
+        return replace(rollout, verdict=verdict, failure=failure, reward=reward)
 
     def _costed(self, group: list[Rollout]) -> list[Rollout]:
         tokens = [r.execution.usage.tokens if r.execution else 0 for r in group]
@@ -89,9 +128,8 @@ class WorkflowEnvironment:
         }
 
 
-def _query(completion: Completion, answer: str, gold: Gold) -> JudgeQuery:
+def _query(task: Task, answer: str, gold: Gold, key: str) -> JudgeQuery:
     """Code is judged with the evidence of the test run; other answers by what they say."""
-    task = completion.task
     return JudgeQuery(
         question=task.problem,
         answer=answer,
@@ -99,7 +137,7 @@ def _query(completion: Completion, answer: str, gold: Gold) -> JudgeQuery:
         kind=task.kind,
         alternatives=task.alternatives,
         evidence=gold.evidence if task.kind == "code" else None,
-        key=completion.key,
+        key=key,
     )
 
 

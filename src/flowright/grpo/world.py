@@ -101,7 +101,7 @@ async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[Wor
         panel = [clients[name] for name in config.judge.panel]
         judge = build_judge(config.judge, clients[config.judge_model], panel)
         environment = WorkflowEnvironment(
-            executor, judge, sandbox, config.reward, config.policy.prompt
+            executor, judge, sandbox, config.reward, config.policy.prompt, config.judge
         )
         yield World(environment, sandbox, clients, is_simulated(config))
 

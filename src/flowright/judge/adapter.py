@@ -113,7 +113,7 @@ class JudgeRewardSystem:
         failed = self._sources["failed"]
         fallback = self._sources["rule_fallback"]
         cache, remote, breaker = self._cache, self._remote, self._breaker
-        seconds = sorted(self._seconds)
+        seconds = sorted(self._seconds.copy())  # at once: others may add to it
         quantiles = statistics.quantiles(seconds, n=20) if len(seconds) > 1 else seconds * 19
         return {
             "requests": calls,

@@ -25,14 +25,7 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
 
     A share of nothing is left out.
     """
-    if len(verdicts) != len(golds):
-        raise ValueError(f"{len(verdicts)} verdicts with {len(golds)} gold checks")
-    pairs = [
-        (verdict.correct, gold.correct)
-        for verdict, gold in zip(verdicts, golds, strict=True)
-        if verdict is not None and gold is not None
-    ]
-    pairs = [(said, true) for said, true in pairs if said is not None and true is not None]
+    pairs = _pairs(verdicts, golds)
     metrics = _share("judge/agreement_with_gold", [said == true for said, true in pairs])
     metrics |= _share("judge/false_positive_rate", [bool(said) for said, true in pairs if not true])
     metrics |= _share("judge/false_negative_rate", [not said for said, true in pairs if true])
@@ -54,6 +47,26 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
         for source in get_args(Source):
             metrics[f"judge/source/{source}"] = sources[source] / len(given)
     return metrics
+
+
+def agreement(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> float | None:
+    """``judge/agreement_with_gold`` alone; None where nothing can be compared."""
+    pairs = _pairs(verdicts, golds)
+    return sum(said == true for said, true in pairs) / len(pairs) if pairs else None
+
+
+def _pairs(
+    verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]
+) -> list[tuple[bool, bool]]:
+    """What both sides found, where both did."""
+    if len(verdicts) != len(golds):
+        raise ValueError(f"{len(verdicts)} verdicts with {len(golds)} gold checks")
+    return [
+        (verdict.correct, gold.correct)
+        for verdict, gold in zip(verdicts, golds, strict=True)
+        if verdict is not None and verdict.correct is not None
+        if gold is not None and gold.correct is not None
+    ]
 
 
 def _share(name: str, hits: Sequence[bool]) -> dict[str, float]:
