@@ -77,10 +77,10 @@ class WorkflowEnvironment:
     async def _trusted(self, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
         """The rollouts, by rules where the judge was found out (``judge.low_agreement: rules``).
         Nothing is remembered: each step is its own case, so that a resumed run sees it alike."""
+        if self._trust.low_agreement != "rules":
+            return rollouts
         found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
         if found is None or found >= self._trust.min_agreement:
-            return rollouts
-        if self._trust.low_agreement != "rules":
             return rollouts
         return await asyncio.gather(*(self._ruled(rollout, found) for rollout in rollouts))
 

@@ -60,7 +60,10 @@ class Panel:
             for v, weight in zip(verdicts, self._weights, strict=True)
             if v.score is not None and v.correct is not None
         ]
-        said = "; ".join(f"{v.judge or m.name}: {_told(v)}" for v, m in self._with(verdicts))
+        said = "; ".join(
+            f"{v.judge or member.name}: {_told(v)}"
+            for v, member in zip(verdicts, self._members, strict=True)
+        )
         score: float | None = None
         status: Status
         if len(votes) < self._quorum:
@@ -84,9 +87,6 @@ class Panel:
             seconds=time.monotonic() - began,
             members=tuple(verdicts),
         )
-
-    def _with(self, verdicts: Sequence[Verdict]) -> list[tuple[Verdict, Judge]]:
-        return list(zip(verdicts, self._members, strict=True))
 
     def _score(self, votes: Sequence[tuple[float, float]]) -> float:
         if self._combine == "median":

@@ -55,11 +55,6 @@ class RemoteJudge:
     def name(self) -> str:
         return self._url
 
-    @property
-    def queue_size(self) -> int:
-        """Queries that have no verdict yet and are not on their way."""
-        return len(self._waiting)
-
     async def judge(self, query: JudgeQuery) -> Verdict:
         loop = asyncio.get_running_loop()
         asked = _Asked(query, loop.create_future())

@@ -40,7 +40,7 @@ class JudgeQuery:
 class Verdict:
     """A judge's verdict. ``score`` in [0, 1] and ``correct`` are None unless ``status == "ok"``:
     a judge that failed has said nothing, which is not the same as "wrong" (law 1). ``members`` are
-    the verdicts that a panel made it of."""
+    the verdicts that it was made of or stands in for."""
 
     score: float | None
     correct: bool | None

@@ -23,7 +23,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 import uvloop
@@ -179,20 +179,7 @@ async def _serve(
         if any(task.kind == "code" for task in tasks):
             await stack.enter_async_context(sandbox)
         app = SimulatedApp(tasks, section, sandbox)
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            loop="asyncio",
-            ws="none",
-            lifespan="off",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=1,
-        )
-        server = uvicorn.Server(config)
+        server = uvicorn.Server(quiet_server(app, date_header=False))
         watcher = asyncio.create_task(_end_with_parent(server)) if embedded else None
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         while not (server.started or serving.done()):
@@ -222,6 +209,23 @@ async def _end_with_parent(server: uvicorn.Server) -> None:
             async with asyncio.timeout(_PARENT_CHECK_SECONDS):
                 await gone.wait()
     server.should_exit = True
+
+
+def quiet_server(app: Any, date_header: bool = True) -> uvicorn.Config:
+    """How this package serves an ASGI app on a socket and a loop that are there already."""
+    return uvicorn.Config(
+        app,
+        http="h11",
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=date_header,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+    )
 
 
 def listen(host: str, port: int) -> socket.socket:

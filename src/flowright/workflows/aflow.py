@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from flowright.errors import FailureError, Reason
-from flowright.workflows.edits import Edit, replace
-from flowright.workflows.language import CLASS_NAME, MODULES, bound_name, nodes, top
+from flowright.workflows.edits import Edit, keep_imports, replace
+from flowright.workflows.language import CLASS_NAME, bound_name, is_here, nodes
 
 NAME = "aflow_translated"
 EARLY_CLASS_NAME = "SolveGraph"  # what AFlow's first releases called the class
@@ -265,24 +265,16 @@ def _absent_names(tree: ast.Module) -> set[str]:
         for node in nodes(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
-        if not _is_here(node, alias)
+        if not is_here(node, alias)
     }
 
 
-def _is_here(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
-    module = alias.name if isinstance(node, ast.Import) else node.module or ""
-    return top(module) in MODULES and not (isinstance(node, ast.ImportFrom) and node.level)
-
-
 def _import(node: ast.Import | ast.ImportFrom) -> Iterator[Edit]:
-    """Leave of an import what is here."""
-    kept = [alias for alias in node.names if _is_here(node, alias)]
+    """Leave of an import what is here: of `from a import b, c`, all or nothing."""
+    kept = [alias for alias in node.names if is_here(node, alias)]
     if len(kept) == len(node.names):
         return
-    if kept:  # of `import a, b`; `from a import b, c` is here as a whole or not at all
-        yield replace(node, "import " + ", ".join(map(ast.unparse, kept)))
-    else:
-        yield replace(node, "pass")
+    yield keep_imports(node, kept) if isinstance(node, ast.Import) else replace(node, "pass")
 
 
 def _own_names(tree: ast.Module) -> set[str]:
@@ -291,11 +283,9 @@ def _own_names(tree: ast.Module) -> set[str]:
     for node in nodes(tree):
         match node:
             case ast.Import() | ast.ImportFrom():
-                names |= {bound_name(alias) for alias in node.names if _is_here(node, alias)}
+                names |= {bound_name(alias) for alias in node.names if is_here(node, alias)}
             case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
                 names.add(name)
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
-                names.add(name)
-            case ast.AsyncFunctionDef(name=name):
-                names.add(name)
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                names.add(node.name)
     return names

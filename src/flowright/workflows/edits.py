@@ -1,6 +1,7 @@
 """Edits of a program's text by its syntax tree. Which edits to make is not known here."""
 
 import ast
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -34,6 +35,11 @@ def apply(text: str, edits: list[Edit]) -> str:
         free = start
         data = data[:start] + edit.text.encode() + data[end:]
     return data.decode()
+
+
+def keep_imports(node: ast.Import, kept: Sequence[ast.alias]) -> Edit:
+    """Leave these modules of ``import a, b``."""
+    return replace(node, "import " + ", ".join(map(ast.unparse, kept)) if kept else "pass")
 
 
 def replace(node: ast.stmt | ast.expr | ast.arg, text: str, expect: str | None = None) -> Edit:

@@ -94,6 +94,13 @@ def bound_name(alias: ast.alias) -> str:
     return alias.asname or top(alias.name)
 
 
+def is_here(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
+    """Whether what ``alias`` imports comes from a module of the language."""
+    if isinstance(node, ast.Import):
+        return top(alias.name) in MODULES
+    return node.level == 0 and top(node.module or "") in MODULES
+
+
 _ASYNCIO_HAS = ("gather", "run", "sleep")
 
 

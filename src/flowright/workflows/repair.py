@@ -10,16 +10,15 @@ from dataclasses import dataclass
 
 from flowright.workflows import aflow
 from flowright.workflows.assignment import maybe_unbound
-from flowright.workflows.edits import Edit, apply, replace
+from flowright.workflows.edits import Edit, apply, keep_imports, replace
 from flowright.workflows.language import (
     FORGOTTEN,
-    MODULES,
     PREDEFINED,
     Function,
     bound_name,
+    is_here,
     nodes,
     parse,
-    top,
 )
 from flowright.workflows.operators import OPERATORS
 
@@ -71,12 +70,11 @@ def _imports(tree: ast.Module) -> Iterator[Edit]:
     used = {n.id for n in nodes(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
     for node in nodes(tree):
         if isinstance(node, ast.Import):
-            kept = [a for a in node.names if top(a.name) in MODULES or bound_name(a) in used]
+            kept = [a for a in node.names if is_here(node, a) or bound_name(a) in used]
             if len(kept) < len(node.names):
-                text = "import " + ", ".join(map(ast.unparse, kept)) if kept else "pass"
-                yield replace(node, text)
+                yield keep_imports(node, kept)
         elif isinstance(node, ast.ImportFrom):
-            here = node.level == 0 and top(node.module or "") in MODULES
+            here = is_here(node, node.names[0])
             needed = any(bound_name(a) in used and a.name not in OPERATORS for a in node.names)
             if node.module == "__future__" or not (here or needed):
                 yield replace(node, "pass")

@@ -22,7 +22,7 @@ from flowright.judge.service.app import SIMULATED_NOTICE, Ready, create_app
 from flowright.judge.service.traffic import Traffic
 from flowright.judge.verdict import Judge
 from flowright.llm.client import ChatClient
-from flowright.llm.simulated import SimulatedServer, listen
+from flowright.llm.simulated import SimulatedServer, listen, quiet_server
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +107,7 @@ class DrainingServer(uvicorn.Server):
     """
 
     def __init__(self, app: FastAPI, drain_seconds: float, say: Callable[[str], None]) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http="h11",
-                loop="asyncio",
-                ws="none",
-                lifespan="off",
-                log_level="warning",
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=1,
-            )
-        )
+        super().__init__(quiet_server(app))
         self._traffic: Traffic = app.state.traffic
         self._drain_seconds = drain_seconds
         self._say = say
