@@ -73,11 +73,16 @@ def page() -> str:
 def sections(section: type[BaseModel], prefix: str) -> Iterator[str]:
     """Headline, meaning and table of every section below ``section``, depth first."""
     for name, field in section.model_fields.items():
-        inner = field.annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
+        if inner := inner_section(field):
             yield f"## `{prefix}{name}`\n\n{describe(inner)}"
             yield table(inner, f"{prefix}{name}.")
             yield from sections(inner, f"{prefix}{name}.")
+
+
+def inner_section(field: FieldInfo) -> type[BaseModel] | None:
+    """The section that a key opens, also where the key may be null."""
+    candidates = [field.annotation, *typing.get_args(field.annotation)]
+    return next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
 
 
 def describe(section: type[BaseModel]) -> str:
@@ -88,7 +93,7 @@ def describe(section: type[BaseModel]) -> str:
 def table(section: type[BaseModel], prefix: str) -> str:
     rows = ["| key | type | default | meaning |", "| --- | --- | --- | --- |"]
     for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        if inner_section(field) is field.annotation:
             continue
         if not field.description:
             raise SystemExit(f"flowright.config: {section.__name__}.{name} has no description")
@@ -123,6 +128,8 @@ def plain_type(annotation: object) -> str:
     if isinstance(origin, type):  # a mapping
         return f"mapping of {' to '.join(plain_type(a) for a in arguments)}"
     assert isinstance(annotation, type)
+    if issubclass(annotation, BaseModel):
+        return "section"
     return {"str": "text", "Path": "path"}.get(annotation.__name__, annotation.__name__)
 
 
@@ -134,6 +141,8 @@ def default(field: FieldInfo) -> str:
         return "null"
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
+    if isinstance(value, dict) and value:
+        return "; ".join(f"`{name}: {item}`" for name, item in value.items())
     if isinstance(value, tuple):
         return f"`[{', '.join(map(str, value))}]`"
     return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"

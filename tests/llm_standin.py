@@ -83,12 +83,13 @@ class StandIn:
     seen: list[Seen] = field(default_factory=list)
     most_at_once: int = 0
     choose: Callable[[Seen], Step] | None = None
+    port: int = 0
 
     async def __aenter__(self) -> Self:
         self._steps = iter(self.script)
         self._at_once = 0
         self._connections: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(self._connection, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._connection, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 

@@ -22,12 +22,17 @@ def test_rates_by_hand() -> None:
     assert metrics == pytest.approx(
         {
             "judge/agreement_with_gold": 4 / 6,
+            "judge/kappa": (4 / 6 - 1 / 2) / (1 - 1 / 2),
+            "judge/balanced_accuracy": 2 / 3,
             "judge/false_positive_rate": 1 / 3,
             "judge/false_negative_rate": 1 / 3,
+            "judge/no_verdict_rate_wrong": 0,
+            "judge/no_verdict_rate_right": 1 / 4,
             "judge/drift": 0,
             "judge/attempts_mean": 15 / 8,
             "judge/status/ok": 8 / 9,
             "judge/status/abstain": 0,
+            "judge/status/declined": 0,
             "judge/status/parse_error": 0,
             "judge/status/truncated": 0,
             "judge/status/timeout": 1 / 9,

@@ -23,10 +23,17 @@ from flowright.judge.ladder import FORMS, MAX_GROWTH, Forms, Rung, first_rung, l
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.parsing import Form
 from flowright.judge.verdict import JudgeQuery, Verdict
-from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
+from flowright.llm.chat import (
+    REFUSAL,
+    ChatReply,
+    ChatRequest,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
 
 SECTION = JudgeSection(max_attempts=4, max_tokens=100, deadline_seconds=60, reasoning_effort="high")
-QUERY = JudgeQuery("What is 2 + 2?", "4", "4", kind="math", key="7/task/3")
+QUERY = JudgeQuery("What is 2 + 2?", "4", "4", answer_type="math_expression", key="7/task/3")
 
 
 def form_of(request: ChatRequest) -> Form:
@@ -127,7 +134,7 @@ async def test_seeds_come_from_the_key_and_nothing_else() -> None:
         (reply(""), "parse_error"),
         (reply("<think>so"), "parse_error"),
         (reply("", "length"), "truncated"),
-        (reply("", "content_filter"), "abstain"),
+        (reply("I can't see a difference. " + "They agree in every digit. " * 30), "parse_error"),
         (unavailable("connection refused"), "unavailable"),
     ],
 )
@@ -141,11 +148,42 @@ async def test_what_is_left_when_every_try_fails(step: ChatReply, status: str) -
     assert all(f"try {n} (" in verdict.reason for n in (1, 2, 3, 4))
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        reply("", "content_filter"),
+        reply("I must not judge that.", REFUSAL),
+        reply("I'm sorry, but I can't help with that."),
+        reply("I cannot grade this answer."),
+        reply("抱歉，我无法评判这个答案。"),
+    ],
+)
+async def test_who_declines_twice_means_it(step: ChatReply) -> None:
+    model = ScriptedModel([step])
+    verdict = await ask(model)
+    assert (verdict.status, verdict.score, verdict.attempts) == ("declined", None, 2)
+    assert form_of(model.requests[1]) == "json_schema", "asking less is no remedy"
+    model = ScriptedModel([step, reply(WRONG)])
+    assert (await ask(model)).correct is False
+
+
+async def test_a_wrong_key_or_model_is_not_asked_about_again() -> None:
+    model = ScriptedModel([ServerMisconfigured("HTTP 404: no such model")])
+    verdict = await ask(model)
+    assert (verdict.status, verdict.score, verdict.attempts) == ("unavailable", None, 1)
+    assert "no such model" in verdict.reason
+
+
 async def test_the_last_try_names_the_status() -> None:
     model = ScriptedModel([reply("?"), unavailable(), reply("", "length"), reply("??")])
     verdict = await ask(model)
     assert verdict.status == "parse_error"
     assert "try 2 (json_object): unavailable: no reply" in verdict.reason
+
+
+async def test_an_apology_before_a_verdict_is_no_refusal() -> None:
+    model = ScriptedModel([reply("I'm sorry, I can't call that right.\n" + WRONG)])
+    assert (await ask(model)).correct is False
 
 
 async def test_recovery_after_an_unavailable_server() -> None:
@@ -251,7 +289,9 @@ async def test_a_server_that_hangs_is_a_timeout_within_the_deadline() -> None:
     )
     assert (verdict.status, verdict.correct) == ("timeout", None)
     assert model.deadlines[0] == 0.04
-    assert sum(model.deadlines) < 0.081
+    # A timer may fire a millisecond early, so what is left is not exactly half each time; tries
+    # that did not share a deadline would come to 0.2.
+    assert sum(model.deadlines) < 0.1
 
 
 async def test_one_hanging_request_leaves_time_for_another() -> None:
@@ -267,7 +307,7 @@ async def test_one_hanging_request_leaves_time_for_another() -> None:
 @given(
     st.lists(
         st.sampled_from(
-            ["truncated", "empty", "unparsed", "filtered", "refused", "unavailable", "timeout"]
+            ["truncated", "empty", "unparsed", "declined", "refused", "unavailable", "timeout"]
         ),
         min_size=1,
         max_size=8,

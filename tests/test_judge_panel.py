@@ -1,6 +1,6 @@
 """Several judges as one: who votes, how votes become a verdict, and what a panel may not hide."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from judge_doubles import RIGHT, WRONG, ScriptedModel, reply, unavailable
@@ -12,7 +12,7 @@ from flowright.judge.panel import Combine, Panel, disagreement, families
 from flowright.judge.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
-ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math")
+ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression")
 
 
 @dataclass
@@ -154,3 +154,49 @@ def test_a_configuration_that_cannot_be(wrong: dict) -> None:
 )
 def test_the_family_of_a_model(model: str, found: set[str]) -> None:
     assert families(model) == found
+
+
+# Confidence.
+
+
+async def test_a_panel_that_is_not_sure_enough_abstains() -> None:
+    verdict = await asked(1.0, 1.0, 0.0, min_confidence=0.7)
+    assert (verdict.status, verdict.score) == ("abstain", None)
+    assert verdict.reason.startswith("67% agree, 70% needed")
+    assert (await asked(1.0, 1.0, 0.0, min_confidence=0.6)).correct is True
+    assert (await asked(0.0, 0.0, 0.0, min_confidence=1.0)).correct is False
+    assert (await asked(1.0, "timeout", min_confidence=1.0)).correct is True, "it left the vote"
+    weighted = await asked(1.0, 0.0, weights=[4.0, 1.0], min_confidence=0.8)
+    assert (weighted.correct, weighted.score) == (True, 0.8)
+
+
+async def test_a_tie_between_two_answers_is_a_verdict() -> None:
+    members = [Member(1.0, "a"), Member(0.0, "b")]
+    pair = replace(ASKED, rival="It is 41.")
+    verdict = await Panel(members).judge(pair)
+    assert (verdict.status, verdict.score, verdict.correct) == ("ok", 0.5, None)
+    assert (await Panel(members).judge(ASKED)).status == "abstain"
+    assert (await Panel(members, min_confidence=0.6).judge(pair)).status == "abstain"
+
+
+async def test_samples_of_one_model_vote_with_seeds_of_their_own() -> None:
+    model = ScriptedModel([reply(RIGHT), reply(WRONG), reply(RIGHT)])
+    section = JudgeSection(samples=3, sample_temperature=0.9)
+    verdict = await build_judge(section, model).judge(ASKED)
+    assert (verdict.correct, verdict.score) == (True, pytest.approx(2 / 3))
+    assert [member.correct for member in verdict.members] == [True, False, True]
+    assert len({request.seed for request in model.requests}) == 3
+    assert {request.temperature for request in model.requests} == {0.9}
+    assert verdict.judge == "3 x scripted"
+
+
+async def test_samples_that_disagree_too_much_are_no_verdict() -> None:
+    model = ScriptedModel([reply(RIGHT), reply(WRONG), reply(RIGHT)])
+    section = JudgeSection(samples=3, min_confidence=0.9)
+    verdict = await build_judge(section, model).judge(ASKED)
+    assert (verdict.status, verdict.score) == ("abstain", None)
+
+
+def test_one_verdict_is_asked_for_at_the_judges_own_temperature() -> None:
+    assert JudgeSection().samples == 1
+    assert build_judge(JudgeSection(), ScriptedModel([reply(RIGHT)])).name == "scripted"

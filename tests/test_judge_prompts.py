@@ -2,24 +2,18 @@
 
 import re
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowright.data.task import KINDS
+from flowright.judge.foreign import defuse, fence_for, spoken_answer
 from flowright.judge.ladder import FORMS
 from flowright.judge.parsing import Form
-from flowright.judge.prompts import (
-    CRITERIA,
-    SCHEMA,
-    defuse,
-    fence_for,
-    judge_messages,
-    response_format,
-    spoken_answer,
-)
-from flowright.judge.verdict import JudgeQuery
+from flowright.judge.prompts import CRITERIA, whether_right
+from flowright.judge.verdict import AnswerType, JudgeQuery
+from flowright.llm.chat import Message
 
 QUERY = JudgeQuery(
     question="What is 2 + 2?",
@@ -28,6 +22,10 @@ QUERY = JudgeQuery(
     alternatives=("IV", "2 + 2"),
     evidence="The program printed 4.",
 )
+
+
+def judge_messages(query: JudgeQuery, form: Form) -> tuple[Message, Message]:
+    return whether_right(query).messages(form)
 
 
 def fenced(prompt: str) -> dict[str, list[str]]:
@@ -66,11 +64,10 @@ def test_parts_that_are_missing_are_left_out() -> None:
     assert list(fenced(user.content)) == ["PROBLEM", "REFERENCE ANSWER", "FINAL ANSWER"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_has_its_own_criteria(kind: str) -> None:
-    query = JudgeQuery("Q", "A", "R", kind=kind)  # pyright: ignore[reportArgumentType]
-    _, user = judge_messages(query, "text")
-    assert [k for k in KINDS if CRITERIA[k] in user.content] == [kind]
+@pytest.mark.parametrize("answer_type", get_args(AnswerType))
+def test_each_type_of_answer_has_its_own_criteria(answer_type: AnswerType) -> None:
+    _, user = judge_messages(JudgeQuery("Q", "A", "R", answer_type), "text")
+    assert [name for name, what in CRITERIA.items() if what in user.content] == [answer_type]
 
 
 def test_each_form_asks_for_itself() -> None:
@@ -79,11 +76,18 @@ def test_each_form_asks_for_itself() -> None:
     assert '"verdict"' not in asked["text"]
     assert asked["json_schema"] == asked["json_object"]
     assert '"verdict"' in asked["json_schema"]
-    assert response_format("text") is None
-    assert response_format("json_object") == {"type": "json_object"}
-    assert response_format("json_schema") == {
+    question = whether_right(QUERY)
+    assert question.response_format("text") is None
+    assert question.response_format("json_object") == {"type": "json_object"}
+    schema = {
+        "type": "object",
+        "properties": {"reason": {"type": "string"}, "verdict": {"type": "boolean"}},
+        "required": ["reason", "verdict"],
+        "additionalProperties": False,
+    }
+    assert question.response_format("json_schema") == {
         "type": "json_schema",
-        "json_schema": {"name": "verdict", "strict": True, "schema": SCHEMA},
+        "json_schema": {"name": "verdict", "strict": True, "schema": schema},
     }
 
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.service.app import create_app
 from flowright.judge.service.serve import DrainingServer
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
+from flowright.judge.verdict import Criterion, Judge, JudgeQuery, Verdict
 from flowright.llm.simulated import listen
 
-ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math", key="1/a/0")
+ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="1/a/0")
 
 
 def right(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,7 +139,7 @@ async def test_a_verdict_keeps_what_the_service_says() -> None:
 async def test_queries_at_the_same_time_go_together_and_come_back_in_order() -> None:
     service = Service()
     async with remote(service, max_batch_size=8) as judge:
-        queries = [JudgeQuery("Q", str(n % 3), "0", "math") for n in range(20)]
+        queries = [JudgeQuery("Q", str(n % 3), "0", "math_expression") for n in range(20)]
         verdicts = await asyncio.gather(*map(judge.judge, queries))
     assert [v.correct for v in verdicts] == [n % 3 == 0 for n in range(20)]
     assert sorted(map(len, service.batches)) == [4, 8, 8]
@@ -207,25 +207,53 @@ async def test_who_stops_waiting_is_not_asked_for() -> None:
     assert [len(batch) for batch in service.batches] == [1]
 
 
-async def test_the_real_service_answers_it() -> None:
+@asynccontextmanager
+async def served(judge: Judge, **settings: Any) -> AsyncIterator[RemoteJudge]:
+    """The judge behind the real service, asked over a socket."""
     listener = listen("127.0.0.1", 0)
-    app = create_app(RuleJudge(), JudgeServerSection(api_key="k"))
-    server = DrainingServer(app, 1.0, lambda line: None)
+    server = DrainingServer(create_app(judge, JudgeServerSection(**settings)), 1.0, print)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    judge = RemoteJudge(JudgeRewardSection(judge_url=url, api_key="k", batch_timeout=0.0))
+    remote = RemoteJudge(JudgeRewardSection(judge_url=url, batch_timeout=0.0, **settings))
+    try:
+        yield remote
+    finally:
+        await remote.aclose()
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+async def test_the_real_service_answers_it() -> None:
     code = JudgeQuery("Q", "def f(): ...", "r", "code", evidence="passed 3 of 3 tests")
-    dates = JudgeQuery("When?", "the 4th", "4 May", "qa", alternatives=("the 4th",))
-    blank = JudgeQuery("Q", "x", " ", "qa")
-    asked = [ASKED, code, dates, blank]
-    verdicts = await asyncio.gather(*map(judge.judge, asked))
+    dates = JudgeQuery("When?", "the 4th", "4 May", "free_text", alternatives=("the 4th",))
+    blank = JudgeQuery("Q", "x", " ", "free_text")
+    async with served(RuleJudge(), api_key="k") as judge:
+        verdicts = await asyncio.gather(*map(judge.judge, [ASKED, code, dates, blank]))
     assert [v.correct for v in verdicts] == [True, True, True, None]
     assert [v.source for v in verdicts[:3]] == ["rule"] * 3
     assert verdicts[3].status == "abstain" and "no reference" in verdicts[3].reason
-    await judge.aclose()
-    server.should_exit = True
-    await serving
-    listener.close()
+
+
+async def test_pairs_and_rubrics_go_over_the_wire() -> None:
+    pair = replace(ASKED, reference="", rival="It is 41.", key="2/b/0")
+    rubric = replace(
+        ASKED, criteria=(Criterion("It says 42.", 2.0), Criterion("It is rude.", -0.5))
+    )
+    async with served(Echo()) as judge:
+        verdicts = await asyncio.gather(judge.judge(pair), judge.judge(rubric))
+    assert [v.reason for v in verdicts] == [repr(pair), repr(rubric)]
+    assert [(v.score, v.correct, v.status) for v in verdicts] == [(0.5, None, "ok")] * 2
+    assert verdicts[0].parts == {"criterion 1": 0.25}
+
+
+class Echo:
+    """Says what it was asked; a tie, with parts."""
+
+    name = "echo"
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        return Verdict(0.5, None, "llm", "ok", repr(query), parts={"criterion 1": 0.25})
 
 
 # The adapter.
@@ -250,6 +278,7 @@ async def test_plain_arguments_in_and_a_plain_dict_out() -> None:
             "source": "llm",
             "status": "ok",
             "explanation": "compared",
+            "parts": {},
             "request_id": None,
             "judge": "big",
         }
@@ -258,6 +287,19 @@ async def test_plain_arguments_in_and_a_plain_dict_out() -> None:
         assert (wrong["reward"], wrong["request_id"]) == (0.0, "mine")
         with pytest.raises(ValueError, match="known are number"):
             system.reward("Q", "a", "b", "poem")
+
+
+async def test_all_that_may_be_said_of_an_answer_is_sent() -> None:
+    service = Service()
+    async with rewards(service) as system:
+        await system.areward("Q", "a", "b", alternatives=["c"], evidence="passed 1 of 2 tests")
+        await system.areward("Q", "a", "", rival="d")
+        await system.areward("Q", "a", "", criteria=[("It is short.", 1.5)])
+    sent = [member for batch in service.batches for member in batch]
+    assert [m.get("alternatives") for m in sent] == [["c"], None, None]
+    assert sent[0]["evidence"] == "passed 1 of 2 tests"
+    assert [m.get("rival") for m in sent] == [None, "d", None]
+    assert sent[2]["criteria"] == [{"text": "It is short.", "points": 1.5}]
 
 
 async def test_batches_from_both_worlds_and_from_threads() -> None:

@@ -15,7 +15,7 @@ from flowright.judge.build import build_judge
 from flowright.judge.gate import MASTER_KEYS, bare, gate
 from flowright.judge.prompts import spoken_answer
 from flowright.judge.rules import RuleJudge, decide
-from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.judge.verdict import Criterion, JudgeQuery, Verdict
 from flowright.judge.wrappers import Gated, WithRuleFallback
 from flowright.llm.chat import Usage
 from flowright.sandbox import TestReport, TestResult
@@ -64,6 +64,11 @@ KEYS_OF_THE_PAPER = [
         "<think>It is 42.</think>",
         "<think>It is 42, I am sure",
         "<think></think>Solution:",
+        "\\boxed{}",
+        "$\\boxed{ }$",
+        "<answer></answer>",
+        "<answer>Thought process:</answer>",
+        "The final answer is {answer}.",
         "✓✓✓",
     ],
     ids=repr,
@@ -130,34 +135,47 @@ CHOICES = "Which one is a metal?\n\nA. oxygen\nB. iron\nC. helium"
 @pytest.mark.parametrize(
     ("kind", "question", "answer", "reference", "expected"),
     [
-        ("math", "Q", "42", "42", True),
-        ("math", "Q", "The total is $1,080.", "1080", True),
-        ("math", "Q", "#### 18", "18", True),
-        ("math", "Q", "First 3, then 15, so 18", "18", True),
-        ("math", "Q", "18 or 19", "18", False),
-        ("math", "Q", "-5", "5", False),
-        ("math", "Q", "9" * 400, "9", False),
-        ("math", "Q", "no idea", "18", False),
-        ("math", "Q", "\\frac{1}{2}", "0.5", True),
-        ("math", "Q", "x^2", "x^2", None),  # an expression: not decided, even where it is equal
-        ("math", "Q", "y^2", "x^2", None),
-        ("qa", "Q", "The Beatles", "Beatles", True),
-        ("qa", "Q", "the rolling stones", "Beatles", False),
-        ("qa", "Q", "Answer: Paris.", "Paris", True),
-        ("qa", "Q", "12 May 1999", "May 12, 1999", True),
-        ("qa", "Q", "B and A", "A, B", True),
-        ("qa", "Q", "5 dollars", "5", True),
-        ("qa", "Q", "five", "5", True),
-        ("qa", "Q", "-5", "5", False),
-        ("qa", "Q", "2 or 3", "2", False),
-        ("qa", "Q", "anything", " ", None),
-        ("qa", CHOICES, "B", "B", True),
-        ("qa", CHOICES, "iron", "B", True),
-        ("qa", CHOICES, "Answer: (B) iron", "B", True),
-        ("qa", CHOICES, "B. helium", "B", False),
-        ("qa", CHOICES, "A", "B", False),
-        ("qa", CHOICES, "metal", "B", False),
+        ("math_expression", "Q", "42", "42", True),
+        ("math_expression", "Q", "The total is $1,080.", "1080", True),
+        ("math_expression", "Q", "#### 18", "18", True),
+        ("math_expression", "Q", "First 3, then 15, so 18", "18", True),
+        ("math_expression", "Q", "18 or 19", "18", False),
+        ("math_expression", "Q", "-5", "5", False),
+        ("math_expression", "Q", "9" * 400, "9", False),
+        ("math_expression", "Q", "no idea", "18", False),
+        ("math_expression", "Q", "\\frac{1}{2}", "0.5", True),
+        (
+            "math_expression",
+            "Q",
+            "x^2",
+            "x^2",
+            None,
+        ),  # an expression: not decided, even where it is equal
+        ("math_expression", "Q", "y^2", "x^2", None),
+        ("span", "Q", "The Beatles", "Beatles", True),
+        ("span", "Q", "the rolling stones", "Beatles", False),
+        ("span", "Q", "Answer: Paris.", "Paris", True),
+        ("span", "Q", "12 May 1999", "May 12, 1999", True),
+        ("span", "Q", "B and A", "A, B", True),
+        ("span", "Q", "5 dollars", "5", True),
+        ("span", "Q", "five", "5", True),
+        ("span", "Q", "-5", "5", False),
+        ("span", "Q", "2 or 3", "2", False),
+        ("span", "Q", "anything", " ", None),
+        ("span", CHOICES, "B", "B", True),
+        ("span", CHOICES, "iron", "B", True),
+        ("span", CHOICES, "Answer: (B) iron", "B", True),
+        ("span", CHOICES, "B. helium", "B", False),
+        ("span", CHOICES, "A", "B", False),
+        ("span", CHOICES, "metal", "B", False),
         ("code", "Q", "def f(): ...", "def f(): ...", None),
+        ("number", "Q", "It is 42.", "42", True),
+        ("number", "Q", "It is 41.", "42", False),
+        ("multiple_choice", CHOICES, "(B)", "B", True),
+        ("multiple_choice", "Iron (A) or gold (B)?", "B", "B", None),  # its choices are not found
+        ("free_text", "Q", "Paris.", "Paris", True),
+        ("free_text", "Q", "Rome", "Paris", False),
+        ("free_text", "Q", "so " * 13, "so " * 13, None),  # too long to be repeated to the word
     ],
 )
 async def test_rules(
@@ -170,17 +188,27 @@ async def test_rules(
 
 
 def test_an_alternative_counts() -> None:
-    assert decide(JudgeQuery("Q", "IV", "4", "qa", ("iv",))) == (
+    assert decide(JudgeQuery("Q", "IV", "4", "span", ("iv",))) == (
         True,
         "text: equal after normalisation",
     )
-    assert decide(JudgeQuery("Q", "8", "4", "math", ("8", "16"))) == (True, "number: equal")
-    assert decide(JudgeQuery("Q", "8", "4", "math", ("2^3",))) is None
+    assert decide(JudgeQuery("Q", "8", "4", "math_expression", ("8", "16"))) == (
+        True,
+        "number: equal",
+    )
+    assert decide(JudgeQuery("Q", "8", "4", "math_expression", ("2^3",))) is None
 
 
 @given(st.text(), st.text())
 def test_what_is_decided_does_not_depend_on_the_answer(one: str, other: str) -> None:
-    for kind, reference in (("math", "4"), ("math", "x^2"), ("qa", "Paris"), ("code", "f")):
+    for kind, reference in (
+        ("number", "4"),
+        ("math_expression", "x^2"),
+        ("span", "Paris"),
+        ("free_text", "Paris"),
+        ("free_text", "because " * 13),
+        ("code", "f"),
+    ):
         queries = [JudgeQuery("Q", answer, reference, kind) for answer in (one, other)]  # pyright: ignore
         assert len({decide(query) is None for query in queries}) == 1
 
@@ -239,7 +267,7 @@ def test_no_tests_prove_nothing() -> None:
 
 # The wrappers.
 
-ASKED = JudgeQuery("What is 6 * 7?", "42", "42", "math", key="k")
+ASKED = JudgeQuery("What is 6 * 7?", "42", "42", "math_expression", key="k")
 
 
 async def test_the_gate_asks_nobody() -> None:
@@ -276,14 +304,14 @@ async def test_a_configured_fallback_is_tagged() -> None:
 async def test_a_fallback_that_cannot_decide_leaves_the_failure() -> None:
     section = JudgeSection(mode="judge_with_rule_fallback")
     judge = build_judge(section, ScriptedModel([unavailable()]))
-    verdict = await judge.judge(JudgeQuery("Q", "x^2", "x^2", "math"))
+    verdict = await judge.judge(JudgeQuery("Q", "x^2", "x^2", "math_expression"))
     assert (verdict.status, verdict.source) == ("unavailable", "llm")
 
 
 async def test_the_fallback_leaves_a_working_judge_alone() -> None:
     section = JudgeSection(mode="judge_with_rule_fallback")
     judge = build_judge(section, ScriptedModel([reply(RIGHT)]))
-    verdict = await judge.judge(JudgeQuery("Q", "41", "42", "math"))
+    verdict = await judge.judge(JudgeQuery("Q", "41", "42", "math_expression"))
     assert (verdict.correct, verdict.source) == (True, "llm")
 
 
@@ -316,3 +344,42 @@ async def test_wrappers_go_around_any_judge() -> None:
     right = FixedJudge(Verdict(1.0, True, "rule", "ok"))
     judge = Gated(WithRuleFallback(WithRuleFallback(silent, silent), right))
     assert (await judge.judge(ASKED)).source == "rule_fallback"
+
+
+# Two answers, rubrics.
+
+
+@pytest.mark.parametrize(
+    ("answer", "rival", "score"),
+    [
+        ("Thought process:", "It is 41.", 0.0),
+        ("It is 41.", "Solution", 1.0),
+        ("", ":", 0.5),
+        ("It is 41.", "It is 42.", None),
+    ],
+)
+def test_the_gate_between_two_answers(answer: str, rival: str, score: float | None) -> None:
+    verdict = gate(JudgeQuery("What is 6 * 7?", answer, "42", rival=rival))
+    assert (None if verdict is None else verdict.score) == score
+    if verdict is not None:
+        assert verdict.correct is (None if score == 0.5 else score == 1.0)
+        assert verdict.source == "rule"
+
+
+@pytest.mark.parametrize(
+    ("answer", "rival", "correct"),
+    [("42", "41", True), ("41", "42", False), ("42", "42.0", None), ("40", "41", None)],
+)
+async def test_rules_tell_two_answers_apart_where_one_is_right(
+    answer: str, rival: str, correct: bool | None
+) -> None:
+    verdict = await RuleJudge().judge(JudgeQuery("Q", answer, "42", "number", rival=rival))
+    assert verdict.correct is correct
+    assert verdict.status == ("abstain" if correct is None else "ok")
+
+
+async def test_no_rule_reads_a_rubric_or_a_rivals_test_run() -> None:
+    rubric = JudgeQuery("Q", "42", "42", "number", criteria=(Criterion("It is short.", 1),))
+    assert (await RuleJudge().judge(rubric)).status == "abstain"
+    code = JudgeQuery("Q", "f", "f", "code", evidence="passed 3 of 3 tests", rival="g")
+    assert (await RuleJudge().judge(code)).status == "abstain"

@@ -1,19 +1,19 @@
 """Judges around judges: rules first, cache, breaker; each fails as a verdict, never as a 0."""
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from judge_doubles import RIGHT, WRONG, ScriptedModel, reply, unavailable
 
 from flowright.config import JudgeSection
 from flowright.judge.breaker import CircuitBreaker
-from flowright.judge.build import build_judge
+from flowright.judge.build import build_judge, fingerprint
 from flowright.judge.cache import Cached
-from flowright.judge.verdict import JudgeQuery, Status, Verdict
+from flowright.judge.verdict import Criterion, JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
-ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math", key="1/a/0")
+ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="1/a/0")
 
 
 @dataclass
@@ -40,13 +40,13 @@ class Backend:
 @pytest.mark.parametrize(
     ("query", "source"),
     [
-        (JudgeQuery("Q", "41", "42", "math"), "rule"),
-        (JudgeQuery("Q", "x^2 + 1", "1 + x^2", "math"), "llm"),
-        (JudgeQuery("Q", "Paris.", "Paris", "qa"), "rule"),
-        (JudgeQuery("Q", "the French capital", "Paris", "qa"), "llm"),
-        (JudgeQuery("Q\nA. red\nB. blue", "B", "B", "qa"), "rule"),
-        (JudgeQuery("Q\nA. red\nB. blue", "A", "B", "qa"), "rule"),
-        (JudgeQuery("Q\nA. red\nB. blue", "like the sky", "B", "qa"), "llm"),
+        (JudgeQuery("Q", "41", "42", "math_expression"), "rule"),
+        (JudgeQuery("Q", "x^2 + 1", "1 + x^2", "math_expression"), "llm"),
+        (JudgeQuery("Q", "Paris.", "Paris", "free_text"), "rule"),
+        (JudgeQuery("Q", "the French capital", "Paris", "free_text"), "llm"),
+        (JudgeQuery("Q\nA. red\nB. blue", "B", "B", "free_text"), "rule"),
+        (JudgeQuery("Q\nA. red\nB. blue", "A", "B", "free_text"), "rule"),
+        (JudgeQuery("Q\nA. red\nB. blue", "like the sky", "B", "free_text"), "llm"),
         (JudgeQuery("Q", "def f(): ...", "r", "code", evidence="passed 2 of 3 tests"), "rule"),
         (JudgeQuery("Q", "def f(): ...", "r", "code"), "llm"),
     ],
@@ -65,7 +65,9 @@ async def test_equal_queries_are_asked_once_whatever_their_key() -> None:
     backend = Backend()
     cached = Cached(backend, 8, "v1")
     first = await cached.judge(ASKED)
-    again = await cached.judge(JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math", key="other"))
+    again = await cached.judge(
+        JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="other")
+    )
     assert (first.source, first.usage.calls) == ("llm", 1)
     assert (again.source, again.correct, again.attempts, again.usage) == ("cache", True, 0, Usage())
     assert len(backend.queries) == 1 and (cached.asked, cached.hits) == (2, 1)
@@ -76,19 +78,23 @@ async def test_what_the_judge_is_not_shown_makes_no_difference() -> None:
     cached = Cached(backend, 8, "v1")
     for thought in ("short", "long and different"):
         answer = f"<think>{thought}</think>42"
-        await cached.judge(JudgeQuery("Q", answer, "42", "math"))
+        await cached.judge(JudgeQuery("Q", answer, "42", "math_expression"))
     assert len(backend.queries) == 1
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        JudgeQuery("What is 6 * 8?", "It is 42.", "42", "math"),
-        JudgeQuery("What is 6 * 7?", "It is 43.", "42", "math"),
-        JudgeQuery("What is 6 * 7?", "It is 42.", "43", "math"),
-        JudgeQuery("What is 6 * 7?", "It is 42.", "42", "qa"),
-        JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math", alternatives=("43",)),
-        JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math", evidence="passed 1 of 1 tests"),
+        JudgeQuery("What is 6 * 8?", "It is 42.", "42", "math_expression"),
+        JudgeQuery("What is 6 * 7?", "It is 43.", "42", "math_expression"),
+        JudgeQuery("What is 6 * 7?", "It is 42.", "43", "math_expression"),
+        JudgeQuery("What is 6 * 7?", "It is 42.", "42", "free_text"),
+        JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", alternatives=("43",)),
+        JudgeQuery(
+            "What is 6 * 7?", "It is 42.", "42", "math_expression", evidence="passed 1 of 1 tests"
+        ),
+        replace(ASKED, rival="It is 41."),
+        replace(ASKED, criteria=(Criterion("It is short.", 1),)),
     ],
 )
 async def test_any_other_difference_is_another_question(other: JudgeQuery) -> None:
@@ -97,6 +103,13 @@ async def test_any_other_difference_is_another_question(other: JudgeQuery) -> No
     await cached.judge(ASKED)
     assert (await cached.judge(other)).source == "llm"
     assert len(backend.queries) == 2
+
+
+async def test_how_the_judge_is_asked_is_part_of_the_question() -> None:
+    for changed in ({"ask": "pointwise"}, {"samples": 3}, {"temperature": 0.5}):
+        sections = (JudgeSection(), JudgeSection.model_validate(changed))
+        assert len({fingerprint(section) for section in sections}) == 2
+    assert fingerprint(JudgeSection(max_attempts=2)) == fingerprint(JudgeSection())
 
 
 async def test_queries_at_the_same_time_share_one_call() -> None:
@@ -226,7 +239,8 @@ async def test_one_that_began_before_it_opened_and_is_served_closes_it() -> None
     judge, _ = breaker(slow, threshold=1)
     early = asyncio.create_task(judge.judge(ASKED))
     await asyncio.sleep(0)
-    gate, slow.gate, slow.statuses = slow.gate, None, ["unavailable"]
+    gate, slow.gate = slow.gate, None
+    slow.statuses = ["unavailable"]
     await judge.judge(ASKED)
     assert judge.state == "open" and gate is not None
     gate.set()
@@ -245,7 +259,7 @@ async def test_the_configured_chain_of_wrappers() -> None:
     judge = build_judge(section, model)
     assert (await judge.judge(ASKED)).correct is False
     assert (await judge.judge(ASKED)).source == "cache"
-    others = [JudgeQuery("Q", str(n), "42", "math") for n in (41, 42, 43, 44)]
+    others = [JudgeQuery("Q", str(n), "42", "math_expression") for n in (41, 42, 43, 44)]
     verdicts = [await judge.judge(query) for query in others]
     assert [v.source for v in verdicts] == ["rule_fallback"] * 4, "none of them is cached"
     assert [v.correct for v in verdicts] == [False, True, False, False]

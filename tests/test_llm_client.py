@@ -14,13 +14,23 @@ from llm_standin import DROP, HANG, StandIn, delta, good, http, problem, stream
 from flowright.config import LlmSection, ModelEntry
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import REST_AFTER, REST_SECONDS, Balance
-from flowright.llm.chat import ChatReply, ChatRequest, Message, RequestRefused, Usage
+from flowright.llm.chat import (
+    REFUSAL,
+    ChatReply,
+    ChatRequest,
+    Message,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
 from flowright.llm.client import ChatClient
 from flowright.llm.transport import proxy_for
 from flowright.llm.troubles import LONGEST_PAUSE, backoff
 from flowright.llm.wire import MalformedReply, decode_reply
 
-FAST = LlmSection(backoff_seconds=0.01, request_seconds=2.0, deadline_seconds=5.0)
+FAST = LlmSection(
+    backoff_seconds=0.01, request_seconds=2.0, deadline_seconds=5.0, reconnect_seconds=0.0
+)
 ASK = ChatRequest((Message("user", "What is six times seven?"),), seed=5)
 
 
@@ -120,6 +130,18 @@ async def test_a_streamed_reply_is_assembled():
     assert (reply.text, reply.finish_reason, reply.reasoning) == ("forty-two", "stop", "hm")
     assert reply.usage == Usage(1, 3, 2)
     assert server.seen[0].json["stream_options"] == {"include_usage": True}
+
+
+async def test_a_refusal_is_told_by_its_finish_reason():
+    async with StandIn(rest=good(None, "stop", refusal="I will not.")) as server:
+        whole = await ask(server)
+    events = (delta(role="assistant"), delta(refusal="I will"), delta(refusal=" not."))
+    async with StandIn(rest=stream(*events, delta(finish="stop"))) as server:
+        streamed = await ask(server, stream=True)
+    for reply in (whole, streamed):
+        assert (reply.text, reply.finish_reason) == ("I will not.", REFUSAL)
+    async with StandIn(rest=good("42", "stop", refusal=None)) as server:
+        assert (await ask(server)).finish_reason == "stop"
 
 
 async def test_a_lone_surrogate_can_be_sent():
@@ -251,6 +273,35 @@ async def test_a_refused_request_can_be_told_apart(status: int):
 async def test_connection_refused():
     message = await refusal(base_url=dead_url(), section=FAST.model_copy(update={"attempts": 2}))
     assert "2 x unreachable" in message
+
+
+async def test_a_server_that_restarts_is_waited_for():
+    section = FAST.model_copy(update={"attempts": 1, "reconnect_seconds": 5.0})
+    url = dead_url()
+    client = client_for(base_url=url, section=section)
+    asked = asyncio.create_task(client.chat(ASK))
+    await asyncio.sleep(0.1)
+    assert not asked.done()
+    async with StandIn(port=int(url.split(":")[2].removesuffix("/v1"))):
+        assert (await asked).text == "fine"
+    assert client.stats().failures["unreachable"] == client.stats().retries >= 1
+    await client.aclose()
+
+
+async def test_a_server_is_waited_for_no_longer_than_configured():
+    section = FAST.model_copy(update={"attempts": 1, "reconnect_seconds": 0.1})
+    assert "unreachable" in await refusal(base_url=dead_url(), section=section)
+    section = FAST.model_copy(update={"attempts": 1, "reconnect_seconds": 60.0})
+    message = await refusal(base_url=dead_url(), section=section, deadline=0.1)
+    assert "unreachable" in message, "the deadline comes first"
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_what_only_the_configuration_can_mend_is_told_apart(status: int):
+    async with StandIn(rest=problem(status, "no such model")) as server:
+        with pytest.raises(ServerMisconfigured, match="no such model"):
+            await ask(server)
+    assert len(server.seen) == 1
 
 
 def test_a_base_url_without_a_scheme_is_a_mistake():

@@ -12,10 +12,11 @@ import pytest
 from flowright.config import ExecutorSection, SimulatedSection, WorkflowSection
 from flowright.data.task import Task
 from flowright.errors import ConfigError
-from flowright.judge.prompts import judge_messages, response_format
+from flowright.judge.prompts import whether_right
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
-from flowright.llm.simulation.assessor import Assessor, check_biases
+from flowright.llm.simulation.assessor import Assessor
+from flowright.llm.simulation.biases import check_biases
 from flowright.llm.simulation.cues import Ask, Judgement, read_prompt
 from flowright.llm.simulation.draws import Draws, normal, unit
 from flowright.llm.simulation.index import TaskIndex
@@ -284,9 +285,9 @@ def test_judge_prompts_are_recognised():
     index = TaskIndex([MATH, QA, CODE])
     for form in ("json_schema", "json_object", "text"):
         query = JudgeQuery(
-            MATH.problem, "It is\n~~~~~~~\n12", "87", "math", ("87.0",), "passed 3 of 9 tests"
+            MATH.problem, "It is\n~~~~~~~\n12", "87", "number", ("87.0",), "passed 3 of 9 tests"
         )
-        messages = [(m.role, m.content) for m in judge_messages(query, form)]
+        messages = [(m.role, m.content) for m in whether_right(query).messages(form)]
         asked = read_prompt(messages, index)
         assert isinstance(asked, Judgement)
         assert asked.task is MATH
@@ -580,7 +581,7 @@ def assessor(**section: object) -> Assessor:
 
 def verdicts(judge: Assessor, asked: Judgement, count: int = 1500) -> float:
     """The share of True verdicts over draws."""
-    replies = [judge.reply(asked, Draws(i), response_format("json_object")) for i in range(count)]
+    replies = [judge.reply(asked, Draws(i), {"type": "json_object"}) for i in range(count)]
     return share_of([json.loads(reply)["verdict"] for reply in replies])
 
 
@@ -638,11 +639,16 @@ def test_an_unknown_bias_is_a_mistake():
         check_biases(SimulatedSection(judge_biases={"verbosit": 0.5}))
 
 
+QUERY = JudgeQuery("q", "a", "r")
+
+
 def test_verdicts_come_in_the_form_asked_for():
     asked = Judgement("q", MATH.reference, (MATH.reference,), MATH)
     judge = assessor(judge_true_positive=1.0)
     assert judge.reply(asked, Draws(0), None).endswith("\nVerdict: True")
-    schema = json.loads(judge.reply(asked, Draws(0), response_format("json_schema")))
+    schema = json.loads(
+        judge.reply(asked, Draws(0), whether_right(QUERY).response_format("json_schema"))
+    )
     assert schema == {"reason": schema["reason"], "verdict": True}
     menu = {
         "type": "json_schema",
@@ -650,11 +656,11 @@ def test_verdicts_come_in_the_form_asked_for():
             "schema": {
                 "properties": {
                     "grade": {"enum": ["INCORRECT", "CORRECT"]},
-                    "score": {"type": "number"},
+                    "score": {"type": "integer"},
                     "why": {"type": "string"},
                 }
             }
         },
     }
     assert json.loads(judge.reply(asked, Draws(0), menu))["grade"] == "CORRECT"
-    assert json.loads(judge.reply(asked, Draws(0), menu))["score"] == 1
+    assert json.loads(judge.reply(asked, Draws(0), menu))["score"] in (3, 4)

@@ -19,7 +19,7 @@ import pytest
 from flowright.config import FaultSection, LlmSection, SimulatedSection
 from flowright.data.task import Task, write_tasks
 from flowright.errors import FailureError, UserError
-from flowright.judge.prompts import judge_messages
+from flowright.judge.prompts import whether_right
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Message
 from flowright.llm.client import ChatClient
@@ -54,8 +54,8 @@ def ask(task: Task, seed: int | None = 0, temperature: float = 0.7) -> ChatReque
 
 
 def to_judge(task: Task, answer: str) -> ChatRequest:
-    query = JudgeQuery(task.problem, answer, task.reference, "math")
-    return ChatRequest(judge_messages(query, "text"), temperature=0.0)
+    query = JudgeQuery(task.problem, answer, task.reference, "math_expression")
+    return ChatRequest(whether_right(query).messages("text"), temperature=0.0)
 
 
 async def all_replies(

@@ -238,6 +238,12 @@ class LlmSection(Section):
         default=300.0, description="Of one request with all its tries."
     )
     backoff_seconds: Seconds = Field(default=0.5, description="First pause between tries; doubles.")
+    reconnect_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        description="So long a server that refuses connections is waited for, within the deadline, "
+        "before that counts as tries.",
+    )
 
 
 class ExecutorSection(Section):
@@ -251,16 +257,77 @@ class ExecutorSection(Section):
     programmer_tries: Positive = Field(default=3, description="Programs written before giving up.")
 
 
+class JudgeServiceSection(Section):
+    """A judge service, and how it is asked."""
+
+    judge_url: str = Field(
+        pattern=r"^https?://\S+$", description="Of the service, such as http://localhost:8003."
+    )
+    api_key: str | None = Field(default=None, description="The service's, if it asks for one.")
+    max_batch_size: Positive = Field(default=16, description="Questions in one request.")
+    batch_timeout: float = Field(
+        default=0.05, ge=0, description="Seconds that a question waits for others to go with it."
+    )
+    max_concurrent_requests: Positive = Field(default=32, description="Requests in flight.")
+    timeout: Seconds = Field(default=30.0, description="Of one request.")
+    max_retries: int = Field(default=3, ge=0, description="Further tries of a request.")
+
+
 class JudgeSection(Section):
     """Who decides whether an answer is right; see docs/judges.md."""
 
     model: str | None = Field(
         default=None, description="Name of the judge; default: the executor's."
     )
+    service: JudgeServiceSection | None = Field(
+        default=None,
+        description="A judge service that judges in the model's place; what it asks for is its own "
+        "configuration.",
+    )
     mode: Literal["judge", "judge_with_rule_fallback", "rules_then_judge", "rules"] = Field(
         default="judge",
         description="Who decides: the model; the model, and rules (tagged) where it fails; rules, "
         "and the model where they can't; rules alone.",
+    )
+    ask: Literal["true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect"] = Field(
+        default="true_false",
+        description="What the model is asked for: right or wrong; a score from 0 to 1; a grade "
+        "from 0 to 4; the better of two answers; which criteria are met; a grade for each of "
+        "`aspects` and one overall.",
+    )
+    aspects: Mapping[str, str] = Field(
+        default_factory=lambda: {
+            "correctness": "Is what it states right?",
+            "completeness": "Does it do everything that is asked?",
+            "clarity": "Can its reader follow it?",
+        },
+        description="For `multi_aspect`: names, and the question that each stands for.",
+    )
+    right_from: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.5, description="A score from which an answer counts as right."
+    )
+    criteria_per_call: Positive = Field(
+        default=8, description="For `rubric`: how many the model is asked about at once."
+    )
+    both_orders: bool = Field(
+        default=True,
+        description="For `pairwise`: ask twice, with each answer first once; else once, in an "
+        "order that is drawn.",
+    )
+    on_disagreement: Literal["tie", "abstain"] = Field(
+        default="tie",
+        description="For `pairwise`: where the better answer depends on the order of the two.",
+    )
+    samples: Positive = Field(
+        default=1, description="Verdicts asked for each query, which vote; see `min_confidence`."
+    )
+    sample_temperature: float = Field(
+        default=0.7, ge=0, description="Of the first try, where there are several samples."
+    )
+    min_confidence: Fraction = Field(
+        default=0.0,
+        description="Share of the votes (samples, panel) that agree, below which there is no "
+        "verdict.",
     )
     gate: bool = Field(
         default=True,
@@ -313,8 +380,18 @@ class JudgeSection(Section):
             raise ValueError(f"a quorum of {self.quorum} with {seats} judges")
         if self.weights and (len(self.weights) != seats or min(self.weights) <= 0):
             raise ValueError(f"weights must be {seats} positive numbers, one a judge")
-        if self.panel and self.mode == "rules":
-            raise ValueError("a panel with mode rules: the rules ask nobody")
+        if self.mode == "rules" and (self.panel or self.service is not None):
+            raise ValueError("a panel or a service with mode rules: the rules ask nobody")
+        return self
+
+    @model_validator(mode="after")
+    def _aspects_have_names(self) -> "JudgeSection":
+        names = [name.casefold() for name in self.aspects]
+        plain = all(re.fullmatch(r"[a-z][a-z_ -]{0,39}", name) for name in names)
+        if not names or not plain or len(set(names) - {"overall", "reason"}) < len(self.aspects):
+            raise ValueError(
+                "aspects: different names of letters, `_`, `-` and spaces; not overall or reason"
+            )
         return self
 
 
@@ -345,30 +422,16 @@ class JudgeServerSection(Section):
         return self
 
 
-class JudgeRewardSection(Section):
+class JudgeRewardSection(JudgeServiceSection):
     """A judge service as a reward function: `reward.config` where `reward.type` is
-    `judge_model`."""
+    `judge_model`. `JUDGE_MAX_BATCH_SIZE` and `JUDGE_MAX_CONCURRENT` in the environment override
+    `max_batch_size` and `max_concurrent_requests`."""
 
-    judge_url: str = Field(
-        pattern=r"^https?://\S+$", description="Of the service, such as http://localhost:8003."
-    )
-    api_key: str | None = Field(default=None, description="The service's, if it asks for one.")
     use_cache: bool = Field(default=True, description="Ask equal questions once.")
     cache_size: Positive = Field(default=5000, description="Verdicts kept.")
-    max_batch_size: Positive = Field(
-        default=16, description="Questions in one request; `JUDGE_MAX_BATCH_SIZE` overrides it."
-    )
-    batch_timeout: float = Field(
-        default=0.05, ge=0, description="Seconds that a question waits for others to go with it."
-    )
-    max_concurrent_requests: Positive = Field(
-        default=32, description="Requests in flight; `JUDGE_MAX_CONCURRENT` overrides it."
-    )
-    timeout: Seconds = Field(default=30.0, description="Of one request.")
     fallback_to_rule: bool = Field(
         default=True, description="Where the judge fails, rules decide what they can, tagged."
     )
-    max_retries: int = Field(default=3, ge=0, description="Further tries of a request.")
     circuit_breaker_threshold: int = Field(
         default=5, ge=0, description="Failures in a row that open the circuit; 0: never."
     )
@@ -404,8 +467,8 @@ class SimulatedSection(Section):
     judge_false_positive: Fraction = Field(default=0.03, description="Wrong answers called right.")
     judge_biases: Mapping[str, float] = Field(
         default_factory=dict,
-        description="Planted biases, by name: verbosity, authority, master_key, self_preference, "
-        "position.",
+        description="Planted biases, by name: verbosity, authority, tone, formatting, distraction, "
+        "injection, self_preference, master_key, position.",
     )
     faults: FaultSection = FaultSection()
 
@@ -466,14 +529,36 @@ class Config(Section):
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
 
+    @model_validator(mode="after")
+    def _the_judge_can_judge_workflows(self) -> "Config":
+        if self.judge.ask in ("pairwise", "rubric"):
+            raise ValueError(
+                f"judge.ask: {self.judge.ask} does not fit: answers of workflows are judged one by "
+                "one against a reference; use true_false, score, pointwise or multi_aspect"
+            )
+        return self
+
     @property
-    def judge_model(self) -> str:
+    def judge_model(self) -> str | None:
+        """The name of the model that judges; None where rules or a service do."""
+        if self.judge.mode == "rules" or self.judge.service is not None:
+            return None
         return self.judge.model or self.aflow_executor_model
+
+    @property
+    def judge_names(self) -> tuple[str, ...]:
+        """Who judges, for people: models, the address of a service, or the rules."""
+        if self.judge.mode == "rules":
+            return ("rules",)
+        service = self.judge.service
+        first = self.judge_model if service is None else service.judge_url
+        return (first or "", *self.judge.panel)
 
     @property
     def models(self) -> frozenset[str]:
         """The names of all large models: the executor, the judge, the panel."""
-        return frozenset({self.aflow_executor_model, self.judge_model, *self.judge.panel})
+        judge = {self.judge_model} if self.judge_model is not None else set[str]()
+        return frozenset({self.aflow_executor_model, *judge, *self.judge.panel})
 
 
 class JudgeServerConfig(Section):
@@ -486,16 +571,18 @@ class JudgeServerConfig(Section):
 
     @model_validator(mode="after")
     def _named(self) -> "JudgeServerConfig":
-        if self.judge.mode != "rules" and not self.judge.model:
+        asks = self.judge.mode != "rules" and self.judge.service is None
+        if asks and not self.judge.model:
             raise ValueError("judge.model: name a model of `llm.file`, or `simulated`")
         return self
 
     @property
     def models(self) -> frozenset[str]:
         """The names of all large models that judge; none where rules alone decide."""
-        if self.judge.mode == "rules" or self.judge.model is None:
+        if self.judge.mode == "rules":
             return frozenset()
-        return frozenset({self.judge.model, *self.judge.panel})
+        model = None if self.judge.service is not None else self.judge.model
+        return frozenset(filter(None, (model, *self.judge.panel)))
 
 
 class ModelEntry(Section):

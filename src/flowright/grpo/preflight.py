@@ -17,6 +17,7 @@ from flowright.config import SIMULATED, Config, load_entries
 from flowright.data.task import KINDS
 from flowright.errors import UserError
 from flowright.grpo.world import TINY, is_simulated, load_tasks, open_sandbox
+from flowright.judge.remote import RemoteJudge
 from flowright.llm.client import ChatClient
 
 ACTIVATION_SHARE = 0.35
@@ -155,6 +156,13 @@ async def _servers(config: Config) -> str:
         finally:
             await client.aclose()
         shown.append(f"{name} at {', '.join(entry.base_urls)}")
+    if config.judge.service is not None:
+        service = RemoteJudge(config.judge.service)
+        try:
+            problems += await service.check()
+        finally:
+            await service.aclose()
+        shown.append(f"judge service at {service.name}{' (simulated)' * service.simulated}")
     if problems:
         raise UserError(*problems)
     if is_simulated(config):

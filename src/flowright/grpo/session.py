@@ -150,7 +150,7 @@ def _introduce(
     run.state(
         policy=config.strategy_model,
         executor=config.aflow_executor_model,
-        judge=config.judge_model,
+        judge=config.judge_names[0],
         simulated=world.simulated,
         isolation=str(isolation),
         isolation_weaker=not isolation.sufficient,
@@ -160,12 +160,12 @@ def _introduce(
     lines = [
         f"run       {run.path}",
         f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
-        f"executor  {config.aflow_executor_model}    judge  {config.judge_model}",
+        f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
         f"sandbox   {isolation}",
     ]
     if config.judge.panel:
         lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
-    for name in sorted({config.judge_model, *config.judge.panel}):
+    for name in sorted(set(config.judge_names)):
         for family in families(name) & families(config.strategy_model):
             lines.append(
                 f"WARNING: judge {name} is of the policy's family ({family}): judges prefer the "

@@ -15,8 +15,9 @@ from flowright.errors import Blame, Failure, FailureError, Reason, boundary
 from flowright.grading import Gold, gold_check
 from flowright.grpo.rollout import Completion, Rollout
 from flowright.judge.audit import agreement, audit
+from flowright.judge.query import query_of
 from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
+from flowright.judge.verdict import Judge, Verdict
 from flowright.llm.chat import Message
 from flowright.rewards import reward_of, with_cost
 from flowright.sandbox import Sandbox
@@ -67,7 +68,7 @@ class WorkflowEnvironment:
                 assert failure is not None
                 raise FailureError(failure.reason, failure.message, failure.line)
             gold = await gold_check(task, execution.answer, self._sandbox)
-            query = _query(task, execution.answer, gold, completion.key)
+            query = query_of(task, execution.answer, completion.key, gold.evidence)
             verdict = await self._judge.judge(query)
             if verdict.status != "ok":
                 raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
@@ -91,7 +92,7 @@ class WorkflowEnvironment:
         if judged is None or judged.status != "ok" or gold is None:
             return rollout
         assert execution is not None and execution.answer is not None
-        ruled = await RuleJudge().judge(_query(rollout.task, execution.answer, gold, ""))
+        ruled = await RuleJudge().judge(query_of(rollout.task, execution.answer, "", gold.evidence))
         why = f"the judge agreed with gold on {found:.0%} of the step"
         verdict = replace(
             ruled,
@@ -126,19 +127,6 @@ class WorkflowEnvironment:
                 for name, mean in mix.items()
             },
         }
-
-
-def _query(task: Task, answer: str, gold: Gold, key: str) -> JudgeQuery:
-    """Code is judged with the evidence of the test run; other answers by what they say."""
-    return JudgeQuery(
-        question=task.problem,
-        answer=answer,
-        reference=task.reference,
-        kind=task.kind,
-        alternatives=task.alternatives,
-        evidence=gold.evidence if task.kind == "code" else None,
-        key=key,
-    )
 
 
 def _outcomes(rollouts: Sequence[Rollout]) -> dict[str, float]:

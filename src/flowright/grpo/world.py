@@ -17,6 +17,7 @@ from flowright.data.task import KINDS, Kind, Task, read_tasks
 from flowright.errors import DataError, UserError
 from flowright.grpo.workflow_environment import WorkflowEnvironment
 from flowright.judge.build import build_judge
+from flowright.judge.remote import RemoteJudge
 from flowright.llm.chat import Message
 from flowright.llm.client import ChatClient
 from flowright.llm.simulated import SimulatedServer
@@ -70,7 +71,7 @@ def load_tasks(config: Config) -> Tasks:
 
 
 def is_simulated(config: Config) -> bool:
-    """Whether any number of this run comes from the embedded server."""
+    """Whether any number of this run comes from an embedded server of its own."""
     return SIMULATED in config.models
 
 
@@ -90,7 +91,12 @@ async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[Wor
         for name in sorted(config.models):
             clients[name] = ChatClient(name, entries[name], config.llm)
             stack.push_async_callback(clients[name].aclose)
+        service: RemoteJudge | None = None
+        if config.judge.service is not None:
+            service = RemoteJudge(config.judge.service)
+            stack.push_async_callback(service.aclose)
         problems = [line for client in clients.values() for line in await client.check()]
+        problems += await service.check() if service is not None else []
         if problems:
             raise UserError(*problems)
         sandbox = await stack.enter_async_context(open_sandbox(config))
@@ -99,11 +105,13 @@ async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[Wor
             Executor(model, sandbox, config.workflow, config.executor)
         )
         panel = [clients[name] for name in config.judge.panel]
-        judge = build_judge(config.judge, clients[config.judge_model], panel)
+        asked = service or clients.get(config.judge_model or "")
+        judge = build_judge(config.judge, asked, panel)
         environment = WorkflowEnvironment(
             executor, judge, sandbox, config.reward, config.policy.prompt, config.judge
         )
-        yield World(environment, sandbox, clients, is_simulated(config))
+        simulated = is_simulated(config) or (service is not None and service.simulated)
+        yield World(environment, sandbox, clients, simulated)
 
 
 def open_sandbox(config: Config) -> Sandbox:

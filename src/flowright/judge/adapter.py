@@ -16,23 +16,34 @@ from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, Unpack, get_args
 
 import uvloop
 
 from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
-from flowright.data.task import Kind
 from flowright.errors import UserError
 from flowright.judge.breaker import CircuitBreaker
 from flowright.judge.cache import Cached
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import KIND_OF, Judge, JudgeQuery, Verdict
+from flowright.judge.verdict import AnswerType, Criterion, Judge, JudgeQuery, Verdict
 from flowright.judge.wrappers import Gated, WithRuleFallback
 
 Answer = TypeVar("Answer")
 
 LATENCIES_KEPT = 2000
+
+
+class More(TypedDict, total=False):
+    """What else may be said of an answer: other references that count; what was observed of it,
+    such as ``passed 2 of 3 tests``; another answer to compare it with; a rubric, as pairs of text
+    and points; a name for the request."""
+
+    alternatives: Sequence[str]
+    evidence: str | None
+    rival: str | None
+    criteria: Sequence[tuple[str, float]]
+    request_id: str | None
 
 
 class JudgeRewardSystem:
@@ -72,15 +83,16 @@ class JudgeRewardSystem:
         completion: str,
         answer: str,
         answer_type: str = "free_text",
-        request_id: str | None = None,
+        **more: Unpack[More],
     ) -> dict[str, Any]:
         """Judge one answer and wait for it. Raises ValueError for an unknown ``answer_type``.
 
         The dict has ``reward`` (in [0, 1], or None), ``source`` (who decided: llm, rule,
         rule_fallback, cache), ``status`` ("ok", or how the judge failed), ``explanation``,
-        ``request_id``, ``judge`` and ``latency`` (seconds).
+        ``parts`` (what the score was made of, if anything), ``request_id``, ``judge`` and
+        ``latency`` (seconds).
         """
-        query = _query(prompt, completion, answer, answer_type, request_id)
+        query = _query(prompt, completion, answer, answer_type, **more)
         return self._submit(self._answer(query)).result()
 
     def reward_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -93,10 +105,10 @@ class JudgeRewardSystem:
         completion: str,
         answer: str,
         answer_type: str = "free_text",
-        request_id: str | None = None,
+        **more: Unpack[More],
     ) -> dict[str, Any]:
         """:meth:`reward` for callers on an event loop, which it does not block."""
-        query = _query(prompt, completion, answer, answer_type, request_id)
+        query = _query(prompt, completion, answer, answer_type, **more)
         return await asyncio.wrap_future(self._submit(self._answer(query)))
 
     async def areward_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -197,6 +209,7 @@ class JudgeRewardSystem:
             "source": verdict.source,
             "status": verdict.status,
             "explanation": verdict.reason,
+            "parts": dict(verdict.parts),
             "request_id": query.key or None,
             "judge": verdict.judge,
             "latency": seconds,
@@ -248,13 +261,22 @@ def _query(
     completion: str,
     answer: str,
     answer_type: str = "free_text",
-    request_id: str | None = None,
+    **more: Unpack[More],
 ) -> JudgeQuery:
-    kinds: dict[str, Kind] = {**KIND_OF}
-    if answer_type.lower() not in kinds:
-        raise ValueError(f"answer_type {answer_type!r}; known are {', '.join(kinds)}")
-    kind = kinds[answer_type.lower()]
-    return JudgeQuery(prompt, completion, answer, kind, key=request_id or "")
+    known: Mapping[str, AnswerType] = {name: name for name in get_args(AnswerType)}
+    if answer_type.lower() not in known:
+        raise ValueError(f"answer_type {answer_type!r}; known are {', '.join(known)}")
+    return JudgeQuery(
+        question=prompt,
+        answer=completion,
+        reference=answer,
+        answer_type=known[answer_type.lower()],
+        alternatives=tuple(more.get("alternatives", ())),
+        evidence=more.get("evidence"),
+        rival=more.get("rival"),
+        criteria=tuple(Criterion(text, points) for text, points in more.get("criteria", ())),
+        key=more.get("request_id") or "",
+    )
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -1,10 +1,14 @@
 """The judge against the gold checks, as metrics of a step (law 3). Nothing is judged here."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
+import numpy as np
+
 from flowright.grading import Gold
+from flowright.judge.agreement import COUNTED
 from flowright.judge.panel import disagreement
 from flowright.judge.verdict import Source, Status, Verdict
 
@@ -15,8 +19,13 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     None stands for a sample without a verdict (it failed before) or without a gold check. Metrics:
 
     - ``judge/agreement_with_gold``: share of equal findings where both sides have one;
+    - ``judge/kappa``, ``judge/balanced_accuracy``: the same beyond chance, and with right and wrong
+      answers counting alike (:mod:`flowright.judge.agreement`);
     - ``judge/false_positive_rate``: share called right among those that gold calls wrong;
     - ``judge/false_negative_rate``: share called wrong among those that gold calls right;
+    - ``judge/no_verdict_rate_wrong``, ``judge/no_verdict_rate_right``: share that the judge gave no
+      verdict on, among what gold calls wrong and right; a policy that is not scored where it is
+      wrong gains by it;
     - ``judge/drift``: share called right less the share that gold calls right, on the samples
       where both sides have a finding; positive where the judge is generous;
     - ``judge/disagreement``: mean share of a panel's members that say otherwise than most;
@@ -26,11 +35,24 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     A share of nothing is left out.
     """
     pairs = _pairs(verdicts, golds)
-    metrics = _share("judge/agreement_with_gold", [said == true for said, true in pairs])
-    metrics |= _share("judge/false_positive_rate", [bool(said) for said, true in pairs if not true])
-    metrics |= _share("judge/false_negative_rate", [not said for said, true in pairs if true])
+    counts = Counter(pairs)
+    cells = ((True, True), (True, False), (False, False), (False, True))
+    confusion = np.asarray([counts[cell] for cell in cells], dtype=np.float64)
+    metrics: dict[str, float] = {}
+    for name, statistic in COUNTED.items():
+        value = float(statistic(confusion))
+        if math.isfinite(value):
+            metrics[f"judge/{'agreement_with_gold' if name == 'agreement' else name}"] = value
     if pairs:
-        metrics["judge/drift"] = sum(bool(s) - bool(true) for s, true in pairs) / len(pairs)
+        metrics["judge/drift"] = sum(said - true for said, true in pairs) / len(pairs)
+
+    for name, true in (("wrong", False), ("right", True)):
+        mute = [
+            verdict.correct is None
+            for verdict, gold in zip(verdicts, golds, strict=True)
+            if verdict is not None and gold is not None and gold.correct is true
+        ]
+        metrics |= _share(f"judge/no_verdict_rate_{name}", mute)
 
     given = [verdict for verdict in verdicts if verdict is not None]
     split = [share for verdict in given if (share := disagreement(verdict)) is not None]

@@ -8,33 +8,45 @@ from flowright.judge.cache import Cached
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.panel import Panel
 from flowright.judge.prompts import PROMPT_VERSION
+from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge
-from flowright.judge.wrappers import Gated, WithRuleFallback, WithRulesFirst
+from flowright.judge.wrappers import Gated, Sample, WithRuleFallback, WithRulesFirst
 from flowright.llm.chat import ChatModel
 
 
 def build_judge(
-    section: JudgeSection, model: ChatModel | None, panel: Sequence[ChatModel] = ()
+    section: JudgeSection,
+    model: ChatModel | RemoteJudge | None,
+    panel: Sequence[ChatModel] = (),
 ) -> Judge:
-    """The configured judge, from the outside in: gate, rules, panel, cache, breaker, model.
+    """The configured judge, from the outside in: gate, rules, panel, cache, breaker, samples, and
+    what is asked.
 
-    ``model`` may be None only where rules alone decide; ``panel`` are the models of
-    ``section.panel``, each with a cache and a breaker of its own.
+    ``model`` is asked, or the service of ``section.service``; None only where rules alone decide.
+    ``panel`` are the models of ``section.panel``, each with a cache and a breaker of its own.
     """
     judge = _decider(section, model, panel)
     return Gated(judge) if section.gate else judge
 
 
-def _decider(section: JudgeSection, model: ChatModel | None, panel: Sequence[ChatModel]) -> Judge:
+def _decider(
+    section: JudgeSection, model: ChatModel | RemoteJudge | None, panel: Sequence[ChatModel]
+) -> Judge:
     if section.mode == "rules":
         return RuleJudge()
     if model is None:
-        raise ValueError(f"judge.mode {section.mode!r} needs a model")
+        raise ValueError(f"judge.mode {section.mode!r} needs a model or a service")
     asked = _asked(section, model)
     if panel:
         members = [asked, *(_asked(section, member) for member in panel)]
-        asked = Panel(members, section.combine, section.quorum, section.weights or None)
+        asked = Panel(
+            members,
+            section.combine,
+            section.quorum,
+            section.weights or None,
+            section.min_confidence,
+        )
     if section.mode == "judge_with_rule_fallback":
         return WithRuleFallback(asked, RuleJudge())
     if section.mode == "rules_then_judge":
@@ -42,16 +54,32 @@ def _decider(section: JudgeSection, model: ChatModel | None, panel: Sequence[Cha
     return asked
 
 
-def _asked(section: JudgeSection, model: ChatModel) -> Judge:
-    asked: Judge = LlmJudge(model, section)
+def _asked(section: JudgeSection, model: ChatModel | RemoteJudge) -> Judge:
+    """One model or service with what is its own: samples, breaker, cache."""
+    is_sampled = section.samples > 1
+    if isinstance(model, RemoteJudge):
+        asked: Judge = model
+    else:
+        temperature = section.sample_temperature if is_sampled else section.temperature
+        asked = LlmJudge(model, section.model_copy(update={"temperature": temperature}))
+    if is_sampled:
+        samples = [Sample(asked, number) for number in range(section.samples)]
+        # With a panel, the confidence must do twice: among these, and among the members.
+        asked = Panel(samples, section.combine, min_confidence=section.min_confidence)
     if section.breaker_threshold:
         asked = CircuitBreaker(asked, section.breaker_threshold, section.breaker_seconds)
     if section.cache_size:
-        asked = Cached(asked, section.cache_size, _fingerprint(section))
+        asked = Cached(asked, section.cache_size, fingerprint(section))
     return asked
 
 
-def _fingerprint(section: JudgeSection) -> str:
+def fingerprint(section: JudgeSection) -> str:
     """What decides a verdict beside model and query."""
-    asked = (section.temperature, section.max_tokens, section.reasoning_effort)
+    asked = section.model_dump(
+        include={
+            "ask", "aspects", "right_from", "both_orders", "on_disagreement", "samples",
+            "sample_temperature", "combine", "min_confidence", "temperature", "max_tokens",
+            "reasoning_effort",
+        }
+    )  # fmt: skip
     return f"{PROMPT_VERSION} {asked}"

@@ -7,7 +7,7 @@ asks tries again. No prompts and no calls of its own here.
 import time
 from dataclasses import replace
 
-from flowright.judge.prompts import spoken_answer
+from flowright.judge.foreign import spoken_answer
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.llm.chat import Usage
 from flowright.memo import Memo
@@ -53,7 +53,8 @@ class Cached:
             return verdict
 
         self.asked += 1
-        asked = replace(query, answer=spoken_answer(query.answer), key="")
+        rival = None if query.rival is None else spoken_answer(query.rival)
+        asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
         try:
             verdict = await self._memo.get((self.name, self._fingerprint, asked), ask)
         except _Failed as failed:

@@ -6,10 +6,11 @@ gate is narrow on purpose: it knows only whole answers, and it lets through what
 names as an answer.
 """
 
+import re
 import string
 import unicodedata
 
-from flowright.judge.prompts import spoken_answer
+from flowright.judge.foreign import spoken_answer
 from flowright.judge.verdict import JudgeQuery, Verdict
 
 NAME = "gate"
@@ -40,22 +41,40 @@ la risposta è | resposta | solução | a resposta é | ответ | решен�
 давайте решим эту задачу шаг за шагом | الحل | الجواب | الإجابة | उत्तर | समाधान
 """
 
+# What may stand around an answer, or where one was to be put in.
+_WRAPPERS = re.compile(r"\\boxed\b|</?(?:final_)?answer>|\{(?:final[_ ])?answer\}", re.IGNORECASE)
+
 # Letters and symbols that show nothing: fillers of Hangul and Braille.
 _BLANK = dict.fromkeys(map(ord, "\u115f\u1160\u3164\uffa0\u2800"))
 
 
 def gate(query: JudgeQuery) -> Verdict | None:
-    """A verdict of wrong for what cannot be an answer; None for everything else."""
-    answer = spoken_answer(query.answer)
+    """A verdict of wrong for what cannot be an answer; None for everything else.
+
+    Between two answers the one that is none has lost; two of that sort are a tie.
+    """
+    fault = _fault(query, query.answer)
+    if query.rival is None:
+        return None if fault is None else _said(0.0, False, fault)
+    rival = _fault(query, query.rival)
+    if fault is not None and rival is not None:
+        return _said(0.5, None, f"{fault}, and so it is with the other")
+    if fault is not None:
+        return _said(0.0, False, fault)
+    return None if rival is None else _said(1.0, True, f"of the other one: {rival}")
+
+
+def _fault(query: JudgeQuery, answer: str) -> str | None:
+    """Why this is no answer to the query."""
+    answer = spoken_answer(answer)
     accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]
     if answer.strip() in {text.strip() for text in accepted}:
         return None
-    words = bare(answer)
+    words = bare(_WRAPPERS.sub(" ", answer))
     if not words:
-        shown = "holds no letter and no digit" if answer.strip() else "is empty"
-        return _wrong(f"the answer {shown}")
+        return f"the answer {'holds no letter and no digit' if answer.strip() else 'is empty'}"
     if words in MASTER_KEYS and not _is_named(words, accepted, query.question):
-        return _wrong("the answer only announces an answer")
+        return "the answer only announces an answer"
     return None
 
 
@@ -84,8 +103,8 @@ def _is_named(words: str, accepted: list[str], question: str) -> bool:
     return any(len(choice[0]) <= 2 and choice[1:] == [words] for choice in choices)
 
 
-def _wrong(reason: str) -> Verdict:
-    return Verdict(score=0.0, correct=False, source="rule", status="ok", reason=reason, judge=NAME)
+def _said(score: float, correct: bool | None, reason: str) -> Verdict:
+    return Verdict(score, correct, "rule", "ok", reason, judge=NAME)
 
 
 MASTER_KEYS = frozenset(

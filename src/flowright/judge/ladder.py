@@ -10,9 +10,9 @@ truncated       twice the tokens (at most 8 times the first budget), less reason
                 the second time in a row also a looser form: a grammar that allows white space
                 without end can eat any budget
 empty           the same; a server may answer a schema that it cannot apply with nothing
-unparsed        a looser form: schema -> JSON -> text
+unparsed        a looser form: schema -> JSON -> text; and what was said is not asked again
 refused         a looser form, remembered (:class:`Forms`)
-filtered        seed and temperature only
+declined        seed and temperature only; two in a row are the answer
 unavailable     seed and temperature only
 timeout         seed and temperature only
 ==============  ================================================================================
@@ -27,14 +27,14 @@ from flowright.config import JudgeSection
 from flowright.judge.parsing import Form
 from flowright.judge.verdict import Status
 
-Outcome = Literal["truncated", "empty", "unparsed", "filtered", "refused", "unavailable", "timeout"]
+Outcome = Literal["truncated", "empty", "unparsed", "declined", "refused", "unavailable", "timeout"]
 Effort = Literal["low", "medium", "high"]
 
 STATUS: dict[Outcome, Status] = {
     "truncated": "truncated",
     "empty": "parse_error",
     "unparsed": "parse_error",
-    "filtered": "abstain",
+    "declined": "declined",
     "refused": "unavailable",
     "unavailable": "unavailable",
     "timeout": "timeout",

@@ -5,28 +5,27 @@ prompts and no calls here.
 
 A reply is read in this order. Thinking is cut off; a reply that ends inside its thinking holds no
 verdict. Blocks between the fences that the prompt puts around foreign text are an echo of the
-prompt and are cut off. Of what is left the last verdict counts, and only where a verdict can
-stand: on the last or the first line (text), or as an object alone on its lines or at an end of
-the reply (JSON). A last verdict that is not on the menu is a parse error; the parser never goes
-back to an earlier one.
+prompt and are cut off. Of what is left the last value of a field counts, and only where a verdict
+can stand: on the last or the first line (text), or alone on its lines or at an end of the reply
+(tags and JSON objects). A last value that is not on the menu is a parse error; the parser never
+goes back to an earlier one. Where several fields are asked for, each is read by itself, lines of
+text may stand among others, and what was not said is missing while the rest stands.
 """
 
 import json
 import re
-import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flowright.judge.foreign import strip_thinking, without_echoes
+from flowright.judge.menus import WRAPPING, Field, Value, folded
+
 Form = Literal["json_schema", "json_object", "text"]
 """How a verdict is asked for: a JSON object held to a schema by the server, a JSON object that the
-server only guarantees to be JSON, or a last line in plain text."""
+server only guarantees to be JSON, or last lines in plain text."""
 
 Fault = Literal["empty", "unclosed_thinking", "no_verdict", "off_menu", "misplaced"]
-
-FENCE = "~"
-MIN_FENCE = 5
-"""Foreign text stands between lines of at least this many :data:`FENCE` characters."""
 
 MAX_READ_CHARS = 16_000
 """Only the end of a longer reply is read; a verdict stands at the end."""
@@ -36,66 +35,58 @@ _MAX_REASON_CHARS = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reply says. ``correct`` is None exactly when ``fault`` says why. ``reason`` is the
-    judge's own explanation, or a description of the fault."""
+    """What a reply says: the ``values`` of the fields that it has. ``fault`` is why another field
+    has none, and None when none is missing. ``reason`` is the judge's own explanation, or a
+    description of the fault."""
 
-    correct: bool | None
+    values: Mapping[str, Value]
     reason: str
     fault: Fault | None = None
 
-    def __post_init__(self) -> None:
-        if (self.correct is None) != (self.fault is not None):
-            raise ValueError(f"correct {self.correct} with fault {self.fault}")
+
+class _Unread(Exception):
+    def __init__(self, fault: Fault, reason: str) -> None:
+        super().__init__(reason)
+        self.fault: Fault = fault
+        self.reason = reason
 
 
-def parse_verdict(text: str, form: Form) -> Reading:
-    """Read a True/False verdict out of a judge's reply to a request of this form."""
-    if not text.strip():
-        return _none("empty", "the reply is empty")
-    if form != "text" and (whole := _whole_object(text)) is not None:
-        return _read_object(whole)
-    spoken = strip_thinking(text)
-    if spoken is None:
-        return _none("unclosed_thinking", "the reply ends inside its thinking")
-    spoken = _without_end_tokens(_without_echoes(spoken))[-MAX_READ_CHARS:].strip()
-    if not spoken:
-        return _none("empty", "nothing is left of the reply without thinking and echoes")
-    return _read_text(spoken) if form == "text" else _read_json(spoken)
+def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
+    """Read the fields out of a judge's reply to a request of this form."""
+    try:
+        if not text.strip():
+            raise _Unread("empty", "the reply is empty")
+        if form != "text" and (whole := _whole_object(text)) is not None:
+            return _collected(fields, _ObjectPage([(0, len(text), whole)], text))
+        spoken = strip_thinking(text)
+        if spoken is None:
+            raise _Unread("unclosed_thinking", "the reply ends inside its thinking")
+        spoken = _without_end_tokens(without_echoes(spoken))[-MAX_READ_CHARS:].strip()
+        if not spoken:
+            raise _Unread("empty", "nothing is left of the reply without thinking and echoes")
+    except _Unread as unread:
+        return Reading({}, unread.reason, unread.fault)
+    page = _TextPage(spoken, fields) if form == "text" else _ObjectPage(_objects(spoken), spoken)
+    return _collected(fields, page)
 
 
-# Thinking.
+def _collected(fields: Sequence[Field], page: "_TextPage | _ObjectPage") -> Reading:
+    values: dict[str, Value] = {}
+    unread: list[_Unread] = []
+    for field in fields:
+        try:
+            values[field.key] = page.value(field)
+        except _Unread as error:
+            unread.append(error)
+    if not unread:
+        return Reading(values, _shortened(page.reason))
+    # What was said, but badly, tells more than what was not said at all.
+    worst = next((error for error in unread if error.fault != "no_verdict"), unread[0])
+    more = f", and {len(unread) - 1} more" if len(unread) > 1 else ""
+    return Reading(values, worst.reason + more, worst.fault)
 
-THINKING_TAGS = ("think", "thinking", "thought", "reasoning")
-_THINKING = re.compile(rf"<(/?)(?:{'|'.join(THINKING_TAGS)})>|\[(/?)THINK\]", re.IGNORECASE)
-_CHANNEL = re.compile(r"<\|channel\|>\s?(\w{1,20})[^<]{0,80}<\|message\|>")
+
 _END_TOKEN = re.compile(r"(?:<\|\w{1,20}\|>|</s>)\Z")
-
-
-def strip_thinking(text: str) -> str | None:
-    """The text without its thinking blocks; None when it ends inside one.
-
-    Knows tags such as ``<think>``, also without an opening tag (chat templates that put it into
-    the prompt), and the raw channels of GPT-OSS, of which the final one counts.
-    """
-    channels = list(_CHANNEL.finditer(text))
-    if channels:
-        if channels[-1][1] != "final":
-            return None
-        text = text[channels[-1].end() :]
-    kept: list[str] = []
-    position = 0
-    inside = False
-    for tag in _THINKING.finditer(text):
-        closing = bool(tag[1] or tag[2])
-        if closing:
-            if not inside:
-                kept.clear()
-            inside = False
-            position = tag.end()
-        elif not inside:
-            kept.append(text[position : tag.start()])
-            inside = True
-    return None if inside else "".join(kept) + text[position:]
 
 
 def _without_end_tokens(text: str) -> str:
@@ -105,77 +96,127 @@ def _without_end_tokens(text: str) -> str:
     return text
 
 
-def _without_echoes(text: str) -> str:
-    """The lines outside the prompt's fences; all that follows a fence left open is dropped."""
-    kept: list[str] = []
-    open_fence = 0
-    for line in text.splitlines(keepends=True):
-        bare = line.strip()
-        run = len(bare) - len(bare.lstrip(FENCE))
-        if open_fence:
-            if run >= open_fence and run == len(bare):
-                open_fence = 0
-        elif run >= MIN_FENCE:
-            open_fence = run
-        else:
-            kept.append(line)
-    return "".join(kept)
+def _on_menu(field: Field, raw: object) -> Value:
+    value = field.menu.read(raw)
+    if value is None:
+        shown = f"{field.key} is {str(raw)[:80]!r}, not {field.menu.shown.replace('|', ' or ')}"
+        raise _Unread("off_menu", shown)
+    return value
+
+
+def _shortened(text: str) -> str:
+    text = text.strip().encode("utf-8", "replace").decode()  # JSON can hold lone surrogates
+    return text if len(text) <= _MAX_REASON_CHARS else text[: _MAX_REASON_CHARS - 1] + "…"
 
 
 # Plain text.
 
 _LEAD = r"(?:#{1,6}\s+|[-*+]\s+|\d{1,2}[.)]\s+)?"
 _WRAP = r"[*_`\"'“”‘’]*"
-_KEY_LINE = re.compile(rf"{_LEAD}{_WRAP}\s*(?:final\s+)?verdict\s*{_WRAP}\s*:(.*)", re.IGNORECASE)
-_MENU_ECHO = re.compile(
-    rf"[<\[({{]?\s*{_WRAP}true{_WRAP}\s*(?:\||/|or)\s*{_WRAP}false{_WRAP}\s*[>\])}}]?",
-    re.IGNORECASE,
+_KEY = re.compile(
+    rf"{_LEAD}{_WRAP}\s*(?:final\s+)?([a-z][a-z0-9_ -]{{0,50}}?)\s*{_WRAP}\s*", re.IGNORECASE
 )
+_MAX_KEY_CHARS = 80
 _FENCE_LINE = re.compile(r"`{3,}\s*\w*")
-_WRAPPING = " \t*_`\"'“”‘’"
+_OR = re.compile(r"\||/|\bor\b")
 
 
-def _read_text(text: str) -> Reading:
-    lines = [_folded(line) for line in text.splitlines()]
-    lines = [line for line in lines if line and not _FENCE_LINE.fullmatch(line)]
-    marked = [(i, value) for i, line in enumerate(lines) if (value := _after_key(line)) is not None]
-    # The request's own `Verdict: True|False`, repeated, is not a verdict.
-    echoes = {i for i, value in marked if len(value) < 40 and _MENU_ECHO.fullmatch(value)}
-    marked = [(i, value) for i, value in marked if i not in echoes]
-    if not marked:
-        return _none("no_verdict", "no line begins with 'Verdict:'")
-    first = last = marked[-1][0]
-    value = marked[-1][1]
-    if not value and last + 1 < len(lines):
-        last += 1
-        value = lines[last]
-    below = [line for i, line in enumerate(lines) if i > last and i not in echoes]
-    above = [line for i, line in enumerate(lines) if i < first and i not in echoes]
-    if below and above:
-        return _none("misplaced", "text stands before and after the line with the verdict")
-    correct = _menu_word(value)
-    if correct is None:
-        return _none("off_menu", f"the verdict is {value[:80]!r}, not True or False")
-    return Reading(correct, _shortened("\n".join(above or below)))
+class _TextPage:
+    """A reply in plain text, line by line."""
+
+    def __init__(self, text: str, fields: Sequence[Field]) -> None:
+        self._text = text
+        self._alone = len(fields) == 1
+        self._lines = [folded(line) for line in text.splitlines()]
+        self._lines = [line for line in self._lines if line and not _FENCE_LINE.fullmatch(line)]
+        known = {_normal(field.key): field for field in fields if not field.tagged}
+        self._marked: list[tuple[int, str, str]] = []  # line, key, what follows it
+        self._echoes: set[int] = set()
+        for number, line in enumerate(self._lines):
+            key, value = _key_and_value(line)
+            if key not in known:
+                continue
+            # The request's own `Verdict: True|False`, repeated, is not a verdict.
+            if _is_echo(value, known[key]):
+                self._echoes.add(number)
+            else:
+                self._marked.append((number, key, value))
+        self._verdict_lines = {number for number, _, _ in self._marked} | self._echoes
+        self._tagged: str | None = None  # a tag that was read, as it stands
+
+    @property
+    def reason(self) -> str:
+        """What stands above the verdict, or else below it."""
+        if self._tagged is not None:
+            return self._text.replace(self._tagged, "")
+        first = min(self._verdict_lines)
+        above = [line for i, line in enumerate(self._lines) if i < first]
+        below = [line for i, line in enumerate(self._lines) if i not in self._verdict_lines]
+        return "\n".join(above or below)
+
+    def value(self, field: Field) -> Value:
+        return self._tag(field) if field.tagged else self._line(field)
+
+    def _line(self, field: Field) -> Value:
+        wanted = _normal(field.key)
+        mine = [(number, value) for number, key, value in self._marked if key == wanted]
+        if not mine:
+            start = field.key.replace("_", " ").capitalize()
+            raise _Unread("no_verdict", f"no line begins with '{start}:'")
+        first = last = mine[-1][0]
+        value = mine[-1][1]
+        if not value and last + 1 < len(self._lines):
+            last += 1
+            value = self._lines[last]
+            self._verdict_lines.add(last)
+        numbers = [i for i in range(len(self._lines)) if i not in self._echoes]
+        if self._alone and any(i > last for i in numbers) and any(i < first for i in numbers):
+            reason = f"text stands before and after the line with the {field.key}"
+            raise _Unread("misplaced", reason)
+        return _on_menu(field, value)
+
+    def _tag(self, field: Field) -> Value:
+        opening, closing = f"<{field.key}>", f"</{field.key}>"
+        text = self._text
+        lower = text.lower()
+        if len(lower) != len(text):  # some capital letters have small forms of two characters
+            text = lower
+        end = len(text)
+        while True:
+            start = lower.rfind(opening, 0, end)
+            if start < 0:
+                raise _Unread("no_verdict", f"no {opening} in it")
+            close = lower.find(closing, start)
+            if close < 0:
+                raise _Unread("misplaced", f"{opening} is not closed")
+            raw = text[start + len(opening) : close]
+            if not _is_echo(folded(raw), field):
+                break
+            end = start
+        stop = close + len(closing)
+        before, after = (part.replace(field.shown, "") for part in (text[:start], text[stop:]))
+        if not (_blank(before) or _blank(after)):
+            raise _Unread("misplaced", f"text stands before and after {opening}")
+        self._tagged = text[start:stop]
+        return _on_menu(field, raw)
 
 
-def _folded(line: str) -> str:
-    """Full-width letters and colons as their plain forms."""
-    return unicodedata.normalize("NFKC", line).strip()
+def _normal(key: str) -> str:
+    return re.sub(r"[\s_-]+", " ", key.strip()).casefold()
 
 
-def _after_key(line: str) -> str | None:
-    match = _KEY_LINE.fullmatch(line)
-    return match[1].strip(_WRAPPING) if match else None
+def _key_and_value(line: str) -> tuple[str, str]:
+    head, colon, value = line.partition(":")
+    match = _KEY.fullmatch(head) if colon and len(head) <= _MAX_KEY_CHARS else None
+    return (_normal(match[1]), value.strip(WRAPPING)) if match else ("", "")
 
 
-def _menu_word(value: object) -> bool | None:
-    if isinstance(value, bool):
-        return value
-    if not isinstance(value, str):
-        return None
-    word = _folded(value).strip(_WRAPPING).rstrip(".!。").strip(_WRAPPING).casefold()
-    return {"true": True, "false": False}.get(word)
+def _is_echo(value: str, field: Field) -> bool:
+    """Whether a value is the menu itself, as the request shows it or in words."""
+    if len(value) > 60:
+        return False
+    words = [word.strip(WRAPPING + "<>[](){}") for word in _OR.split(value.casefold())]
+    return words == field.menu.shown.casefold().split("|")
 
 
 # JSON.
@@ -184,38 +225,41 @@ _DECODER = json.JSONDecoder(strict=False)
 _BACKTICKS = re.compile(r"`{3,}(?:json)?|`", re.IGNORECASE)
 
 
-def _read_json(text: str) -> Reading:
-    found = [span for span in _objects(text) if _verdict_key(span[2]) is not None]
-    if not found:
-        return _none("no_verdict", "no JSON object with the key 'verdict'")
-    start, end, value = found[-1]
-    before, after = text[:start], text[end:]
-    if '"verdict"' in after.casefold():
-        return _none("misplaced", "a broken object follows the last whole one")
-    alone = _blank(before.rpartition("\n")[2]) and _blank(after.partition("\n")[0])
-    if not (alone or _blank(before) or _blank(after)):
-        return _none("misplaced", "the object stands inside a sentence")
-    return _read_object(value)
+class _ObjectPage:
+    """A reply's JSON objects, with their spans in it."""
+
+    def __init__(self, objects: "Sequence[_Span] | Iterator[_Span]", text: str) -> None:
+        self._text = text
+        self._objects = list(objects)
+        self.reason = ""
+
+    def value(self, field: Field) -> Value:
+        wanted = _normal(field.key)
+        found = [(span, key) for span in self._objects if (key := _key_of(span[2], wanted))]
+        if not found:
+            raise _Unread("no_verdict", f"no JSON object with the key {field.key!r}")
+        (start, end, value), key = found[-1]
+        before, after = self._text[:start], self._text[end:]
+        if f'"{field.key}"' in after.casefold():
+            raise _Unread("misplaced", "a broken object follows the last whole one")
+        alone = _blank(before.rpartition("\n")[2]) and _blank(after.partition("\n")[0])
+        if not (alone or _blank(before) or _blank(after)):
+            raise _Unread("misplaced", "the object stands inside a sentence")
+        reason = value.get("reason", "")
+        self.reason = reason if isinstance(reason, str) else ""
+        return _on_menu(field, value[key])
 
 
-def _read_object(value: dict[str, Any]) -> Reading:
-    key = _verdict_key(value)
-    if key is None:
-        return _none("no_verdict", "the JSON object has no key 'verdict'")
-    correct = _menu_word(value[key])
-    if correct is None:
-        return _none("off_menu", f"the verdict is {str(value[key])[:80]!r}, not true or false")
-    reason = value.get("reason", "")
-    return Reading(correct, _shortened(reason) if isinstance(reason, str) else "")
+_Span = tuple[int, int, dict[str, Any]]
 
 
-def _verdict_key(value: dict[str, Any]) -> str | None:
-    return next((key for key in reversed(value) if key.strip().casefold() == "verdict"), None)
+def _key_of(value: dict[str, Any], wanted: str) -> str | None:
+    return next((key for key in reversed(value) if _normal(key) == wanted), None)
 
 
 def _blank(text: str) -> bool:
     """Whether a text holds nothing but the marks of a code fence."""
-    return not _BACKTICKS.sub("", text).strip()
+    return not _BACKTICKS.sub("", text).strip(WRAPPING + "\n")
 
 
 def _whole_object(text: str) -> dict[str, Any] | None:
@@ -225,7 +269,7 @@ def _whole_object(text: str) -> dict[str, Any] | None:
     return decoded[0] if decoded is not None and decoded[1] == len(stripped) else None
 
 
-def _objects(text: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def _objects(text: str) -> Iterator[_Span]:
     """The outermost JSON objects in a text, left to right, with their spans."""
     position = text.find("{")
     while position >= 0:
@@ -245,12 +289,3 @@ def _decode(text: str, start: int) -> tuple[dict[str, Any], int] | None:
         return _DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
         return None
-
-
-def _none(fault: Fault, reason: str) -> Reading:
-    return Reading(None, reason, fault)
-
-
-def _shortened(text: str) -> str:
-    text = text.strip().encode("utf-8", "replace").decode()  # JSON can hold lone surrogates
-    return text if len(text) <= _MAX_REASON_CHARS else text[: _MAX_REASON_CHARS - 1] + "…"

@@ -14,15 +14,13 @@ from typing import Any, get_args
 
 import aiohttp
 
-from flowright.config import JudgeRewardSection
-from flowright.data.task import Kind
+from flowright.config import JudgeServiceSection
 from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
 from flowright.llm.chat import Usage
-from flowright.llm.transport import Connection
-from flowright.llm.troubles import Trouble, backoff, status_trouble, trouble_of
+from flowright.llm.transport import CONNECT_SECONDS, Connection
+from flowright.llm.troubles import Trouble, backoff, status_trouble, trouble_of, words_of
 
 FIRST_PAUSE = 0.25  # seconds
-_ANSWER_TYPE: Mapping[Kind, str] = {"math": "math_expression", "code": "code", "qa": "free_text"}
 
 
 @dataclass(slots=True)
@@ -38,7 +36,7 @@ class RemoteJudge:
     in a request and ``max_concurrent_requests`` requests at a time.
     """
 
-    def __init__(self, section: JudgeRewardSection) -> None:
+    def __init__(self, section: JudgeServiceSection) -> None:
         self._section = section
         self._url = section.judge_url.rstrip("/")
         self._connection = Connection(self._url, None)
@@ -46,6 +44,7 @@ class RemoteJudge:
         self._waiting: list[_Asked] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self.simulated = False  # whether it said so, when it was checked last
         self.asked = 0  # queries
         self.batched = 0  # of these, sent along with others
         self.requests = 0  # tries included
@@ -65,6 +64,24 @@ class RemoteJudge:
         elif self._timer is None:
             self._timer = loop.call_later(self._section.batch_timeout, self._flush)
         return await asked.verdict
+
+    async def check(self) -> list[str]:
+        """What keeps the service from being used, in a line; empty when all is well."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                response = await self._connection.get("/health", self._section.api_key or "")
+        except TimeoutError:
+            return [f"{self._url}: no answer within {CONNECT_SECONDS:g} s"]
+        except aiohttp.ClientError as error:
+            return [
+                f"{self._url}: cannot be reached ({words_of(error)}); start the judge service or "
+                "change judge_url"
+            ]
+        self.simulated = _says_simulated(response.content)
+        if response.status == 200:
+            return []
+        trouble = status_trouble(response, self._url, "judge_url, api_key")
+        return [trouble.message]
 
     async def aclose(self) -> None:
         """Give up what is on its way and close the connections."""
@@ -139,17 +156,28 @@ class RemoteJudge:
         return Verdict(None, None, "llm", status, trouble.message, judge=self.name, seconds=seconds)
 
 
+def _says_simulated(health: bytes) -> bool:
+    try:
+        return json.loads(health).get("simulated") is True
+    except (ValueError, AttributeError):
+        return False  # not our service, which is no fault
+
+
 def _request(query: JudgeQuery) -> dict[str, Any]:
     request: dict[str, Any] = {
         "prompt": query.question,
         "completion": query.answer,
         "answer": query.reference,
-        "answer_type": _ANSWER_TYPE[query.kind],
+        "answer_type": query.answer_type,
     }
     if query.alternatives:
         request["alternatives"] = query.alternatives
     if query.evidence is not None:
         request["evidence"] = query.evidence
+    if query.rival is not None:
+        request["rival"] = query.rival
+    if query.criteria:
+        request["criteria"] = [{"text": c.text, "points": c.points} for c in query.criteria]
     if query.key:
         request["request_id"] = query.key[:256]
     return request
@@ -175,8 +203,9 @@ def _verdict(response: Mapping[str, Any], judge: str) -> Verdict:
     if status not in get_args(Status) or response["source"] not in (None, *get_args(Source)):
         raise ValueError(f"status {status!r}, source {response['source']!r}")
     score, correct = response["score"], response["correct"]
+    is_tie = correct is None and score == 0.5
     sound = status != "ok" or (
-        isinstance(correct, bool) and isinstance(score, int | float) and 0 <= score <= 1
+        (isinstance(correct, bool) or is_tie) and isinstance(score, int | float) and 0 <= score <= 1
     )
     if not sound:
         raise ValueError(f"score {score!r}, correct {correct!r}")
@@ -194,4 +223,5 @@ def _verdict(response: Mapping[str, Any], judge: str) -> Verdict:
             int(metadata.get("completion_tokens", 0)),
         ),
         seconds=float(metadata.get("latency", 0.0)),
+        parts={str(name): float(part) for name, part in (response.get("parts") or {}).items()},
     )

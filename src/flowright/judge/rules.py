@@ -16,7 +16,7 @@ from flowright.grading.text import (
     same_date,
     same_spans,
 )
-from flowright.judge.prompts import spoken_answer
+from flowright.judge.foreign import spoken_answer
 from flowright.judge.verdict import JudgeQuery, Verdict
 
 NAME = "rules"
@@ -25,6 +25,7 @@ NAME = "rules"
 _COUNTED = re.compile(r"passed (\d+) of (\d+) tests(?:$|;)")
 _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
 _LONGEST_WITH_UNIT = 4  # words
+_LONGEST_REPEATED = 12  # words; a longer reference is said in other words, which no rule can read
 _NO_CHOICE = (False, "choice: none is named")
 _NO_EQUAL = (False, "text: equals no accepted answer")
 _WORDING = (_NO_CHOICE, _NO_EQUAL)
@@ -55,14 +56,30 @@ class RuleJudge:
 
 
 def decide(query: JudgeQuery) -> tuple[bool, str] | None:
-    """Whether the answer is right, and by which rule; None where no rule applies."""
-    if query.kind == "code":
-        return _by_tests(query.evidence or "")
+    """Whether the answer is right, and by which rule; None where no rule applies.
+
+    Of two answers a right one is the better; two that are both right, or both wrong, no rule
+    tells apart. No rule reads a rubric.
+    """
+    if query.criteria:
+        return None
+    found = _decide(query, query.answer)
+    if query.rival is None or found is None:
+        return found
+    other = _decide(query, query.rival)
+    if other is None or other[0] == found[0]:
+        return None
+    return found[0], f"{found[1]}; the other: {other[1]}"
+
+
+def _decide(query: JudgeQuery, answer: str) -> tuple[bool, str] | None:
+    if query.answer_type == "code":
+        return None if query.rival is not None else _by_tests(query.evidence or "")
     accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]
     if not accepted:
         return None
-    answer = spoken_answer(query.answer)
-    if query.kind == "math":
+    answer = spoken_answer(answer)
+    if query.answer_type in ("number", "math_expression"):
         return _by_number(answer, accepted)
     choices = _choices(query.question)
     if query.reference in dict(choices):
@@ -70,6 +87,10 @@ def decide(query: JudgeQuery) -> tuple[bool, str] | None:
         if label is None:
             return _NO_CHOICE
         return label == query.reference, f"choice: {label} against {query.reference}"
+    if query.answer_type == "multiple_choice":
+        return None  # the question does not list its choices one a line
+    if query.answer_type == "free_text" and len(query.reference.split()) > _LONGEST_REPEATED:
+        return None
     return _by_text(answer, accepted)
 
 

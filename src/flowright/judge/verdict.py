@@ -4,43 +4,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from flowright.data.task import Kind
 from flowright.llm.chat import Usage
 
 Source = Literal["llm", "rule", "rule_fallback", "cache"]
-Status = Literal["ok", "abstain", "parse_error", "truncated", "timeout", "unavailable"]
+Status = Literal["ok", "abstain", "declined", "parse_error", "truncated", "timeout", "unavailable"]
+"""Why there is a score, or why there is none: ``abstain`` is a judge that could not decide,
+``declined`` a model that refused to judge or whose reply a content filter stopped."""
 
 AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
-KIND_OF: Mapping[AnswerType, Kind] = {
-    "number": "math",
-    "math_expression": "math",
-    "multiple_choice": "qa",
-    "code": "code",
-    "span": "qa",
-    "free_text": "qa",
-}
-"""How those who ask from outside name what a reference is, and the kind that it is here."""
+"""What a reference is; it chooses the criteria in the prompt and the rule."""
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One line of a rubric: a statement about the answer, and what it is worth where it is true.
+    ``points`` below 0 are for what an answer must not do."""
+
+    text: str
+    points: float
+
+    def __post_init__(self) -> None:
+        if not self.text.strip() or self.points == 0:
+            raise ValueError(f"a criterion needs a text and points, not {self.text!r}: 0 is none")
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeQuery:
-    """One answer to be judged. ``evidence`` is what the trusted process observed itself, such as
-    the outcome of a test run; ``key`` names the sample, so that seeds can be derived from it."""
+    """One answer to be judged; or, with a ``rival``, whether it is the better of two.
+
+    ``reference`` may be empty where ``criteria`` or a rival stand for it. ``evidence`` is what the
+    trusted process observed itself, such as the outcome of a test run; ``key`` names the sample,
+    so that seeds can be derived from it.
+    """
 
     question: str
     answer: str
     reference: str
-    kind: Kind = "qa"
+    answer_type: AnswerType = "free_text"
     alternatives: tuple[str, ...] = ()
     evidence: str | None = None
+    rival: str | None = None
+    criteria: tuple[Criterion, ...] = ()
     key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's verdict. ``score`` in [0, 1] and ``correct`` are None unless ``status == "ok"``:
-    a judge that failed has said nothing, which is not the same as "wrong" (law 1). ``members`` are
-    the verdicts that it was made of or stands in for."""
+    a judge that failed has said nothing, which is not the same as "wrong" (law 1). Between two
+    answers the score is 1 for the answer, 0 for its rival and 0.5 for a tie, which is neither:
+    there alone ``correct`` is None beside a score.
+
+    ``parts`` are what the score was made of, by name, each in [0, 1]: a rubric's criteria, the
+    aspects. ``members`` are the verdicts that it was made of or stands in for.
+    """
 
     score: float | None
     correct: bool | None
@@ -51,11 +68,14 @@ class Verdict:
     judge: str = ""
     usage: Usage = field(default_factory=Usage)
     seconds: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
     members: tuple["Verdict", ...] = ()
 
     def __post_init__(self) -> None:
-        said_something = self.score is not None and self.correct is not None
-        if (self.status == "ok") != said_something:
+        is_tie = self.score == 0.5 and self.correct is None
+        said_something = self.score is not None and (self.correct is not None or is_tie)
+        said_nothing = self.score is None and self.correct is None
+        if not (said_something if self.status == "ok" else said_nothing):
             raise ValueError(f"status {self.status!r} with score {self.score}, {self.correct}")
 
 

@@ -24,6 +24,21 @@ class Gated:
         return gate(query) or await self._inner.judge(query)
 
 
+class Sample:
+    """One of several verdicts on the same query, with seeds of its own."""
+
+    def __init__(self, inner: Judge, number: int) -> None:
+        self._inner = inner
+        self._number = number
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        return await self._inner.judge(replace(query, key=f"{query.key}/sample {self._number}"))
+
+
 class WithRulesFirst:
     """Asks only what no rule can decide (``judge.mode: rules_then_judge``)."""
 

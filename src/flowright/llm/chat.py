@@ -52,6 +52,11 @@ class Usage:
         )
 
 
+REFUSAL = "refusal"
+"""The finish reason of a reply that is the model's refusal: the protocol has a field of its own for
+it, beside an ordinary finish reason."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     """A model's reply. ``text`` may be empty: a reasoning model that spent its budget thinking
@@ -75,12 +80,20 @@ class RequestRefused(FailureError):
         super().__init__(Reason.LLM_UNAVAILABLE, message)
 
 
+class ServerMisconfigured(FailureError):
+    """The server will serve no request of ours until somebody changes the configuration (HTTP 401,
+    403, 404 and the like): a wrong key, a model that it does not have. Asking again is useless."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Reason.LLM_UNAVAILABLE, message)
+
+
 class ChatModel(Protocol):
     """Something that answers chat requests: the HTTP client, or a test's double.
 
     ``chat`` raises :class:`flowright.errors.FailureError` with ``LLM_UNAVAILABLE`` once its
-    retries and its deadline (seconds, for the whole call with retries) are spent, and its subclass
-    :class:`RequestRefused` at once when the server refuses the request itself.
+    retries and its deadline (seconds, for the whole call with retries) are spent, and its
+    subclasses :class:`RequestRefused` and :class:`ServerMisconfigured` at once.
     """
 
     @property

@@ -17,10 +17,18 @@ import aiohttp
 from flowright.config import LlmSection, ModelEntry, suggest
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import Balance, Lease, Server
-from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
+from flowright.llm.chat import (
+    ChatReply,
+    ChatRequest,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
 from flowright.llm.transport import CONNECT_SECONDS, Connection, Response
 from flowright.llm.troubles import HINTS, Trouble, backoff, status_trouble, trouble_of, words_of
 from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
+
+_RECONNECT_PAUSE = 3.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +57,7 @@ class _Call:
     left: float
     given: float
     tries: int = 0
+    uncounted: int = 0  # of these, connections refused by a server that is waited for
     free_failovers: int = 0
     avoid: Server | None = None
     troubles: Counter[str] = field(default_factory=Counter)
@@ -71,6 +80,8 @@ class ChatClient:
     ``section.backoff_seconds``, scaled by a factor in [0.5, 1) drawn from a hash of the body, so
     that a repeated run pauses alike. A ``Retry-After`` is obeyed; one that would outlast the
     deadline ends the call. With several servers the first retry goes to another one, unpaused.
+    A server that refuses connections is restarting, or gone: for ``section.reconnect_seconds`` of
+    a call this does not count as tries, and the pauses stay short.
 
     Raises ConfigError for a base URL that is none.
     """
@@ -121,9 +132,10 @@ class ChatClient:
     async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
         """The model's reply, empty ones included. ``deadline``: seconds, default from the config.
 
-        Raises FailureError(LLM_UNAVAILABLE) when tries or deadline are spent, or at once on a
-        status that no retry mends; its subclass RequestRefused when the request itself is at
-        fault. ``usage.calls`` of a reply is 1 however many tries it took: see ``attempts``.
+        Raises FailureError(LLM_UNAVAILABLE) when tries or deadline are spent, at once its subclass
+        ServerMisconfigured on a status that no retry mends, and its subclass RequestRefused when
+        the request itself is at fault. ``usage.calls`` of a reply is 1 however many tries it took:
+        see ``attempts``.
         """
         seconds = self._section.deadline_seconds if deadline is None else deadline
         call = _Call(encode_request(self._entry, request), left=seconds, given=seconds)
@@ -210,14 +222,18 @@ class ChatClient:
             self._gave_up += 1
             raise RequestRefused(f"{self._name}: {trouble.message}")
         if trouble.final:
-            self._give_up(call, trouble.message)
-        attempts = self._section.attempts
-        if call.tries >= attempts or call.left <= 0:
-            self._give_up(call, None)
+            self._gave_up += 1
+            raise ServerMisconfigured(f"{self._name}: {trouble.message}")
+        waits = trouble.kind == "unreachable" and call.spent < self._section.reconnect_seconds
+        call.uncounted += waits
+        if call.tries - call.uncounted >= self._section.attempts or call.left <= 0:
+            self._give_up(call)
         pause = self._pause(call, trouble)
+        if waits:
+            pause = min(pause, _RECONNECT_PAUSE)
         if pause >= call.left:
             wish = f"; the server asks to wait {pause:.3g} s" if trouble.retry_after else ""
-            self._give_up(call, None, wish)
+            self._give_up(call, wish)
         self._retries += 1
         if pause > 0:
             await asyncio.sleep(pause)
@@ -232,13 +248,12 @@ class ChatClient:
             return trouble.retry_after
         return backoff(call.body, call.tries, self._section.backoff_seconds)
 
-    def _give_up(self, call: _Call, final: str | None, more: str = "") -> NoReturn:
+    def _give_up(self, call: _Call, more: str = "") -> NoReturn:
         self._gave_up += 1
-        if final is None:
-            kinds = ", ".join(f"{n} x {kind}" for kind, n in call.troubles.most_common())
-            tries = f"{call.tries} {'try' if call.tries == 1 else 'tries'} in {call.spent:.3g} s"
-            final = f"no usable reply after {tries} ({kinds}); last: {call.last}{more}"
-        raise FailureError(Reason.LLM_UNAVAILABLE, f"{self._name}: {final}")
+        kinds = ", ".join(f"{n} x {kind}" for kind, n in call.troubles.most_common())
+        tries = f"{call.tries} {'try' if call.tries == 1 else 'tries'} in {call.spent:.3g} s"
+        told = f"no usable reply after {tries} ({kinds}); last: {call.last}{more}"
+        raise FailureError(Reason.LLM_UNAVAILABLE, f"{self._name}: {told}")
 
     def _reply(self, call: _Call, completion: Completion) -> ChatReply:
         self._replies += 1

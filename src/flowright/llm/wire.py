@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowright.config import ModelEntry
-from flowright.llm.chat import ChatRequest
+from flowright.llm.chat import REFUSAL, ChatRequest
 
 
 class MalformedReply(Exception):
@@ -72,10 +72,11 @@ def _decode_whole(body: Any) -> Completion:
     message = choice.get("message") if choice else None
     if choice is None or not isinstance(message, dict):
         raise MalformedReply(f"no choices in it: {_shown(body)}")
+    refused = isinstance(message.get("refusal"), str) and not message.get("content")
     return _completion(
         body,
-        _text(message.get("content")),
-        choice.get("finish_reason"),
+        _text(message.get("refusal") if refused else message.get("content")),
+        REFUSAL if refused else choice.get("finish_reason"),
         _reasoning(message) or None,
         body.get("usage"),
     )
@@ -84,6 +85,7 @@ def _decode_whole(body: Any) -> Completion:
 def _decode_stream(content: bytes) -> Completion:
     text: list[str] = []
     reasoning: list[str] = []
+    refusal: list[str] = []
     finish: Any = None
     usage: Any = None
     last: dict[str, Any] = {}
@@ -106,11 +108,15 @@ def _decode_stream(content: bytes) -> Completion:
             continue
         text.append(_text(delta.get("content")))
         reasoning.append(_reasoning(delta))
+        refusal.append(_text(delta.get("refusal")))
         finish = choice.get("finish_reason") or finish
     if finish is None:
         end = "" if done else " and no [DONE]"
         raise MalformedReply(f"the stream ended without a finish_reason{end}")
-    return _completion(last, "".join(text), finish, "".join(reasoning) or None, usage)
+    said, refused = "".join(text), "".join(refusal)
+    if refused and not said:
+        said, finish = refused, REFUSAL
+    return _completion(last, said, finish, "".join(reasoning) or None, usage)
 
 
 def _first_choice(body: Any) -> dict[str, Any] | None:

@@ -36,9 +36,13 @@ ERRORS = (
     ("right though gold says wrong", "c5", "judge/false_positive_rate"),
     ("wrong though gold says right", "c2", "judge/false_negative_rate"),
 )
+MUTE = (
+    ("where gold says wrong", "c5", "judge/no_verdict_rate_wrong"),
+    ("where gold says right", "c2", "judge/no_verdict_rate_right"),
+)
 NOT_ITS_WORD = (
     ("given by fallback rules", "c5", "judge/source/rule_fallback"),
-    ("from the cache", "c6", "judge/source/cache"),
+    ("declined", "c6", "judge/status/declined"),
     ("not parsed", "c2", "judge/status/parse_error"),
     ("truncated", "c4", "judge/status/truncated"),
     ("timed out", "c3", "judge/status/timeout"),
@@ -115,6 +119,8 @@ def judge_audit(snapshot: Snapshot) -> Html | None:
     odd = [Series(name, colour, snapshot.series(metric)) for name, colour, metric in NOT_ITS_WORD]
     odd = [s for s in odd if any(share for _, share in s.points)]
     errors = [Series(name, c, snapshot.series(metric), smoothed=True) for name, c, metric in ERRORS]
+    mute = [Series(name, c, snapshot.series(metric)) for name, c, metric in MUTE]
+    mute = [s for s in mute if any(share for _, share in s.points)]
     panels = grid(
         [
             _drift_chart(snapshot),
@@ -125,6 +131,7 @@ def judge_audit(snapshot: Snapshot) -> Html | None:
                 high=1.0,
             ),
             line_chart("The judge's errors", errors, low=0.0, high=0.1),
+            line_chart("No verdict, share", mute, low=0.0, high=0.02),
             line_chart("Verdicts that are not the judge's own word", odd, low=0.0, high=0.02),
         ]
     )

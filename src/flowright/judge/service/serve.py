@@ -18,6 +18,7 @@ from prometheus_client import disable_created_metrics
 
 from flowright.config import SIMULATED, JudgeServerConfig, load_entries
 from flowright.judge.build import build_judge
+from flowright.judge.remote import RemoteJudge
 from flowright.judge.service.app import SIMULATED_NOTICE, Ready, create_app
 from flowright.judge.service.traffic import Traffic
 from flowright.judge.verdict import Judge
@@ -52,14 +53,24 @@ async def open_judge(config: JudgeServerConfig) -> AsyncIterator[OpenJudge]:
             clients[name] = ChatClient(name, entries[name], config.llm)
             stack.push_async_callback(clients[name].aclose)
 
+        backends: list[ChatClient | RemoteJudge] = [*clients.values()]
+        service: RemoteJudge | None = None
+        if config.judge.service is not None:
+            service = RemoteJudge(config.judge.service)
+            stack.push_async_callback(service.aclose)
+            backends.append(service)
+
         async def ready() -> Sequence[str]:
-            found = await asyncio.gather(*(client.check() for client in clients.values()))
+            found = await asyncio.gather(*(backend.check() for backend in backends))
             return [problem for problems in found for problem in problems]
 
-        model = clients.get(config.judge.model or "")
+        asked = service or clients.get(config.judge.model or "")
         panel = [clients[name] for name in config.judge.panel] if clients else []
-        judge = build_judge(config.judge, model, panel)
-        yield OpenJudge(judge, ready if clients else None, SIMULATED in clients)
+        judge = build_judge(config.judge, asked, panel)
+        if service is not None:
+            await service.check()  # which also tells whether it is simulated
+        simulated = SIMULATED in clients or (service is not None and service.simulated)
+        yield OpenJudge(judge, ready if backends else None, simulated)
 
 
 def run(config: JudgeServerConfig, say: Callable[[str], None]) -> int:

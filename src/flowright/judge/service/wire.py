@@ -12,11 +12,12 @@ from pydantic import (
     SkipValidation,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from flowright.judge.verdict import (
-    KIND_OF,
     AnswerType,
+    Criterion,
     JudgeQuery,
     Source,
     Status,
@@ -28,8 +29,35 @@ _MOST_PROBLEMS = 5
 _LONGEST_ID = 256
 
 
+def _whole_characters(text: str) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("half of a surrogate pair is no character")
+    return text
+
+
 class Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CriterionRequest(Wire):
+    """One line of a rubric."""
+
+    text: str = Field(min_length=1, pattern=r"\S", description="A statement about the answer.")
+    points: float = Field(
+        allow_inf_nan=False, description="What it is worth where it holds; below 0: a fault."
+    )
+
+    @field_validator("text")
+    @classmethod
+    def _can_be_sent_on(cls, value: str) -> str:
+        return _whole_characters(value)
+
+    @field_validator("points")
+    @classmethod
+    def _counts(cls, value: float) -> float:
+        if value == 0:
+            raise ValueError("a criterion of 0 points decides nothing")
+        return value
 
 
 class JudgeRequest(Wire):
@@ -51,7 +79,10 @@ class JudgeRequest(Wire):
 
     prompt: str = Field(description="The question.")
     completion: str = Field(description="The answer to be judged.")
-    answer: str = Field(description="The reference: what is right.")
+    answer: str = Field(
+        default="",
+        description="The reference: what is right. Needed unless there are criteria or a rival.",
+    )
     answer_type: Annotated[
         AnswerType,
         BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
@@ -59,6 +90,14 @@ class JudgeRequest(Wire):
     alternatives: tuple[str, ...] = Field(default=(), description="Other references that count.")
     evidence: str | None = Field(
         default=None, description="What was observed, such as `passed 2 of 3 tests`."
+    )
+    rival: str | None = Field(
+        default=None,
+        description="Another answer: the verdict says whether `completion` is the better one. "
+        "For a judge whose `judge.ask` is `pairwise`.",
+    )
+    criteria: tuple[CriterionRequest, ...] = Field(
+        default=(), description="A rubric. For a judge whose `judge.ask` is `rubric`."
     )
     request_id: str | None = Field(
         default=None,
@@ -70,18 +109,17 @@ class JudgeRequest(Wire):
 
     @field_validator("*")
     @classmethod
-    def _can_be_sent_on(cls, value: str | tuple[str, ...] | None) -> object:
-        text = "".join(value or ())
-        if any("\ud800" <= character <= "\udfff" for character in text):
-            raise ValueError("half of a surrogate pair is no character")
+    def _can_be_sent_on(cls, value: object) -> object:
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str):
+                _whole_characters(text)
         return value
 
-    @field_validator("answer")
-    @classmethod
-    def _something_to_compare_with(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("there is no reference to judge by")
-        return value
+    @model_validator(mode="after")
+    def _something_to_compare_with(self) -> "JudgeRequest":
+        if not (self.answer.strip() or self.criteria or self.rival is not None):
+            raise ValueError("answer: there is no reference to judge by")
+        return self
 
     @property
     def id(self) -> str:
@@ -96,9 +134,11 @@ class JudgeRequest(Wire):
             question=self.prompt,
             answer=self.completion,
             reference=self.answer,
-            kind=KIND_OF[self.answer_type],
+            answer_type=self.answer_type,
             alternatives=self.alternatives,
             evidence=self.evidence,
+            rival=self.rival,
+            criteria=tuple(Criterion(c.text, c.points) for c in self.criteria),
             key=self.id,
         )
 
@@ -146,12 +186,18 @@ class JudgeResponse(Wire):
         }
     )
 
-    score: float | None = Field(description="In [0, 1].")
-    correct: bool | None
+    score: float | None = Field(description="In [0, 1]; between two answers 0.5 is a tie.")
+    correct: bool | None = Field(
+        description="Whether the score counts as right (the better one); null for a tie, too."
+    )
     status: Status | Literal["invalid"] = Field(description='"ok", or why there is no score.')
     source: Source | None = Field(description="Who decided; null where nobody did.")
     request_id: str | None = Field(description="Null only where an invalid request has none.")
     explanation: str
+    parts: dict[str, float] = Field(
+        default_factory=dict,
+        description="What the score was made of: a rubric's criteria, the aspects.",
+    )
     metadata: Metadata
 
 
@@ -175,6 +221,7 @@ def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeRespo
         source=verdict.source,
         request_id=request_id,
         explanation=_sendable(verdict.reason),
+        parts=dict(verdict.parts),
         metadata=Metadata(
             latency=round(seconds, 6),
             attempts=verdict.attempts,

@@ -6,8 +6,8 @@ prompts of ``flowright.workflows.operators`` and are meant to fit anybody's.
 """
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from flowright.data.task import Task
 from flowright.llm.simulation.index import TaskIndex, without
@@ -39,6 +39,7 @@ _HANDED = re.compile(f"{_CANDIDATE.pattern}|{_FEEDBACK.pattern}|reference|accept
 _REFERENCE = re.compile(
     r"reference|gold|ground truth|(?:correct|expected) answer|also accepted|accepted answer", re.I
 )
+_CRITERION = re.compile(r"criterion \d{1,3}", re.I)
 _EVIDENCE = re.compile(r"evidence|test (?:run|result|report)|observed", re.I)
 
 _REQUEST = re.compile(
@@ -106,7 +107,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A request for a verdict on one answer, or (``rival``) for the better of two."""
+    """A request for a verdict on one answer, or (``rival``) for the better of two. ``criteria`` by
+    key, such as ``criterion_1``; ``said`` is the prompt without the texts between its fences."""
 
     question: str
     answer: str
@@ -114,6 +116,8 @@ class Judgement:
     task: Task | None
     evidence: str = ""
     rival: str | None = None
+    criteria: Mapping[str, str] = field(default_factory=dict)
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +165,10 @@ def _parts(prompt: str, task: Task | None) -> tuple[list[_Part], str]:
     if any(_HANDED.search(part.label) for part in parts):
         return parts, rest
     unfenced, instruction = _labelled_lines(rest)
+    if _VERDICT.search(instruction) or _COMPARE.search(instruction):
+        # A judge that is handed an answer under a label sees it whole, with the blocks inside it.
+        whole = prompt if task is None else without(prompt, task)
+        return _labelled_lines(whole)[0], instruction
     return [*parts, *unfenced], instruction
 
 
@@ -248,11 +256,20 @@ def _judgement(
     if not answers:
         return None
     pairwise = len(answers) >= 2 and _COMPARE.search(instruction) is not None
-    if not references and not pairwise:
+    criteria = {
+        p.label.strip().casefold().replace(" ", "_"): p.text
+        for p in parts
+        if _CRITERION.fullmatch(p.label.strip())
+    }
+    if not references and not pairwise and not criteria:
         return None
     if not references and task is not None:
         references = [task.reference, *task.alternatives]
     question = task.question if task is not None else prompt[:2000]
+    said = _BLOCK.sub("\n", prompt)
     if pairwise:
-        return Judgement(question, answers[0], tuple(references), task, evidence, answers[1])
-    return Judgement(question, answers[-1], tuple(references), task, evidence)
+        first, second = answers[:2]
+        return Judgement(question, first, tuple(references), task, evidence, second, said=said)
+    return Judgement(
+        question, answers[-1], tuple(references), task, evidence, criteria=criteria, said=said
+    )

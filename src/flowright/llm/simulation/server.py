@@ -12,7 +12,8 @@ from typing import Any, Literal
 from flowright.config import SimulatedSection
 from flowright.data.task import Task
 from flowright.errors import FailureError
-from flowright.llm.simulation.assessor import Assessor, check_biases
+from flowright.llm.simulation.assessor import Assessor
+from flowright.llm.simulation.biases import check_biases
 from flowright.llm.simulation.cues import Ask, Judgement, read_prompt
 from flowright.llm.simulation.draws import Draws, digest, unit
 from flowright.llm.simulation.index import TaskIndex

@@ -1,0 +1,102 @@
+"""What a judge may say: the fields of a reply and the menu of each. No searching in replies here.
+
+A menu is strict: a value that is not on it is no value, however clear it seems to a reader. What is
+read too kindly is what a policy learns to provoke.
+"""
+
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Value = bool | int | float | str
+
+WRAPPING = " \t*_`\"'“”‘’"
+"""Markdown and quotation marks around a value or a key."""
+
+TOP_GRADE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Menu:
+    """``read`` takes what stands in a reply, a JSON value or text, and gives the value on the menu
+    or None. ``shown`` is how the request writes the menu, ``schema`` its JSON Schema."""
+
+    read: Callable[[object], Value | None]
+    shown: str
+    schema: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One thing that a reply must say. ``key`` is its name, in JSON and at the start of a line;
+    with ``tagged`` the text form is ``<key>value</key>``."""
+
+    key: str
+    menu: Menu
+    tagged: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The line of text that is asked for."""
+        if self.tagged:
+            return f"<{self.key}>{self.menu.shown}</{self.key}>"
+        return f"{self.key.replace('_', ' ').capitalize()}: {self.menu.shown}"
+
+
+def folded(text: str) -> str:
+    """Full-width letters, digits and colons as their plain forms."""
+    return unicodedata.normalize("NFKC", text).strip()
+
+
+def _word(value: object) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return folded(value).strip(WRAPPING).rstrip(".!。").strip(WRAPPING).casefold()
+
+
+def _read_truth(value: object) -> bool | None:
+    if isinstance(value, bool):
+        return value
+    return {"true": True, "false": False}.get(_word(value) or "")
+
+
+_NUMBER = re.compile(r"[+-]?\d{1,3}(?:\.\d{1,6})?", re.ASCII)
+
+
+def _read_number(value: object) -> float | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float(value) if abs(value) < 1000 and math.isfinite(value) else None
+    word = _word(value)
+    return float(word) if word is not None and _NUMBER.fullmatch(word) else None
+
+
+def _read_share(value: object) -> float | None:
+    number = _read_number(value)
+    return number if number is not None and 0 <= number <= 1 else None
+
+
+def _read_grade(value: object) -> int | None:
+    number = _read_number(value)
+    return int(number) if number is not None and number in range(TOP_GRADE + 1) else None
+
+
+_SIDE = re.compile(r"(?:answer |response )?\(?([ab])\)?")
+
+
+def _read_better(value: object) -> str | None:
+    word = _word(value)
+    if word == "tie":
+        return word
+    side = _SIDE.fullmatch(word or "")
+    return side[1].upper() if side else None
+
+
+TRUTH = Menu(_read_truth, "True|False", {"type": "boolean"})
+SHARE = Menu(_read_share, "a number from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1})
+GRADE = Menu(_read_grade, "0|1|2|3|4", {"type": "integer", "enum": [0, 1, 2, 3, TOP_GRADE]})
+BETTER = Menu(_read_better, "A|B|tie", {"type": "string", "enum": ["A", "B", "tie"]})
