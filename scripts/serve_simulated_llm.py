@@ -18,7 +18,7 @@ from flowright.config import FaultSection, SimulatedSection, suggest
 from flowright.data.task import Task, read_tasks
 from flowright.errors import UserError
 from flowright.llm.simulated import serve
-from flowright.llm.simulation.assessor import BIASES
+from flowright.llm.simulation.biases import BIASES
 
 FAULTS = tuple(name for name in FaultSection.model_fields if name != "roles")
 

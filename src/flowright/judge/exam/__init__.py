@@ -1,0 +1,1 @@
+"""The judge's exam: labelled answers, perturbed answers, and what the verdicts on them show."""
