@@ -1,4 +1,4 @@
-"""Laying out groups: what a row holds, who sees whom, and that both layouts compute the same."""
+"""Laying out groups plainly: what a row holds, who sees whom, and what a pack may hold."""
 
 import pytest
 import torch
@@ -6,42 +6,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_policy import ARCHITECTURES, random_groups, tiny_policy, whole_logits
 
-from flowright.grpo.batch import Group, Trained, micro_batches, pack
+from flowright.config import GrpoSection
+from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
 from flowright.grpo.learner import score
+from flowright.policy.layout import lay_out
 
 GROUP = Group([5, 6, 7], [Trained([8, 2], [-1.0, -2.0], 0.5), Trained([9], [-3.0], -0.5)])
 SHAPE = st.tuples(st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 SHAPES = st.lists(SHAPE, min_size=1, max_size=3)
 
 
-def test_the_shared_layout_by_hand():
-    batch = pack([GROUP])
-    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 2, 9]]
-    assert batch.positions.tolist() == [[0, 1, 2, 3, 4, 3]]  # the second goes on from the prompt
-    # The last token of the prompt predicts the first of each completion.
-    assert batch.source_N.tolist() == [2, 3, 2]
-    assert batch.target_N.tolist() == [8, 2, 9]
-    assert batch.sample_N.tolist() == [0, 0, 1]
-    assert batch.lengths_S.tolist() == [2, 1]
-    assert batch.old_logprobs_N.tolist() == [-1.0, -2.0, -3.0]
-    assert batch.advantages_N.tolist() == [0.5, 0.5, -0.5]
-    assert batch.mask[0, 0].int().tolist() == [
+def test_several_texts_behind_one_prompt_by_hand():
+    layout = lay_out([([5, 6, 7], [[8, 2], [9]])])
+    assert layout.input_ids.tolist() == [[5, 6, 7, 8, 2, 9]]
+    assert layout.positions.tolist() == [[0, 1, 2, 3, 4, 3]]  # the second goes on from the prompt
+    # The last token of the prompt predicts the first of each text.
+    assert [source.tolist() for source in layout.sources] == [[2, 3], [2]]
+    assert layout.mask[0, 0].int().tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
         [1, 1, 1, 0, 0, 0],
         [1, 1, 1, 1, 0, 0],
         [1, 1, 1, 1, 1, 0],
-        [1, 1, 1, 0, 0, 1],  # not the other completion
+        [1, 1, 1, 0, 0, 1],  # not the other text
     ]
 
 
-def test_the_plain_layout_by_hand():
-    batch = pack([GROUP], shared=False)
-    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 2], [5, 6, 7, 9, 0]]
-    assert batch.positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
-    assert batch.source_N.tolist() == [2, 3, 5 + 2]
-    assert batch.target_N.tolist() == [8, 2, 9]
-    assert batch.mask[1, 0].int().tolist() == [
+def test_rows_of_different_lengths_are_padded():
+    layout = lay_out([([5, 6, 7], [[8, 2]]), ([5, 6, 7], [[9]])])
+    assert layout.input_ids.tolist() == [[5, 6, 7, 8, 2], [5, 6, 7, 9, 0]]
+    assert layout.positions.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 3, 0]]
+    assert [source.tolist() for source in layout.sources] == [[2, 3], [5 + 2]]
+    assert layout.mask[1, 0].int().tolist() == [
         [1, 0, 0, 0, 0],
         [1, 1, 0, 0, 0],
         [1, 1, 1, 0, 0],
@@ -50,58 +46,49 @@ def test_the_plain_layout_by_hand():
     ]
 
 
-def test_groups_of_different_lengths_are_padded():
-    batch = pack([GROUP, Group([5], [Trained([6], [-1.0], 1.0)])])
-    assert batch.input_ids.tolist() == [[5, 6, 7, 8, 2, 9], [5, 6, 0, 0, 0, 0]]
-    assert batch.source_N.tolist() == [2, 3, 2, 6 + 0]
-    assert batch.sample_N.tolist() == [0, 0, 1, 2]
+def test_samples_are_numbered_in_order():
+    rows = rows_of([GROUP, Group([5], [Trained([6], [-1.0], 1.0)])])
+    assert [(row.sample, row.prompt_ids, row.token_ids) for row in rows] == [
+        (0, [5, 6, 7], [8, 2]),
+        (1, [5, 6, 7], [9]),
+        (2, [5], [6]),
+    ]
 
 
-@given(SHAPES, st.integers(1, 80), st.booleans())
-def test_micro_batches_hold_every_group_once_and_keep_the_budget(
-    shapes: list, budget: int, shared: bool
-):
-    groups = random_groups(0, shapes)
-    packs = list(micro_batches(groups, budget, shared))
-    assert sorted(id(g) for part in packs for g in part) == sorted(map(id, groups))
-    for part in packs:
-        assert len(part) == 1 or pack(part, shared).input_ids.numel() <= budget
+@given(SHAPES, st.integers(1, 80))
+def test_packs_hold_every_row_once_and_keep_the_budget(shapes: list, budget: int):
+    rows = rows_of(random_groups(0, shapes))
+    cut = list(packs(rows, budget))
+    assert sorted(row.sample for pack in cut for row in pack) == list(range(len(rows)))
+    for pack in cut:
+        assert len(pack) == 1 or len(pack) * max(row.length for row in pack) <= budget
+
+
+def test_the_hidden_states_of_a_pack_are_those_of_its_rows():
+    policy = tiny_policy()
+    rows = rows_of([GROUP])
+    with torch.no_grad():
+        both = plain_hidden(policy, rows)
+        alone = torch.cat([plain_hidden(policy, [row]) for row in rows])
+    torch.testing.assert_close(both, alone, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_both_layouts_score_as_the_model_alone(architecture: str):
+def test_both_paths_score_as_the_model_alone(architecture: str):
     policy = tiny_policy(architecture)
 
     @settings(max_examples=12)
-    @given(SHAPES, st.integers(0, 2**31), st.sampled_from([0.6, 1.0]))
-    def check(shapes: list, seed: int, temperature: float):
+    @given(SHAPES, st.integers(0, 2**31), st.sampled_from([0.6, 1.0]), st.booleans())
+    def check(shapes: list, seed: int, temperature: float, sharing: bool):
         groups = random_groups(seed, shapes)
-        with torch.no_grad():
-            shared = score(policy, pack(groups), temperature)
-            plain = score(policy, pack(groups, shared=False), temperature)
-        alone = [
-            (whole_logits(policy, [*g.prompt_ids, *s.token_ids])[:-1] / temperature)
-            .log_softmax(-1)[len(g.prompt_ids) - 1 :]
-            .double()
-            for g in groups
-            for s in g.samples
-        ]
-        chosen = torch.tensor([t for g in groups for s in g.samples for t in s.token_ids])
-        expected = torch.cat(alone)
-        entropy = -(expected.exp() * expected).sum(-1)
-        for logprobs, entropies in (shared, plain):
-            wanted = expected.gather(1, chosen[:, None])[:, 0]
-            torch.testing.assert_close(logprobs.double(), wanted, rtol=1e-4, atol=1e-5)
-            torch.testing.assert_close(entropies.double(), entropy, rtol=1e-4, atol=1e-5)
+        section = GrpoSection(prefix_sharing=sharing, micro_batch_tokens=1 + seed % 40)
+        found = score(policy, groups, section, temperature)
+        pairs = [(group, sample) for group in groups for sample in group.samples]
+        assert len(found) == len(pairs)
+        for logprobs, (group, sample) in zip(found, pairs, strict=True):
+            logits = whole_logits(policy, [*group.prompt_ids, *sample.token_ids])[:-1] / temperature
+            every = logits.log_softmax(-1)[len(group.prompt_ids) - 1 :]
+            wanted = every.gather(1, torch.tensor(sample.token_ids)[:, None])[:, 0]
+            torch.testing.assert_close(logprobs, wanted, rtol=1e-4, atol=1e-5)
 
     check()
-
-
-def test_a_completion_does_not_change_what_another_is_worth():
-    policy = tiny_policy()
-    (group,) = random_groups(1, [(4, [3, 5])])
-    with torch.no_grad():
-        both, _ = score(policy, pack([group]), 1.0)
-        for one in (0, 1):
-            single, _ = score(policy, pack([Group(group.prompt_ids, [group.samples[one]])]), 1.0)
-            torch.testing.assert_close(both[:3] if one == 0 else both[3:], single)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Group, Trained, pack
+from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner, learning_rate, score
 from flowright.grpo.loss import Loss
 from flowright.policy.local import LocalSampler
@@ -72,11 +72,20 @@ LOSSES = st.sampled_from(["grpo", "dr_grpo", "dapo", "gspo", "cispo"])
 
 
 @settings(max_examples=60)
-@given(SHAPES, st.integers(0, 2**31), LOSSES, st.sampled_from(["k1", "k2", "k3"]))
+@given(
+    SHAPES,
+    st.integers(0, 2**31),
+    LOSSES,
+    st.sampled_from(["k1", "k2", "k3"]),
+    st.sampled_from([0, 10, 20, 40]),
+)
 def test_the_shared_prefix_gives_the_plain_batchs_update(
-    shapes: list, seed: int, loss: str, estimator: str
+    shapes: list, seed: int, loss: str, estimator: str, template: int
 ):
-    groups = random_groups(seed, shapes)
+    alike = [100 + n for n in range(template)]
+    groups = [
+        Group([*alike, *group.prompt_ids], group.samples) for group in random_groups(seed, shapes)
+    ]
     options = {"loss": loss, "kl_estimator": estimator, "entropy_coefficient": 0.05}
     shared = gradients(POLICY, groups, prefix_sharing=True, **options)
     plain = gradients(POLICY, groups, prefix_sharing=False, **options)
@@ -116,7 +125,7 @@ def test_gradient_checkpointing_recomputes_the_layers_and_leaves_the_mode_as_it_
         gradients(policy, groups, kl_coefficient=0.0)
         for handle in handles:
             handle.remove()
-        assert len(calls) == passes * len(layers)
+        assert len(calls) == 2 * passes * len(layers), "the prompt, and the texts behind it"
         assert not any(layer.training for layer in layers)
 
 
@@ -149,7 +158,8 @@ def test_the_gradient_is_that_of_the_definition(loss_name: Loss):
     for name, parameter in policy.model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None
-            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-3, atol=1e-5)
+            noise = 1e-4 * float(parameter.grad.abs().max())
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=noise)
 
 
 def test_a_fresh_adapter_is_the_base_model():
@@ -216,15 +226,14 @@ def test_the_loss_does_not_grow_with_the_number_of_minibatches():
 def test_an_update_makes_better_samples_likelier_and_leaves_the_base_alone():
     policy = tiny_policy()
     groups = draw(policy, 1.0)
-    batch = pack(groups)
     base = {name: p.clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
     learner = Learner(policy, section(learning_rate=0.01, kl_coefficient=0.0), 1.0, 0)
-    with torch.no_grad():
-        before, _ = score(policy, batch, 1.0)
+    before = score(policy, groups, section(), 1.0)
     metrics = learner.update(groups, 1, LONGEST)
-    with torch.no_grad():
-        after, _ = score(policy, batch, 1.0)
-    assert float(((after - before) * batch.advantages_N).sum()) > 0
+    after = score(policy, groups, section(), 1.0)
+    advantages = [sample.advantage for group in groups for sample in group.samples]
+    moves = [float((b - a).sum()) for a, b in zip(before, after, strict=True)]
+    assert sum(m * a for m, a in zip(moves, advantages, strict=True)) > 0
     assert metrics["policy/lr"] == 0.01
     for name, parameter in policy.model.named_parameters():
         if not parameter.requires_grad:

@@ -77,6 +77,14 @@ class LoraSection(Section):
         description="Names of the linear layers that get an adapter.",
     )
 
+    @field_validator("target_modules")
+    @classmethod
+    def _the_head_stays_as_it_is(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in ("lm_head", "embed_tokens"):
+            if name in names:
+                raise ValueError(f"{name} stays frozen: its gradient is not computed")
+        return names
+
 
 class TinySection(Section):
     """The embedded policy's cold start; read only when `strategy_model` is `tiny`."""
@@ -167,11 +175,14 @@ class GrpoSection(Section):
         default=1.0, gt=0, description="Larger gradients are scaled down to this norm."
     )
     prefix_sharing: bool = Field(
-        default=True, description="Compute a group's prompt once; off is the plain reference path."
+        default=True,
+        description="Compute a group's prompt, and what all prompts begin with, once; off is the "
+        "plain reference path.",
     )
     micro_batch_tokens: Positive = Field(
-        default=16384,
-        description="Padded tokens in one forward pass; larger is faster and takes memory.",
+        default=4096,
+        description="Tokens of prompts, and of completions, in one forward pass (padded ones on "
+        "the plain path); memory grows with it.",
     )
     max_unscored: Fraction = Field(
         default=0.2,

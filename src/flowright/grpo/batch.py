@@ -1,8 +1,7 @@
-"""Laying out groups as tensors: a group's prompt once, its completions behind it.
+"""What takes part in an update, and the plain layout of it: one row a sample, prompt and all.
 
-Two layouts with the same numbers. *Shared*: a row holds [prompt | c_1 | ... | c_G]; a completion
-sees the prompt and itself, and its positions go on where the prompt ends. *Plain*: a row holds one
-prompt and one completion. The plain one is the reference that tests hold the shared one to.
+The plain path is the reference that tests hold the shared one (:mod:`flowright.policy.tree`) to,
+and what ``grpo.prefix_sharing: false`` runs.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flowright.policy.layout import lay_out
+from flowright.policy.model import Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,83 +32,46 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Tensors of one forward pass over R rows of T tokens with N completion tokens in all.
+class Row:
+    """One prompt with one completion behind it; ``sample`` is its number in the update."""
 
-    ``source_N`` is the flat position in [R * T] whose hidden state predicts the token. ``mask`` is
-    True where the query (second last axis) may see the key (last axis).
-    """
-
-    input_ids: Tensor  # [R, T] long
-    positions: Tensor  # [R, T] long
-    mask: Tensor  # [R, 1, T, T] bool
-    source_N: Tensor  # long
-    target_N: Tensor  # long
-    sample_N: Tensor  # long: index of the sample within the batch
-    old_logprobs_N: Tensor  # float32
-    advantages_N: Tensor  # float32
-    lengths_S: Tensor  # long: completion tokens of each sample
-
-    def to(self, device: torch.device) -> "Batch":
-        return Batch(*(getattr(self, name).to(device) for name in self.__slots__))
-
-
-def pack(groups: Sequence[Group], shared: bool = True) -> Batch:
-    """Lay out groups, one row each or, if not ``shared``, one row for each sample."""
-    rows = [row for group in groups for row in _rows(group, shared)]
-    samples = [sample for row in rows for sample in row.samples]
-    layout = lay_out([(row.prompt_ids, [s.token_ids for s in row.samples]) for row in rows])
-    lengths = torch.tensor([len(sample.token_ids) for sample in samples])
-    advantages = torch.tensor([sample.advantage for sample in samples], dtype=torch.float32)
-    return Batch(
-        layout.input_ids,
-        layout.positions,
-        layout.mask,
-        torch.cat(layout.sources),
-        torch.tensor([token for sample in samples for token in sample.token_ids]),
-        torch.arange(len(samples)).repeat_interleave(lengths),
-        torch.tensor([old for s in samples for old in s.old_logprobs], dtype=torch.float32),
-        advantages.repeat_interleave(lengths),
-        lengths,
-    )
-
-
-def micro_batches(
-    groups: Sequence[Group], budget: int, shared: bool = True
-) -> Iterator[list[Group]]:
-    """Cut groups into packs of at most ``budget`` padded tokens (at least one group each), longest
-    first, so that rows of like length share a pack."""
-    ordered = sorted(groups, key=lambda group: -_width(group, shared))
-    pack_of: list[Group] = []
-    width = rows = 0
-    for group in ordered:
-        more = 1 if shared else len(group.samples)
-        if pack_of and width * (rows + more) > budget:
-            yield pack_of
-            pack_of, rows = [], 0
-        if not pack_of:
-            width = _width(group, shared)
-        pack_of.append(group)
-        rows += more
-    if pack_of:
-        yield pack_of
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
+    sample: int
     prompt_ids: Sequence[int]
-    samples: Sequence[Trained]
+    token_ids: Sequence[int]
 
     @property
     def length(self) -> int:
-        return len(self.prompt_ids) + sum(len(item.token_ids) for item in self.samples)
+        return len(self.prompt_ids) + len(self.token_ids)
 
 
-def _rows(group: Group, shared: bool) -> list[_Row]:
-    if shared:
-        return [_Row(group.prompt_ids, group.samples)]
-    return [_Row(group.prompt_ids, [item]) for item in group.samples]
+def rows_of(groups: Sequence[Group]) -> list[Row]:
+    """A row for each sample, numbered in order."""
+    pairs = [(group.prompt_ids, sample.token_ids) for group in groups for sample in group.samples]
+    return [Row(number, prompt, tokens) for number, (prompt, tokens) in enumerate(pairs)]
 
 
-def _width(group: Group, shared: bool) -> int:
-    return max(row.length for row in _rows(group, shared))
+def packs(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
+    """Cut rows into packs of at most ``budget`` padded tokens (at least one row each), longest
+    first, so that rows of like length share a pack."""
+    ordered = sorted(rows, key=lambda row: -row.length)
+    pack: list[Row] = []
+    for row in ordered:
+        if pack and pack[0].length * (len(pack) + 1) > budget:
+            yield pack
+            pack = []
+        pack.append(row)
+    if pack:
+        yield pack
+
+
+def plain_hidden(policy: Policy, rows: Sequence[Row]) -> Tensor:
+    """Hidden states [N, width] that predict the rows' completion tokens, one row after the other.
+    Prompts are computed as often as they have completions."""
+    layout = lay_out([(row.prompt_ids, [row.token_ids]) for row in rows])
+    hidden = policy.causal_lm.model(
+        input_ids=layout.input_ids.to(policy.device),
+        position_ids=layout.positions.to(policy.device),
+        attention_mask=layout.mask.to(policy.device),
+        use_cache=False,
+    ).last_hidden_state
+    return hidden.flatten(0, 1)[torch.cat(layout.sources).to(policy.device)]

@@ -1,26 +1,25 @@
 """The policy update: advantages and samples in, new adapter weights and metrics out.
 
-Nothing of shape [rows, tokens, vocabulary] is ever made: only the positions that predict a
-completion token go through the head, a chunk at a time.
+A step's prompts and what they begin with alike are computed once
+(:mod:`flowright.policy.tree`); nothing of shape [rows, tokens, vocabulary] is ever made
+(:mod:`flowright.policy.head`).
 """
 
 import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from flowright.config import GrpoSection
-from flowright.grpo.batch import Batch, Group, micro_batches, pack
+from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
 from flowright.grpo.loss import kl_terms, policy_terms, token_weights
+from flowright.policy.head import token_logprobs
 from flowright.policy.model import Policy, adapter_off, recomputing
-
-HEAD_CHUNK = 2048
-"""Positions that go through the head at once: at 152,000 words, 1.2 GB of fp32 logits."""
+from flowright.policy.tree import Branch, visit_texts
 
 
 @dataclass(slots=True)
@@ -38,11 +37,23 @@ class Sums:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A micro-batch and the reference's log-probabilities [N]; None without a KL term."""
+class Minibatch:
+    """The groups of one optimizer step, their samples numbered in order, and the reference's
+    log-probabilities of each sample; None without a KL term."""
 
-    batch: Batch
-    reference_N: Tensor | None
+    groups: Sequence[Group]
+    reference: Sequence[Tensor] | None
+
+    @property
+    def samples(self) -> list[Trained]:
+        return [sample for group in self.groups for sample in group.samples]
+
+
+class Visit(Protocol):
+    """Given the hidden states [N, width] that predict the tokens of some samples (by number), one
+    after the other; returns the loss to run backward, if any."""
+
+    def __call__(self, hidden_N: Tensor, numbers: Sequence[int]) -> Tensor | None: ...
 
 
 class Learner:
@@ -96,43 +107,57 @@ class Learner:
         count = min(self._section.minibatches, len(groups))
         return [shuffled[i::count] for i in range(count)]
 
-    def _prepare(self, groups: Sequence[Group]) -> list[Prepared]:
-        """Micro-batches, with the reference policy's log-probabilities: once for all passes."""
-        shared, budget = self._section.prefix_sharing, self._section.micro_batch_tokens
-        parts = micro_batches(groups, budget, shared)
-        batches = [pack(part, shared).to(self._policy.device) for part in parts]
+    def _prepare(self, groups: Sequence[Group]) -> Minibatch:
+        """With the reference policy's log-probabilities: once for all passes."""
         if self._section.kl_coefficient == 0:
-            return [Prepared(batch, None) for batch in batches]
+            return Minibatch(groups, None)
         with torch.no_grad(), adapter_off(self._policy):
-            return [
-                Prepared(batch, score(self._policy, batch, self._temperature)[0])
-                for batch in batches
-            ]
+            return Minibatch(groups, score(self._policy, groups, self._section, self._temperature))
 
-    def _optimizer_step(self, minibatch: Sequence[Prepared], longest: int, sums: Sums) -> float:
-        """One optimizer step, its gradient summed over micro-batches; returns the norm."""
+    def _optimizer_step(self, minibatch: Minibatch, longest: int, sums: Sums) -> float:
+        """One optimizer step, its gradient summed over chunks of samples; returns the norm."""
         sums.steps += 1
-        lengths = torch.cat([item.batch.lengths_S for item in minibatch])
-        weights = token_weights(self._section.loss, lengths, longest)
-        parts = weights.split([item.batch.lengths_S.numel() for item in minibatch])
-        for item, weights_S in zip(minibatch, parts, strict=True):
-            with recomputing(self._policy):
-                loss = self._loss(item, weights_S[item.batch.sample_N], sums)
-                loss.backward()
+        samples = minibatch.samples
+        lengths_S = torch.tensor([len(sample.token_ids) for sample in samples])
+        weights_S = token_weights(self._section.loss, lengths_S, longest)
+
+        def visit(hidden_N: Tensor, numbers: Sequence[int]) -> Tensor:
+            chunk = [samples[number] for number in numbers]
+            reference_N = None
+            if minibatch.reference is not None:
+                reference_N = torch.cat([minibatch.reference[number] for number in numbers])
+            return self._loss(hidden_N, chunk, weights_S[numbers], reference_N, sums)
+
+        with recomputing(self._policy):
+            visit_samples(self._policy, minibatch.groups, self._section, visit)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._section.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return float(norm)
 
-    def _loss(self, item: Prepared, weights_N: Tensor, sums: Sums) -> Tensor:
-        section, batch, reference_N = self._section, item.batch, item.reference_N
-        logprobs_N, entropy_N = score(self._policy, batch, self._temperature)
+    def _loss(
+        self,
+        hidden_N: Tensor,
+        chunk: Sequence[Trained],
+        weights_S: Tensor,
+        reference_N: Tensor | None,
+        sums: Sums,
+    ) -> Tensor:
+        section, device = self._section, hidden_N.device
+        lengths = torch.tensor([len(sample.token_ids) for sample in chunk])
+        sample_N = torch.arange(len(chunk)).repeat_interleave(lengths).to(device)
+        advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
+        old = [old for sample in chunk for old in sample.old_logprobs]
+        old_N = torch.tensor(old, dtype=torch.float32, device=device)
+        logprobs_N, entropy_N = _through_head(
+            self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
+        )
         terms = policy_terms(
             section.loss,
             logprobs_N,
-            batch.old_logprobs_N,
-            batch.advantages_N,
-            batch.sample_N,
+            old_N,
+            advantages_S.to(device)[sample_N],
+            sample_N,
             section.clip_low,
             section.clip_high,
         )
@@ -143,54 +168,67 @@ class Learner:
             sums.kl += float(kl_terms(logprobs_N.detach(), reference_N, "k3").sum())
         if section.entropy_coefficient:
             total_N = total_N - section.entropy_coefficient * entropy_N
-        loss = (weights_N * total_N).sum()
+        loss = (weights_S.to(device)[sample_N] * total_N).sum()
         sums.tokens += logprobs_N.numel()
         sums.entropy += float(entropy_N.detach().sum())
         sums.clipped += float(terms.clipped_N.sum())
-        sums.log_ratio += float((logprobs_N.detach() - batch.old_logprobs_N).abs().sum())
+        sums.log_ratio += float((logprobs_N.detach() - old_N).abs().sum())
         sums.loss += float(loss.detach())
         return loss
 
 
-def score(policy: Policy, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy (nats) of each completion token, both float32 of shape [N].
+def visit_samples(
+    policy: Policy, groups: Sequence[Group], section: GrpoSection, visit: Visit
+) -> None:
+    """Run every sample of the groups, in chunks of ``section.micro_batch_tokens``: forward, the
+    visit, and backward from the loss that it returns."""
+    if section.prefix_sharing:
+        firsts = [0]
+        for group in groups:
+            firsts.append(firsts[-1] + len(group.samples))
+        branches = [Branch(g.prompt_ids, [s.token_ids for s in g.samples]) for g in groups]
 
-    Under the distribution that was sampled from: logits divided by the temperature.
-    """
-    hidden = policy.causal_lm.model(
-        input_ids=batch.input_ids,
-        position_ids=batch.positions,
-        attention_mask=batch.mask,
-        use_cache=False,
-    ).last_hidden_state
-    hidden_N = hidden.flatten(0, 1)[batch.source_N]
-    weight = policy.causal_lm.get_output_embeddings().weight
-    pairs = [
-        _through_head(hidden_N[i : i + HEAD_CHUNK], weight, target, temperature)
-        for i, target in zip(
-            range(0, batch.target_N.numel(), HEAD_CHUNK),
-            batch.target_N.split(HEAD_CHUNK),
-            strict=True,
-        )
-    ]
-    logprobs, entropies = zip(*pairs, strict=True)
-    return torch.cat(logprobs), torch.cat(entropies)
+        def numbered(hidden_N: Tensor, texts: Sequence[tuple[int, int]]) -> Tensor | None:
+            return visit(hidden_N, [firsts[branch] + text for branch, text in texts])
+
+        visit_texts(policy, branches, section.micro_batch_tokens, numbered)
+        return
+    for rows in packs(rows_of(groups), section.micro_batch_tokens):
+        loss = visit(plain_hidden(policy, rows), [row.sample for row in rows])
+        if loss is not None:
+            loss.backward()
 
 
-def _through_head(hidden: Tensor, weight: Tensor, target: Tensor, temperature: float) -> Any:
-    """A chunk's logits live only inside this call, and are made again in the backward pass."""
-    if not torch.is_grad_enabled():
-        return _head(hidden, weight, target, temperature)
-    return checkpoint(_head, hidden, weight, target, temperature, use_reentrant=False)
+def score(
+    policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
+) -> list[Tensor]:
+    """Log-probabilities of each sample's tokens, float32, in the order of the samples. Without
+    gradients, under the distribution that was sampled from."""
+    samples = [sample for group in groups for sample in group.samples]
+    found: dict[int, Tensor] = {}
+
+    def visit(hidden_N: Tensor, numbers: Sequence[int]) -> None:
+        chunk = [samples[number] for number in numbers]
+        logprobs_N, _ = _through_head(policy, hidden_N, chunk, temperature, with_entropy=False)
+        parts = logprobs_N.split([len(sample.token_ids) for sample in chunk])
+        found.update(zip(numbers, parts, strict=True))
+
+    with torch.no_grad():
+        visit_samples(policy, groups, section, visit)
+    return [found[number] for number in range(len(samples))]
 
 
-def _head(
-    hidden: Tensor, weight: Tensor, target: Tensor, temperature: float
+def _through_head(
+    policy: Policy,
+    hidden_N: Tensor,
+    chunk: Sequence[Trained],
+    temperature: float,
+    with_entropy: bool,
 ) -> tuple[Tensor, Tensor]:
-    logits = (hidden @ weight.T).float() / temperature
-    logprobs = logits.log_softmax(dim=-1)
-    entropy = -(logprobs.exp() * logprobs).sum(dim=-1)
-    return logprobs.gather(1, target[:, None])[:, 0], entropy
+    tokens = [token for sample in chunk for token in sample.token_ids]
+    weight = policy.causal_lm.get_output_embeddings().weight
+    target_N = torch.tensor(tokens, device=hidden_N.device)
+    return token_logprobs(hidden_N, weight, target_N, temperature, with_entropy)
 
 
 def learning_rate(section: GrpoSection, step: int) -> float:

@@ -13,6 +13,7 @@ from flowright.errors import RunPaused, UserError
 from flowright.grpo.checkpoint import load_adapter
 from flowright.grpo.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
 from flowright.grpo.evaluation import Evaluator, Row
+from flowright.grpo.selfcheck import check_sharing
 from flowright.grpo.terminal import StepProgress, findings, stage_progress, table
 from flowright.grpo.trainer import Trainer
 from flowright.grpo.world import (
@@ -57,6 +58,7 @@ async def _run(config: Config, run: RunDirectory, resume: bool, console: Console
             policy = open_policy(config, tasks.train, progress)
         _introduce(config, run, world, policy, console)
         sampler = LocalSampler(policy, config.policy.decode_batch)
+        check_sharing(policy, config.grpo)
         encode = prompt_encoder(config, policy)
         with StepProgress(console, config.grpo.steps) as reporter:
             trainer = Trainer(

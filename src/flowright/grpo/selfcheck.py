@@ -1,0 +1,89 @@
+"""Before a run: does the shared path give the plain path's update on this model and machine?
+
+The shared path uses kernels that are chosen by device and precision, and a model may attend in ways
+that it does not know. So both paths compute one small loss, and its gradients are compared.
+"""
+
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flowright.config import GrpoSection
+from flowright.errors import ConfigError, RunError
+from flowright.grpo.batch import Group, Trained
+from flowright.grpo.learner import visit_samples
+from flowright.policy.head import token_logprobs
+from flowright.policy.model import Policy
+from flowright.policy.tree import SHORTEST_TEMPLATE
+
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+"""Largest difference of a gradient over its largest entry. Half precision rounds each product."""
+
+_OFF = "set grpo.prefix_sharing: false to train without it"
+
+
+def check_sharing(policy: Policy, section: GrpoSection) -> None:
+    """Raises ConfigError for a model that the shared path does not know, RunError where the two
+    paths disagree."""
+    if not section.prefix_sharing:
+        return
+    kinds = set(getattr(policy.causal_lm.config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise ConfigError(
+            f"grpo.prefix_sharing: this model's attention is {', '.join(sorted(kinds))}, and only "
+            f"full attention can be shared; {_OFF}"
+        )
+    groups = _groups(policy.causal_lm.config.vocab_size)
+    plain = _gradients(policy, section.model_copy(update={"prefix_sharing": False}), groups)
+    # A budget that cuts the texts into several chunks.
+    update = {"prefix_sharing": True, "micro_batch_tokens": 16}
+    shared = _gradients(policy, section.model_copy(update=update), groups)
+    largest = max(float(gradient.abs().max()) for gradient in plain)
+    gap = max(float((a - b).abs().max()) for a, b in zip(plain, shared, strict=True))
+    tolerance = TOLERANCE.get(policy.trainable()[0].dtype, TOLERANCE[torch.float32])
+    tolerance = max(tolerance, TOLERANCE.get(policy.causal_lm.dtype, 0.0))
+    if not gap <= tolerance * largest:  # nan is a disagreement, too
+        raise RunError(
+            f"grpo.prefix_sharing: gradients differ from the plain path's by {gap / largest:.1e} "
+            f"of their largest entry (limit {tolerance:g}), so it is wrong on this model or "
+            f"machine; {_OFF}"
+        )
+
+
+def _groups(words: int) -> list[Group]:
+    """Two prompts that begin alike, with completions of one token and of several."""
+    draw = random.Random(0)
+
+    def ids(count: int) -> list[int]:
+        return [draw.randrange(words) for _ in range(count)]
+
+    template = ids(SHORTEST_TEMPLATE + 5)
+    return [
+        Group([*template, *ids(own)], [Trained(ids(n), [0.0] * n, 0.0) for n in lengths])
+        for own, lengths in ((3, (1, 9, 4)), (7, (6, 2)))
+    ]
+
+
+def _gradients(policy: Policy, section: GrpoSection, groups: Sequence[Group]) -> list[Tensor]:
+    """Of the summed log-probability, in the adapter's weights; what was there before is dropped.
+
+    A fresh adapter's second half is 0, so its first half has no gradient: one half is enough.
+    """
+    samples = [sample for group in groups for sample in group.samples]
+    weight = policy.causal_lm.get_output_embeddings().weight
+
+    def visit(hidden_N: Tensor, numbers: Sequence[int]) -> Tensor:
+        tokens = [token for number in numbers for token in samples[number].token_ids]
+        target_N = torch.tensor(tokens, device=hidden_N.device)
+        return token_logprobs(hidden_N, weight, target_N, 1.0, with_entropy=False)[0].sum()
+
+    parameters = policy.trainable()
+    for parameter in parameters:
+        parameter.grad = None
+    visit_samples(policy, groups, section, visit)
+    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
+    for parameter in parameters:
+        parameter.grad = None
+    return found

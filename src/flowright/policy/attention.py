@@ -1,0 +1,226 @@
+"""Attention of packed texts over the prefixes that they share: each key and value is stored once.
+
+A query sees several parts: the prefixes that it stands behind, all of them, and its own text, up to
+itself. Each part is attended to by an ordinary kernel that also gives the log-sum-exp of its scores
+(Dao et al. 2022, arXiv 2205.14135, section 3.1), and the parts are merged by these:
+
+    lse = log(sum_i exp(lse_i)),    out = sum_i exp(lse_i - lse) out_i
+
+In the backward pass every part's kernel gets the merged ``out`` and ``lse``. From those it finds
+the probabilities of the softmax over all parts, so that its gradients are exact. Heads that share
+keys (grouped-query attention) are folded into the queries, so that no key is copied for them.
+
+No model here, no packing: see :mod:`flowright.policy.tree`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from flowright.policy.kernels import Kernel, kernel_for
+
+NAME = "flowright_tree"
+"""As which transformers knows this attention."""
+
+LEAST_FILLED = 0.75
+"""Texts are attended to in stacks of like length; a shorter one than this share of its stack's
+longest begins another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Queries from ``start`` to ``stop`` see all keys from ``first`` to ``last`` of a prefix."""
+
+    start: int
+    stop: int
+    prefix: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Texts of like length as rows: where their tokens stand in the pack, and which places hold
+    one. The others point at some token, and what comes of them is not used."""
+
+    index: Tensor  # [texts, longest] long
+    holds: Tensor  # [texts * longest] bool
+
+    @property
+    def tokens(self) -> Tensor:
+        return self.index.flatten()[self.holds]
+
+
+KeysValues = tuple[Tensor, Tensor]
+"""Of one layer: keys and values [key/value heads, tokens, head size]."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """What one forward pass over packed texts attends to, handed through the model as the keyword
+    ``tree``.
+
+    ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer;
+    ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer.
+    """
+
+    stacks: Sequence[Stack]
+    parts: Sequence[Part] = ()
+    prefixes: Sequence[Sequence[KeysValues]] = ()
+    kept: dict[int, KeysValues] = field(default_factory=dict)
+
+
+def stacks_of(spans: Sequence[tuple[int, int]], device: torch.device) -> list[Stack]:
+    """Texts from start to stop each, some of them empty, in stacks."""
+    ordered = sorted((span for span in spans if span[1] > span[0]), key=lambda s: s[0] - s[1])
+    stacks: list[Stack] = []
+    rows: list[tuple[int, int]] = []
+    for span in [*ordered, None]:
+        if rows and (span is None or span[1] - span[0] < LEAST_FILLED * (rows[0][1] - rows[0][0])):
+            stacks.append(_stack(rows, device))
+            rows = []
+        if span is not None:
+            rows.append(span)
+    return stacks
+
+
+def _stack(rows: Sequence[tuple[int, int]], device: torch.device) -> Stack:
+    starts = torch.tensor([[start] for start, _ in rows])
+    stops = torch.tensor([[stop] for _, stop in rows])
+    index = starts + torch.arange(rows[0][1] - rows[0][0])
+    holds = index < stops
+    return Stack(torch.minimum(index, stops - 1).to(device), holds.flatten().to(device))
+
+
+class _Merged(torch.autograd.Function):
+    """Attention over all parts. Inputs: q [H, N, D], then keys and values of the texts themselves
+    and of each prefix [H_kv, S, D]; H is a multiple of H_kv."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, tree: Pass, scale: float, q: Tensor, *sources: Tensor
+    ) -> Tensor:
+        out = torch.empty_like(q)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        for stack in tree.stacks:
+            out_i, lse_i = kernel.forward(*_stacked(stack, q, *sources[:2]), True, scale)
+            out[:, stack.tokens] = _unstacked(stack, out_i, q.shape[0])
+            lse[:, stack.tokens] = _unstacked(stack, lse_i, q.shape[0])
+        for part in tree.parts:
+            queries = slice(part.start, part.stop)
+            k, v = _seen(part, sources)
+            out_i, lse_i = kernel.forward(_fold(q[:, queries], k), k, v, False, scale)
+            out_i, lse_i = _unfolded(out_i, q), _unfolded(lse_i, q)
+            merged = torch.logaddexp(lse[:, queries], lse_i)
+            before = (lse[:, queries] - merged).exp()[..., None]
+            share = (lse_i - merged).exp()[..., None]
+            out[:, queries] = (before * out[:, queries] + share * out_i).to(out.dtype)
+            lse[:, queries] = merged
+        ctx.kernel, ctx.tree, ctx.scale = kernel, tree, scale
+        ctx.save_for_backward(q, out, lse, *sources)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        q, out, lse, *sources = ctx.saved_tensors
+        dq = torch.empty_like(q)
+        found = [torch.zeros_like(source) for source in sources]
+        heads = sources[0].shape[0]
+        for stack in ctx.tree.stacks:
+            grad_i = grad[:, stack.index].flatten(1, 2)
+            grad_i[:, ~stack.holds] = 0  # so that an empty place changes no key
+            gradients = ctx.kernel.backward(
+                grad_i.reshape(-1, *stack.index.shape[1:], grad.shape[-1]),
+                *_stacked(stack, q, *sources[:2]),
+                out[:, stack.index].flatten(0, 1),
+                lse[:, stack.index].flatten(0, 1),
+                True,
+                ctx.scale,
+            )
+            dq_i, *own = (_unstacked(stack, gradient, q.shape[0]) for gradient in gradients)
+            dq[:, stack.tokens] = dq_i
+            for place, gradient in enumerate(own):
+                found[place][:, stack.tokens] = _summed(gradient, heads)
+        for part in ctx.tree.parts:
+            queries, keys = slice(part.start, part.stop), slice(part.first, part.last)
+            k, v = _seen(part, sources)
+            folded = (_fold(x[:, queries], k) for x in (grad, q, out, lse))
+            grad_i, q_i, out_i, lse_i = folded
+            dq_i, dk_i, dv_i = ctx.kernel.backward(
+                grad_i, q_i, k, v, out_i, lse_i, False, ctx.scale
+            )
+            dq[:, queries] += _unfolded(dq_i, q)
+            found[2 + 2 * part.prefix][:, keys] += dk_i
+            found[3 + 2 * part.prefix][:, keys] += dv_i
+        return None, None, None, dq, *found
+
+
+def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [H * texts, longest, D]. Keys are repeated for the heads that share
+    them: laid behind each other as queries, heads would lose the order of their tokens."""
+    times = q.shape[0] // k.shape[0]
+    k, v = (x.repeat_interleave(times, dim=0) for x in (k[:, stack.index], v[:, stack.index]))
+    return q[:, stack.index].flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+
+
+def _unstacked(stack: Stack, x: Tensor, heads: int) -> Tensor:
+    """[H * texts, longest, ...] back to the tokens that it is of, [H, tokens, ...]."""
+    return x.reshape(heads, -1, *x.shape[2:])[:, stack.holds]
+
+
+def _summed(gradient: Tensor, heads: int) -> Tensor:
+    """Over the heads that share keys."""
+    return gradient.reshape(heads, -1, *gradient.shape[1:]).sum(dim=1)
+
+
+def _seen(part: Part, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Keys and values of a part, as they are: the heads that share them are folded into the
+    queries."""
+    k, v = (s[:, part.first : part.last] for s in sources[2 + 2 * part.prefix :][:2])
+    return k, v
+
+
+def _fold(x: Tensor, k: Tensor) -> Tensor:
+    """[H, N, ...] as [heads of k, H / heads of k * N, ...]."""
+    return x.reshape(k.shape[0], -1, *x.shape[2:])
+
+
+def _unfolded(x: Tensor, q: Tensor) -> Tensor:
+    """Back to the heads of q."""
+    return x.reshape(q.shape[0], -1, *x.shape[2:])
+
+
+def attend(
+    q: Tensor, own: KeysValues, tree: Pass, layer: int, scale: float, kernel: Kernel | None = None
+) -> Tensor:
+    """Attention [H, N, D] of packed texts, differentiable in queries, keys and values."""
+    sources = [*own, *(x for prefix in tree.prefixes for x in prefix[layer])]
+    return _Merged.apply(kernel or kernel_for(q), tree, scale, q, *sources)
+
+
+def _tree_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    tree: Pass | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """As transformers calls it, with a batch of one: [1, heads, N, size] to [1, N, heads, size]."""
+    if tree is None or attention_mask is not None or dropout:
+        raise ValueError(f"{NAME} wants a tree, no mask and no dropout")
+    own = (key[0], value[0])
+    tree.kept[module.layer_idx] = own
+    out = attend(query[0], own, tree, module.layer_idx, scaling)
+    return out.transpose(0, 1)[None], None
+
+
+AttentionInterface.register(NAME, _tree_attention)

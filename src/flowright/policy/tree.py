@@ -1,0 +1,231 @@
+"""A forward and backward pass over texts that share prefixes, each token of a prefix only once.
+
+The prompts of a step begin alike (the template), each goes on by itself (the problem), and several
+texts (the completions) stand behind each. So there are three levels, and a level is computed with
+the keys and values of those above it. These are handed down as leaves: a chunk of texts is run
+forward and backward, leaves its gradient on them and is gone; at last the prompts are run backward
+from what has gathered there, and then the template. Memory does not grow with the number of texts.
+
+No objective here: what the hidden states are used for is the caller's (:class:`Visit`).
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from flowright.policy.attention import NAME, KeysValues, Part, Pass, stacks_of
+from flowright.policy.model import Policy
+
+SHORTEST_TEMPLATE = 16
+"""Tokens; a beginning that fewer share is left with the prompts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A prompt and the texts behind it, as token ids; none of them is empty."""
+
+    prompt_ids: Sequence[int]
+    texts: Sequence[Sequence[int]]
+
+
+class Visit(Protocol):
+    """Called for every chunk with the hidden states [N, width] that predict the texts' tokens, one
+    text after the other, and with what they are: (branch, text) by index. The loss that it returns
+    is run backward at once; None runs nothing."""
+
+    def __call__(self, hidden_N: Tensor, texts: Sequence[tuple[int, int]]) -> Tensor | None: ...
+
+
+@contextmanager
+def tree_attention(policy: Policy) -> Iterator[None]:
+    """Let the model attend as :mod:`flowright.policy.attention` does."""
+    config = policy.causal_lm.config
+    before = config._attn_implementation
+    config._attn_implementation = NAME
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+def visit_texts(policy: Policy, branches: Sequence[Branch], budget: int, visit: Visit) -> None:
+    """Run all texts behind their prompts, forward and, where gradients are on, backward.
+
+    ``budget``: tokens of prompts, and of texts, that are in memory at once; a single prompt or
+    text may be longer.
+    """
+    template = shared_length([branch.prompt_ids for branch in branches])
+    with tree_attention(policy):
+        trunk = _Level(policy, [branches[0].prompt_ids[:template]], 0)
+        for some in _packs([len(b.prompt_ids) - template for b in branches], budget):
+            prompts = [branches[index].prompt_ids[template:] for index in some]
+            stems = _Level(policy, prompts, template, trunk, [0] * len(prompts))
+            leaves = [
+                _Leaf(place, (index, number), text)
+                for place, index in enumerate(some)
+                for number, text in enumerate(branches[index].texts)
+            ]
+            depths = [len(branches[index].prompt_ids) for index in some]
+            for chunk in _packs([len(leaf.token_ids) for leaf in leaves], budget):
+                of_chunk = [leaves[i] for i in chunk]
+                loss = visit(
+                    _hidden(policy, stems, depths, of_chunk), [leaf.name for leaf in of_chunk]
+                )
+                if loss is not None:
+                    loss.backward()
+            stems.backward()
+        trunk.backward()
+
+
+def shared_length(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens all prompts begin with; 0 where it is not worth while. Each keeps at least
+    its last token, whose hidden state predicts the first of a text."""
+    if len(prompts) < 2:
+        return 0
+    ordered = [tuple(prompt) for prompt in prompts]
+    first, last = min(ordered), max(ordered)  # what these two share, all in between share
+    alike = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), None)
+    length = min(len(prompt) for prompt in prompts) - 1
+    length = length if alike is None else min(alike, length)
+    return length if length >= SHORTEST_TEMPLATE else 0
+
+
+def _packs(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Indices in order, cut where their lengths would exceed the budget."""
+    pack: list[int] = []
+    total = 0
+    for index, length in enumerate(lengths):
+        if pack and total + length > budget:
+            yield pack
+            pack, total = [], 0
+        pack.append(index)
+        total += length
+    if pack:
+        yield pack
+
+
+class _Level:
+    """Packed texts that were run forward, each behind text ``owners[i]`` of the level above. Their
+    keys and values, and each one's last hidden state, are leaves for what stands behind them;
+    :meth:`backward` goes on from the leaves' gradients."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        texts: Sequence[Sequence[int]],
+        depth: int,
+        above: "_Level | None" = None,
+        owners: Sequence[int] = (),
+    ) -> None:
+        self.spans = _spans(texts)
+        self.above = above
+        self.owners = owners
+        self.prefix: list[KeysValues] = []
+        self._roots: list[Tensor] = []
+        self._leaves: list[Tensor] = []
+        if not self.spans[-1][1]:
+            return  # nothing is shared
+        hidden, tree = _forward(policy, texts, [depth] * len(texts), above, owners)
+        ends = torch.tensor([stop - 1 for _, stop in self.spans], device=hidden.device)
+        self._roots = [hidden[ends]]
+        for layer in sorted(tree.kept):
+            self._roots += tree.kept[layer]
+        self._leaves = [root.detach().requires_grad_(root.requires_grad) for root in self._roots]
+        self.last_hidden, *flat = self._leaves
+        self.prefix = list(zip(flat[::2], flat[1::2], strict=True))
+
+    def backward(self) -> None:
+        pairs = [
+            (root, leaf.grad)
+            for root, leaf in zip(self._roots, self._leaves, strict=True)
+            if root.requires_grad and leaf.grad is not None
+        ]
+        if pairs:
+            roots, grads = zip(*pairs, strict=True)
+            torch.autograd.backward(roots, grads)
+
+
+def _spans(texts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Where each text stands in the pack."""
+    spans: list[tuple[int, int]] = []
+    stop = 0
+    for text in texts:
+        start, stop = stop, stop + len(text)
+        spans.append((start, stop))
+    return spans
+
+
+def _forward(
+    policy: Policy,
+    texts: Sequence[Sequence[int]],
+    depths: Sequence[int],
+    above: _Level | None,
+    owners: Sequence[int],
+) -> tuple[Tensor, Pass]:
+    """Hidden states [N, width] of packed texts, each at positions from its depth on."""
+    spans = _spans(texts)
+    ids = torch.tensor([[token for text in texts for token in text]])
+    positions = torch.cat(
+        [torch.arange(len(text)) + depth for text, depth in zip(texts, depths, strict=True)]
+    )
+    parts: list[Part] = []
+    prefixes: list[Sequence[KeysValues]] = []
+    level = above
+    while level is not None:
+        if level.prefix:
+            parts += _prefix_parts(spans, owners, level, len(prefixes))
+            prefixes.append(level.prefix)
+        if level.above is not None:
+            owners = [level.owners[owner] for owner in owners]
+        level = level.above
+    tree = Pass(stacks_of(spans, policy.device), parts, prefixes)
+    hidden = policy.causal_lm.model(
+        input_ids=ids.to(policy.device),
+        position_ids=positions[None].to(policy.device),
+        use_cache=False,
+        tree=tree,
+    ).last_hidden_state[0]
+    return hidden, tree
+
+
+def _prefix_parts(
+    spans: Sequence[tuple[int, int]], owners: Sequence[int], level: _Level, prefix: int
+) -> Iterator[Part]:
+    """One part for each run of neighbours that stand behind the same text."""
+    start = 0
+    for place, owner in enumerate(owners):
+        if place + 1 < len(owners) and owners[place + 1] == owner:
+            continue
+        first, last = level.spans[owner]
+        stop = spans[place][1]
+        if stop > start and last > first:
+            yield Part(start, stop, prefix, first, last)
+        start = stop
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A text behind prompt ``place`` of the level above; ``name`` is what the visit is told."""
+
+    place: int
+    name: tuple[int, int]
+    token_ids: Sequence[int]
+
+
+def _hidden(
+    policy: Policy, stems: _Level, depths: Sequence[int], leaves: Sequence[_Leaf]
+) -> Tensor:
+    """What predicts the texts' tokens: the prompt's last hidden state, then all of the text's own
+    but the last, which is no input. ``depths``: the lengths of the prompts."""
+    inputs = [leaf.token_ids[:-1] for leaf in leaves]
+    places = [leaf.place for leaf in leaves]
+    firsts = stems.last_hidden[torch.tensor(places, device=policy.device)]
+    if not any(inputs):
+        return firsts
+    hidden, _ = _forward(policy, inputs, [depths[place] for place in places], stems, places)
+    rows = [(firsts[i : i + 1], hidden[a:b]) for i, (a, b) in enumerate(_spans(inputs))]
+    return torch.cat([tensor for pair in rows for tensor in pair])
