@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -81,6 +82,8 @@ class HangingModel:
         assert deadline is not None
         self.deadlines.append(deadline)
         if len(self.deadlines) <= self.hangs:
-            await asyncio.sleep(deadline)
+            ends = time.monotonic() + deadline
+            while (left := ends - time.monotonic()) > 0:  # a timer may fire a millisecond early
+                await asyncio.sleep(left)
             raise FailureError(Reason.LLM_UNAVAILABLE, f"no reply within {deadline:g} s")
         return ChatReply(in_form(request, True), "stop", Usage(1, 1, 1), self.name, 0.0)

@@ -289,9 +289,7 @@ async def test_a_server_that_hangs_is_a_timeout_within_the_deadline() -> None:
     )
     assert (verdict.status, verdict.correct) == ("timeout", None)
     assert model.deadlines[0] == 0.04
-    # A timer may fire a millisecond early, so what is left is not exactly half each time; tries
-    # that did not share a deadline would come to 0.2.
-    assert sum(model.deadlines) < 0.1
+    assert sum(model.deadlines) < 0.081
 
 
 async def test_one_hanging_request_leaves_time_for_another() -> None:

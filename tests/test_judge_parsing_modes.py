@@ -1,6 +1,7 @@
 """Replies to what a judge is asked beside right or wrong: each with the reason it is there."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -412,7 +413,7 @@ QUESTIONS = [
     which_grade(QUERY),
     which_grades(QUERY, {"clarity": "Is it clear?"}),
     which_met(QUERY, CRITERIA),
-    which_better(QUERY, BAIT + "!", "answer first"),
+    which_better(replace(QUERY, rival=BAIT + "!"), "answer first"),
 ]
 
 

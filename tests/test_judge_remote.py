@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from judge_serving import served
 
 from flowright.config import JudgeRewardSection, JudgeServerSection, judge_reward, load_judge_reward
 from flowright.errors import ConfigError, UserError
@@ -17,9 +18,7 @@ from flowright.judge.adapter import JudgeRewardSystem, create_judge_reward
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.service.app import create_app
-from flowright.judge.service.serve import DrainingServer
 from flowright.judge.verdict import Criterion, Judge, JudgeQuery, Verdict
-from flowright.llm.simulated import listen
 
 ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="1/a/0")
 
@@ -208,27 +207,21 @@ async def test_who_stops_waiting_is_not_asked_for() -> None:
 
 
 @asynccontextmanager
-async def served(judge: Judge, **settings: Any) -> AsyncIterator[RemoteJudge]:
+async def asked_remotely(judge: Judge, **settings: Any) -> AsyncIterator[RemoteJudge]:
     """The judge behind the real service, asked over a socket."""
-    listener = listen("127.0.0.1", 0)
-    server = DrainingServer(create_app(judge, JudgeServerSection(**settings)), 1.0, print)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    remote = RemoteJudge(JudgeRewardSection(judge_url=url, batch_timeout=0.0, **settings))
-    try:
-        yield remote
-    finally:
-        await remote.aclose()
-        server.should_exit = True
-        await serving
-        listener.close()
+    async with served(create_app(judge, JudgeServerSection(**settings))) as (url, _):
+        remote = RemoteJudge(JudgeRewardSection(judge_url=url, batch_timeout=0.0, **settings))
+        try:
+            yield remote
+        finally:
+            await remote.aclose()
 
 
 async def test_the_real_service_answers_it() -> None:
     code = JudgeQuery("Q", "def f(): ...", "r", "code", evidence="passed 3 of 3 tests")
     dates = JudgeQuery("When?", "the 4th", "4 May", "free_text", alternatives=("the 4th",))
     blank = JudgeQuery("Q", "x", " ", "free_text")
-    async with served(RuleJudge(), api_key="k") as judge:
+    async with asked_remotely(RuleJudge(), api_key="k") as judge:
         verdicts = await asyncio.gather(*map(judge.judge, [ASKED, code, dates, blank]))
     assert [v.correct for v in verdicts] == [True, True, True, None]
     assert [v.source for v in verdicts[:3]] == ["rule"] * 3
@@ -240,7 +233,7 @@ async def test_pairs_and_rubrics_go_over_the_wire() -> None:
     rubric = replace(
         ASKED, criteria=(Criterion("It says 42.", 2.0), Criterion("It is rude.", -0.5))
     )
-    async with served(Echo()) as judge:
+    async with asked_remotely(Echo()) as judge:
         verdicts = await asyncio.gather(judge.judge(pair), judge.judge(rubric))
     assert [v.reason for v in verdicts] == [repr(pair), repr(rubric)]
     assert [(v.score, v.correct, v.status) for v in verdicts] == [(0.5, None, "ok")] * 2

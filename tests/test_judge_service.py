@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 from judge_doubles import ScriptedModel, in_form, reply, unavailable
+from judge_serving import served, until
 
 from flowright.config import (
     JudgeSection,
@@ -31,11 +31,10 @@ from flowright.judge.build import build_judge
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.service.app import create_app
-from flowright.judge.service.serve import DrainingServer, open_judge
+from flowright.judge.service.serve import open_judge
 from flowright.judge.service.traffic import Admission
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Usage
-from flowright.llm.simulated import listen
 
 ROOT = Path(__file__).parents[1]
 SHIPPED = ROOT / "config/judge_server.yaml"
@@ -95,28 +94,6 @@ class Held:
 def client_of(app: FastAPI, **headers: str) -> httpx2.AsyncClient:
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     return httpx2.AsyncClient(transport=transport, base_url="http://judge", headers=headers)
-
-
-@asynccontextmanager
-async def served(app: FastAPI, drain_seconds: float = 5.0) -> AsyncIterator[tuple[str, list[str]]]:
-    """The app behind a real socket; its URL and what the server says."""
-    said: list[str] = []
-    listener = listen("127.0.0.1", 0)
-    server = DrainingServer(app, drain_seconds, said.append)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    await until(lambda: server.started)
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}", said
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def metric(client: httpx2.AsyncClient, series: str) -> float:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from judge_serving import served
 from pydantic import ValidationError
 from rich.console import Console
 
@@ -15,9 +16,8 @@ from flowright.grpo.preflight import dry_run
 from flowright.grpo.world import open_world
 from flowright.judge.rules import RuleJudge
 from flowright.judge.service.app import create_app
-from flowright.judge.service.serve import DrainingServer, open_judge
+from flowright.judge.service.serve import open_judge
 from flowright.judge.verdict import JudgeQuery
-from flowright.llm.simulated import listen
 
 TASK = Task("t/1", "math", "s", "What is 6 * 7?", "42")
 ASKED = JudgeQuery("What is 6 * 7?", "42", "42", "number")
@@ -26,16 +26,9 @@ ASKED = JudgeQuery("What is 6 * 7?", "42", "42", "number")
 @asynccontextmanager
 async def service(simulated: bool = False) -> AsyncIterator[str]:
     """The address of a judge service that judges by rules, and that says what it is told to."""
-    listener = listen("127.0.0.1", 0)
     app = create_app(RuleJudge(), JudgeServerSection(), simulated=simulated)
-    server = DrainingServer(app, 1.0, print)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()
+    async with served(app) as (url, _):
+        yield url
 
 
 def judged_by(url: str) -> Config:

@@ -215,9 +215,14 @@ def rollout_steps(run: Path) -> list[int]:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file at once: a reader sees the old one or the new one."""
+    """As :func:`write_text`, for JSON."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file at once: a reader sees the old one or the new one."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)
 
 

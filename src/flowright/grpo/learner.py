@@ -149,7 +149,7 @@ class Learner:
         advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
         old = [old for sample in chunk for old in sample.old_logprobs]
         old_N = torch.tensor(old, dtype=torch.float32, device=device)
-        logprobs_N, entropy_N = _through_head(
+        logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
         terms = policy_terms(
@@ -209,7 +209,7 @@ def score(
 
     def visit(hidden_N: Tensor, numbers: Sequence[int]) -> None:
         chunk = [samples[number] for number in numbers]
-        logprobs_N, _ = _through_head(policy, hidden_N, chunk, temperature, with_entropy=False)
+        logprobs_N, _ = sample_logprobs(policy, hidden_N, chunk, temperature, with_entropy=False)
         parts = logprobs_N.split([len(sample.token_ids) for sample in chunk])
         found.update(zip(numbers, parts, strict=True))
 
@@ -218,13 +218,15 @@ def score(
     return [found[number] for number in range(len(samples))]
 
 
-def _through_head(
+def sample_logprobs(
     policy: Policy,
     hidden_N: Tensor,
     chunk: Sequence[Trained],
     temperature: float,
     with_entropy: bool,
 ) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy [N] of the samples' tokens, from what predicts them; see
+    :func:`flowright.policy.head.token_logprobs`."""
     tokens = [token for sample in chunk for token in sample.token_ids]
     weight = policy.causal_lm.get_output_embeddings().weight
     target_N = torch.tensor(tokens, device=hidden_N.device)

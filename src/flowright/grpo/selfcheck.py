@@ -13,8 +13,7 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.learner import visit_samples
-from flowright.policy.head import token_logprobs
+from flowright.grpo.learner import sample_logprobs, visit_samples
 from flowright.policy.model import Policy
 from flowright.policy.tree import SHORTEST_TEMPLATE
 
@@ -72,12 +71,10 @@ def _gradients(policy: Policy, section: GrpoSection, groups: Sequence[Group]) ->
     A fresh adapter's second half is 0, so its first half has no gradient: one half is enough.
     """
     samples = [sample for group in groups for sample in group.samples]
-    weight = policy.causal_lm.get_output_embeddings().weight
 
     def visit(hidden_N: Tensor, numbers: Sequence[int]) -> Tensor:
-        tokens = [token for number in numbers for token in samples[number].token_ids]
-        target_N = torch.tensor(tokens, device=hidden_N.device)
-        return token_logprobs(hidden_N, weight, target_N, 1.0, with_entropy=False)[0].sum()
+        chunk = [samples[number] for number in numbers]
+        return sample_logprobs(policy, hidden_N, chunk, 1.0, with_entropy=False)[0].sum()
 
     parameters = policy.trainable()
     for parameter in parameters:

@@ -11,7 +11,15 @@ from dataclasses import dataclass, field
 
 from flowright.config import JudgeSection
 from flowright.errors import FailureError
-from flowright.judge.ladder import STATUS, Forms, Outcome, Rung, first_rung, next_rung
+from flowright.judge.ladder import (
+    STATUS,
+    Forms,
+    Outcome,
+    Rung,
+    first_rung,
+    is_last_word,
+    next_rung,
+)
 from flowright.judge.menus import Value
 from flowright.judge.parsing import parse_reply
 from flowright.judge.prompts import Question
@@ -49,7 +57,6 @@ class Climbed:
     reason: str
     attempts: int
     usage: Usage
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -59,11 +66,10 @@ class _State:
     question: Question
     left: float
     values: dict[str, Value] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
+    reason: str = ""  # the judge's own
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     last: Outcome | None = None
-    hopeless: bool = False  # the server will serve nothing
 
     def failed(self, rung: Rung, outcome: Outcome, note: str) -> Outcome:
         self.last = outcome
@@ -88,7 +94,6 @@ class Climber:
 
     async def climb(self, question: Question, key: str) -> Climbed:
         """``key`` names what is asked; seeds are derived from it."""
-        began = time.monotonic()
         state = _State(question, self._section.deadline_seconds)
         rung = first_rung(self._section, self._forms.start)
         while True:
@@ -96,19 +101,16 @@ class Climber:
             outcome = await self._try(state, rung, key)
             if outcome is None or rung.number >= self._section.max_attempts or state.left <= 0:
                 break
-            if state.hopeless or (outcome == "refused" and rung.form == "text"):
-                break  # the last asked for as little as can be asked for
-            if outcome == previous == "declined":
-                break  # a model or a filter that means it
+            if is_last_word(rung, outcome, previous):
+                break
             rung = next_rung(rung, outcome, previous, self._section)
         status: Status = "ok" if outcome is None else STATUS[outcome]
         return Climbed(
             values=state.values,
             status=status,
-            reason="\n".join(state.reasons) if status == "ok" else "; ".join(state.notes),
+            reason=state.reason if status == "ok" else "; ".join(state.notes),
             attempts=rung.number,
             usage=state.usage,
-            seconds=time.monotonic() - began,
         )
 
     async def _try(self, state: _State, rung: Rung, key: str) -> Outcome | None:
@@ -132,7 +134,8 @@ class Climber:
             outcome: Outcome = "timeout" if elapsed >= 0.99 * allowed else "unavailable"
             if isinstance(error, RequestRefused):
                 outcome = "refused"
-            state.hopeless = isinstance(error, ServerMisconfigured)
+            elif isinstance(error, ServerMisconfigured):
+                outcome = "misconfigured"
             return state.failed(rung, outcome, error.failure.message)
         state.left -= min(reply.seconds, allowed)
         state.usage += reply.usage
@@ -152,8 +155,7 @@ class Climber:
         if reading.values:
             self._forms.parsed(rung.form)
         if reading.fault is None:
-            if reading.reason:
-                state.reasons.append(reading.reason)
+            state.reason = reading.reason
             return None
         if reading.values:
             missing = {f.key for f in state.question.fields} - reading.values.keys()

@@ -14,6 +14,7 @@ unparsed        a looser form: schema -> JSON -> text; and what was said is not 
 refused         a looser form, remembered (:class:`Forms`)
 declined        seed and temperature only; two in a row are the answer
 unavailable     seed and temperature only
+misconfigured   nothing: no try of ours can mend a wrong key or model
 timeout         seed and temperature only
 ==============  ================================================================================
 """
@@ -27,7 +28,16 @@ from flowright.config import JudgeSection
 from flowright.judge.parsing import Form
 from flowright.judge.verdict import Status
 
-Outcome = Literal["truncated", "empty", "unparsed", "declined", "refused", "unavailable", "timeout"]
+Outcome = Literal[
+    "truncated",
+    "empty",
+    "unparsed",
+    "declined",
+    "refused",
+    "unavailable",
+    "misconfigured",
+    "timeout",
+]
 Effort = Literal["low", "medium", "high"]
 
 STATUS: dict[Outcome, Status] = {
@@ -37,6 +47,7 @@ STATUS: dict[Outcome, Status] = {
     "declined": "declined",
     "refused": "unavailable",
     "unavailable": "unavailable",
+    "misconfigured": "unavailable",
     "timeout": "timeout",
 }
 """The status of a verdict whose last try ended so."""
@@ -84,6 +95,15 @@ def next_rung(
     if again or outcome in ("unparsed", "refused"):
         following = replace(following, form=looser(rung.form))
     return following
+
+
+def is_last_word(rung: Rung, outcome: Outcome, previous: Outcome | None) -> bool:
+    """Whether no other try can change how ``rung`` ended; ``previous`` as in :func:`next_rung`."""
+    return (
+        outcome == "misconfigured"
+        or (outcome == "refused" and rung.form == "text")  # there is nothing less to ask for
+        or outcome == previous == "declined"  # a model or a filter that means it
+    )
 
 
 def looser(form: Form) -> Form:

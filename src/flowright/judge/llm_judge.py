@@ -109,12 +109,11 @@ class LlmJudge:
     async def _compare(self, query: JudgeQuery, began: float) -> Verdict:
         """In both orders, since judges favour a place; the members are the verdicts with the
         answer shown first and second. In one order alone the place is drawn from the query."""
-        rival = query.rival or ""
         orders: Sequence[Order] = ("answer first", "rival first")
         if not self._section.both_orders:
             orders = [orders[_drawn_place(query)]]
         climbs = await asyncio.gather(
-            *(self._ask(which_better(query, rival, order), query.key) for order in orders)
+            *(self._ask(which_better(query, order), query.key) for order in orders)
         )
         wins = [_won(climbed, order) for climbed, order in zip(climbs, orders, strict=True)]
         members = tuple(

@@ -39,11 +39,16 @@ class Field:
     tagged: bool = False
 
     @property
+    def title(self) -> str:
+        """The start of its line of text."""
+        return self.key.replace("_", " ").capitalize()
+
+    @property
     def shown(self) -> str:
         """The line of text that is asked for."""
         if self.tagged:
             return f"<{self.key}>{self.menu.shown}</{self.key}>"
-        return f"{self.key.replace('_', ' ').capitalize()}: {self.menu.shown}"
+        return f"{self.title}: {self.menu.shown}"
 
 
 def folded(text: str) -> str:

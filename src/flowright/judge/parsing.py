@@ -161,8 +161,7 @@ class _TextPage:
         wanted = _normal(field.key)
         mine = [(number, value) for number, key, value in self._marked if key == wanted]
         if not mine:
-            start = field.key.replace("_", " ").capitalize()
-            raise _Unread("no_verdict", f"no line begins with '{start}:'")
+            raise _Unread("no_verdict", f"no line begins with '{field.title}:'")
         first = last = mine[-1][0]
         value = mine[-1][1]
         if not value and last + 1 < len(self._lines):

@@ -233,8 +233,9 @@ def criterion_key(number: int) -> str:
 Order = Literal["answer first", "rival first"]
 
 
-def which_better(query: JudgeQuery, rival: str, order: Order) -> Question:
-    answers = [spoken_answer(query.answer), spoken_answer(rival)]
+def which_better(query: JudgeQuery, order: Order) -> Question:
+    """The answer or its rival; for a query that has one."""
+    answers = [spoken_answer(query.answer), spoken_answer(query.rival or "")]
     if order == "rival first":
         answers.reverse()
     blocks = [Block(f"ANSWER {label}", text) for label, text in zip("AB", answers, strict=True)]

@@ -25,17 +25,15 @@ from flowright.monitoring.markup import Child, Html, el
 from flowright.monitoring.page import grid, page, section
 from flowright.monitoring.snapshot import Row
 from flowright.monitoring.untrusted import one_line
-from flowright.runs import disk_errors
+from flowright.runs import disk_errors, write_text
 
 
 def write_exam_page(folder: Path) -> Path:
     """Write the page beside the record; returns its path. Raises DataError without a record."""
     record = read_exam(folder)
     path = folder / "exam.html"
-    temporary = folder / "exam.html.part"
     with disk_errors(folder):
-        temporary.write_text(render_exam(record), encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, render_exam(record))
     return path
 
 

@@ -18,7 +18,7 @@ from flowright.monitoring.page import page, section
 from flowright.monitoring.selection import Selection, select_groups
 from flowright.monitoring.snapshot import Snapshot, take_snapshot
 from flowright.monitoring.untrusted import one_line
-from flowright.runs import disk_errors
+from flowright.runs import disk_errors, write_text
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
 
@@ -32,10 +32,8 @@ def write_report(run: Path) -> Path:
     if not snapshot.state and not snapshot.rows:
         raise RunError(f"{run}: not a run directory: neither state.json nor metrics.jsonl in it")
     path = run / "report.html"
-    temporary = run / "report.html.part"
     with disk_errors(run):
-        temporary.write_text(render(snapshot, select_groups(run)), encoding="utf-8")
-        temporary.replace(path)
+        write_text(path, render(snapshot, select_groups(run)))
     return path
 
 

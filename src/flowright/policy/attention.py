@@ -44,15 +44,14 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """Texts of like length as rows: where their tokens stand in the pack, and which places hold
-    one. The others point at some token, and what comes of them is not used."""
+    """Texts of like length as rows: where their tokens stand in the pack. ``places`` of the rows,
+    flattened, hold the ``tokens`` of the pack; the ``empty`` ones point at some token, and what
+    comes of them is not used."""
 
     index: Tensor  # [texts, longest] long
-    holds: Tensor  # [texts * longest] bool
-
-    @property
-    def tokens(self) -> Tensor:
-        return self.index.flatten()[self.holds]
+    places: Tensor  # [tokens of the texts] long
+    tokens: Tensor  # the same
+    empty: Tensor  # [texts * longest - tokens of the texts] long
 
 
 KeysValues = tuple[Tensor, Tensor]
@@ -92,8 +91,11 @@ def _stack(rows: Sequence[tuple[int, int]], device: torch.device) -> Stack:
     starts = torch.tensor([[start] for start, _ in rows])
     stops = torch.tensor([[stop] for _, stop in rows])
     index = starts + torch.arange(rows[0][1] - rows[0][0])
-    holds = index < stops
-    return Stack(torch.minimum(index, stops - 1).to(device), holds.flatten().to(device))
+    holds = (index < stops).flatten()
+    index = torch.minimum(index, stops - 1)
+    places, empty = holds.nonzero()[:, 0], (~holds).nonzero()[:, 0]
+    made = (index, places, index.flatten()[places], empty)
+    return Stack(*(tensor.to(device) for tensor in made))
 
 
 class _Merged(torch.autograd.Function):
@@ -133,7 +135,7 @@ class _Merged(torch.autograd.Function):
         heads = sources[0].shape[0]
         for stack in ctx.tree.stacks:
             grad_i = grad[:, stack.index].flatten(1, 2)
-            grad_i[:, ~stack.holds] = 0  # so that an empty place changes no key
+            grad_i[:, stack.empty] = 0  # so that an empty place changes no key
             gradients = ctx.kernel.backward(
                 grad_i.reshape(-1, *stack.index.shape[1:], grad.shape[-1]),
                 *_stacked(stack, q, *sources[:2]),
@@ -170,7 +172,7 @@ def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Ten
 
 def _unstacked(stack: Stack, x: Tensor, heads: int) -> Tensor:
     """[H * texts, longest, ...] back to the tokens that it is of, [H, tokens, ...]."""
-    return x.reshape(heads, -1, *x.shape[2:])[:, stack.holds]
+    return x.reshape(heads, -1, *x.shape[2:])[:, stack.places]
 
 
 def _summed(gradient: Tensor, heads: int) -> Tensor:

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from flowright.config import suggest
 from flowright.errors import DataError
 from flowright.judge.verdict import AnswerType, JudgeQuery
+from flowright.runs import write_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,8 @@ def read_labelled(path: Path) -> list[LabelledItem]:
 def write_labelled(path: Path, items: Iterable[LabelledItem]) -> int:
     """Write answers as JSON Lines, replacing the file at once; returns how many."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(path.suffix + ".part")
     lines = [item.to_json() + "\n" for item in items]
-    temporary.write_text("".join(lines), encoding="utf-8")
-    temporary.replace(path)
+    write_text(path, "".join(lines))
     return len(lines)
 
 

@@ -26,6 +26,7 @@ from flowright.judge.exam.labelled import (
 )
 from flowright.judge.exam.opening import examined_section, open_examinee
 from flowright.judge.exam.perturbations import PERTURBATIONS
+from flowright.runs import write_json
 from flowright.sandbox import Sandbox
 
 Progress = Callable[[str, int], Callable[[], None]]
@@ -95,7 +96,7 @@ async def sit(sitting: Sitting, progress: Progress, say: Say) -> Path:
             record = await hold_exam(items, examinee.judge, examinee.pair_judge, plan, tell)
         about = _about(sitting, examinee.judge.name, examinee.simulated, items)
     about |= {"started": started, "took_seconds": time.monotonic() - began}
-    _write(out / "exam.json", {"about": about, **record})
+    write_json(out / "exam.json", {"about": about, **record})
     return out
 
 
@@ -143,10 +144,3 @@ async def _from_mixture(
 def _folder(judge: str, sitting: Sitting) -> Path:
     name = re.sub(r"[^\w.-]+", "-", f"{judge}-{sitting.data.stem}").strip("-.") or "exam"
     return Path("outputs/exams") / name
-
-
-def _write(path: Path, record: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".part")
-    text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flowright.llm.simulation.wishes import schema_properties
+
 MODEL = "simulated"
 FINGERPRINT = "simulated"
 CHARS_PER_TOKEN = 4
@@ -118,10 +120,8 @@ def formed(text: str, form: Mapping[str, Any] | None) -> str:
     kind = form.get("type") if form else None
     if form is None or kind not in ("json_object", "json_schema"):
         return text
-    wrapper = form.get("json_schema")
-    schema = wrapper.get("schema") if isinstance(wrapper, dict) else None
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    names = list(properties) if isinstance(properties, dict) else ["answer"]
+    properties = schema_properties(form)
+    names = ["answer"] if properties is None else list(properties)
     return json.dumps(dict.fromkeys(names, text), ensure_ascii=False)
 
 

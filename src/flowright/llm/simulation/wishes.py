@@ -46,12 +46,8 @@ def wishes(said: str, form: Mapping[str, Any] | None) -> list[Wish]:
     """
     kind = form.get("type") if form else None
     if kind == "json_schema":
-        wrapper = (form or {}).get("json_schema")
-        schema = wrapper.get("schema") if isinstance(wrapper, Mapping) else None
-        properties = schema.get("properties") if isinstance(schema, Mapping) else None
-        if isinstance(properties, Mapping):
-            return [_by_rule(str(key), rule) for key, rule in properties.items()]
-        return []
+        properties = schema_properties(form) or {}
+        return [_by_rule(str(key), rule) for key, rule in properties.items()]
     if kind == "json_object":
         found = [(key, menu, False) for key, menu in _IN_JSON.findall(said)]
     else:
@@ -59,6 +55,14 @@ def wishes(said: str, form: Mapping[str, Any] | None) -> list[Wish]:
         found += [(key, menu, False) for key, menu in _IN_LINES.findall(said)]
     read = [Wish(key, menu, tag) for key, shown, tag in found if (menu := _menu(shown))]
     return [*read, Wish("reason", "text")] if kind == "json_object" and read else read
+
+
+def schema_properties(form: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The properties of the JSON Schema in a ``response_format``, if there is one."""
+    wrapper = form.get("json_schema") if form else None
+    schema = wrapper.get("schema") if isinstance(wrapper, Mapping) else None
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return properties if isinstance(properties, Mapping) else None
 
 
 def _menu(shown: str) -> Menu | None:
