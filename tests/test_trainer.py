@@ -129,8 +129,8 @@ class Wrapped:
         groups = await self.inner.sample(prompts, n + self.more, sampling)
         return [self.change(group) for group in groups]
 
-    async def refresh(self, adapter: Path | None, version: int) -> None:
-        await self.inner.refresh(adapter, version)
+    async def refresh(self, version: int) -> None:
+        await self.inner.refresh(version)
         self.refreshed(version)
 
 

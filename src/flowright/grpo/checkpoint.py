@@ -16,14 +16,11 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from safetensors.torch import save as safetensors_bytes
 
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
-from flowright.policy.model import Policy
+from flowright.policy.model import ADAPTER_FILE, CONFIG_FILE, Policy
 from flowright.runs import atomic_directory, step_name, write_json
-
-ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +39,7 @@ def save_checkpoint(root: Path, step: int, policy: Policy, learner: Learner, kee
     """
     path = root / step_name(step)
     with atomic_directory(path) as part:
-        _write_adapter(part / "adapter", policy)
+        policy.save_adapter(part / "adapter")
         _write_state(part / "trainer.pt", step, learner)
         hashes = {str(f.relative_to(part)): _sha256(f) for f in sorted(_files(part))}
         write_json(part / "manifest.json", {"step": step, "sha256": hashes})
@@ -103,16 +100,8 @@ def _checkpoints(root: Path) -> list[Path]:
     return sorted(root.glob("step_??????"))
 
 
-def _write_adapter(path: Path, policy: Policy) -> None:
-    """The files of a peft adapter. Made in memory first, here and below: a writer of safetensors
-    or torch turns a full disk into an error of its own, a plain write says what it is."""
-    path.mkdir()
-    policy.model.peft_config["default"].save_pretrained(str(path))
-    state = {name: tensor.contiguous() for name, tensor in policy.adapter_state().items()}
-    (path / ADAPTER_FILE).write_bytes(safetensors_bytes(state, {"format": "pt"}))
-
-
 def _write_state(path: Path, step: int, learner: Learner) -> None:
+    """Made in memory first: torch's own writer turns a full disk into an error of its own."""
     state = {
         "step": step,
         "optimizer": learner.optimizer.state_dict(),

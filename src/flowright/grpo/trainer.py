@@ -123,7 +123,7 @@ class Trainer:
         for problem in restored.passed_over:
             self._reporter.say(f"passed over {problem}")
         self._run.truncate(restored.step)
-        await self._sampler.refresh(None, restored.step)
+        await self._sampler.refresh(restored.step)
         self._reporter.say(f"resumed from {restored.path} (step {restored.step})")
         for change in self._run.changes:
             self._reporter.say(f"not as before: {change}")
@@ -148,7 +148,7 @@ class Trainer:
         began = time.perf_counter()
         groups = list(_trained_groups(played, advantages_P))
         metrics = self._learner.update(groups, step, self._config.policy.max_new_tokens)
-        await self._sampler.refresh(None, step)
+        await self._sampler.refresh(step)
         updating = {"time/update": time.perf_counter() - began}
         return {
             **self._environment.summarise(played.rollouts),

@@ -6,7 +6,6 @@ decoded together and leave the batch as they finish.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -42,9 +41,7 @@ class LocalSampler:
     def version(self) -> int:
         return self._version
 
-    async def refresh(self, adapter: Path | None, version: int) -> None:
-        if adapter is not None:
-            raise ValueError("the local sampler shares the learner's weights; pass None")
+    async def refresh(self, version: int) -> None:
         self._version = version
 
     async def sample(

@@ -7,18 +7,22 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config import PolicySection
 from flowright.errors import ConfigError
+
+ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,17 @@ class Policy:
         """The adapter's weights by name; the same names that peft writes to disk."""
         # Left to itself, peft asks the hub whether the vocabulary of the base model has grown.
         return get_peft_model_state_dict(self.model, save_embedding_layers=False)
+
+    def save_adapter(self, folder: Path) -> None:
+        """Make a folder with the files of a peft adapter, which vLLM and transformers load.
+
+        Raises OSError (a full disk, say): the files are made in memory first, as a writer of
+        safetensors would turn it into an error of its own.
+        """
+        folder.mkdir()
+        self.model.peft_config["default"].save_pretrained(str(folder))
+        state = {name: tensor.contiguous() for name, tensor in self.adapter_state().items()}
+        (folder / ADAPTER_FILE).write_bytes(safetensors_bytes(state, {"format": "pt"}))
 
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back all of an adapter. Raises ConfigError where it has other layers or sizes."""

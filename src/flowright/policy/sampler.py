@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, Protocol
 
 
@@ -41,7 +40,7 @@ class Sampler(Protocol):
         """``n`` completions for each prompt of token ids: one list of samples per prompt."""
         ...
 
-    async def refresh(self, adapter: Path | None, version: int) -> None:
-        """Serve this adapter from now on as ``version``. Raises if it can't: never a stale one.
-        None stands for the weights that the sampler already shares with the learner."""
+    async def refresh(self, version: int) -> None:
+        """Serve the learner's weights of this moment from now on, as ``version``. Raises RunError
+        if it can't: never a stale adapter, never the base model."""
         ...
