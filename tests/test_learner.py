@@ -1,7 +1,7 @@
 """The update: the same gradients whatever the layout, and metrics that mean what they say."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
@@ -147,7 +147,7 @@ def test_the_gradient_is_that_of_the_definition(loss_name: Loss):
             logprobs = token_logprobs(group, sample)
             with torch.no_grad(), policy.model.disable_adapter():
                 reference = token_logprobs(group, sample)
-            ratio = (logprobs - torch.tensor(sample.old_logprobs)).exp()
+            ratio = (logprobs - torch.tensor(sample.sampled_logprobs)).exp()
             gain = torch.minimum(ratio * sample.advantage, ratio.clamp(0.8, 1.2) * sample.advantage)
             kl = (reference - logprobs).exp() - 1 + logprobs - reference
             # 4 samples, 10 tokens, 8 the longest there may be.
@@ -160,6 +160,108 @@ def test_the_gradient_is_that_of_the_definition(loss_name: Loss):
             assert parameter.grad is not None
             noise = 1e-4 * float(parameter.grad.abs().max())
             torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=noise)
+
+
+def definition(policy: Policy, groups: Sequence[Group], weight: Callable) -> dict[str, Tensor]:
+    """Gradients of the mean over tokens of -weight(log p, log p of the sampler) A log p."""
+    loss, count = torch.zeros(()), 0
+    for group in groups:
+        for sample in group.samples:
+            ids = torch.tensor([[*group.prompt_ids, *sample.token_ids]])
+            rows = policy.causal_lm(input_ids=ids).logits[0].log_softmax(-1)
+            start = len(group.prompt_ids) - 1
+            chosen = [rows[start + t, id_] for t, id_ in enumerate(sample.token_ids)]
+            for logprob, sampled in zip(chosen, sample.sampled_logprobs, strict=True):
+                loss = loss - weight(logprob.item(), sampled) * sample.advantage * logprob
+                count += 1
+    (loss / count).backward()
+    found = {n: p.grad.clone() for n, p in policy.model.named_parameters() if p.grad is not None}
+    for parameter in policy.trainable():
+        parameter.grad = None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("off_policy", "weight"),
+    [
+        ("truncated", lambda now, sampled: min(math.exp(now - sampled), 1.5)),
+        ("ignored", lambda now, sampled: 1.0),
+    ],
+)
+def test_with_one_step_the_old_policy_is_the_new_one(off_policy: str, weight: Callable):
+    """Then the ratio is 1 and nothing is clipped, however far off the sampler was."""
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1, 3])])
+    wanted = definition(policy, groups, weight)
+    calls: list[int] = []
+    hook = policy.causal_lm.model.register_forward_hook(lambda *_: calls.append(1))
+    options = {"off_policy": off_policy, "off_policy_cap": 1.5, "kl_coefficient": 0.0}
+    found, metrics = gradients(policy, groups, **options)
+    hook.remove()
+    assert len(calls) == 2, "one pass over the prompts, one over the texts: none for the old"
+    assert metrics["policy/clip_frac"] == 0.0
+    for name, gradient in wanted.items():
+        noise = 1e-4 * float(gradient.abs().max())
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=noise)
+    if off_policy == "truncated":
+        tokens = [(g, s) for g in groups for s in g.samples]
+        scores = score(policy, groups, section(), 1.0)
+        ratios = [
+            math.exp(float(now) - sampled)
+            for (_, sample), now_T in zip(tokens, scores, strict=True)
+            for now, sampled in zip(now_T, sample.sampled_logprobs, strict=True)
+        ]
+        capped = sum(ratio >= 1.5 for ratio in ratios) / len(ratios)
+        assert 0 < capped < 1
+        assert metrics["policy/off_policy_capped_frac"] == pytest.approx(capped)
+
+
+def test_with_several_steps_the_old_policy_is_that_before_the_first():
+    """Samples whose log-probabilities are the policy's own: then it is what the sampler said."""
+    policy = tiny_policy()
+    groups = draw(policy, 1.0)
+    options = {"epochs": 2, "minibatches": 2, "learning_rate": 0.01}
+    updated = []
+    for off_policy in ("ratio", "truncated", "ignored"):
+        before = weights(policy)
+        Learner(policy, section(off_policy=off_policy, **options), 1.0, 0).update(
+            groups, 1, LONGEST
+        )
+        updated.append(weights(policy))
+        policy.load_adapter_state(before)
+    for other in updated[1:]:
+        for name, tensor in updated[0].items():
+            torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "term"),
+    [
+        ("k1", lambda d: d),
+        ("k2", lambda d: d * d / 2),
+        ("k3", lambda d: math.exp(-d) - 1 + d),
+    ],
+)
+def test_a_samples_divergence_is_summed_over_its_tokens(estimator: str, term: Callable):
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1])])
+    learner = Learner(policy, section(kl_in="reward", kl_estimator=estimator), 1.0, 0)
+    wanted = []
+    for group in groups:
+        for sample in group.samples:
+            with policy.model.disable_adapter():
+                rows = whole_logits(policy, [*group.prompt_ids, *sample.token_ids]).log_softmax(-1)
+            start = len(group.prompt_ids) - 1
+            base = [rows[start + t, id_].item() for t, id_ in enumerate(sample.token_ids)]
+            pairs = zip(sample.sampled_logprobs, base, strict=True)
+            wanted.append(sum(term(sampled - reference) for sampled, reference in pairs))
+    assert learner.divergences(groups) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_kl_in_the_reward_is_none_in_the_loss():
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4])])
+    with_it, metrics = gradients(policy, groups, kl_in="reward", kl_coefficient=0.7)
+    without, _ = gradients(policy, groups, kl_coefficient=0.0)
+    assert "policy/kl" not in metrics
+    assert all(torch.equal(with_it[name], without[name]) for name in without)
 
 
 def test_a_fresh_adapter_is_the_base_model():
@@ -207,7 +309,7 @@ def test_the_metrics_are_means_over_tokens():
             logprobs = whole_logits(policy, ids).log_softmax(-1)[len(group.prompt_ids) - 1 : -1]
             entropies += (-(logprobs.exp() * logprobs).sum(-1)).tolist()
             chosen = [row[id_].item() for row, id_ in zip(logprobs, sample.token_ids, strict=True)]
-            gaps += [abs(a - b) for a, b in zip(chosen, sample.old_logprobs, strict=True)]
+            gaps += [abs(a - b) for a, b in zip(chosen, sample.sampled_logprobs, strict=True)]
     assert metrics["policy/entropy"] == pytest.approx(sum(entropies) / 10, rel=1e-4)
     assert metrics["policy/sampler_logp_diff"] == pytest.approx(sum(gaps) / 10, rel=1e-4)
 

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flowright.grpo.loss import Estimator, Loss, Terms, kl_terms, policy_terms, token_weights
+from flowright.grpo.loss import (
+    Estimator,
+    Loss,
+    Terms,
+    kl_terms,
+    policy_terms,
+    token_weights,
+    truncated_weights,
+)
 
 LOW, HIGH = 0.2, 0.28
 PPO_LIKE: tuple[Loss, ...] = ("grpo", "dr_grpo", "dapo")
@@ -174,3 +182,11 @@ def test_as_a_loss_k1_has_no_gradient_on_average_and_k2_has_that_of_the_kl():
         mean = (draws * kl_terms(logprobs, reference, estimator)).sum()
         (got,) = torch.autograd.grad(mean, logits, retain_graph=True)
         assert got.tolist() == pytest.approx(gradient.tolist(), abs=1e-12)
+
+
+def test_truncated_importance_weights_have_a_cap_no_floor_and_no_gradient():
+    # p_old / p_sampler: 0.6 / 0.2 = 3 (capped at 2), 0.3 / 0.2 = 1.5, 0.01 / 0.5 = 0.02.
+    old = torch.tensor([0.6, 0.3, 0.01]).log().requires_grad_()
+    found = truncated_weights(old, torch.tensor([0.2, 0.2, 0.5]).log(), 2.0)
+    assert found.tolist() == pytest.approx([2.0, 1.5, 0.02], rel=1e-5)
+    assert not found.requires_grad

@@ -158,10 +158,35 @@ class GrpoSection(Section):
     kl_coefficient: float = Field(
         default=0.01, ge=0, description="Weight of the KL to the base model."
     )
+    kl_in: Literal["loss", "reward"] = Field(
+        default="loss",
+        description="Where the KL counts: at each token of the loss, or summed over a sample in "
+        "its reward.",
+    )
     kl_estimator: Literal["k1", "k2", "k3"] = Field(
         default="k3", description="Schulman's estimators of the KL; k3 is never negative."
     )
     entropy_coefficient: float = Field(default=0.0, ge=0, description="Weight of an entropy bonus.")
+    off_policy: Literal["ratio", "truncated", "ignored"] = Field(
+        default="ratio",
+        description="How the learner's distance from what sampled (an older policy, another "
+        "engine) is corrected for: by the clipped ratio itself; by truncated importance weights, "
+        "the ratio then being to the learner's own start; not at all.",
+    )
+    off_policy_cap: float = Field(
+        default=2.0, ge=1, description="Largest weight of `off_policy: truncated`."
+    )
+    overlong: Literal["keep", "filter"] = Field(
+        default="keep",
+        description="`filter` leaves completions that were cut at their longest out of the loss; "
+        "their rewards count in their group.",
+    )
+    resample_rounds: int = Field(
+        default=0,
+        ge=0,
+        description="Further rounds of a step that draw new problems in the place of groups "
+        "without a signal; 0: such groups are only left out.",
+    )
     learning_rate: float = Field(default=1e-5, gt=0, description="Of AdamW, after the warm-up.")
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
     schedule: Literal["constant", "cosine", "linear"] = Field(
@@ -187,6 +212,18 @@ class GrpoSection(Section):
     max_unscored: Fraction = Field(
         default=0.2,
         description="A step with a larger share of unscored samples pauses the run (law 1).",
+    )
+
+
+class PipelineSection(Section):
+    """How far sampling and playing run ahead of the learner."""
+
+    max_staleness: int = Field(
+        default=0,
+        ge=0,
+        le=16,
+        description="Updates between the policy that samples a batch and the one it is trained "
+        "on. 0: strictly in turn; 1: the next batch is played while this one is trained on.",
     )
 
 
@@ -531,6 +568,7 @@ class Config(Section):
     run: RunConfig = RunConfig()
     policy: PolicySection = PolicySection()
     grpo: GrpoSection = GrpoSection()
+    pipeline: PipelineSection = PipelineSection()
     reward: RewardSection = RewardSection()
     workflow: WorkflowSection = WorkflowSection()
     llm: LlmSection = LlmSection()

@@ -28,7 +28,8 @@ INVALID = frozenset(
 class Reward:
     """``value`` is the sum of ``parts``, or None for a sample that could not be scored, which has
     no parts. The parts of a scored sample are always ``validity`` (0 unless the program failed),
-    ``correctness`` (0 if it failed) and, where costs count, ``cost`` (0 or below)."""
+    ``correctness`` (0 if it failed) and, where costs count, ``cost`` (0 or below); where the
+    distance from the base model counts, ``kl``."""
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -89,6 +90,14 @@ def with_cost(
         return Reward(reward.value + cost, {**reward.parts, "cost": cost})
 
     return [costed(*each) for each in zip(rewards, tokens, right, strict=True)]
+
+
+def with_penalty(reward: Reward, penalty: float) -> Reward:
+    """The reward with a part ``kl`` of minus the penalty: what the policy's distance from the base
+    model costs it (``grpo.kl_in: reward``). An unscored sample stays unscored."""
+    if reward.value is None:
+        return reward
+    return Reward(reward.value - penalty, {**reward.parts, "kl": -penalty})
 
 
 def _scored(validity: float, correctness: float) -> Reward:

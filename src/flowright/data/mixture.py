@@ -31,7 +31,7 @@ class Mixture:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], seed: int, shares: Mapping[Kind, float] | None = None
+        self, tasks: Sequence[Task], seed: int | str, shares: Mapping[Kind, float] | None = None
     ) -> None:
         by_kind = {kind: tuple(t for t in tasks if t.kind == kind) for kind in KINDS}
         present: list[Kind] = [kind for kind in KINDS if by_kind[kind]]

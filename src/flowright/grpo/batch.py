@@ -16,10 +16,11 @@ from flowright.policy.model import Policy
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One sample that takes part in the update."""
+    """One sample that takes part in the update, with its tokens' log-probabilities under the
+    distribution that it was drawn from."""
 
     token_ids: Sequence[int]
-    old_logprobs: Sequence[float]
+    sampled_logprobs: Sequence[float]
     advantage: float
 
 

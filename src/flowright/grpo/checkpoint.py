@@ -1,15 +1,17 @@
 """Checkpoints: everything that the next step depends on, renamed into place as one directory.
 
 ``adapter/`` is an ordinary peft adapter that vLLM or transformers can load. ``trainer.pt`` holds
-the optimizer, torch's random state and the counters. ``manifest.json`` has the SHA-256 of every
-file: a checkpoint that does not match it is passed over for the one before. Mixture, sampling and
-learning rate are functions of (seed, step) and need no state of their own.
+the optimizer, torch's random state, the counters and the samples that wait for the learner.
+``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match it is passed over
+for the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no
+state of their own.
 """
 
 import hashlib
 import io
 import json
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,14 +27,23 @@ from flowright.runs import atomic_directory, step_name, write_json
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Where a run goes on: the last completed step and what was passed over to get there."""
+    """Where a run goes on: the last completed step, what was passed over to get there, and samples
+    that were drawn and not yet trained on (:meth:`flowright.grpo.pipeline.Pipeline.pending`)."""
 
     step: int
     path: Path
     passed_over: tuple[str, ...]
+    pending: list[dict[str, Any]]
 
 
-def save_checkpoint(root: Path, step: int, policy: Policy, learner: Learner, keep: int) -> Path:
+def save_checkpoint(
+    root: Path,
+    step: int,
+    policy: Policy,
+    learner: Learner,
+    keep: int,
+    pending: Sequence[dict[str, Any]] = (),
+) -> Path:
     """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest.
 
     Raises RunError (a full disk, say) and then leaves the older ones as they were.
@@ -40,7 +51,7 @@ def save_checkpoint(root: Path, step: int, policy: Policy, learner: Learner, kee
     path = root / step_name(step)
     with atomic_directory(path) as part:
         policy.save_adapter(part / "adapter")
-        _write_state(part / "trainer.pt", step, learner)
+        _write_state(part / "trainer.pt", step, learner, pending)
         hashes = {str(f.relative_to(part)): _sha256(f) for f in sorted(_files(part))}
         write_json(part / "manifest.json", {"step": step, "sha256": hashes})
     for old in _checkpoints(root)[:-keep]:
@@ -61,19 +72,20 @@ def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
         if damage:
             passed_over.append(f"{path}: {damage}")
             continue
-        step = restore(path, policy, learner)
-        return Restored(step, path, tuple(passed_over))
+        return restore(path, policy, learner, passed_over)
     listed = "".join(f"; {problem}" for problem in passed_over)
     raise RunError(f"{root}: no usable checkpoint to resume from{listed}; start a new run")
 
 
-def restore(path: Path, policy: Policy, learner: Learner) -> int:
-    """Put back the adapter and the optimizer of a whole checkpoint; returns its step."""
+def restore(
+    path: Path, policy: Policy, learner: Learner, passed_over: Sequence[str] = ()
+) -> Restored:
+    """Put back the adapter and the optimizer of a whole checkpoint."""
     load_adapter(path, policy)
     state: dict[str, Any] = torch.load(path / "trainer.pt", weights_only=True)
     learner.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])
-    return int(state["step"])
+    return Restored(int(state["step"]), path, tuple(passed_over), state.get("pending", []))
 
 
 def load_adapter(path: Path, policy: Policy) -> None:
@@ -100,12 +112,15 @@ def _checkpoints(root: Path) -> list[Path]:
     return sorted(root.glob("step_??????"))
 
 
-def _write_state(path: Path, step: int, learner: Learner) -> None:
+def _write_state(
+    path: Path, step: int, learner: Learner, pending: Sequence[dict[str, Any]]
+) -> None:
     """Made in memory first: torch's own writer turns a full disk into an error of its own."""
     state = {
         "step": step,
         "optimizer": learner.optimizer.state_dict(),
         "random": torch.get_rng_state(),
+        "pending": list(pending),
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
-from flowright.grpo.loss import kl_terms, policy_terms, token_weights
+from flowright.grpo.loss import kl_terms, policy_terms, token_weights, truncated_weights
 from flowright.policy.head import token_logprobs
 from flowright.policy.model import Policy, adapter_off, recomputing
 from flowright.policy.tree import Branch, visit_texts
@@ -34,15 +34,18 @@ class Sums:
     clipped: float = 0.0
     loss: float = 0.0
     log_ratio: float = 0.0
+    capped: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """The groups of one optimizer step, their samples numbered in order, and the reference's
-    log-probabilities of each sample; None without a KL term."""
+    """The groups of one optimizer step, their samples numbered in order, with log-probabilities of
+    each sample: the reference's, None without a KL term, and those of the policy as it stood before
+    the update, None where they are what the first forward pass finds or are not asked for."""
 
     groups: Sequence[Group]
     reference: Sequence[Tensor] | None
+    old: Sequence[Tensor] | None
 
     @property
     def samples(self) -> list[Trained]:
@@ -86,7 +89,9 @@ class Learner:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
         order = random.Random(f"{self._seed}/{step}/minibatches")
-        minibatches = [self._prepare(part) for part in self._split(groups, order)]
+        parts = self._split(groups, order)
+        moves = len(parts) * self._section.epochs
+        minibatches = [self._prepare(part, moves) for part in parts]
         first, last, norms = Sums(), Sums(), []
         sampler_gap = 0.0
         for epoch in range(self._section.epochs):
@@ -98,7 +103,7 @@ class Learner:
         return {
             "policy/lr": rate,
             "policy/sampler_logp_diff": sampler_gap,
-            **_metrics(first, last if last.tokens else first, norms),
+            **_metrics(self._section, first, last if last.tokens else first, norms),
         }
 
     def _split(self, groups: Sequence[Group], order: random.Random) -> list[list[Group]]:
@@ -107,12 +112,32 @@ class Learner:
         count = min(self._section.minibatches, len(groups))
         return [shuffled[i::count] for i in range(count)]
 
-    def _prepare(self, groups: Sequence[Group]) -> Minibatch:
-        """With the reference policy's log-probabilities: once for all passes."""
-        if self._section.kl_coefficient == 0:
-            return Minibatch(groups, None)
-        with torch.no_grad(), adapter_off(self._policy):
-            return Minibatch(groups, score(self._policy, groups, self._section, self._temperature))
+    def _prepare(self, groups: Sequence[Group], moves: int) -> Minibatch:
+        """With what is needed of the reference and of the policy before its ``moves`` optimizer
+        steps: once for all passes. With a single one, the policy before it is the policy in it."""
+        section, reference, old = self._section, None, None
+        if section.kl_coefficient and section.kl_in == "loss":
+            reference = self._reference(groups)
+        if section.off_policy != "ratio" and moves > 1:
+            old = score(self._policy, groups, section, self._temperature)
+        return Minibatch(groups, reference, old)
+
+    def _reference(self, groups: Sequence[Group]) -> list[Tensor]:
+        with adapter_off(self._policy):
+            return score(self._policy, groups, self._section, self._temperature)
+
+    def divergences(self, groups: Sequence[Group]) -> list[float]:
+        """An estimate of the KL to the base model for each sample, in nats, in the order of the
+        samples: the terms of ``grpo.kl_estimator`` summed over its tokens, under the policy that
+        sampled it. This is what ``grpo.kl_in: reward`` takes from a reward (a penalty for each
+        sample as in arXiv 2009.01325, section 3.4)."""
+        samples = [sample for group in groups for sample in group.samples]
+        sums = []
+        for sample, reference_T in zip(samples, self._reference(groups), strict=True):
+            sampled_T = torch.tensor(sample.sampled_logprobs)
+            terms_T = kl_terms(sampled_T, reference_T.cpu(), self._section.kl_estimator)
+            sums.append(float(terms_T.sum()))
+        return sums
 
     def _optimizer_step(self, minibatch: Minibatch, longest: int, sums: Sums) -> float:
         """One optimizer step, its gradient summed over chunks of samples; returns the norm."""
@@ -123,10 +148,11 @@ class Learner:
 
         def visit(hidden_N: Tensor, numbers: Sequence[int]) -> Tensor:
             chunk = [samples[number] for number in numbers]
-            reference_N = None
-            if minibatch.reference is not None:
-                reference_N = torch.cat([minibatch.reference[number] for number in numbers])
-            return self._loss(hidden_N, chunk, weights_S[numbers], reference_N, sums)
+            reference_N, old_N = (
+                None if known is None else torch.cat([known[number] for number in numbers])
+                for known in (minibatch.reference, minibatch.old)
+            )
+            return self._loss(hidden_N, chunk, weights_S[numbers], reference_N, old_N, sums)
 
         with recomputing(self._policy):
             visit_samples(self._policy, minibatch.groups, self._section, visit)
@@ -141,17 +167,22 @@ class Learner:
         chunk: Sequence[Trained],
         weights_S: Tensor,
         reference_N: Tensor | None,
+        old_N: Tensor | None,
         sums: Sums,
     ) -> Tensor:
         section, device = self._section, hidden_N.device
         lengths = torch.tensor([len(sample.token_ids) for sample in chunk])
         sample_N = torch.arange(len(chunk)).repeat_interleave(lengths).to(device)
         advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
-        old = [old for sample in chunk for old in sample.old_logprobs]
-        old_N = torch.tensor(old, dtype=torch.float32, device=device)
+        sampled = [logprob for sample in chunk for logprob in sample.sampled_logprobs]
+        sampled_N = torch.tensor(sampled, dtype=torch.float32, device=device)
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
+        if section.off_policy == "ratio":
+            old_N = sampled_N
+        elif old_N is None:
+            old_N = logprobs_N.detach()
         terms = policy_terms(
             section.loss,
             logprobs_N,
@@ -162,6 +193,10 @@ class Learner:
             section.clip_high,
         )
         total_N = terms.policy_N
+        if section.off_policy == "truncated":
+            weight_N = truncated_weights(old_N, sampled_N, section.off_policy_cap)
+            total_N = weight_N * total_N
+            sums.capped += float((weight_N >= section.off_policy_cap).sum())
         if reference_N is not None:
             kl_N = kl_terms(logprobs_N, reference_N, section.kl_estimator)
             total_N = total_N + section.kl_coefficient * kl_N
@@ -172,7 +207,7 @@ class Learner:
         sums.tokens += logprobs_N.numel()
         sums.entropy += float(entropy_N.detach().sum())
         sums.clipped += float(terms.clipped_N.sum())
-        sums.log_ratio += float((logprobs_N.detach() - old_N).abs().sum())
+        sums.log_ratio += float((logprobs_N.detach() - sampled_N).abs().sum())
         sums.loss += float(loss.detach())
         return loss
 
@@ -250,12 +285,19 @@ def learning_rate(section: GrpoSection, step: int) -> float:
     return section.learning_rate * factor
 
 
-def _metrics(first: Sums, last: Sums, norms: Sequence[float]) -> dict[str, float]:
-    """Loss, entropy and KL as the samples met them; clipping after the last pass had moved."""
-    return {
+def _metrics(
+    section: GrpoSection, first: Sums, last: Sums, norms: Sequence[float]
+) -> dict[str, float]:
+    """Loss, entropy and KL as the samples met them; clipping after the last pass had moved. What
+    was not computed is left out."""
+    metrics = {
         "policy/loss": first.loss / first.steps,
         "policy/entropy": first.entropy / first.tokens,
-        "policy/kl": first.kl / first.tokens,
         "policy/clip_frac": last.clipped / last.tokens,
         "policy/grad_norm": sum(norms) / len(norms),
     }
+    if section.kl_coefficient and section.kl_in == "loss":
+        metrics["policy/kl"] = first.kl / first.tokens
+    if section.off_policy == "truncated":
+        metrics["policy/off_policy_capped_frac"] = first.capped / first.tokens
+    return metrics

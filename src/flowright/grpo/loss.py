@@ -78,12 +78,23 @@ def _sequence_log_ratio(log_ratio_N: Tensor, sample_N: Tensor) -> Tensor:
     return (sums / lengths)[sample_N] + log_ratio_N - log_ratio_N.detach()
 
 
+def truncated_weights(old_logprobs_N: Tensor, sampled_logprobs_N: Tensor, cap: float) -> Tensor:
+    """min(exp(log p_old - log p_sampler), cap), without a gradient: what each token's term is
+    multiplied by where the sampler's policy is not quite the learner's old one.
+
+    Truncated importance sampling (IMPALA, arXiv 1802.01561, section 4.1: rho; between a sampler's
+    engine and the learner: F. Yao et al., "Your Efficient RL Framework Secretly Brings You
+    Off-Policy RL Training", 2025).
+    """
+    return (old_logprobs_N - sampled_logprobs_N).detach().exp().clamp(max=cap)
+
+
 def kl_terms(logprobs_N: Tensor, reference_N: Tensor, estimator: Estimator) -> Tensor:
     """An estimate of KL(policy || reference) at each sampled token, d = log p - log p_ref.
 
     k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d (J. Schulman, "Approximating KL divergence", 2020;
     k3 is GRPO's, arXiv 2402.03300, equation 4). k1's gradient has zero mean: it belongs in the
-    reward, and as a loss it only adds noise.
+    reward (``grpo.kl_in``), and as a loss it only adds noise.
     """
     difference_N = logprobs_N - reference_N
     if estimator == "k1":

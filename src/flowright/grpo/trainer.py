@@ -5,13 +5,11 @@ Every draw is a function of (seed, step), so that a run resumed from step k repe
 k to the same numbers.
 """
 
-import signal
+import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
-
-import torch
+from dataclasses import replace
+from typing import Literal, Protocol
 
 from flowright.config import Config
 from flowright.data.mixture import Mixture
@@ -20,12 +18,22 @@ from flowright.errors import RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.checkpoint import has_checkpoint, restore_newest, save_checkpoint
-from flowright.grpo.evaluation import SEED_STRIDE, Evaluator
+from flowright.grpo.evaluation import Evaluator
 from flowright.grpo.learner import Learner
-from flowright.grpo.rollout import Completion, Environment, Rollout, to_record
+from flowright.grpo.pipeline import Pipeline, Played
+from flowright.grpo.rollout import Environment, Rollout, to_record
+from flowright.grpo.step_metrics import (
+    memory,
+    penalty_metrics,
+    signal_metrics,
+    staleness,
+    token_metrics,
+)
+from flowright.grpo.stopping import StopOnSignals
 from flowright.judge.audit import agreement
 from flowright.policy.model import Policy
-from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.policy.sampler import Sampler
+from flowright.rewards import with_penalty
 from flowright.runs import RunDirectory
 from flowright.workflows.prompt import Prompt
 
@@ -38,20 +46,6 @@ class Reporter(Protocol):
     def step(self, step: int, steps: int, metrics: dict[str, float]) -> None: ...
 
     def say(self, line: str) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One step's prompts, samples and rollouts: lists over P prompts, the inner ones over G."""
-
-    prompts_P: list[Prompt]
-    samples_P_G: list[list[Sample]]
-    rollouts_P_G: list[list[Rollout]]
-    seconds: dict[str, float]
-
-    @property
-    def rollouts(self) -> list[Rollout]:
-        return [rollout for group in self.rollouts_P_G for rollout in group]
 
 
 class Trainer:
@@ -75,7 +69,7 @@ class Trainer:
         self._sampler = sampler
         self._environment = environment
         self._encode = encode
-        self._mixture = Mixture(train_tasks, config.seed)
+        self._pipeline = Pipeline(config, sampler, environment, encode, train_tasks)
         self._val_tasks = Mixture(val_tasks, config.seed).distinct(config.evaluation.problems)
         self._reporter = reporter
         self._evaluator = Evaluator(environment, encode, config)
@@ -90,23 +84,33 @@ class Trainer:
         """
         start = await self._restore() if resume else await self._begin()
         steps = self._config.grpo.steps
-        with self._signals():
-            for step in range(start + 1, steps + 1):
-                began = time.perf_counter()
-                metrics = await self._step_or_pause(step)
-                if self._evaluates(step):
-                    metrics |= await self._evaluate(step)
-                metrics["time/step"] = time.perf_counter() - began
-                self._run.record(step, metrics)
-                self._reporter.step(step, steps, metrics)
-                last = step == steps or self._stopping is not None
-                if last or step % self._config.run.checkpoint_every == 0:
-                    self._save(step)
-                if self._stopping is not None and step < steps:
-                    self._run.state(status="interrupted", stage="save", step=step)
-                    self._reporter.say(f"{self._stopping}: step {step} is saved; go on: --resume")
-                    return step
+        try:
+            with StopOnSignals(self._stop):
+                for step in range(start + 1, steps + 1):
+                    await self._whole_step(step)
+                    if self._stopping is not None and step < steps:
+                        self._run.state(status="interrupted", stage="save", step=step)
+                        line = f"{self._stopping}: step {step} is saved; go on: --resume"
+                        self._reporter.say(line)
+                        return step
+        finally:
+            await self._pipeline.aclose()
         return steps
+
+    async def _whole_step(self, step: int) -> None:
+        """A step with its evaluation and its checkpoint, where they are due."""
+        steps, began = self._config.grpo.steps, time.perf_counter()
+        metrics = await self._step_or_pause(step)
+        if self._evaluates(step):
+            metrics |= await self._evaluate(step)
+        metrics["time/step"] = time.perf_counter() - began
+        busy = sum(metrics.get(f"time/{stage}", 0.0) for stage in ("sample", "update", "evaluate"))
+        metrics["time/busy_frac"] = busy / metrics["time/step"]
+        self._run.record(step, metrics)
+        self._reporter.step(step, steps, metrics)
+        last = step == steps or self._stopping is not None
+        if last or step % self._config.run.checkpoint_every == 0:
+            self._save(step)
 
     async def _begin(self) -> int:
         self._stage("start", 0)
@@ -124,6 +128,7 @@ class Trainer:
             self._reporter.say(f"passed over {problem}")
         self._run.truncate(restored.step)
         await self._sampler.refresh(restored.step)
+        self._pipeline.restore(restored.pending)
         self._reporter.say(f"resumed from {restored.path} (step {restored.step})")
         for change in self._run.changes:
             self._reporter.say(f"not as before: {change}")
@@ -146,44 +151,67 @@ class Trainer:
 
         self._stage("update", step)
         began = time.perf_counter()
-        groups = list(_trained_groups(played, advantages_P))
-        metrics = self._learner.update(groups, step, self._config.policy.max_new_tokens)
+        groups = trained_groups(played, advantages_P, self._config.grpo.overlong == "filter")
+        # In a thread, so that batches that are being played hear from their servers meanwhile.
+        longest = self._config.policy.max_new_tokens
+        metrics = await asyncio.to_thread(self._learner.update, groups, step, longest)
         await self._sampler.refresh(step)
+        self._pipeline.trained(step)
         updating = {"time/update": time.perf_counter() - began}
         return {
             **self._environment.summarise(played.rollouts),
-            **_signal_metrics(rewards_P_G, advantages_P),
-            **_token_metrics(played),
+            **signal_metrics(rewards_P_G, advantages_P),
+            **penalty_metrics(played.rollouts),
+            **self._resampled(played),
+            **token_metrics(played),
+            **staleness(played, step),
             **metrics,
-            **played.seconds,
+            **self._pipeline.seconds,
             **updating,
-            **_memory(self._policy.device),
+            **memory(self._policy.device),
         }
 
     async def _play(self, step: int) -> Played:
-        config = self._config
-        tasks_P = self._mixture.batch(step - 1, config.grpo.prompts_per_step)
-        prompts_P = [self._encode(task) for task in tasks_P]
+        """The step's batch with its rewards, and further rounds where groups have no signal."""
         self._stage("sample", step)
-        began = time.perf_counter()
-        sampling = Sampling(
-            config.policy.temperature,
-            config.policy.top_p,
-            config.policy.max_new_tokens,
-            seed=config.seed * SEED_STRIDE + step,
-        )
-        samples_P_G = await self._sampler.sample(
-            [prompt.token_ids for prompt in prompts_P], config.grpo.group_size, sampling
-        )
-        sampled = time.perf_counter()
+        self._pipeline.begin()
+        await self._pipeline.run_ahead(step)
         self._stage("play", step)
-        completions_P_G = [
-            [Completion(task, s, f"{config.seed}/{step}/{p}/{g}") for g, s in enumerate(samples_G)]
-            for p, (task, samples_G) in enumerate(zip(tasks_P, samples_P_G, strict=True))
+        played = await self._penalised(await self._pipeline.take(step))
+        grpo = self._config.grpo
+        for number in range(1, grpo.resample_rounds + 1):
+            rewards_P_G = [[r.reward.value for r in group] for group in played.rollouts_P_G]
+            signals = [found.signal for found in group_advantages(rewards_P_G)]
+            missing = grpo.prompts_per_step - signals.count("ok")
+            if missing <= 0 or _unscored(played.rollouts) > grpo.max_unscored:
+                break
+            more = await self._pipeline.another_round(step, number, missing)
+            played = played.and_then(await self._penalised(more))
+        return played
+
+    def _resampled(self, played: Played) -> dict[str, float]:
+        grpo = self._config.grpo
+        more = len(played.prompts_P) - grpo.prompts_per_step
+        return {"reward/resampled_groups": float(more)} if grpo.resample_rounds else {}
+
+    async def _penalised(self, played: Played) -> Played:
+        """With the KL to the base model in the rewards, where it is to count there."""
+        grpo = self._config.grpo
+        if grpo.kl_in == "loss" or grpo.kl_coefficient == 0:
+            return played
+        groups = [
+            Group(prompt.token_ids, [Trained(s.token_ids, s.logprobs, 0.0) for s in samples_G])
+            for prompt, samples_G in zip(played.prompts_P, played.samples_P_G, strict=True)
         ]
-        rollouts_P_G = await self._environment.play(completions_P_G)
-        seconds = {"time/sample": sampled - began, "time/play": time.perf_counter() - sampled}
-        return Played(prompts_P, samples_P_G, rollouts_P_G, seconds)
+        nats = iter(await asyncio.to_thread(self._learner.divergences, groups))
+        rollouts_P_G = [
+            [
+                rollout.rewarded(with_penalty(rollout.reward, grpo.kl_coefficient * next(nats)))
+                for rollout in rollouts_G
+            ]
+            for rollouts_G in played.rollouts_P_G
+        ]
+        return replace(played, rollouts_P_G=rollouts_P_G)
 
     def _keep(self, step: int, played: Played, advantages_P: Sequence[GroupAdvantages]) -> None:
         """Rollouts are written before the update, so that a run killed in it can be looked at."""
@@ -199,9 +227,9 @@ class Trainer:
                 self._run.text(step, f"workflow/{kind}", _sample_text(some[0]))
 
     def _refuse_garbage(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        unscored = [r for r in rollouts if r.reward.value is None]
-        share, limit = len(unscored) / len(rollouts), self._config.grpo.max_unscored
-        if share > limit:
+        limit = self._config.grpo.max_unscored
+        if _unscored(rollouts) > limit:
+            unscored = [r for r in rollouts if r.reward.value is None]
             reasons = {str(r.failure) for r in unscored[:100]}
             raise RunPaused(
                 f"step {step}: {len(unscored)} of {len(rollouts)} samples could not be scored "
@@ -248,44 +276,23 @@ class Trainer:
     def _save(self, step: int) -> None:
         self._stage("save", step)
         root, keep = self._run.checkpoints_path, self._config.run.keep_checkpoints
-        save_checkpoint(root, step, self._policy, self._learner, keep)
+        pending = self._pipeline.pending()
+        save_checkpoint(root, step, self._policy, self._learner, keep, pending)
 
     def _stage(self, stage: Stage, step: int) -> None:
         self._run.state(status="running", stage=stage, step=step, steps=self._config.grpo.steps)
-
-    def _signals(self) -> "_StopOnSignals":
-        return _StopOnSignals(self._stop)
 
     def _stop(self, name: str) -> None:
         self._stopping = name
         self._reporter.say(f"{name}: finishing this step; once more to stop at once")
 
 
-class _StopOnSignals:
-    """SIGINT and SIGTERM ask for a stop after the step; a second one has its usual effect.
-
-    Not through the event loop, which hears of nothing while an update computes.
-    """
-
-    def __init__(self, stop: Callable[[str], None]) -> None:
-        self._stop = stop
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._handle)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: object) -> None:
-        self.__exit__()
-        self._stop(signal.Signals(number).name)
-
-
-def _trained_groups(played: Played, advantages_P: Sequence[GroupAdvantages]) -> "list[Group]":
-    """The groups with a signal, without their unscored samples."""
+def trained_groups(
+    played: Played, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
+) -> list[Group]:
+    """The groups with a signal, without their unscored samples; without those that were cut at
+    their longest, too, if that is asked for (DAPO's overlong filtering, arXiv 2503.14476,
+    section 3.4)."""
     groups = []
     for prompt, samples_G, rollouts_G, advantages in zip(
         played.prompts_P, played.samples_P_G, played.rollouts_P_G, advantages_P, strict=True
@@ -298,42 +305,16 @@ def _trained_groups(played: Played, advantages_P: Sequence[GroupAdvantages]) -> 
                 samples_G, rollouts_G, advantages.values, strict=True
             )
             if rollout.reward.value is not None
+            and not (filter_overlong and sample.finish_reason == "length")
         ]
-        groups.append(Group(prompt.token_ids, kept))
+        if kept:
+            groups.append(Group(prompt.token_ids, kept))
     return groups
 
 
-def _signal_metrics(
-    rewards_P_G: Sequence[Sequence[float | None]], advantages_P: Sequence[GroupAdvantages]
-) -> dict[str, float]:
-    scored = [r for group in rewards_P_G for r in group if r is not None]
-    signals = [advantages.signal for advantages in advantages_P]
-    metrics = {
-        "reward/zero_variance_frac": signals.count("zero_variance") / len(signals),
-        "reward/dropped_groups_frac": signals.count("too_few") / len(signals),
-    }
-    if len(scored) > 1:
-        metrics["reward/std"] = float(torch.tensor(scored, dtype=torch.float64).std())
-    return metrics
-
-
-def _token_metrics(played: Played) -> dict[str, float]:
-    samples = [sample for group in played.samples_P_G for sample in group]
-    lengths = [len(sample.token_ids) for sample in samples]
-    prompts = played.prompts_P
-    return {
-        "tokens/completion_mean": sum(lengths) / len(lengths),
-        "tokens/completion_max": float(max(lengths)),
-        "tokens/prompt_mean": sum(len(p.token_ids) for p in prompts) / len(prompts),
-        "tokens/cut_frac": sum(s.finish_reason == "length" for s in samples) / len(samples),
-        "prompt/truncated": sum(p.truncated for p in prompts) / len(prompts),
-    }
-
-
-def _memory(device: torch.device) -> dict[str, float]:
-    if device.type != "cuda":
-        return {}
-    return {"gpu/memory_gb": torch.cuda.max_memory_allocated(device) / 2**30}
+def _unscored(rollouts: Sequence[Rollout]) -> float:
+    """Their share."""
+    return sum(rollout.reward.value is None for rollout in rollouts) / len(rollouts)
 
 
 def _sample_text(rollout: Rollout) -> str:

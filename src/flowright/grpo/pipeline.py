@@ -1,0 +1,187 @@
+"""Batches on their way from the sampler to the learner, as far ahead of it as is allowed.
+
+A batch is sampled (on the device), then played (waiting for large models most of the time), then
+trained on. With ``pipeline.max_staleness`` s, batch b is sampled as soon as b - 1 - s updates are
+done, and plays while the learner is still busy with those before it. Which policy samples which
+batch is thus fixed by their numbers and never by who was faster; with s = 0 everything happens in
+turn. The trainer samples and updates one after the other, so that the device has one user.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flowright.config import Config
+from flowright.data.mixture import Mixture
+from flowright.data.task import Task
+from flowright.grpo.evaluation import SEED_STRIDE
+from flowright.grpo.rollout import Completion, Environment, Rollout
+from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.workflows.prompt import Prompt
+
+ROUND_STRIDE = 1 << 40
+"""Between the sampling seeds of a step's rounds: more than the seeds of all runs lie apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """Prompts, samples and rollouts: lists over P prompts, the inner ones over G attempts."""
+
+    prompts_P: list[Prompt]
+    samples_P_G: list[list[Sample]]
+    rollouts_P_G: list[list[Rollout]]
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        return [rollout for group in self.rollouts_P_G for rollout in group]
+
+    def and_then(self, more: "Played") -> "Played":
+        """This batch with another behind it."""
+        return Played(
+            self.prompts_P + more.prompts_P,
+            self.samples_P_G + more.samples_P_G,
+            self.rollouts_P_G + more.rollouts_P_G,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    task: Task
+    prompt: Prompt
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One that was sampled; ``playing`` gives what was played, when it began and when it ended."""
+
+    samples_P_G: list[list[Sample]]
+    playing: asyncio.Task[tuple[Played, float, float]]
+
+
+class Pipeline:
+    """Samples and plays the batches of a run. Its methods are called by one trainer, in turn."""
+
+    def __init__(
+        self,
+        config: Config,
+        sampler: Sampler,
+        environment: Environment,
+        encode: Callable[[Task], Prompt],
+        tasks: Sequence[Task],
+    ) -> None:
+        self._config = config
+        self._sampler = sampler
+        self._environment = environment
+        self._encode = encode
+        self._mixture = Mixture(tasks, config.seed)
+        self._spare = Mixture(tasks, f"{config.seed}/resampled")
+        self._batches: dict[int, _Batch] = {}
+        self.seconds: dict[str, float] = {}
+        """Of the step in progress, by metric; :meth:`begin` empties it."""
+
+    def begin(self) -> None:
+        """A new step: its seconds are counted from here."""
+        self.seconds = {"time/sample": 0.0, "time/wait_for_llm": 0.0}
+
+    async def run_ahead(self, step: int) -> None:
+        """Sample what may be sampled before the update of ``step``, and begin to play it."""
+        last = min(step + self._config.pipeline.max_staleness, self._config.grpo.steps)
+        for number in range(step, last + 1):
+            if number not in self._batches:
+                problems_P = self._problems(number)
+                samples_P_G = await self._sample(problems_P, self._seed(number))
+                self._begin(number, problems_P, samples_P_G)
+
+    async def take(self, step: int) -> Played:
+        """What was played for ``step``; waits for its last attempt. The batch stays
+        :meth:`pending` until it is trained on."""
+        asked = time.perf_counter()
+        played, began, ended = await self._batches[step].playing
+        self.seconds["time/wait_for_llm"] += max(0.0, ended - asked)
+        self.seconds["time/wait_for_learner"] = max(0.0, asked - ended)
+        self.seconds["time/play"] = ended - began
+        return played
+
+    async def another_round(self, step: int, number: int, groups: int) -> Played:
+        """So many groups more for a step, from problems kept for this: sampled by the policy as it
+        is now and waited for. ``number`` of the round, from 1."""
+        size, rounds = self._config.grpo.prompts_per_step, self._config.grpo.resample_rounds
+        tasks_P = self._spare.batch((step - 1) * rounds + number - 1, size)[:groups]
+        problems_P = [_Problem(task, self._encode(task)) for task in tasks_P]
+        samples_P_G = await self._sample(problems_P, self._seed(step) + number * ROUND_STRIDE)
+        began = time.perf_counter()
+        played = await self._play(problems_P, samples_P_G, f"{step}/round-{number}")
+        waited = time.perf_counter() - began
+        self.seconds["time/wait_for_llm"] += waited
+        self.seconds["time/play"] += waited
+        return played
+
+    def trained(self, step: int) -> None:
+        """The batch of ``step`` has been used."""
+        del self._batches[step]
+
+    def pending(self) -> list[dict[str, Any]]:
+        """The samples that are not yet trained on, as plain data for a checkpoint: those of later
+        policies differ, so a resumed run can't draw them again."""
+        return [
+            {"step": number, "samples": [[asdict(s) for s in g] for g in batch.samples_P_G]}
+            for number, batch in self._batches.items()
+        ]
+
+    def restore(self, pending: Sequence[Mapping[str, Any]]) -> None:
+        """Play again what was pending."""
+        for batch in pending:
+            number = int(batch["step"])
+            samples_P_G = [[_sample_of(fields) for fields in group] for group in batch["samples"]]
+            self._begin(number, self._problems(number), samples_P_G)
+
+    async def aclose(self) -> None:
+        """Stop whatever still plays."""
+        playing = [batch.playing for batch in self._batches.values()]
+        for task in playing:
+            task.cancel()
+        await asyncio.gather(*playing, return_exceptions=True)
+
+    def _problems(self, step: int) -> list[_Problem]:
+        tasks_P = self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
+        return [_Problem(task, self._encode(task)) for task in tasks_P]
+
+    def _seed(self, step: int) -> int:
+        return self._config.seed * SEED_STRIDE + step
+
+    async def _sample(self, problems_P: Sequence[_Problem], seed: int) -> list[list[Sample]]:
+        policy = self._config.policy
+        sampling = Sampling(policy.temperature, policy.top_p, policy.max_new_tokens, seed)
+        prompts_P = [problem.prompt.token_ids for problem in problems_P]
+        began = time.perf_counter()
+        drawn = await self._sampler.sample(prompts_P, self._config.grpo.group_size, sampling)
+        self.seconds["time/sample"] += time.perf_counter() - began
+        return drawn
+
+    def _begin(
+        self, number: int, problems_P: Sequence[_Problem], samples_P_G: list[list[Sample]]
+    ) -> None:
+        async def play() -> tuple[Played, float, float]:
+            began = time.perf_counter()
+            played = await self._play(problems_P, samples_P_G, str(number))
+            return played, began, time.perf_counter()
+
+        self._batches[number] = _Batch(samples_P_G, asyncio.create_task(play()))
+
+    async def _play(
+        self, problems_P: Sequence[_Problem], samples_P_G: list[list[Sample]], key: str
+    ) -> Played:
+        prefix = f"{self._config.seed}/{key}"
+        completions_P_G = [
+            [Completion(problem.task, s, f"{prefix}/{p}/{g}") for g, s in enumerate(samples_G)]
+            for p, (problem, samples_G) in enumerate(zip(problems_P, samples_P_G, strict=True))
+        ]
+        rollouts_P_G = await self._environment.play(completions_P_G)
+        return Played([problem.prompt for problem in problems_P], samples_P_G, rollouts_P_G)
+
+
+def _sample_of(fields: Mapping[str, Any]) -> Sample:
+    ids, logprobs = tuple(fields["token_ids"]), tuple(fields["logprobs"])
+    return Sample(**{**fields, "token_ids": ids, "logprobs": logprobs})
