@@ -8,7 +8,7 @@ from tiny_policy import ARCHITECTURES, random_groups, tiny_policy, whole_logits
 
 from flowright.config import GrpoSection
 from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
-from flowright.grpo.learner import score
+from flowright.grpo.passes import score
 from flowright.policy.layout import lay_out
 
 GROUP = Group([5, 6, 7], [Trained([8, 2], [-1.0, -2.0], 0.5), Trained([9], [-3.0], -0.5)])

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
@@ -246,12 +245,16 @@ class Repeater:
     version: int = 0
 
     async def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
         self.seeds.append(sampling.seed)
         return [[Sample((p[0],), (0.0,), str(p[0]), "stop", 0)] * n for p in prompts]
 
-    async def refresh(self, adapter: Any, version: int) -> None:
+    async def refresh(self, version: int) -> None:
         self.version = version
 
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.learner import Learner, learning_rate, score
+from flowright.grpo.learner import Learner, learning_rate
 from flowright.grpo.loss import Loss
+from flowright.grpo.passes import score
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampling

@@ -13,12 +13,11 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 from flowright.data.mixture import Mixture
 from flowright.errors import RunPaused
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Group, Trained
+from flowright.grpo.batch import Group, Trained, trained_groups
 from flowright.grpo.evaluation import SEED_STRIDE
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Played
 from flowright.grpo.rollout import Completion, Rollout
-from flowright.grpo.trainer import trained_groups
 from flowright.policy.local import LocalSampler
 from flowright.policy.sampler import Sample, Sampling
 from flowright.rewards import UNSCORED, Reward

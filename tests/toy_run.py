@@ -120,9 +120,13 @@ class Wrapped:
         return self.inner.version
 
     async def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        groups = await self.inner.sample(prompts, n + self.more, sampling)
+        groups = await self.inner.sample(prompts, n + self.more, sampling, places)
         return [self.change(group) for group in groups]
 
     async def refresh(self, version: int) -> None:

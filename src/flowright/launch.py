@@ -4,29 +4,48 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 from rich.console import Console
 
 from flowright.config import Config
-from flowright.errors import RunPaused
+from flowright.errors import RunPaused, UserError
+
+if TYPE_CHECKING:
+    from flowright.grpo.ranks import Ranks
 
 
 def train(config: Config, resume: bool) -> int:
-    """Train and write the report; returns the exit status."""
-    console = Console()
+    """Train and write the report, in this process or as one rank of those that torchrun started;
+    returns the exit status."""
     _prepare_process()
+    from flowright.grpo.ranks import open_ranks
+
+    with open_ranks() as ranks:
+        console = Console(quiet=not ranks.is_first)
+        try:
+            return _train(config, resume, console, ranks)
+        except UserError as error:
+            if ranks.speaks():
+                raise
+            return error.exit_code
+
+
+def _train(config: Config, resume: bool, console: Console, ranks: "Ranks") -> int:
     from flowright.grpo.session import run_training
     from flowright.monitoring.report import write_report
 
     run = config.run.output_dir / config.run.name
     try:
-        uvloop.run(run_training(config, resume, console))
+        uvloop.run(run_training(config, resume, console, ranks))
     except RunPaused:
-        write_report(run)  # what it shows is what has to be mended
+        if ranks.is_first:
+            write_report(run)  # what it shows is what has to be mended
         raise
-    report = write_report(run)
-    console.print(f"report    {report}\nwatch     bash monitor.sh {run}", highlight=False)
+    if ranks.is_first:
+        report = write_report(run)
+        console.print(f"report    {report}\nwatch     bash monitor.sh {run}", highlight=False)
     return 0
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flowright.grpo.advantages import GroupAdvantages
+from flowright.grpo.pipeline import Played
 from flowright.policy.layout import lay_out
 from flowright.policy.model import Policy
 
@@ -30,6 +32,31 @@ class Group:
 
     prompt_ids: Sequence[int]
     samples: Sequence[Trained]
+
+
+def trained_groups(
+    played: Played, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
+) -> list[Group]:
+    """The groups with a signal, without their unscored samples; without those that were cut at
+    their longest, too, if that is asked for (DAPO's overlong filtering, arXiv 2503.14476,
+    section 3.4)."""
+    groups = []
+    for prompt, samples_G, rollouts_G, advantages in zip(
+        played.prompts_P, played.samples_P_G, played.rollouts_P_G, advantages_P, strict=True
+    ):
+        if advantages.signal != "ok":
+            continue
+        kept = [
+            Trained(sample.token_ids, sample.logprobs, advantage)
+            for sample, rollout, advantage in zip(
+                samples_G, rollouts_G, advantages.values, strict=True
+            )
+            if rollout.reward.value is not None
+            and not (filter_overlong and sample.finish_reason == "length")
+        ]
+        if kept:
+            groups.append(Group(prompt.token_ids, kept))
+    return groups
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ import io
 import json
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,7 +22,9 @@ from safetensors.torch import load_file
 
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
+from flowright.grpo.pipeline import Pending
 from flowright.policy.model import ADAPTER_FILE, CONFIG_FILE, Policy
+from flowright.policy.sampler import Sample
 from flowright.runs import atomic_directory, step_name, write_json
 
 
@@ -33,7 +36,7 @@ class Restored:
     step: int
     path: Path
     passed_over: tuple[str, ...]
-    pending: list[dict[str, Any]]
+    pending: Pending
 
 
 def save_checkpoint(
@@ -42,7 +45,7 @@ def save_checkpoint(
     policy: Policy,
     learner: Learner,
     keep: int,
-    pending: Sequence[dict[str, Any]] = (),
+    pending: Pending = MappingProxyType({}),
 ) -> Path:
     """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest.
 
@@ -82,10 +85,39 @@ def restore(
 ) -> Restored:
     """Put back the adapter and the optimizer of a whole checkpoint."""
     load_adapter(path, policy)
-    state: dict[str, Any] = torch.load(path / "trainer.pt", weights_only=True)
+    state: dict[str, Any] = torch.load(path / "trainer.pt", weights_only=True, map_location="cpu")
     learner.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])
-    return Restored(int(state["step"]), path, tuple(passed_over), state.get("pending", []))
+    pending = {
+        number: [[_sample(fields) for fields in group] for group in groups]
+        for number, groups in state.get("pending", {}).items()
+    }
+    return Restored(int(state["step"]), path, tuple(passed_over), pending)
+
+
+def _sample(fields: dict[str, Any]) -> Sample:
+    ids, logprobs = tuple(fields["token_ids"]), tuple(fields["logprobs"])
+    return Sample(**{**fields, "token_ids": ids, "logprobs": logprobs})
+
+
+def portable_state(policy: Policy, learner: Learner) -> bytes:
+    """Adapter, optimizer and torch's random state, for another rank to :func:`take_over`."""
+    buffer = io.BytesIO()
+    state = {
+        "adapter": policy.adapter_state(),
+        "optimizer": learner.optimizer.state_dict(),
+        "random": torch.get_rng_state(),
+    }
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def take_over(state: bytes, policy: Policy, learner: Learner) -> None:
+    """Put another rank's state in the place of this one's."""
+    found: dict[str, Any] = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
+    policy.load_adapter_state(found["adapter"])
+    learner.optimizer.load_state_dict(found["optimizer"])
+    torch.set_rng_state(found["random"])
 
 
 def load_adapter(path: Path, policy: Policy) -> None:
@@ -112,15 +144,16 @@ def _checkpoints(root: Path) -> list[Path]:
     return sorted(root.glob("step_??????"))
 
 
-def _write_state(
-    path: Path, step: int, learner: Learner, pending: Sequence[dict[str, Any]]
-) -> None:
+def _write_state(path: Path, step: int, learner: Learner, pending: Pending) -> None:
     """Made in memory first: torch's own writer turns a full disk into an error of its own."""
     state = {
         "step": step,
         "optimizer": learner.optimizer.state_dict(),
         "random": torch.get_rng_state(),
-        "pending": list(pending),
+        "pending": {
+            number: [[asdict(sample) for sample in group] for group in groups]
+            for number, groups in pending.items()
+        },
     }
     buffer = io.BytesIO()
     torch.save(state, buffer)

@@ -13,6 +13,7 @@ import numpy as np
 from flowright.config import Config
 from flowright.data.task import KINDS, Task
 from flowright.errors import Blame
+from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.grpo.rollout import Completion, Environment, Rollout
 from flowright.grpo.workflow_environment import gold_of, is_valid, operator_mix
 from flowright.policy.sampler import Sample, Sampler, Sampling
@@ -65,6 +66,7 @@ class Evaluator:
     environment: Environment
     encode: Callable[[Task], Prompt]
     config: Config
+    ranks: Ranks = ONE
 
     async def row(self, name: str, sampler: Sampler, tasks: Sequence[Task], draw: int = 0) -> Row:
         """The row of the policy that ``sampler`` serves; ``draw`` tells evaluations apart."""
@@ -76,14 +78,17 @@ class Evaluator:
             # Never a training step's draws: steps count up from 1, these seeds down from -1.
             seed=config.seed * SEED_STRIDE - 1 - draw,
         )
-        prompts = [self.encode(task).token_ids for task in tasks]
-        drawn = await sampler.sample(prompts, section.samples, sampling)
+        places = self.ranks.mine(range(len(tasks)))
+        mine = [tasks[place] for place in places]
+        prompts = [self.encode(task).token_ids for task in mine]
+        drawn = await sampler.sample(prompts, section.samples, sampling, places) if mine else []
         key = f"{config.seed}/evaluation/{draw}"
         groups = [
             [Completion(task, sample, f"{key}/{task.id}/{i}") for i, sample in enumerate(group)]
-            for task, group in zip(tasks, drawn, strict=True)
+            for task, group in zip(mine, drawn, strict=True)
         ]
-        return make_row(name, "policy", await play_all(self.environment, groups))
+        shares = await self.ranks.gathered(await play_all(self.environment, groups))
+        return make_row(name, "policy", interleaved(shares))
 
 
 async def play_fixed(

@@ -9,41 +9,54 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from flowright.config import GrpoSection
-from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
+from flowright.grpo.batch import Group, Trained
 from flowright.grpo.loss import kl_terms, policy_terms, token_weights, truncated_weights
-from flowright.policy.head import token_logprobs
+from flowright.grpo.passes import sample_logprobs, score, visit_samples
+from flowright.grpo.ranks import ONE, Ranks
 from flowright.policy.model import Policy, adapter_off, recomputing
-from flowright.policy.tree import Branch, visit_texts
 
 
-@dataclass(slots=True)
 class Sums:
-    """Sums over the tokens of one or more passes, from which the metrics are made; ``loss`` is
-    summed over the optimizer steps."""
+    """Sums over the tokens of one or more passes, from which the metrics are made. They stay on the
+    device until they are read, so that adding to them does not wait for it."""
 
-    steps: int = 0
-    tokens: float = 0.0
-    kl: float = 0.0
-    entropy: float = 0.0
-    clipped: float = 0.0
-    loss: float = 0.0
-    log_ratio: float = 0.0
-    capped: float = 0.0
+    NAMES = ("tokens", "kl", "entropy", "clipped", "loss", "log_ratio", "capped")
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
+        self.steps = 0
+        """Optimizer steps, over which ``loss`` is summed."""
+
+    def add(self, name: str, value: Tensor | int) -> None:
+        self._sums[self.NAMES.index(name)] += value
+
+    def copy(self) -> "Sums":
+        same = Sums(self._sums.device)
+        same._sums.copy_(self._sums)
+        same.steps = self.steps
+        return same
+
+    def read(self, ranks: Ranks) -> dict[str, float]:
+        """Over all ranks."""
+        total = self._sums.clone()
+        ranks.sum([total])
+        return dict(zip(self.NAMES, total.tolist(), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """The groups of one optimizer step, their samples numbered in order, with log-probabilities of
-    each sample: the reference's, None without a KL term, and those of the policy as it stood before
-    the update, None where they are what the first forward pass finds or are not asked for."""
+    """This rank's groups of one optimizer step, their samples numbered in order, with the weight of
+    each sample's tokens among all ranks' and with its log-probabilities: the reference's, None
+    without a KL term, and those of the policy as it stood before the update, None where they are
+    what the first forward pass finds or are not asked for."""
 
     groups: Sequence[Group]
+    weights_S: Tensor
     reference: Sequence[Tensor] | None
     old: Sequence[Tensor] | None
 
@@ -52,19 +65,20 @@ class Minibatch:
         return [sample for group in self.groups for sample in group.samples]
 
 
-class Visit(Protocol):
-    """Given the hidden states [N, width] that predict the tokens of some samples (by number), one
-    after the other; returns the loss to run backward, if any."""
-
-    def __call__(self, hidden_N: Tensor, numbers: Sequence[int]) -> Tensor | None: ...
-
-
 class Learner:
     """Owns the optimizer. One ``update`` is ``epochs`` passes over a step's groups, each pass in
     ``minibatches`` optimizer steps, each of them accumulated over micro-batches of tokens."""
 
-    def __init__(self, policy: Policy, section: GrpoSection, temperature: float, seed: int) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        section: GrpoSection,
+        temperature: float,
+        seed: int,
+        ranks: Ranks = ONE,
+    ) -> None:
         self._policy = policy
+        self._ranks = ranks
         self._section = section
         self._temperature = temperature
         self._seed = seed
@@ -78,7 +92,9 @@ class Learner:
         )
 
     def update(self, groups: Sequence[Group], step: int, longest: int) -> dict[str, float]:
-        """Train on the groups of one step. ``longest`` is the token limit of completions.
+        """Train on the groups of one step, all ranks' groups on every rank: each computes its share
+        of them, and their gradients are summed, so that a token weighs the same wherever it is.
+        ``longest`` is the token limit of completions.
 
         With no groups (every one without a signal) the weights stay and no metric is returned but
         the learning rate.
@@ -91,20 +107,36 @@ class Learner:
         order = random.Random(f"{self._seed}/{step}/minibatches")
         parts = self._split(groups, order)
         moves = len(parts) * self._section.epochs
-        minibatches = [self._prepare(part, moves) for part in parts]
-        first, last, norms = Sums(), Sums(), []
-        sampler_gap = 0.0
+        minibatches = [self._prepare(part, longest, moves) for part in parts]
+        first, last = Sums(self._policy.device), Sums(self._policy.device)
+        norms: list[Tensor] = []
+        start = first
         for epoch in range(self._section.epochs):
             sums = first if epoch == 0 else last
             for minibatch in order.sample(minibatches, len(minibatches)):
-                norms.append(self._optimizer_step(minibatch, longest, sums))
-                if len(norms) == 1:  # before the first move: of sampler and learner, not of updates
-                    sampler_gap = first.log_ratio / first.tokens
-        return {
-            "policy/lr": rate,
-            "policy/sampler_logp_diff": sampler_gap,
-            **_metrics(self._section, first, last if last.tokens else first, norms),
+                norms.append(self._optimizer_step(minibatch, sums))
+                if len(norms) == 1:
+                    start = sums.copy()
+        before = start.read(self._ranks)  # the first move: the gap between sampler and learner
+        metrics = self._metrics(first, last if last.steps else first, norms)
+        gap = before["log_ratio"] / before["tokens"]
+        return {"policy/lr": rate, "policy/sampler_logp_diff": gap, **metrics}
+
+    def _metrics(self, first: Sums, last: Sums, norms: list[Tensor]) -> dict[str, float]:
+        """Loss, entropy and KL as the samples met them; clipping after the last pass had moved.
+        What was not computed is left out."""
+        section, met, moved = self._section, first.read(self._ranks), last.read(self._ranks)
+        metrics = {
+            "policy/loss": met["loss"] / first.steps,
+            "policy/entropy": met["entropy"] / met["tokens"],
+            "policy/clip_frac": moved["clipped"] / moved["tokens"],
+            "policy/grad_norm": float(torch.stack(norms).mean()),
         }
+        if section.kl_coefficient and section.kl_in == "loss":
+            metrics["policy/kl"] = met["kl"] / met["tokens"]
+        if section.off_policy == "truncated":
+            metrics["policy/off_policy_capped_frac"] = met["capped"] / met["tokens"]
+        return metrics
 
     def _split(self, groups: Sequence[Group], order: random.Random) -> list[list[Group]]:
         """Whole groups, dealt at random to ``minibatches`` parts of like size."""
@@ -112,15 +144,21 @@ class Learner:
         count = min(self._section.minibatches, len(groups))
         return [shuffled[i::count] for i in range(count)]
 
-    def _prepare(self, groups: Sequence[Group], moves: int) -> Minibatch:
-        """With what is needed of the reference and of the policy before its ``moves`` optimizer
-        steps: once for all passes. With a single one, the policy before it is the policy in it."""
+    def _prepare(self, groups: Sequence[Group], longest: int, moves: int) -> Minibatch:
+        """This rank's share, with what is needed of the reference and of the policy before its
+        ``moves`` optimizer steps: once for all passes. With a single one, the policy before it is
+        the policy in it."""
         section, reference, old = self._section, None, None
+        lengths_S = torch.tensor([len(sample.token_ids) for g in groups for sample in g.samples])
+        weights = token_weights(section.loss, lengths_S, longest)
+        shares = weights.split([len(group.samples) for group in groups])
+        mine = self._ranks.mine(groups)
         if section.kl_coefficient and section.kl_in == "loss":
-            reference = self._reference(groups)
+            reference = self._reference(mine)
         if section.off_policy != "ratio" and moves > 1:
-            old = score(self._policy, groups, section, self._temperature)
-        return Minibatch(groups, reference, old)
+            old = score(self._policy, mine, section, self._temperature)
+        weights_S = torch.cat([weights[:0], *self._ranks.mine(shares)])
+        return Minibatch(mine, weights_S, reference, old)
 
     def _reference(self, groups: Sequence[Group]) -> list[Tensor]:
         with adapter_off(self._policy):
@@ -139,12 +177,10 @@ class Learner:
             sums.append(float(terms_T.sum()))
         return sums
 
-    def _optimizer_step(self, minibatch: Minibatch, longest: int, sums: Sums) -> float:
+    def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> Tensor:
         """One optimizer step, its gradient summed over chunks of samples; returns the norm."""
         sums.steps += 1
-        samples = minibatch.samples
-        lengths_S = torch.tensor([len(sample.token_ids) for sample in samples])
-        weights_S = token_weights(self._section.loss, lengths_S, longest)
+        samples, weights_S = minibatch.samples, minibatch.weights_S
 
         def visit(hidden_N: Tensor, numbers: Sequence[int]) -> Tensor:
             chunk = [samples[number] for number in numbers]
@@ -156,10 +192,20 @@ class Learner:
 
         with recomputing(self._policy):
             visit_samples(self._policy, minibatch.groups, self._section, visit)
+        self._sum_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._section.max_grad_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return float(norm)
+        return norm
+
+    def _sum_gradients(self) -> None:
+        """A rank without a group of its own joins with zeros."""
+        if self._ranks.size == 1:
+            return
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        self._ranks.sum([p.grad for p in self._parameters if p.grad is not None])
 
     def _loss(
         self,
@@ -196,76 +242,20 @@ class Learner:
         if section.off_policy == "truncated":
             weight_N = truncated_weights(old_N, sampled_N, section.off_policy_cap)
             total_N = weight_N * total_N
-            sums.capped += float((weight_N >= section.off_policy_cap).sum())
+            sums.add("capped", (weight_N >= section.off_policy_cap).sum())
         if reference_N is not None:
             kl_N = kl_terms(logprobs_N, reference_N, section.kl_estimator)
             total_N = total_N + section.kl_coefficient * kl_N
-            sums.kl += float(kl_terms(logprobs_N.detach(), reference_N, "k3").sum())
+            sums.add("kl", kl_terms(logprobs_N.detach(), reference_N, "k3").sum())
         if section.entropy_coefficient:
             total_N = total_N - section.entropy_coefficient * entropy_N
         loss = (weights_S.to(device)[sample_N] * total_N).sum()
-        sums.tokens += logprobs_N.numel()
-        sums.entropy += float(entropy_N.detach().sum())
-        sums.clipped += float(terms.clipped_N.sum())
-        sums.log_ratio += float((logprobs_N.detach() - sampled_N).abs().sum())
-        sums.loss += float(loss.detach())
+        sums.add("tokens", logprobs_N.numel())
+        sums.add("entropy", entropy_N.detach().sum())
+        sums.add("clipped", terms.clipped_N.sum())
+        sums.add("log_ratio", (logprobs_N.detach() - sampled_N).abs().sum())
+        sums.add("loss", loss.detach())
         return loss
-
-
-def visit_samples(
-    policy: Policy, groups: Sequence[Group], section: GrpoSection, visit: Visit
-) -> None:
-    """Run every sample of the groups, in chunks of ``section.micro_batch_tokens``: forward, the
-    visit, and backward from the loss that it returns."""
-    if section.prefix_sharing:
-        firsts = [0]
-        for group in groups:
-            firsts.append(firsts[-1] + len(group.samples))
-        branches = [Branch(g.prompt_ids, [s.token_ids for s in g.samples]) for g in groups]
-
-        def numbered(hidden_N: Tensor, texts: Sequence[tuple[int, int]]) -> Tensor | None:
-            return visit(hidden_N, [firsts[branch] + text for branch, text in texts])
-
-        visit_texts(policy, branches, section.micro_batch_tokens, numbered)
-        return
-    for rows in packs(rows_of(groups), section.micro_batch_tokens):
-        loss = visit(plain_hidden(policy, rows), [row.sample for row in rows])
-        if loss is not None:
-            loss.backward()
-
-
-def score(
-    policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
-) -> list[Tensor]:
-    """Log-probabilities of each sample's tokens, float32, in the order of the samples. Without
-    gradients, under the distribution that was sampled from."""
-    samples = [sample for group in groups for sample in group.samples]
-    found: dict[int, Tensor] = {}
-
-    def visit(hidden_N: Tensor, numbers: Sequence[int]) -> None:
-        chunk = [samples[number] for number in numbers]
-        logprobs_N, _ = sample_logprobs(policy, hidden_N, chunk, temperature, with_entropy=False)
-        parts = logprobs_N.split([len(sample.token_ids) for sample in chunk])
-        found.update(zip(numbers, parts, strict=True))
-
-    with torch.no_grad():
-        visit_samples(policy, groups, section, visit)
-    return [found[number] for number in range(len(samples))]
-
-
-def sample_logprobs(
-    policy: Policy,
-    hidden_N: Tensor,
-    chunk: Sequence[Trained],
-    temperature: float,
-    with_entropy: bool,
-) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [N] of the samples' tokens, from what predicts them; see
-    :func:`flowright.policy.head.token_logprobs`."""
-    tokens = [token for sample in chunk for token in sample.token_ids]
-    weight = policy.causal_lm.get_output_embeddings().weight
-    target_N = torch.tensor(tokens, device=hidden_N.device)
-    return token_logprobs(hidden_N, weight, target_N, temperature, with_entropy)
 
 
 def learning_rate(section: GrpoSection, step: int) -> float:
@@ -283,21 +273,3 @@ def learning_rate(section: GrpoSection, step: int) -> float:
         "cosine": 0.5 * (1.0 + math.cos(math.pi * done)),
     }[section.schedule]
     return section.learning_rate * factor
-
-
-def _metrics(
-    section: GrpoSection, first: Sums, last: Sums, norms: Sequence[float]
-) -> dict[str, float]:
-    """Loss, entropy and KL as the samples met them; clipping after the last pass had moved. What
-    was not computed is left out."""
-    metrics = {
-        "policy/loss": first.loss / first.steps,
-        "policy/entropy": first.entropy / first.tokens,
-        "policy/clip_frac": last.clipped / last.tokens,
-        "policy/grad_norm": sum(norms) / len(norms),
-    }
-    if section.kl_coefficient and section.kl_in == "loss":
-        metrics["policy/kl"] = first.kl / first.tokens
-    if section.off_policy == "truncated":
-        metrics["policy/off_policy_capped_frac"] = first.capped / first.tokens
-    return metrics

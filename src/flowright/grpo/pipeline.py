@@ -10,19 +10,23 @@ turn. The trainer samples and updates one after the other, so that the device ha
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.grpo.evaluation import SEED_STRIDE
+from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.grpo.rollout import Completion, Environment, Rollout
 from flowright.policy.sampler import Sample, Sampler, Sampling
 from flowright.workflows.prompt import Prompt
 
 ROUND_STRIDE = 1 << 40
 """Between the sampling seeds of a step's rounds: more than the seeds of all runs lie apart."""
+
+
+Pending = Mapping[int, list[list[Sample]]]
+"""Samples that wait for the learner: by step, for each prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,20 @@ class Played:
         )
 
 
+def whole(shares: Sequence[Played]) -> Played:
+    """A batch from the ranks' shares of it."""
+    return Played(
+        interleaved([share.prompts_P for share in shares]),
+        interleaved([share.samples_P_G for share in shares]),
+        interleaved([share.rollouts_P_G for share in shares]),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Problem:
+    """``place`` is its number in the batch of all ranks."""
+
+    place: int
     task: Task
     prompt: Prompt
 
@@ -61,7 +77,8 @@ class _Batch:
 
 
 class Pipeline:
-    """Samples and plays the batches of a run. Its methods are called by one trainer, in turn."""
+    """Samples and plays this rank's share of the batches of a run. Its methods are called by one
+    trainer, in turn."""
 
     def __init__(
         self,
@@ -70,8 +87,10 @@ class Pipeline:
         environment: Environment,
         encode: Callable[[Task], Prompt],
         tasks: Sequence[Task],
+        ranks: Ranks = ONE,
     ) -> None:
         self._config = config
+        self._ranks = ranks
         self._sampler = sampler
         self._environment = environment
         self._encode = encode
@@ -105,11 +124,11 @@ class Pipeline:
         return played
 
     async def another_round(self, step: int, number: int, groups: int) -> Played:
-        """So many groups more for a step, from problems kept for this: sampled by the policy as it
-        is now and waited for. ``number`` of the round, from 1."""
+        """This rank's share of so many groups more for a step, from problems kept for this: sampled
+        by the policy as it is now and waited for. ``number`` of the round, from 1."""
         size, rounds = self._config.grpo.prompts_per_step, self._config.grpo.resample_rounds
         tasks_P = self._spare.batch((step - 1) * rounds + number - 1, size)[:groups]
-        problems_P = [_Problem(task, self._encode(task)) for task in tasks_P]
+        problems_P = self._share(tasks_P)
         samples_P_G = await self._sample(problems_P, self._seed(step) + number * ROUND_STRIDE)
         began = time.perf_counter()
         played = await self._play(problems_P, samples_P_G, f"{step}/round-{number}")
@@ -122,20 +141,15 @@ class Pipeline:
         """The batch of ``step`` has been used."""
         del self._batches[step]
 
-    def pending(self) -> list[dict[str, Any]]:
-        """The samples that are not yet trained on, as plain data for a checkpoint: those of later
-        policies differ, so a resumed run can't draw them again."""
-        return [
-            {"step": number, "samples": [[asdict(s) for s in g] for g in batch.samples_P_G]}
-            for number, batch in self._batches.items()
-        ]
+    def pending(self) -> Pending:
+        """This rank's samples that are not yet trained on: those of a later policy differ, so a
+        resumed run can't draw them again."""
+        return {number: batch.samples_P_G for number, batch in self._batches.items()}
 
-    def restore(self, pending: Sequence[Mapping[str, Any]]) -> None:
-        """Play again what was pending."""
-        for batch in pending:
-            number = int(batch["step"])
-            samples_P_G = [[_sample_of(fields) for fields in group] for group in batch["samples"]]
-            self._begin(number, self._problems(number), samples_P_G)
+    def restore(self, pending: Pending) -> None:
+        """Play again this rank's share of what was pending on all of them."""
+        for number, samples_P_G in pending.items():
+            self._begin(number, self._problems(number), self._ranks.mine(samples_P_G))
 
     async def aclose(self) -> None:
         """Stop whatever still plays."""
@@ -145,8 +159,11 @@ class Pipeline:
         await asyncio.gather(*playing, return_exceptions=True)
 
     def _problems(self, step: int) -> list[_Problem]:
-        tasks_P = self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
-        return [_Problem(task, self._encode(task)) for task in tasks_P]
+        return self._share(self._mixture.batch(step - 1, self._config.grpo.prompts_per_step))
+
+    def _share(self, tasks_P: Sequence[Task]) -> list[_Problem]:
+        mine = self._ranks.mine(list(enumerate(tasks_P)))
+        return [_Problem(place, task, self._encode(task)) for place, task in mine]
 
     def _seed(self, step: int) -> int:
         return self._config.seed * SEED_STRIDE + step
@@ -154,9 +171,13 @@ class Pipeline:
     async def _sample(self, problems_P: Sequence[_Problem], seed: int) -> list[list[Sample]]:
         policy = self._config.policy
         sampling = Sampling(policy.temperature, policy.top_p, policy.max_new_tokens, seed)
+        if not problems_P:  # fewer than there are ranks
+            return []
         prompts_P = [problem.prompt.token_ids for problem in problems_P]
+        places_P = [problem.place for problem in problems_P]
         began = time.perf_counter()
-        drawn = await self._sampler.sample(prompts_P, self._config.grpo.group_size, sampling)
+        size = self._config.grpo.group_size
+        drawn = await self._sampler.sample(prompts_P, size, sampling, places_P)
         self.seconds["time/sample"] += time.perf_counter() - began
         return drawn
 
@@ -175,13 +196,11 @@ class Pipeline:
     ) -> Played:
         prefix = f"{self._config.seed}/{key}"
         completions_P_G = [
-            [Completion(problem.task, s, f"{prefix}/{p}/{g}") for g, s in enumerate(samples_G)]
-            for p, (problem, samples_G) in enumerate(zip(problems_P, samples_P_G, strict=True))
+            [
+                Completion(problem.task, sample, f"{prefix}/{problem.place}/{g}")
+                for g, sample in enumerate(samples_G)
+            ]
+            for problem, samples_G in zip(problems_P, samples_P_G, strict=True)
         ]
         rollouts_P_G = await self._environment.play(completions_P_G)
         return Played([problem.prompt for problem in problems_P], samples_P_G, rollouts_P_G)
-
-
-def _sample_of(fields: Mapping[str, Any]) -> Sample:
-    ids, logprobs = tuple(fields["token_ids"]), tuple(fields["logprobs"])
-    return Sample(**{**fields, "token_ids": ids, "logprobs": logprobs})

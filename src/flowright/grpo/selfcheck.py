@@ -13,7 +13,7 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.learner import sample_logprobs, visit_samples
+from flowright.grpo.passes import sample_logprobs, visit_samples
 from flowright.policy.model import Policy
 from flowright.policy.tree import SHORTEST_TEMPLATE
 

@@ -1,6 +1,7 @@
 """A training run or an evaluation from configuration to table: the parts put together."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from flowright.errors import RunPaused, UserError
 from flowright.grpo.checkpoint import load_adapter
 from flowright.grpo.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
 from flowright.grpo.evaluation import Evaluator, Row
+from flowright.grpo.follower import Follower
+from flowright.grpo.ranks import Ranks
 from flowright.grpo.selfcheck import check_sharing
 from flowright.grpo.terminal import StepProgress, findings, stage_progress, table
 from flowright.grpo.trainer import Trainer
@@ -29,15 +32,16 @@ from flowright.policy.model import Policy
 from flowright.runs import RunDirectory, write_json
 
 
-async def run_training(config: Config, resume: bool, console: Console) -> None:
-    """Train, compare, and leave everything in the run directory.
+async def run_training(config: Config, resume: bool, console: Console, ranks: Ranks) -> None:
+    """Train, compare, and leave everything in the run directory; or be one rank of those who do.
 
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
-    run = RunDirectory(config.run.output_dir / config.run.name, config, resume)
+    path = config.run.output_dir / config.run.name
+    run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
     run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
     try:
-        await _run(config, run, resume, console)
+        await _run(config, run, resume, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
         raise
@@ -51,16 +55,20 @@ async def run_training(config: Config, resume: bool, console: Console) -> None:
         run.close()
 
 
-async def _run(config: Config, run: RunDirectory, resume: bool, console: Console) -> None:
+async def _run(
+    config: Config, run: RunDirectory | Follower, resume: bool, console: Console, ranks: Ranks
+) -> None:
     tasks = load_tasks(config)
     async with open_world(config, [*tasks.train, *tasks.val]) as world:
-        with stage_progress(console, "cold start of the embedded policy") as progress:
-            policy = open_policy(config, tasks.train, progress)
-        _introduce(config, run, world, policy, console)
+        policy = await _policy_in_turn(config, tasks.train, console, ranks)
         sampler = LocalSampler(policy, config.policy.decode_batch)
         check_sharing(policy, config.grpo)
         encode = prompt_encoder(config, policy)
-        with StepProgress(console, config.grpo.steps) as reporter:
+        with ExitStack() as stack:
+            reporter = Follower(run.path)
+            if isinstance(run, RunDirectory):
+                _introduce(config, run, world, policy, console, ranks)
+                reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
             trainer = Trainer(
                 config,
                 run,
@@ -71,9 +79,10 @@ async def _run(config: Config, run: RunDirectory, resume: bool, console: Console
                 tasks.train,
                 tasks.val,
                 reporter,
+                ranks,
             )
             step = await trainer.train(resume)
-        if step < config.grpo.steps:
+        if step < config.grpo.steps or not ranks.is_first:
             return
         run.state(status="running", stage="evaluate", step=step)
         before = LocalSampler(policy, config.policy.decode_batch, adapter=False)
@@ -86,6 +95,20 @@ async def _run(config: Config, run: RunDirectory, resume: bool, console: Console
         comparison = await run_comparison(config, world, policies, problems, (), console)
         write_json(run.path / "evaluation.json", comparison.to_json())
         run.state(status="finished")
+
+
+async def _policy_in_turn(
+    config: Config, train: Sequence[Task], console: Console, ranks: Ranks
+) -> Policy:
+    """The policy, on the first rank before the others: a cold start is done once and kept."""
+
+    def load() -> Policy:
+        with stage_progress(console, "cold start of the embedded policy") as progress:
+            return open_policy(config, train, progress)
+
+    policy = load() if ranks.is_first else None
+    await ranks.gathered(None)
+    return policy or load()
 
 
 async def run_evaluation(
@@ -145,7 +168,12 @@ async def run_comparison(
 
 
 def _introduce(
-    config: Config, run: RunDirectory, world: World, policy: Policy, console: Console
+    config: Config,
+    run: RunDirectory,
+    world: World,
+    policy: Policy,
+    console: Console,
+    ranks: Ranks,
 ) -> None:
     """Say what runs where, and leave the same in ``state.json`` for every other screen."""
     isolation = world.sandbox.isolation
@@ -165,6 +193,8 @@ def _introduce(
         f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
         f"sandbox   {isolation}",
     ]
+    if ranks.size > 1:
+        lines.append(f"ranks     {ranks.size} processes share each batch")
     if config.judge.panel:
         lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
     for name in sorted(set(config.judge_names)):

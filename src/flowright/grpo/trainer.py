@@ -7,7 +7,7 @@ k to the same numbers.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol
 
@@ -16,12 +16,22 @@ from flowright.data.mixture import Mixture
 from flowright.data.task import KINDS, Task
 from flowright.errors import RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages
-from flowright.grpo.batch import Group, Trained
-from flowright.grpo.checkpoint import has_checkpoint, restore_newest, save_checkpoint
+from flowright.grpo.batch import Group, Trained, trained_groups
+from flowright.grpo.checkpoint import (
+    Restored,
+    has_checkpoint,
+    portable_state,
+    restore_newest,
+    save_checkpoint,
+    take_over,
+)
 from flowright.grpo.evaluation import Evaluator
+from flowright.grpo.follower import Follower
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Pipeline, Played
+from flowright.grpo.pipeline import Pipeline, Played, whole
+from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.grpo.rollout import Environment, Rollout, to_record
+from flowright.grpo.safeguards import mind_the_judge, refuse_garbage, unscored_share
 from flowright.grpo.step_metrics import (
     memory,
     penalty_metrics,
@@ -30,7 +40,6 @@ from flowright.grpo.step_metrics import (
     token_metrics,
 )
 from flowright.grpo.stopping import StopOnSignals
-from flowright.judge.audit import agreement
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampler
 from flowright.rewards import with_penalty
@@ -49,12 +58,12 @@ class Reporter(Protocol):
 
 
 class Trainer:
-    """One run in one process. ``encode`` turns a task into prompt tokens."""
+    """One run, or one rank's part of it. ``encode`` turns a task into prompt tokens."""
 
     def __init__(
         self,
         config: Config,
-        run: RunDirectory,
+        run: RunDirectory | Follower,
         policy: Policy,
         sampler: Sampler,
         environment: Environment,
@@ -62,18 +71,20 @@ class Trainer:
         train_tasks: Sequence[Task],
         val_tasks: Sequence[Task],
         reporter: Reporter,
+        ranks: Ranks = ONE,
     ) -> None:
         self._config = config
+        self._ranks = ranks
         self._run = run
         self._policy = policy
         self._sampler = sampler
         self._environment = environment
         self._encode = encode
-        self._pipeline = Pipeline(config, sampler, environment, encode, train_tasks)
+        self._pipeline = Pipeline(config, sampler, environment, encode, train_tasks, ranks)
         self._val_tasks = Mixture(val_tasks, config.seed).distinct(config.evaluation.problems)
         self._reporter = reporter
-        self._evaluator = Evaluator(environment, encode, config)
-        self._learner = Learner(policy, config.grpo, config.policy.temperature, config.seed)
+        self._evaluator = Evaluator(environment, encode, config, ranks)
+        self._learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
         self._stopping: str | None = None
 
     async def train(self, resume: bool = False) -> int:
@@ -108,37 +119,52 @@ class Trainer:
         metrics["time/busy_frac"] = busy / metrics["time/step"]
         self._run.record(step, metrics)
         self._reporter.step(step, steps, metrics)
+        asked = await self._ranks.gathered(self._stopping)  # one rank's signal is everybody's
+        self._stopping = next((name for name in asked if name), None)
         last = step == steps or self._stopping is not None
         if last or step % self._config.run.checkpoint_every == 0:
-            self._save(step)
+            await self._save(step)
 
     async def _begin(self) -> int:
         self._stage("start", 0)
         metrics = await self._evaluate(0) if self._config.evaluation.every else {}
         self._run.record(0, metrics)
-        self._save(0)
+        await self._save(0)
         return 0
 
     async def _restore(self) -> int:
-        if not has_checkpoint(self._run.checkpoints_path):  # killed before there was one
-            self._run.truncate(-1)
+        restored = await self._ranks.shared(self._find_checkpoint())
+        if restored is None:  # killed before there was one
             return await self._begin()
+        state = portable_state(self._policy, self._learner) if self._ranks.size > 1 else b""
+        state = await self._ranks.shared(state)
+        if not self._ranks.is_first:
+            take_over(state, self._policy, self._learner)
+        await self._sampler.refresh(restored.step)
+        self._pipeline.restore(restored.pending)
+        return restored.step
+
+    def _find_checkpoint(self) -> Restored | None:
+        """Put back the newest checkpoint, on the first rank; the others take over from it."""
+        if not self._ranks.is_first:
+            return None
+        if not has_checkpoint(self._run.checkpoints_path):
+            self._run.truncate(-1)
+            return None
         restored = restore_newest(self._run.checkpoints_path, self._policy, self._learner)
         for problem in restored.passed_over:
             self._reporter.say(f"passed over {problem}")
         self._run.truncate(restored.step)
-        await self._sampler.refresh(restored.step)
-        self._pipeline.restore(restored.pending)
         self._reporter.say(f"resumed from {restored.path} (step {restored.step})")
         for change in self._run.changes:
             self._reporter.say(f"not as before: {change}")
-        return restored.step
+        return restored
 
     async def _step_or_pause(self, step: int) -> dict[str, float]:
         try:
             return await self._step(step)
         except RunPaused:
-            self._save(step - 1)  # nothing was trained on since: a resumed run loses no step
+            await self._save(step - 1)  # nothing was trained on since: a resumed run loses no step
             raise
 
     async def _step(self, step: int) -> dict[str, float]:
@@ -146,8 +172,10 @@ class Trainer:
         rewards_P_G = [[r.reward.value for r in group] for group in played.rollouts_P_G]
         advantages_P = group_advantages(rewards_P_G, self._config.grpo.advantage_scale)
         self._keep(step, played, advantages_P)
-        self._refuse_garbage(step, played.rollouts)
-        self._mind_the_judge(step, played.rollouts)
+        refuse_garbage(step, played.rollouts, self._config.grpo.max_unscored)
+        warning = mind_the_judge(step, played.rollouts, self._config.judge)
+        if warning:
+            self._reporter.say(warning)
 
         self._stage("update", step)
         began = time.perf_counter()
@@ -173,21 +201,38 @@ class Trainer:
 
     async def _play(self, step: int) -> Played:
         """The step's batch with its rewards, and further rounds where groups have no signal."""
-        self._stage("sample", step)
         self._pipeline.begin()
-        await self._pipeline.run_ahead(step)
-        self._stage("play", step)
-        played = await self._penalised(await self._pipeline.take(step))
+        played = await self._joined(self._take(step))
         grpo = self._config.grpo
         for number in range(1, grpo.resample_rounds + 1):
             rewards_P_G = [[r.reward.value for r in group] for group in played.rollouts_P_G]
             signals = [found.signal for found in group_advantages(rewards_P_G)]
             missing = grpo.prompts_per_step - signals.count("ok")
-            if missing <= 0 or _unscored(played.rollouts) > grpo.max_unscored:
+            if missing <= 0 or unscored_share(played.rollouts) > grpo.max_unscored:
                 break
-            more = await self._pipeline.another_round(step, number, missing)
-            played = played.and_then(await self._penalised(more))
+            more = self._pipeline.another_round(step, number, missing)
+            played = played.and_then(await self._joined(more))
         return played
+
+    async def _take(self, step: int) -> Played:
+        self._stage("sample", step)
+        await self._pipeline.run_ahead(step)
+        self._stage("play", step)
+        return await self._pipeline.take(step)
+
+    async def _joined(self, share: Awaitable[Played]) -> Played:
+        """All ranks' shares of what is being played, each with its penalties. Where one rank has
+        to pause, all do."""
+        mine, problems = Played([], [], []), ()
+        try:
+            mine = await self._penalised(await share)
+        except RunPaused as error:
+            problems = error.problems
+        shares = await self._ranks.gathered((mine, problems))
+        for _, problems in shares:
+            if problems:
+                raise RunPaused(*problems)
+        return whole([played for played, _ in shares])
 
     def _resampled(self, played: Played) -> dict[str, float]:
         grpo = self._config.grpo
@@ -226,31 +271,6 @@ class Trainer:
             if some:
                 self._run.text(step, f"workflow/{kind}", _sample_text(some[0]))
 
-    def _refuse_garbage(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        limit = self._config.grpo.max_unscored
-        if _unscored(rollouts) > limit:
-            unscored = [r for r in rollouts if r.reward.value is None]
-            reasons = {str(r.failure) for r in unscored[:100]}
-            raise RunPaused(
-                f"step {step}: {len(unscored)} of {len(rollouts)} samples could not be scored "
-                f"(limit {limit:.0%}), so nothing was trained on; mend the cause and --resume",
-                *(f"  {reason[:200]}" for reason in sorted(reasons)[:5]),
-            )
-
-    def _mind_the_judge(self, step: int, rollouts: Sequence[Rollout]) -> None:
-        """Law 3: a judge that drifts from gold is said out loud or stops the run, as configured."""
-        section = self._config.judge
-        found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
-        if found is None or found >= section.min_agreement:
-            return
-        line = (
-            f"step {step}: the judge agreed with gold on {found:.0%} of the samples "
-            f"(judge.min_agreement {section.min_agreement:.0%})"
-        )
-        if section.low_agreement == "stop":
-            raise RunPaused(f"{line}, so nothing was trained on; look at them and --resume")
-        self._reporter.say(line)
-
     def _evaluates(self, step: int) -> bool:
         every = self._config.evaluation.every
         return every > 0 and (step % every == 0 or step == self._config.grpo.steps)
@@ -273,11 +293,13 @@ class Trainer:
             self._reporter.say(f"validation: {every.unscored:.0%} could not be scored")
         return {name: value for name, value in measured.items() if value is not None}
 
-    def _save(self, step: int) -> None:
+    async def _save(self, step: int) -> None:
         self._stage("save", step)
-        root, keep = self._run.checkpoints_path, self._config.run.keep_checkpoints
-        pending = self._pipeline.pending()
-        save_checkpoint(root, step, self._policy, self._learner, keep, pending)
+        shares = await self._ranks.gathered(self._pipeline.pending())
+        pending = {n: interleaved([share[n] for share in shares]) for n in shares[0]}
+        if self._ranks.is_first:
+            root, keep = self._run.checkpoints_path, self._config.run.keep_checkpoints
+            save_checkpoint(root, step, self._policy, self._learner, keep, pending)
 
     def _stage(self, stage: Stage, step: int) -> None:
         self._run.state(status="running", stage=stage, step=step, steps=self._config.grpo.steps)
@@ -285,36 +307,6 @@ class Trainer:
     def _stop(self, name: str) -> None:
         self._stopping = name
         self._reporter.say(f"{name}: finishing this step; once more to stop at once")
-
-
-def trained_groups(
-    played: Played, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
-) -> list[Group]:
-    """The groups with a signal, without their unscored samples; without those that were cut at
-    their longest, too, if that is asked for (DAPO's overlong filtering, arXiv 2503.14476,
-    section 3.4)."""
-    groups = []
-    for prompt, samples_G, rollouts_G, advantages in zip(
-        played.prompts_P, played.samples_P_G, played.rollouts_P_G, advantages_P, strict=True
-    ):
-        if advantages.signal != "ok":
-            continue
-        kept = [
-            Trained(sample.token_ids, sample.logprobs, advantage)
-            for sample, rollout, advantage in zip(
-                samples_G, rollouts_G, advantages.values, strict=True
-            )
-            if rollout.reward.value is not None
-            and not (filter_overlong and sample.finish_reason == "length")
-        ]
-        if kept:
-            groups.append(Group(prompt.token_ids, kept))
-    return groups
-
-
-def _unscored(rollouts: Sequence[Rollout]) -> float:
-    """Their share."""
-    return sum(rollout.reward.value is None for rollout in rollouts) / len(rollouts)
 
 
 def _sample_text(rollout: Rollout) -> str:

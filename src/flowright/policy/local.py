@@ -45,7 +45,11 @@ class LocalSampler:
         self._version = version
 
     async def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
         """See :class:`flowright.policy.sampler.Sampler`. A row's draws depend on the seed and on
         its place among the rows, not on when other rows finish."""

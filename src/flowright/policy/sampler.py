@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw. ``seed`` fixes the draws of a whole call; 0 temperature is greedy."""
+    """How to draw. ``seed`` fixes the draws of a batch; 0 temperature is greedy."""
 
     temperature: float
     top_p: float
@@ -35,9 +35,18 @@ class Sampler(Protocol):
     def version(self) -> int: ...
 
     async def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        """``n`` completions for each prompt of token ids: one list of samples per prompt."""
+        """``n`` completions for each prompt of token ids: one list of samples per prompt.
+
+        ``places``: the prompts' numbers in the batch that they are part of (0, 1, 2, ... if None).
+        The draws of a sample depend on the seed, its prompt's place and its own number, so that a
+        batch is drawn alike by one process and by several.
+        """
         ...
 
     async def refresh(self, version: int) -> None:

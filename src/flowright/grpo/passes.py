@@ -1,0 +1,82 @@
+"""Samples through the policy: by the shared path or the plain one, with and without gradients.
+
+What is made of the hidden states is the caller's: a loss (:mod:`flowright.grpo.learner`), scores, a
+comparison of the two paths (:mod:`flowright.grpo.selfcheck`).
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from flowright.config import GrpoSection
+from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
+from flowright.policy.head import token_logprobs
+from flowright.policy.model import Policy
+from flowright.policy.tree import Branch, visit_texts
+
+
+class Visit(Protocol):
+    """Given the hidden states [N, width] that predict the tokens of some samples (by number), one
+    after the other; returns the loss to run backward, if any."""
+
+    def __call__(self, hidden_N: Tensor, numbers: Sequence[int]) -> Tensor | None: ...
+
+
+def visit_samples(
+    policy: Policy, groups: Sequence[Group], section: GrpoSection, visit: Visit
+) -> None:
+    """Run every sample of the groups, in chunks of ``section.micro_batch_tokens``: forward, the
+    visit, and backward from the loss that it returns. No groups, no visit."""
+    if not groups:
+        return
+    if section.prefix_sharing:
+        firsts = [0]
+        for group in groups:
+            firsts.append(firsts[-1] + len(group.samples))
+        branches = [Branch(g.prompt_ids, [s.token_ids for s in g.samples]) for g in groups]
+
+        def numbered(hidden_N: Tensor, texts: Sequence[tuple[int, int]]) -> Tensor | None:
+            return visit(hidden_N, [firsts[branch] + text for branch, text in texts])
+
+        visit_texts(policy, branches, section.micro_batch_tokens, numbered)
+        return
+    for rows in packs(rows_of(groups), section.micro_batch_tokens):
+        loss = visit(plain_hidden(policy, rows), [row.sample for row in rows])
+        if loss is not None:
+            loss.backward()
+
+
+def score(
+    policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
+) -> list[Tensor]:
+    """Log-probabilities of each sample's tokens, float32, in the order of the samples. Without
+    gradients, under the distribution that was sampled from."""
+    samples = [sample for group in groups for sample in group.samples]
+    found: dict[int, Tensor] = {}
+
+    def visit(hidden_N: Tensor, numbers: Sequence[int]) -> None:
+        chunk = [samples[number] for number in numbers]
+        logprobs_N, _ = sample_logprobs(policy, hidden_N, chunk, temperature, with_entropy=False)
+        parts = logprobs_N.split([len(sample.token_ids) for sample in chunk])
+        found.update(zip(numbers, parts, strict=True))
+
+    with torch.no_grad():
+        visit_samples(policy, groups, section, visit)
+    return [found[number] for number in range(len(samples))]
+
+
+def sample_logprobs(
+    policy: Policy,
+    hidden_N: Tensor,
+    chunk: Sequence[Trained],
+    temperature: float,
+    with_entropy: bool,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability and entropy [N] of the samples' tokens, from what predicts them; see
+    :func:`flowright.policy.head.token_logprobs`."""
+    tokens = [token for sample in chunk for token in sample.token_ids]
+    weight = policy.causal_lm.get_output_embeddings().weight
+    target_N = torch.tensor(tokens, device=hidden_N.device)
+    return token_logprobs(hidden_N, weight, target_N, temperature, with_entropy)

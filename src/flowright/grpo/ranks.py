@@ -1,0 +1,127 @@
+"""The processes of one run: each plays its own share of every batch, and all update alike.
+
+Started by torchrun (or Ray, :mod:`flowright.distributed`), one process a GPU. Nothing that a
+workflow or a judge may hold up happens inside a collective of the GPUs: shares are exchanged as
+objects over gloo, by processes that have finished theirs, and gradients are summed after that.
+Without torchrun there is one rank, and torch.distributed is not touched.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
+
+from flowright.errors import ConfigError, RunError
+
+Item = TypeVar("Item")
+
+LONGEST_WAIT = timedelta(days=1)
+"""For the slowest share of a batch: its workflows have budgets of their own, and a process that
+dies closes its connections, which ends the wait at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among the ``size`` of a run. Its methods, but for :meth:`mine`, are called by
+    all of them in the same order; they raise RunError when another one has gone."""
+
+    rank: int = 0
+    size: int = 1
+    store: Any = field(default=None, repr=False)  # that of torchrun, which outlives a rank
+    group: Any = field(default=None, repr=False)  # gloo, for objects
+
+    @property
+    def is_first(self) -> bool:
+        """The one that writes the run directory and speaks to the terminal."""
+        return self.rank == 0
+
+    def mine(self, items: Sequence[Item]) -> list[Item]:
+        """This rank's share: every ``size``-th, from its own number on."""
+        return list(items[self.rank :: self.size])
+
+    async def gathered(self, item: Item) -> list[Item]:
+        """What each rank has given, by rank. Waits in a thread: what plays goes on meanwhile."""
+        if self.size == 1:
+            return [item]
+        found: list[Any] = [None] * self.size
+        with _peers():
+            await asyncio.to_thread(dist.all_gather_object, found, item, self.group)
+        return found
+
+    async def shared(self, item: Item) -> Item:
+        """The first rank's."""
+        return (await self.gathered(item if self.is_first else None))[0]  # pyright: ignore
+
+    def sum(self, tensors: Sequence[Tensor]) -> None:
+        """Add up each tensor over the ranks, in place: one message for all of them."""
+        if self.size == 1:
+            return
+        flat = torch.cat([tensor.flatten() for tensor in tensors])
+        with _peers():
+            dist.all_reduce(flat)
+        sizes = [tensor.numel() for tensor in tensors]
+        for tensor, part in zip(tensors, flat.split(sizes), strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+    def speaks(self) -> bool:
+        """Whether this process is the first to report a failure. When one fails the others fail,
+        too, and one message is clearer than all."""
+        return self.store is None or self.store.add("flowright/spoken", 1) == 1
+
+
+ONE = Ranks()
+"""A run in one process."""
+
+
+def interleaved(shares: Sequence[Sequence[Item]]) -> list[Item]:
+    """The whole that the ranks' shares (:meth:`Ranks.mine`) are of."""
+    longest = max(map(len, shares))
+    return [share[place] for place in range(longest) for share in shares if place < len(share)]
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # what torch raises for a peer that has gone
+        raise RunError(
+            "another process of this run has gone, so the run ends; its own message or the "
+            "system's log says why (out of memory? killed?). Start again with --resume",
+            f"  {str(error).splitlines()[0][:200]}",
+        ) from error
+
+
+@contextmanager
+def open_ranks() -> Iterator[Ranks]:
+    """Meet the other processes that torchrun started, if it did.
+
+    Raises ConfigError where there are more processes than GPUs to share out.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1:
+        yield ONE
+        return
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    if torch.cuda.is_available():
+        if local >= torch.cuda.device_count():
+            raise ConfigError(
+                f"physical_gpus: {torch.cuda.device_count()} GPUs for more processes; start as "
+                "many (--nproc_per_node) as there are"
+            )
+        torch.cuda.set_device(local)
+    store, rank, size = next(rendezvous("env://"))
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size)
+    try:
+        group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+        yield Ranks(rank, size, store, group)
+    finally:
+        dist.destroy_process_group()
