@@ -93,9 +93,8 @@ def _peers() -> Iterator[None]:
         yield
     except RuntimeError as error:  # what torch raises for a peer that has gone
         raise RunError(
-            "another process of this run has gone, so the run ends; its own message or the "
-            "system's log says why (out of memory? killed?). Start again with --resume",
-            f"  {str(error).splitlines()[0][:200]}",
+            "another process of this run has gone, so the run ends (its own message or the "
+            "system's log says why: killed? out of memory?); start again with --resume"
         ) from error
 
 

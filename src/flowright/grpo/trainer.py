@@ -96,7 +96,7 @@ class Trainer:
         start = await self._restore() if resume else await self._begin()
         steps = self._config.grpo.steps
         try:
-            with StopOnSignals(self._stop):
+            with StopOnSignals(self._stop, several=self._ranks.size > 1):
                 for step in range(start + 1, steps + 1):
                     await self._whole_step(step)
                     if self._stopping is not None and step < steps:
