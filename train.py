@@ -11,6 +11,7 @@ def main() -> int:
     parser.add_argument("--config", type=Path, required=True, help="a YAML file of config/")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     parser.add_argument("--dry-run", action="store_true", help="check everything, train nothing")
+    parser.add_argument("--ray", action="store_true", help="on a Ray cluster (section ray)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as grpo.steps=10")
     arguments = parser.parse_intermixed_args()
 
@@ -23,9 +24,11 @@ def main() -> int:
         if config.physical_gpus is not None:  # before torch starts
             os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbers of nvidia-smi
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.physical_gpus))
-        from flowright.launch import dry_run, train
+        from flowright.launch import dry_run, train, train_on_ray
 
-        return dry_run(config) if arguments.dry_run else train(config, arguments.resume)
+        if arguments.dry_run:
+            return dry_run(config)
+        return (train_on_ray if arguments.ray else train)(config, arguments.resume)
     except UserError as error:
         print(*error.problems, sep="\n", file=sys.stderr)
         return error.exit_code

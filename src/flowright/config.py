@@ -227,6 +227,26 @@ class PipelineSection(Section):
     )
 
 
+class RaySection(Section):
+    """`train.py --ray`: the processes of a run on a Ray cluster; see docs/running_on_gpus.md."""
+
+    address: str | None = Field(
+        default=None,
+        description="Of a running cluster (`auto`: this machine's); default: a new one.",
+    )
+    workers: Positive = Field(default=2, description="Processes that share each batch.")
+    gpus_per_worker: Annotated[float, Field(ge=0)] = Field(
+        default=1, description="0 trains on CPUs, as the embedded policy does."
+    )
+    cpus_per_worker: Positive = Field(default=1, description="Cores that Ray keeps for each.")
+    max_failures: int = Field(
+        default=0,
+        ge=0,
+        description="So often a run that lost a worker starts again by itself from its last "
+        "checkpoint.",
+    )
+
+
 class RewardSection(Section):
     """What each outcome of an attempt is worth."""
 
@@ -569,6 +589,7 @@ class Config(Section):
     policy: PolicySection = PolicySection()
     grpo: GrpoSection = GrpoSection()
     pipeline: PipelineSection = PipelineSection()
+    ray: RaySection = RaySection()
     reward: RewardSection = RewardSection()
     workflow: WorkflowSection = WorkflowSection()
     llm: LlmSection = LlmSection()

@@ -105,6 +105,10 @@ class RunError(UserError):
     """A run directory that cannot be used: held by another trainer, unreadable, disk full."""
 
 
+class PeerLost(RunError):
+    """Another process of the same run has gone; why, it may have said itself."""
+
+
 class RunPaused(UserError):
     """The run stopped itself rather than train on garbage; its state is saved (law 1)."""
 

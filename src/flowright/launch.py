@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 from rich.console import Console
@@ -30,6 +30,23 @@ def train(config: Config, resume: bool) -> int:
             if ranks.speaks():
                 raise
             return error.exit_code
+
+
+def train_on_ray(config: Config, resume: bool) -> int:
+    """As :func:`train`, by the workers of a Ray cluster."""
+    from flowright.distributed import run_on_ray
+
+    fields = {"config": config.model_dump_json(), "resume": resume, "folder": str(Path.cwd())}
+    run_on_ray(_ray_worker, fields, config)
+    return 0
+
+
+def _ray_worker(fields: dict[str, Any]) -> None:
+    """One rank. Ray may call it again after a failure: then the run goes on from where it was."""
+    os.chdir(fields["folder"])
+    config = Config.model_validate_json(fields["config"])
+    began = (config.run.output_dir / config.run.name / "config.json").exists()
+    train(config, fields["resume"] or began)
 
 
 def _train(config: Config, resume: bool, console: Console, ranks: "Ranks") -> int:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from flowright.errors import ConfigError, RunError
+from flowright.errors import ConfigError, PeerLost
 
 Item = TypeVar("Item")
 
@@ -31,7 +31,7 @@ dies closes its connections, which ends the wait at once."""
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """This process among the ``size`` of a run. Its methods, but for :meth:`mine`, are called by
-    all of them in the same order; they raise RunError when another one has gone."""
+    all of them in the same order; they raise PeerLost when another one has gone."""
 
     rank: int = 0
     size: int = 1
@@ -92,7 +92,7 @@ def _peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what torch raises for a peer that has gone
-        raise RunError(
+        raise PeerLost(
             "another process of this run has gone, so the run ends (its own message or the "
             "system's log says why: killed? out of memory?); start again with --resume"
         ) from error
@@ -107,6 +107,10 @@ def open_ranks() -> Iterator[Ranks]:
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
         yield ONE
+        return
+    if dist.is_initialized():  # by Ray, which ends it, too, and has its own way to report
+        group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+        yield Ranks(dist.get_rank(), size, None, group)
         return
     local = int(os.environ.get("LOCAL_RANK", "0"))
     if torch.cuda.is_available():

@@ -1,6 +1,7 @@
 """A run that is asked to stop finishes its step first."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -24,12 +25,14 @@ class StopOnSignals:
         self._asked: float | None = None
 
     def __enter__(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # a worker of Ray, which hears no signals; Ray stops it
         for number in (signal.SIGINT, signal.SIGTERM):
             self._before[number] = signal.signal(number, self._handle)
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         self._restore()
-        if error is not None and self._several:
+        if error is not None and self._several and self._before:
             signal.signal(signal.SIGTERM, lambda *_: None)
 
     def _restore(self) -> None:

@@ -1,0 +1,95 @@
+"""The processes of a run on a Ray cluster. The only file that names Ray.
+
+Ray Train places the workers, starts them as ranks of torch.distributed, and each then does what it
+would do under torchrun (:mod:`flowright.grpo.ranks`). Checkpoints are the run's own, so that a run
+may go on with another number of workers, or without Ray.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from flowright.config import Config
+from flowright.errors import ConfigError, PeerLost, RunError, UserError
+
+OBJECT_STORE_BYTES = 100 << 20
+"""Ray's smallest but a little: nothing of a run goes through it."""
+
+
+def run_on_ray(
+    worker: Callable[[dict[str, Any]], None], fields: dict[str, Any], config: Config
+) -> None:
+    """Call ``worker(fields)`` on every rank of a cluster, and wait for all.
+
+    Raises UserError with what the worker that failed first has to say, without Ray's own traces.
+    """
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchTrainer
+        from ray.train.v2.api.exceptions import TrainingFailedError
+    except ImportError as error:
+        raise ConfigError(
+            f"--ray: {error}; install it: pip install -r requirements-ray.txt"
+        ) from error
+    section = config.ray
+    ray.init(**_where(section.address), log_to_driver=True)
+    try:
+        trainer = TorchTrainer(
+            worker,
+            train_loop_config=fields,
+            scaling_config=ScalingConfig(
+                num_workers=section.workers,
+                use_gpu=section.gpus_per_worker > 0,
+                resources_per_worker=_resources(config),
+            ),
+            run_config=RunConfig(
+                # A name that was used before would go on with Ray's own record of that run.
+                name=f"{config.run.name}-{time.time_ns()}",
+                storage_path=str((config.run.output_dir / ".ray").absolute()),
+                failure_config=FailureConfig(max_failures=section.max_failures),
+            ),
+        )
+        trainer.fit()
+    except TrainingFailedError as error:
+        raise _readable(error) from None
+    finally:
+        ray.shutdown()
+
+
+def _where(address: str | None) -> dict[str, Any]:
+    if address is not None:
+        return {"address": address}
+    return {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+
+
+def _resources(config: Config) -> dict[str, float]:
+    wanted: dict[str, float] = {"CPU": config.ray.cpus_per_worker}
+    if config.ray.gpus_per_worker:
+        wanted["GPU"] = config.ray.gpus_per_worker
+    return wanted
+
+
+def _readable(error: Exception) -> UserError:
+    """In the words of the worker that failed first: the others say that one has gone, and a worker
+    that was killed says nothing, so that Ray's word is taken for it."""
+    failures: dict[int, Exception] = dict(sorted(getattr(error, "worker_failures", {}).items()))
+    own = [f for f in failures.values() if isinstance(f, UserError) and not isinstance(f, PeerLost)]
+    if own:
+        return own[0]
+    lost = [
+        f"rank {rank} of the run was lost: {_first_line(failure)}"
+        for rank, failure in failures.items()
+        if not isinstance(failure, PeerLost)
+    ]
+    return RunError(
+        *(lost or [_first_line(error)]),
+        "start again with --resume: the run goes on from its last checkpoint",
+    )
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
