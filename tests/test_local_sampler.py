@@ -1,6 +1,8 @@
 """Sampling from the learner's own weights: the right distribution, and the same draws again."""
 
+import asyncio
 import math
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +26,8 @@ from flowright.policy.model import Policy, adapter_off, folded
 from flowright.policy.sampler import Sample, Sampling
 
 PROMPTS = [[70], [60, 61, 62, 63, 64, 65, 66], [90, 91, 92]]
+TEMPLATE = list(range(100, 120))
+BEHIND_A_TEMPLATE = [[*TEMPLATE, *prompt] for prompt in PROMPTS]
 
 
 async def draw(
@@ -32,12 +36,13 @@ async def draw(
     n: int = 4,
     decode_batch: int = 256,
     adapter: bool = True,
+    sharing: bool = True,
     **given: Any,
 ) -> list[list[Sample]]:
     sampling = Sampling(
         **{"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 12, "seed": 7, **given}
     )
-    return await LocalSampler(policy, decode_batch, adapter).sample(prompts, n, sampling)
+    return await LocalSampler(policy, decode_batch, adapter, sharing).sample(prompts, n, sampling)
 
 
 def flat(groups: list[list[Sample]]) -> list[Sample]:
@@ -56,18 +61,52 @@ def ending_soon(policy: Policy) -> Policy:
     return policy
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-async def test_the_log_probabilities_are_the_models_own(architecture: str, temperature: float):
+def close(one: Sequence[Sample], other: Sequence[Sample]) -> bool:
+    """The same draws, and the same log-probabilities but for rounding."""
+    return [s.token_ids for s in one] == [s.token_ids for s in other] and all(
+        a.logprobs == pytest.approx(b.logprobs, abs=1e-4) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("prompts", [PROMPTS, BEHIND_A_TEMPLATE, BEHIND_A_TEMPLATE[:1]])
+@pytest.mark.parametrize(("temperature", "sharing"), [(0.7, True), (1.0, True), (0.7, False)])
+@pytest.mark.parametrize("architecture", [*ARCHITECTURES, "sliding"])
+async def test_the_log_probabilities_are_the_models_own(
+    architecture: str, temperature: float, sharing: bool, prompts: list[list[int]]
+):
+    if architecture == "sliding" and sharing:
+        return  # refused before a run
     policy = ending_soon(tiny_policy(architecture))
-    groups = await draw(policy, temperature=temperature)
-    assert len({len(s.token_ids) for group in groups for s in group}) > 2
-    for prompt, group in zip(PROMPTS, groups, strict=True):
+    groups = await draw(policy, prompts, temperature=temperature, sharing=sharing)
+    assert len({len(s.token_ids) for group in groups for s in group}) > 1
+    for prompt, group in zip(prompts, groups, strict=True):
         for sample in group:
             logits = whole_logits(policy, [*prompt, *sample.token_ids]) / temperature
             rows = logits.log_softmax(-1)[len(prompt) - 1 : -1]
             expected = [rows[t, id_].item() for t, id_ in enumerate(sample.token_ids)]
             assert sample.logprobs == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("given", [{}, {"temperature": 0.0}, {"top_p": 0.8}, {"adapter": False}])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+async def test_sharing_draws_what_plain_decoding_draws(architecture: str, given: dict[str, Any]):
+    policy = tiny_policy(architecture)
+    for prompts in (PROMPTS, BEHIND_A_TEMPLATE):
+        shared = await draw(policy, prompts, **given)
+        assert close(flat(shared), flat(await draw(policy, prompts, sharing=False, **given)))
+
+
+async def test_every_token_of_a_prompt_is_computed_once():
+    policy = tiny_policy()
+    passes: list[int] = []
+    embed = policy.causal_lm.get_input_embeddings()
+    handle = embed.register_forward_hook(lambda *_: passes.append(_[2].shape[1]))
+    await draw(policy, BEHIND_A_TEMPLATE, 4, max_new_tokens=3)
+    assert passes == [20, 1 + 7 + 3, 12, 12]  # the last token is not fed
+    passes.clear()
+    await draw(policy, BEHIND_A_TEMPLATE, 4, decode_batch=8, max_new_tokens=2)
+    assert passes == [20, 1 + 7, 8, 3, 4], "the template once a call, in whatever waves"
+    handle.remove()
 
 
 async def test_the_draws_follow_the_distribution():
@@ -107,14 +146,72 @@ async def test_sampling_touches_neither_weights_nor_torchs_random_state():
         assert not parameter.is_inference()
 
 
+@pytest.mark.parametrize("prompts", [PROMPTS, BEHIND_A_TEMPLATE])
+@pytest.mark.parametrize("sharing", [True, False])
 @pytest.mark.parametrize("decode_batch", [1, 4, 8])
-async def test_rows_that_leave_the_batch_do_not_change_the_others(decode_batch: int):
+async def test_rows_that_leave_the_batch_do_not_change_the_others(
+    decode_batch: int, sharing: bool, prompts: list[list[int]]
+):
     """Prompts decoded alone, in pairs and together: the same draws."""
     policy = ending_soon(tiny_policy())
-    together, apart = await draw(policy), await draw(policy, decode_batch=decode_batch)
-    for one, other in zip(flat(together), flat(apart), strict=True):
-        assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    together = await draw(policy, prompts, sharing=sharing)
+    apart = await draw(policy, prompts, decode_batch=decode_batch, sharing=sharing)
+    assert close(flat(together), flat(apart))
+
+
+async def test_a_samples_draws_are_its_own():
+    """A function of the seed and of its prompt's and its own index."""
+    policy = ending_soon(tiny_policy())
+    every = await draw(policy, n=6)
+    for n in (1, 3):
+        fewer = await draw(policy, n=n)
+        assert close(flat(fewer), flat([group[:n] for group in every]))
+    first = await draw(policy, [PROMPTS[0]], n=6)
+    assert close(first[0], every[0])
+    others = await draw(policy, [[33, 34], PROMPTS[1], [35]], n=6)
+    assert close(others[1], every[1])
+    shorter = await draw(policy, n=6, max_new_tokens=4)
+    assert [s.token_ids for s in flat(shorter)] == [s.token_ids[:4] for s in flat(every)]
+    one, other = flat(await draw(policy, [PROMPTS[1], PROMPTS[1]], n=1))
+    assert one.token_ids != other.token_ids, "equal prompts, unequal draws"
+
+
+async def test_no_prompts_give_no_samples():
+    assert await draw(tiny_policy(), []) == []
+
+
+async def test_the_event_loop_goes_on_while_it_samples():
+    sampling = asyncio.create_task(draw(tiny_policy(), max_new_tokens=100))
+    turns = 0
+    while not sampling.done():
+        turns += 1
+        await asyncio.sleep(0.001)
+    assert len(flat(sampling.result())) == 12
+    assert turns > 3
+
+
+async def test_a_cancelled_call_ends_soon_and_puts_the_weights_back():
+    policy = tiny_policy()
+    before = {name: (p.data_ptr(), p.clone()) for name, p in policy.model.named_parameters()}
+    fed, steps = threading.Event(), []
+
+    def count(*_: object) -> None:
+        steps.append(1)
+        fed.set()
+
+    embed = policy.causal_lm.get_input_embeddings()
+    handle = embed.register_forward_hook(count)
+    drawing = asyncio.create_task(draw(policy, decode_batch=4, max_new_tokens=10_000))
+    await asyncio.to_thread(fed.wait)
+    drawing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await drawing
+    handle.remove()
+    assert 0 < len(steps) < 10_000
+    for name, parameter in policy.model.named_parameters():
+        pointer, value = before[name]
+        assert parameter.data_ptr() == pointer, name
+        assert torch.equal(parameter, value), name
 
 
 async def test_temperature_zero_takes_the_likeliest_token():
@@ -157,15 +254,15 @@ async def test_top_p_draws_from_the_renormalised_nucleus(top_p: float):
 
 async def test_a_completion_ends_with_its_stop_token_or_at_the_limit():
     policy = ending_soon(tiny_policy())
-    samples = flat(await draw(policy, n=16))
+    samples = flat(await draw(policy, n=16, max_new_tokens=6))
     assert {s.finish_reason for s in samples} == {"stop", "length"}
     for sample in samples:
         stops = [token in policy.end_ids for token in sample.token_ids]
-        assert len(sample.token_ids) == len(sample.logprobs) <= 12
+        assert len(sample.token_ids) == len(sample.logprobs) <= 6
         assert not any(stops[:-1])
         assert stops[-1] == (sample.finish_reason == "stop")
         if sample.finish_reason == "length":
-            assert len(sample.token_ids) == 12
+            assert len(sample.token_ids) == 6
         body = sample.token_ids[:-1] if stops[-1] else sample.token_ids
         assert sample.text == policy.tokenizer.decode(list(body))
 

@@ -12,8 +12,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from flowright.config import GrpoSection, LoraSection
 from flowright.errors import ConfigError, RunError
-from flowright.grpo.selfcheck import check_sharing
+from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.attention import Part, Pass, attend, stacks_of
+from flowright.policy.decoding import SharedDecoding
 from flowright.policy.head import token_logprobs
 from flowright.policy.kernels import (
     CpuFlashKernel,
@@ -110,6 +111,8 @@ def test_the_kernel_for_gpus_is_called_as_its_operators_want() -> None:
         (8, 10),
         torch.float32,
     )
+    strided = torch.empty(8, 30, 64, dtype=torch.bfloat16, device="meta")[:, :20]  # as cached
+    assert kernel.forward(q, strided, strided, False, 0.125)[0].shape == q.shape
     gradients = kernel.backward(out, q, k, k, out, lse, False, 0.125)
     assert [gradient.shape for gradient in gradients] == [q.shape, k.shape, k.shape]
 
@@ -215,12 +218,11 @@ def test_models_pass_the_self_check(architecture: str, trained: bool) -> None:
 
 
 def test_a_model_that_attends_otherwise_is_refused() -> None:
-    policy = tiny_policy()
-    kinds = policy.causal_lm.config.layer_types
-    policy.causal_lm.config.layer_types = ["sliding_attention", *kinds[1:]]
+    policy = tiny_policy("sliding")
     with pytest.raises(ConfigError, match=r"sliding_attention.*prefix_sharing: false"):
         check_sharing(policy, GrpoSection())
     check_sharing(policy, GrpoSection(prefix_sharing=False))
+    check_sampler(policy, GrpoSection(prefix_sharing=False), 1.0)
 
 
 def test_a_path_that_computes_something_else_ends_the_run() -> None:
@@ -233,4 +235,25 @@ def test_a_path_that_computes_something_else_ends_the_run() -> None:
     handle = layer.register_forward_hook(wrong, with_kwargs=True)
     with pytest.raises(RunError, match="gradients differ from the plain path's"):
         check_sharing(policy, GrpoSection())
+    handle.remove()
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_sampler_passes_the_self_check(architecture: str, dtype: str, sharing: bool) -> None:
+    check_sampler(tiny_policy(architecture, dtype=dtype), GrpoSection(prefix_sharing=sharing), 0.8)
+
+
+def test_a_sampler_that_computes_something_else_ends_the_run() -> None:
+    policy = tiny_policy()
+    layer = policy.causal_lm.model.layers[0].self_attn
+
+    def wrong(module: object, arguments: object, keywords: dict, output: tuple) -> tuple:
+        decoding = isinstance(keywords["tree"], SharedDecoding)
+        return (output[0] * 1.5, *output[1:]) if decoding else output
+
+    handle = layer.register_forward_hook(wrong, with_kwargs=True)
+    with pytest.raises(RunError, match=r"sampled tokens differ .*prefix_sharing: false"):
+        check_sampler(policy, GrpoSection(), 1.0)
     handle.remove()

@@ -51,6 +51,8 @@ ARCHITECTURES: dict[str, PreTrainedConfig] = {
     "qwen3": Qwen3Config(**SHAPE | {"head_dim": 4, "tie_word_embeddings": False}),
     "llama": LlamaConfig(**SHAPE),
 }
+SLIDING = Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
+"""The second layer sees 8 tokens back; nothing that shares prefixes knows it."""
 
 
 @cache
@@ -59,7 +61,8 @@ def checkpoint(architecture: str = "qwen2") -> Path:
     folder = _folder() / architecture
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = AutoModelForCausalLM.from_config(ARCHITECTURES[architecture])
+        config = SLIDING if architecture == "sliding" else ARCHITECTURES[architecture]
+        model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
     train_tokenizer([], WORDS).save_pretrained(folder)
     return folder

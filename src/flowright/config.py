@@ -201,8 +201,8 @@ class GrpoSection(Section):
     )
     prefix_sharing: bool = Field(
         default=True,
-        description="Compute a group's prompt, and what all prompts begin with, once; off is the "
-        "plain reference path.",
+        description="Compute a group's prompt, and what all prompts begin with, once, in updates "
+        "and in sampling; off is the plain reference path.",
     )
     micro_batch_tokens: Positive = Field(
         default=4096,

@@ -96,10 +96,13 @@ def plain_hidden(policy: Policy, rows: Sequence[Row]) -> Tensor:
     """Hidden states [N, width] that predict the rows' completion tokens, one row after the other.
     Prompts are computed as often as they have completions."""
     layout = lay_out([(row.prompt_ids, [row.token_ids]) for row in rows])
+    # Which tokens there are, not who sees whom: the model knows of sliding windows.
+    lengths = torch.tensor([[row.length] for row in rows])
+    mask = torch.arange(layout.input_ids.shape[1]) < lengths
     hidden = policy.causal_lm.model(
         input_ids=layout.input_ids.to(policy.device),
         position_ids=layout.positions.to(policy.device),
-        attention_mask=layout.mask.to(policy.device),
+        attention_mask=mask.to(policy.device),
         use_cache=False,
     ).last_hidden_state
     return hidden.flatten(0, 1)[torch.cat(layout.sources).to(policy.device)]

@@ -1,11 +1,13 @@
-"""Before a run: does the shared path give the plain path's update on this model and machine?
+"""Before a run: does the shared path give the plain path's update on this model and machine, and is
+what the sampler draws what the learner trains?
 
 The shared path uses kernels that are chosen by device and precision, and a model may attend in ways
-that it does not know. So both paths compute one small loss, and its gradients are compared.
+that it does not know. So both paths compute one small loss, and its gradients are compared. Then a
+few tokens are drawn, and their log-probabilities are compared with the learner's.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,12 +15,17 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.passes import sample_logprobs, visit_samples
+from flowright.grpo.passes import sample_logprobs, score, visit_samples
+from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
+from flowright.policy.sampler import Sampling
 from flowright.policy.tree import SHORTEST_TEMPLATE
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Largest difference of a gradient over its largest entry. Half precision rounds each product."""
+
+DRAWN_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
+"""Largest difference of a drawn token's log-probability, in nats."""
 
 _OFF = "set grpo.prefix_sharing: false to train without it"
 
@@ -41,14 +48,40 @@ def check_sharing(policy: Policy, section: GrpoSection) -> None:
     shared = _gradients(policy, section.model_copy(update=update), groups)
     largest = max(float(gradient.abs().max()) for gradient in plain)
     gap = max(float((a - b).abs().max()) for a, b in zip(plain, shared, strict=True))
-    tolerance = TOLERANCE.get(policy.trainable()[0].dtype, TOLERANCE[torch.float32])
-    tolerance = max(tolerance, TOLERANCE.get(policy.causal_lm.dtype, 0.0))
+    tolerance = _tolerance(policy, TOLERANCE)
     if not gap <= tolerance * largest:  # nan is a disagreement, too
         raise RunError(
             f"grpo.prefix_sharing: gradients differ from the plain path's by {gap / largest:.1e} "
             f"of their largest entry (limit {tolerance:g}), so it is wrong on this model or "
             f"machine; {_OFF}"
         )
+
+
+def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> None:
+    """Raises RunError where the sampler draws from another distribution than the learner's."""
+    prompts = [group.prompt_ids for group in _groups(policy.causal_lm.config.vocab_size)]
+    sampler = LocalSampler(policy, decode_batch=8, sharing=section.prefix_sharing)
+    drawn = sampler.draw(prompts, 3, Sampling(temperature, 1.0, 6, seed=0))
+    groups = [
+        Group(prompt, [Trained(s.token_ids, s.logprobs, 0.0) for s in samples])
+        for prompt, samples in zip(prompts, drawn, strict=True)
+    ]
+    told = torch.tensor([x for group in drawn for s in group for x in s.logprobs])
+    scored = torch.cat(score(policy, groups, section, temperature)).cpu()
+    gap = float((told - scored).abs().max())
+    tolerance = _tolerance(policy, DRAWN_TOLERANCE)
+    if not gap <= tolerance:
+        hint = f"; {_OFF}" if section.prefix_sharing else ""
+        raise RunError(
+            f"policy: log-probabilities of sampled tokens differ from the learner's by {gap:.1e} "
+            f"(limit {tolerance:g}), so the sampler is wrong on this model or machine{hint}"
+        )
+
+
+def _tolerance(policy: Policy, table: Mapping[torch.dtype, float]) -> float:
+    """For the coarser of the adapter's precision and the model's."""
+    precisions = (policy.trainable()[0].dtype, policy.causal_lm.dtype)
+    return max(table.get(precision, table[torch.float32]) for precision in precisions)
 
 
 def _groups(words: int) -> list[Group]:

@@ -16,7 +16,7 @@ from flowright.grpo.comparison import TRAINED, UNTRAINED, Comparison, Measure, c
 from flowright.grpo.evaluation import Evaluator, Row
 from flowright.grpo.follower import Follower
 from flowright.grpo.ranks import Ranks
-from flowright.grpo.selfcheck import check_sharing
+from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.grpo.terminal import StepProgress, findings, stage_progress, table
 from flowright.grpo.trainer import Trainer
 from flowright.grpo.world import (
@@ -61,8 +61,8 @@ async def _run(
     tasks = load_tasks(config)
     async with open_world(config, [*tasks.train, *tasks.val]) as world:
         policy = await _policy_in_turn(config, tasks.train, console, ranks)
-        sampler = LocalSampler(policy, config.policy.decode_batch)
-        check_sharing(policy, config.grpo)
+        _check(policy, config)
+        sampler = _sampler(policy, config)
         encode = prompt_encoder(config, policy)
         with ExitStack() as stack:
             reporter = Follower(run.path)
@@ -85,7 +85,7 @@ async def _run(
         if step < config.grpo.steps or not ranks.is_first:
             return
         run.state(status="running", stage="evaluate", step=step)
-        before = LocalSampler(policy, config.policy.decode_batch, adapter=False)
+        before = _sampler(policy, config, adapter=False)
         evaluator = Evaluator(world.environment, encode, config)
         policies = {
             UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1),
@@ -123,10 +123,11 @@ async def run_evaluation(
     async with open_world(config, [*tasks.val, *measured]) as world:
         with stage_progress(console, "cold start of the embedded policy") as progress:
             policy = open_policy(config, tasks.train, progress)
+        _check(policy, config)
         encode = prompt_encoder(config, policy)
         evaluator = Evaluator(world.environment, encode, config)
-        before = LocalSampler(policy, config.policy.decode_batch, adapter=False)
-        after = LocalSampler(policy, config.policy.decode_batch)
+        before = _sampler(policy, config, adapter=False)
+        after = _sampler(policy, config)
 
         async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
             load_adapter(path, policy)
@@ -165,6 +166,16 @@ async def run_comparison(
     for line in findings(comparison):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     return comparison
+
+
+def _check(policy: Policy, config: Config) -> None:
+    """Raises UserError where this model can't be trained or sampled as configured."""
+    check_sharing(policy, config.grpo)
+    check_sampler(policy, config.grpo, config.policy.temperature)
+
+
+def _sampler(policy: Policy, config: Config, adapter: bool = True) -> LocalSampler:
+    return LocalSampler(policy, config.policy.decode_batch, adapter, config.grpo.prefix_sharing)
 
 
 def _introduce(

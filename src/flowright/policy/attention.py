@@ -6,16 +6,19 @@ itself. Each part is attended to by an ordinary kernel that also gives the log-s
 
     lse = log(sum_i exp(lse_i)),    out = sum_i exp(lse_i - lse) out_i
 
+where for two parts the second one's share is sigmoid(lse_2 - lse_1).
+
 In the backward pass every part's kernel gets the merged ``out`` and ``lse``. From those it finds
 the probabilities of the softmax over all parts, so that its gradients are exact. Heads that share
 keys (grouped-query attention) are folded into the queries, so that no key is copied for them.
 
-No model here, no packing: see :mod:`flowright.policy.tree`.
+No model here, no packing: see :mod:`flowright.policy.tree`. How rows of one token attend while they
+are decoded is :mod:`flowright.policy.decoding`'s.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -57,11 +60,21 @@ class Stack:
 KeysValues = tuple[Tensor, Tensor]
 """Of one layer: keys and values [key/value heads, tokens, head size]."""
 
+Attended = tuple[Tensor, Tensor]
+"""What a kernel gives: outputs [..., head size] and the log-sum-exp of their scores [...]."""
+
+
+class Tree(Protocol):
+    """What one forward pass attends to, handed through the model as the keyword ``tree``."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Queries [H, N, D], keys and values [H_kv, N, D] of a pack's tokens to [N, H, D]."""
+        ...
+
 
 @dataclass(slots=True)
 class Pass:
-    """What one forward pass over packed texts attends to, handed through the model as the keyword
-    ``tree``.
+    """What one forward pass over packed texts attends to: a :class:`Tree`.
 
     ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer;
     ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer.
@@ -71,6 +84,10 @@ class Pass:
     parts: Sequence[Part] = ()
     prefixes: Sequence[Sequence[KeysValues]] = ()
     kept: dict[int, KeysValues] = field(default_factory=dict)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        self.kept[layer] = (k, v)
+        return attend(q, (k, v), self, layer, scale).transpose(0, 1)
 
 
 def stacks_of(spans: Sequence[tuple[int, int]], device: torch.device) -> list[Stack]:
@@ -116,12 +133,9 @@ class _Merged(torch.autograd.Function):
             queries = slice(part.start, part.stop)
             k, v = _seen(part, sources)
             out_i, lse_i = kernel.forward(_fold(q[:, queries], k), k, v, False, scale)
-            out_i, lse_i = _unfolded(out_i, q), _unfolded(lse_i, q)
-            merged = torch.logaddexp(lse[:, queries], lse_i)
-            before = (lse[:, queries] - merged).exp()[..., None]
-            share = (lse_i - merged).exp()[..., None]
-            out[:, queries] = (before * out[:, queries] + share * out_i).to(out.dtype)
-            lse[:, queries] = merged
+            out[:, queries], lse[:, queries] = merge(
+                (out[:, queries], lse[:, queries]), (_unfolded(out_i, q), _unfolded(lse_i, q))
+            )
         ctx.kernel, ctx.tree, ctx.scale = kernel, tree, scale
         ctx.save_for_backward(q, out, lse, *sources)
         return out
@@ -160,6 +174,13 @@ class _Merged(torch.autograd.Function):
             found[2 + 2 * part.prefix][:, keys] += dk_i
             found[3 + 2 * part.prefix][:, keys] += dv_i
         return None, None, None, dq, *found
+
+
+def merge(one: Attended, other: Attended) -> Attended:
+    """Attention over two parts from that over each; in float32, whatever the parts are in."""
+    (out, lse), (out_i, lse_i) = one, other
+    share = (lse_i - lse).sigmoid()[..., None]
+    return torch.lerp(out.float(), out_i.float(), share).to(out.dtype), torch.logaddexp(lse, lse_i)
 
 
 def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -213,16 +234,13 @@ def _tree_attention(
     attention_mask: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    tree: Pass | None = None,
+    tree: Tree | None = None,
     **_: object,
 ) -> tuple[Tensor, None]:
     """As transformers calls it, with a batch of one: [1, heads, N, size] to [1, N, heads, size]."""
     if tree is None or attention_mask is not None or dropout:
         raise ValueError(f"{NAME} wants a tree, no mask and no dropout")
-    own = (key[0], value[0])
-    tree.kept[module.layer_idx] = own
-    out = attend(query[0], own, tree, module.layer_idx, scaling)
-    return out.transpose(0, 1)[None], None
+    return tree.attend(module.layer_idx, query[0], key[0], value[0], scaling)[None], None
 
 
 AttentionInterface.register(NAME, _tree_attention)

@@ -97,16 +97,19 @@ class CpuFlashKernel:
 
 
 class CudaFlashKernel:
-    """FlashAttention on NVIDIA GPUs, in half precision, as one text of the variable-length form.
-    Was not run where this was written: its shapes are tested, not its numbers."""
+    """FlashAttention on NVIDIA GPUs, in half precision; backward as one text of the variable-length
+    form. Was not run where this was written: its shapes are tested, not its numbers."""
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
+        # A batch of one needs no lengths, which would have to reach the GPU before each call, and
+        # takes keys as they lie: decoding does not copy its cache.
+        batch = (x.transpose(0, 1)[None] for x in (q, k, v))
         out, lse, *_ = torch.ops.aten._flash_attention_forward(
-            *_tokens_first(q, k, v), *_lengths(q, k), 0.0, causal, False, scale=scale
+            *batch, None, None, q.shape[1], k.shape[1], 0.0, causal, False, scale=scale
         )
-        return out.transpose(0, 1), lse
+        return out[0].transpose(0, 1), lse[0]
 
     def backward(
         self,

@@ -1,39 +1,62 @@
 """Sampling in the trainer's own process, from the learner's own weights.
 
-Each prompt is prefilled once and its key/value cache repeated for its completions; all rows are
-decoded together and leave the batch as they finish.
+Here are the draws, the waves and the rows' ends; how the rows' logits are computed is
+:mod:`flowright.policy.decoding`'s.
 """
 
+import asyncio
+import random
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
+from flowright.policy.decoding import shared_decoding
 from flowright.policy.model import Policy, adapter_off, folded
+from flowright.policy.plain_decoding import plain_decoding
 from flowright.policy.sampler import Sample, Sampling
+
+
+class Decoding(Protocol):
+    """Rows that grow by a token each. ``logits`` [rows, words] are those of the first one."""
+
+    logits: Tensor
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feed a token to each row [rows] and get the logits [rows, words] of the next one."""
+        ...
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Only these rows go on; in ascending order."""
+        ...
 
 
 @dataclass(slots=True)
 class _Row:
-    """A completion while it grows. ``place`` is its index among all rows of the call."""
+    """A completion while it grows. ``place`` is its index among the rows of its wave."""
 
     place: int
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
     finished: bool = False
 
 
 class LocalSampler:
     """A Sampler that shares its weights with the learner, so it can never serve a stale adapter.
 
-    ``adapter=False`` samples from the base model: the policy before training.
+    ``decode_batch``: rows that are decoded at once; a single prompt's may be more.
+    ``adapter=False`` samples from the base model: the policy before training. ``sharing=False``
+    decodes with the model's own attention. One call at a time on a policy, and no update beside it.
     """
 
-    def __init__(self, policy: Policy, decode_batch: int, adapter: bool = True) -> None:
+    def __init__(
+        self, policy: Policy, decode_batch: int, adapter: bool = True, sharing: bool = True
+    ) -> None:
         self._policy = policy
         self._weights = folded if adapter else adapter_off
+        self._decoding = shared_decoding if sharing else plain_decoding
         self._decode_batch = decode_batch
         self._version = 0
 
@@ -51,115 +74,127 @@ class LocalSampler:
         sampling: Sampling,
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        """See :class:`flowright.policy.sampler.Sampler`. A row's draws depend on the seed and on
-        its place among the rows, not on when other rows finish."""
-        generator = torch.Generator().manual_seed(sampling.seed)
-        uniforms = torch.rand(len(prompts), n, sampling.max_new_tokens, generator=generator)
-        at_once = max(1, self._decode_batch // n)
+        """See :class:`flowright.policy.sampler.Sampler`. A sample's draws are a function of the
+        seed, its prompt's index and its own, whatever is drawn beside it.
+
+        The event loop goes on meanwhile. A cancelled call ends with its next token, and returns
+        when the weights are back in place.
+        """
+        cancelled = threading.Event()
+        drawing = asyncio.ensure_future(
+            asyncio.to_thread(self.draw, prompts, n, sampling, cancelled)
+        )
+        try:
+            return await asyncio.shield(drawing)
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.wait([drawing])
+            raise
+
+    def draw(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        cancelled: threading.Event | None = None,
+    ) -> list[list[Sample]]:
+        """:meth:`sample` in this thread; what it returns once ``cancelled`` is not complete."""
+        if not prompts:
+            return []
+        policy, at_once = self._policy, max(1, self._decode_batch // n)
+        stopping = cancelled or threading.Event()
         groups: list[list[Sample]] = []
-        # A row needs the hidden state of its last token only: no gradients, no [B, T, V] logits.
-        with torch.inference_mode(), self._weights(self._policy):
+        with (
+            torch.inference_mode(),
+            self._weights(policy),
+            self._decoding(policy, prompts) as decoding,
+        ):
             for start in range(0, len(prompts), at_once):
-                stop = start + at_once
-                groups += self._decode(prompts[start:stop], n, sampling, uniforms[start:stop])
+                if stopping.is_set():
+                    break
+                some = range(start, min(start + at_once, len(prompts)))
+                samples = self._decode(  # the wave is named nowhere else: one in memory at a time
+                    decoding([prompts[p] for p in some], n, sampling.max_new_tokens - 1),
+                    _uniforms(some, n, sampling),
+                    sampling,
+                    stopping,
+                )
+                groups += [samples[i : i + n] for i in range(0, len(samples), n)]
         return groups
 
     def _decode(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling, uniforms: Tensor
-    ) -> list[list[Sample]]:
-        policy = self._policy
-        rows = [_Row(place) for place in range(len(prompts) * n)]
-        uniforms = uniforms.reshape(len(rows), -1).to(policy.device)
-        ends = policy.end_ids
-        logits, cache, mask, positions = self._prefill(prompts, n)
-        live = rows
+        self, wave: Decoding, uniforms_TR: Tensor, sampling: Sampling, stopping: threading.Event
+    ) -> list[Sample]:
+        """The samples of a wave's rows, in their order."""
+        device, ends = self._policy.device, self._policy.end_ids
+        uniforms_TR = uniforms_TR.to(device)
+        logprobs_TR = torch.zeros_like(uniforms_TR)
+        live = rows = [_Row(place) for place in range(uniforms_TR.shape[1])]
+        places = torch.arange(len(rows), device=device)
+        logits = wave.logits
         for step in range(sampling.max_new_tokens):
-            places = torch.tensor([row.place for row in live], device=policy.device)
-            tokens, logprobs = _draw(logits, uniforms[places, step], sampling)
-            for row, token, logprob in zip(live, tokens.tolist(), logprobs.tolist(), strict=True):
+            tokens, logprobs = _draw(logits, uniforms_TR[step, places], sampling)
+            logprobs_TR[step, places] = logprobs
+            for row, token in zip(live, tokens.tolist(), strict=True):
                 row.tokens.append(token)
-                row.logprobs.append(logprob)
                 row.finished = token in ends
             going = [i for i, row in enumerate(live) if not row.finished]
-            if not going or step + 1 == sampling.max_new_tokens:
+            if not going or step + 1 == sampling.max_new_tokens or stopping.is_set():
                 break
             if len(going) < len(live):
-                keep = torch.tensor(going, device=policy.device)
-                cache.batch_select_indices(keep)
-                tokens, mask, positions = tokens[keep], mask[keep], positions[keep]
+                wave.keep(going)
                 live = [live[i] for i in going]
-            mask = torch.cat([mask, mask.new_ones(len(live), 1)], dim=1)
-            positions = positions + 1
-            logits = policy.causal_lm(
-                input_ids=tokens[:, None],
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-            ).logits[:, -1]
-        samples = [self._sample(row, ends) for row in rows]
-        return [samples[i : i + n] for i in range(0, len(samples), n)]
+                kept = torch.tensor(going, device=device)
+                tokens, places = tokens[kept], places[kept]
+            logits = wave.step(tokens)
+        columns = logprobs_TR.T.tolist()
+        return [self._sample(r, column, ends) for r, column in zip(rows, columns, strict=True)]
 
-    def _prefill(
-        self, prompts: Sequence[Sequence[int]], n: int
-    ) -> tuple[Tensor, DynamicCache, Tensor, Tensor]:
-        """Logits [P n, V] of the next token, the cache of P n rows, its mask and last positions."""
-        policy = self._policy
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), width, dtype=torch.long)
-        mask = torch.zeros(len(prompts), width, dtype=torch.long)
-        for index, prompt in enumerate(prompts):
-            ids[index, width - len(prompt) :] = torch.tensor(prompt)
-            mask[index, width - len(prompt) :] = 1
-        ids, mask = ids.to(policy.device), mask.to(policy.device)
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        cache = DynamicCache(config=policy.causal_lm.config)
-        logits = policy.causal_lm(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        cache.batch_repeat_interleave(n)
-        repeated = (x.repeat_interleave(n, dim=0) for x in (logits, mask, positions[:, -1:]))
-        logits, mask, positions = repeated
-        return logits, cache, mask, positions
-
-    def _sample(self, row: _Row, ends: Collection[int]) -> Sample:
+    def _sample(self, row: _Row, logprobs: Sequence[float], ends: Collection[int]) -> Sample:
         kept = [token for token in row.tokens if token not in ends]
         text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
         assert isinstance(text, str)
         return Sample(
             tuple(row.tokens),
-            tuple(row.logprobs),
+            tuple(logprobs[: len(row.tokens)]),
             text,
             "stop" if row.finished else "length",
             self._version,
         )
 
 
+def _uniforms(prompts: Sequence[int], n: int, sampling: Sampling) -> Tensor:
+    """[max_new_tokens, prompts * n] numbers in [0, 1), each sample's from a generator of its own.
+    With 24 bits, float32 holds them as they are: none becomes 1."""
+    draws = [random.Random(f"{sampling.seed}/{p}/{i}") for p in prompts for i in range(n)]
+    bits = [[draw.getrandbits(24) for _ in range(sampling.max_new_tokens)] for draw in draws]
+    return torch.tensor(bits, dtype=torch.float32).T / 2**24
+
+
 def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Tokens [B] and their log-probabilities from logits [B, V] by inverting the cumulative
     distribution at ``uniform`` [B]: one number a token, so that rows don't share draws."""
+    logits = logits.float()
     if sampling.temperature == 0:
-        logprobs = logits.float().log_softmax(dim=-1)
+        logprobs = logits.log_softmax(dim=-1)
         tokens = logprobs.argmax(dim=-1)
         return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
-    logprobs = (logits.float() / sampling.temperature).log_softmax(dim=-1)
+    if sampling.temperature != 1:
+        logits = logits / sampling.temperature
+    p = logits.softmax(dim=-1)
     if sampling.top_p < 1:
-        logprobs = _nucleus(logprobs, sampling.top_p)
-    cumulative = logprobs.exp().cumsum(dim=-1)
-    point = uniform[:, None].to(cumulative.dtype) * cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, point, right=True)[:, 0]
+        p = _nucleus(p, sampling.top_p)
+    cumulative = p.cumsum(dim=-1)
+    total = cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, uniform[:, None] * total, right=True)
     tokens = tokens.clamp(max=logits.shape[-1] - 1)
-    return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
+    return tokens[:, 0], p.gather(1, tokens).log()[:, 0]
 
 
-def _nucleus(logprobs: Tensor, top_p: float) -> Tensor:
+def _nucleus(p: Tensor, top_p: float) -> Tensor:
     """Keep the most likely tokens whose probabilities sum to at least ``top_p`` and renormalise."""
-    ordered, order = logprobs.sort(dim=-1, descending=True)
-    before = ordered.exp().cumsum(dim=-1) - ordered.exp()
-    dropped = torch.zeros_like(before, dtype=torch.bool).scatter(1, order, before >= top_p)
-    return logprobs.masked_fill(dropped, -torch.inf).log_softmax(dim=-1)
+    ordered, order = p.sort(dim=-1, descending=True)
+    before = ordered.cumsum(dim=-1) - ordered
+    dropped = torch.zeros_like(p, dtype=torch.bool).scatter(1, order, before >= top_p)
+    kept = p.masked_fill(dropped, 0.0)
+    return kept / kept.sum(dim=-1, keepdim=True)

@@ -58,19 +58,19 @@ def visit_texts(policy: Policy, branches: Sequence[Branch], budget: int, visit: 
     ``budget``: tokens of prompts, and of texts, that are in memory at once; a single prompt or
     text may be longer.
     """
-    template = shared_length([branch.prompt_ids for branch in branches])
     with tree_attention(policy):
-        trunk = _Level(policy, [branches[0].prompt_ids[:template]], 0)
-        for some in _packs([len(b.prompt_ids) - template for b in branches], budget):
+        trunk = trunk_of(policy, [branch.prompt_ids for branch in branches])
+        template = trunk.length
+        for some in packs_of([len(b.prompt_ids) - template for b in branches], budget):
             prompts = [branches[index].prompt_ids[template:] for index in some]
-            stems = _Level(policy, prompts, template, trunk, [0] * len(prompts))
+            stems = Level(policy, prompts, template, trunk, [0] * len(prompts))
             leaves = [
                 _Leaf(place, (index, number), text)
                 for place, index in enumerate(some)
                 for number, text in enumerate(branches[index].texts)
             ]
             depths = [len(branches[index].prompt_ids) for index in some]
-            for chunk in _packs([len(leaf.token_ids) for leaf in leaves], budget):
+            for chunk in packs_of([len(leaf.token_ids) for leaf in leaves], budget):
                 of_chunk = [leaves[i] for i in chunk]
                 loss = visit(
                     _hidden(policy, stems, depths, of_chunk), [leaf.name for leaf in of_chunk]
@@ -94,7 +94,12 @@ def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     return length if length >= SHORTEST_TEMPLATE else 0
 
 
-def _packs(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+def trunk_of(policy: Policy, prompts: Sequence[Sequence[int]]) -> "Level":
+    """What all prompts begin with, computed; empty where that is not worth while."""
+    return Level(policy, [prompts[0][: shared_length(prompts)]], 0)
+
+
+def packs_of(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Indices in order, cut where their lengths would exceed the budget."""
     pack: list[int] = []
     total = 0
@@ -108,7 +113,7 @@ def _packs(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         yield pack
 
 
-class _Level:
+class Level:
     """Packed texts that were run forward, each behind text ``owners[i]`` of the level above. Their
     keys and values, and each one's last hidden state, are leaves for what stands behind them;
     :meth:`backward` goes on from the leaves' gradients."""
@@ -118,7 +123,7 @@ class _Level:
         policy: Policy,
         texts: Sequence[Sequence[int]],
         depth: int,
-        above: "_Level | None" = None,
+        above: "Level | None" = None,
         owners: Sequence[int] = (),
     ) -> None:
         self.spans = _spans(texts)
@@ -127,7 +132,7 @@ class _Level:
         self.prefix: list[KeysValues] = []
         self._roots: list[Tensor] = []
         self._leaves: list[Tensor] = []
-        if not self.spans[-1][1]:
+        if not self.length:
             return  # nothing is shared
         hidden, tree = _forward(policy, texts, [depth] * len(texts), above, owners)
         ends = torch.tensor([stop - 1 for _, stop in self.spans], device=hidden.device)
@@ -137,6 +142,11 @@ class _Level:
         self._leaves = [root.detach().requires_grad_(root.requires_grad) for root in self._roots]
         self.last_hidden, *flat = self._leaves
         self.prefix = list(zip(flat[::2], flat[1::2], strict=True))
+
+    @property
+    def length(self) -> int:
+        """Tokens of all texts."""
+        return self.spans[-1][1]
 
     def backward(self) -> None:
         pairs = [
@@ -163,7 +173,7 @@ def _forward(
     policy: Policy,
     texts: Sequence[Sequence[int]],
     depths: Sequence[int],
-    above: _Level | None,
+    above: Level | None,
     owners: Sequence[int],
 ) -> tuple[Tensor, Pass]:
     """Hidden states [N, width] of packed texts, each at positions from its depth on."""
@@ -193,7 +203,7 @@ def _forward(
 
 
 def _prefix_parts(
-    spans: Sequence[tuple[int, int]], owners: Sequence[int], level: _Level, prefix: int
+    spans: Sequence[tuple[int, int]], owners: Sequence[int], level: Level, prefix: int
 ) -> Iterator[Part]:
     """One part for each run of neighbours that stand behind the same text."""
     start = 0
@@ -216,9 +226,7 @@ class _Leaf:
     token_ids: Sequence[int]
 
 
-def _hidden(
-    policy: Policy, stems: _Level, depths: Sequence[int], leaves: Sequence[_Leaf]
-) -> Tensor:
+def _hidden(policy: Policy, stems: Level, depths: Sequence[int], leaves: Sequence[_Leaf]) -> Tensor:
     """What predicts the texts' tokens: the prompt's last hidden state, then all of the text's own
     but the last, which is no input. ``depths``: the lengths of the prompts."""
     inputs = [leaf.token_ids[:-1] for leaf in leaves]
