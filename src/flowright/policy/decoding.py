@@ -27,8 +27,7 @@ PREFILL_TOKENS = 1024
 class SharedDecoding:
     """Rows [prompts * n], prompt by prompt, of which each :meth:`step` takes one more token.
 
-    ``logits`` [rows, words] are those of the first token. ``room``: how many
-    steps there will be at most.
+    ``logits`` [rows, words] are those of the first token. ``room``: how many steps there may be.
     """
 
     def __init__(
