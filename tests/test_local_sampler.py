@@ -170,6 +170,10 @@ async def test_a_samples_draws_are_its_own():
     assert close(first[0], every[0])
     others = await draw(policy, [[33, 34], PROMPTS[1], [35]], n=6)
     assert close(others[1], every[1])
+    part = await LocalSampler(policy, 2).sample(
+        [PROMPTS[0], PROMPTS[2]], 6, Sampling(1.0, 1.0, 12, 7), places=[0, 2]
+    )
+    assert close(flat(part), flat([every[0], every[2]])), "as one rank of several draws them"
     shorter = await draw(policy, n=6, max_new_tokens=4)
     assert [s.token_ids for s in flat(shorter)] == [s.token_ids[:4] for s in flat(every)]
     one, other = flat(await draw(policy, [PROMPTS[1], PROMPTS[1]], n=1))

@@ -115,9 +115,10 @@ async def test_who_is_slow_changes_nothing_but_the_clock(tmp_path: Path):
 
 async def test_the_clock_of_a_step_says_who_waited_for_whom(tmp_path: Path):
     config = configured({"steps": 3}, evaluation=QUIET, max_staleness=1)
-    slow = await train(tmp_path / "slow", Timed(seconds=lambda step: 0.3), config)
-    first, second, _ = read_metrics(slow.path)[1:]
-    assert first["time/wait_for_llm"] >= 0.25 and second["time/play"] >= 0.3
+    late = Timed(seconds=lambda step: 1.0 if step == 1 else 0.0)
+    slow = await train(tmp_path / "slow", late, config)
+    first = read_metrics(slow.path)[1]
+    assert first["time/wait_for_llm"] > 0.0 and first["time/play"] > 0.9
     assert first["time/wait_for_learner"] == 0.0
     assert 0 < first["time/busy_frac"] < 1
     fast = await train(tmp_path / "fast", Timed(), config)
@@ -167,7 +168,7 @@ async def test_what_still_plays_is_stopped_with_the_run(tmp_path: Path):
     broken: Any = {"sampler": lambda local: Wrapped(local, refreshed=kill), "raises": Killed}
     before = asyncio.all_tasks()
     await train(tmp_path, toy, config, **broken)
-    assert toy.events == ["play 1", "play 2", "play 3", "played 1"]
+    assert sorted(toy.events) == ["play 1", "play 2", "play 3", "played 1"]
     assert asyncio.all_tasks() == before
 
 

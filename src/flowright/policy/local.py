@@ -74,15 +74,14 @@ class LocalSampler:
         sampling: Sampling,
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
-        """See :class:`flowright.policy.sampler.Sampler`. A sample's draws are a function of the
-        seed, its prompt's index and its own, whatever is drawn beside it.
+        """See :class:`flowright.policy.sampler.Sampler`.
 
         The event loop goes on meanwhile. A cancelled call ends with its next token, and returns
         when the weights are back in place.
         """
         cancelled = threading.Event()
         drawing = asyncio.ensure_future(
-            asyncio.to_thread(self.draw, prompts, n, sampling, cancelled)
+            asyncio.to_thread(self.draw, prompts, n, sampling, places, cancelled)
         )
         try:
             return await asyncio.shield(drawing)
@@ -96,12 +95,14 @@ class LocalSampler:
         prompts: Sequence[Sequence[int]],
         n: int,
         sampling: Sampling,
+        places: Sequence[int] | None = None,
         cancelled: threading.Event | None = None,
     ) -> list[list[Sample]]:
         """:meth:`sample` in this thread; what it returns once ``cancelled`` is not complete."""
         if not prompts:
             return []
         policy, at_once = self._policy, max(1, self._decode_batch // n)
+        places = range(len(prompts)) if places is None else places
         stopping = cancelled or threading.Event()
         groups: list[list[Sample]] = []
         with (
@@ -112,10 +113,10 @@ class LocalSampler:
             for start in range(0, len(prompts), at_once):
                 if stopping.is_set():
                     break
-                some = range(start, min(start + at_once, len(prompts)))
+                some = slice(start, start + at_once)
                 samples = self._decode(  # the wave is named nowhere else: one in memory at a time
-                    decoding([prompts[p] for p in some], n, sampling.max_new_tokens - 1),
-                    _uniforms(some, n, sampling),
+                    decoding(prompts[some], n, sampling.max_new_tokens - 1),
+                    _uniforms(places[some], n, sampling),
                     sampling,
                     stopping,
                 )
@@ -163,10 +164,10 @@ class LocalSampler:
         )
 
 
-def _uniforms(prompts: Sequence[int], n: int, sampling: Sampling) -> Tensor:
+def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
     """[max_new_tokens, prompts * n] numbers in [0, 1), each sample's from a generator of its own.
     With 24 bits, float32 holds them as they are: none becomes 1."""
-    draws = [random.Random(f"{sampling.seed}/{p}/{i}") for p in prompts for i in range(n)]
+    draws = [random.Random(f"{sampling.seed}/{p}/{i}") for p in places for i in range(n)]
     bits = [[draw.getrandbits(24) for _ in range(sampling.max_new_tokens)] for draw in draws]
     return torch.tensor(bits, dtype=torch.float32).T / 2**24
 
