@@ -1,155 +1,209 @@
-"""What an update costs on the shared path, against the plain one: CPU seconds and peak memory.
+"""A whole training step, generation and update: TRL's trainer, our plain path and our shared one.
 
-A random Qwen2 (4 layers, width 256, LoRA of rank 16 on every linear layer, float32) on one thread;
-the same weights and tokens for both, each measured in a process of its own, so that one's memory is
-not the other's. Memory is what the process holds above the loaded model.
+The same random model, adapter and prompts, on one thread, each in a process of its own, so that
+one's memory is not another's. CPU seconds and the most memory held above the loaded model, in
+either phase. All generate at full length: in the ragged shape completions are cut afterwards, which
+is what rows that ended early cost transformers' ``generate`` anyway; ours would let them go.
 
-    python benchmarks/step.py [--repeats 3] [--shape NAME]
+- TRL: see ``step_trl.py``. It is no dependency of this project: give the Python of an environment
+  that has it (``python -m venv trl && trl/bin/pip install trl==1.16.0 peft torch==2.13.0``).
+  Without a GPU its head also runs on the prompts' positions; the row "TRL, head cut" is without
+  that. The aims are for TRL as it is.
+- plain: transformers' ``generate`` with its cache on a row for each completion, then the update
+  with ``grpo.prefix_sharing: false``, a padded batch of 16 rows at a time.
+- shared: LocalSampler, then the update as it is by default, with ``--budget`` tokens in a chunk.
+
+The floor is what the shared update's products would take at the rate of this machine's largest
+ones; see ``floor.py``.
+
+    python benchmarks/step.py [--trl PYTHON] [--repeats 3] [--shape NAME]
 """
 
 import argparse
+import asyncio
 import json
-import random
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
+from floor import rate, update_flops
+from meter import Meter, measured_environment
+from shapes import MODEL, SHAPES, WARM, Shape, checkpoint, groups_of, policy
 
-from flowright.config import GrpoSection, LoraSection, PolicySection
-from flowright.grpo.batch import Group, Trained
+from flowright.config import GrpoSection
 from flowright.grpo.learner import Learner
-from flowright.policy.model import load_policy
-from flowright.policy.tiny import SPECIAL, train_tokenizer
+from flowright.policy.local import LocalSampler
+from flowright.policy.model import Policy
+from flowright.policy.sampler import Sampling
 
-WORDS = 8192
+ROWS = 16
+"""Of a plain batch, ours and TRL's."""
 
+TRL = {"TRL": False, "TRL, head cut": True}
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """``template`` tokens shared by all prompts, ``problem`` more of each prompt's own, ``groups``
-    of them with ``size`` completions of ``length`` tokens; ``ragged`` ones have half to all."""
-
-    groups: int
-    template: int
-    problem: int
-    size: int
-    length: int
-    ragged: bool = False
-
-
-SHAPES = {
-    "P=1024 C=128": Shape(2, 0, 1024, 8, 128),
-    "P=1500 C=300": Shape(2, 0, 1500, 8, 300),
-    "P=1500 C=300 ragged": Shape(2, 0, 1500, 8, 300, ragged=True),
-    "workload: 8 x (1300 + 200) C=300": Shape(8, 1300, 200, 8, 300),
+AIMS = {
+    "P=1024 C=128": (6, 4.5),
+    "P=1500 C=300": (5, 4),
+    "P=1500 C=300 ragged": (None, None),
+    "workload: 8 x (1300 + 200) C=300": (7, 5),
 }
+"""At least so many times faster: a step than TRL's, an update than the plain one."""
+MEMORY_AIM = 0.1
+"""An update's memory, of the plain one's."""
+
+Costs = dict[str, float]
 
 
-def groups_of(shape: Shape) -> list[Group]:
-    draw = random.Random(0)
-
-    def ids(count: int) -> list[int]:
-        return [draw.randrange(len(SPECIAL), WORDS) for _ in range(count)]
-
-    def sample() -> Trained:
-        low = shape.length // 2 if shape.ragged else shape.length
-        tokens = ids(draw.randint(low, shape.length))
-        return Trained(tokens, [-9.0] * len(tokens), draw.choice([-1.0, 1.0]))
-
-    template = ids(shape.template)
-    return [
-        Group([*template, *ids(shape.problem)], [sample() for _ in range(shape.size)])
-        for _ in range(shape.groups)
-    ]
+def generate_plain(policy: Policy, shape: Shape) -> None:
+    prompts = [g.prompt_ids for g in groups_of(shape) for _ in range(shape.size)]
+    ids = torch.tensor(prompts)
+    with torch.no_grad():
+        policy.model.generate(  # pyright: ignore[reportCallIssue]
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=shape.length,
+            do_sample=True, temperature=1.0, top_p=1.0, top_k=0, pad_token_id=0,
+        )  # fmt: skip
 
 
-def checkpoint(folder: Path) -> None:
-    config = Qwen2Config(
-        vocab_size=WORDS,
-        hidden_size=256,
-        intermediate_size=688,
-        num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-    )
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    train_tokenizer([], 512).save_pretrained(folder)
+def generate_shared(policy: Policy, shape: Shape) -> None:
+    prompts = [group.prompt_ids for group in groups_of(shape)]
+    sampling = Sampling(temperature=1.0, top_p=1.0, max_new_tokens=shape.length, seed=0)
+    groups = asyncio.run(LocalSampler(policy, 256).sample(prompts, shape.size, sampling))
+    assert all(len(s.token_ids) == shape.length for group in groups for s in group)
 
 
-def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> dict[str, float]:
-    """One update in this process; the second of two, so that nothing is first-time."""
+def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> Costs:
+    """A step in this process, after a small one, so that nothing is first-time."""
     torch.set_num_threads(1)
-    section = PolicySection(device="cpu", lora=LoraSection(rank=16, alpha=16))
-    policy = load_policy(str(folder), section, seed=0)
+    model = policy(folder)
     grpo = GrpoSection(
-        kl_coefficient=0.0, prefix_sharing=sharing, micro_batch_tokens=budget, learning_rate=1e-6
+        kl_coefficient=0.0,
+        prefix_sharing=sharing,
+        micro_batch_tokens=budget if sharing else ROWS * 2048,
+        learning_rate=1e-6,
     )
-    learner = Learner(policy, grpo, 1.0, 0)
+    learner = Learner(model, grpo, 1.0, 0)
+    generate: Callable[[Policy, Shape], None] = generate_shared if sharing else generate_plain
+    generate(model, WARM)
+    learner.update(groups_of(WARM), 1, 512)
     groups = groups_of(shape)
-    learner.update(groups_of(Shape(2, 0, 32, 2, 16)), 1, 512)
-    loaded = peak()
-    began = time.process_time()
-    learner.update(groups, 2, 512)
-    return {"seconds": time.process_time() - began, "gb": peak() - loaded}
+    meter = Meter()
+    meter.measure("generate", lambda: generate(model, shape))
+    meter.measure("update", lambda: learner.update(groups, 2, 512))
+    return meter.found()
 
 
-def peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def apart(folder: Path, name: str, sharing: bool, budget: int) -> dict[str, float]:
+def apart(folder: Path, name: str, path: str, budget: int) -> Costs:
     command = [sys.executable, __file__, "--measure", str(folder), "--shape", name]
-    command += ["--budget", str(budget), *(["--sharing"] if sharing else [])]
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return _run([*command, "--path", path, "--budget", str(budget)], sys.path)
 
 
-def best(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+def apart_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
+    """In another environment, which sees nothing of this project but two files."""
+    shape = SHAPES[name]
+    groups = groups_of(shape)
+    case = {
+        "model": str(folder),
+        "adapter": str(folder / "adapter"),
+        "words": MODEL.vocab_size,
+        "prompts": [group.prompt_ids for group in groups],
+        "lengths": [len(sample.token_ids) for group in groups for sample in group.samples],
+        "size": shape.size,
+        "length": shape.length,
+        "rows_at_once": ROWS,
+        "compact": compact,
+    }
+    path = folder / "case.json"
+    path.write_text(json.dumps(case))
+    return _run([python, str(Path(__file__).with_name("step_trl.py")), str(path)], [])
+
+
+def _run(command: list[str], path: list[str]) -> Costs:
+    environment = measured_environment(":".join(path))
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def best(runs: list[Costs]) -> Costs:
     return {name: min(run[name] for run in runs) for name in runs[0]}
+
+
+def rows_of_table(name: str, found: dict[str, Costs], flops_a_second: float) -> list[str]:
+    """A row for each path, with its ratios to the shared one and their aims."""
+    shared = found["shared"]
+    floor = update_flops(SHAPES[name]) / flops_a_second
+    step_aim, update_aim = AIMS[name]
+    rows = []
+    for path, costs in found.items():
+        step = costs["generate s"] + costs["update s"]
+        ratios = (
+            _ratio(step / (shared["generate s"] + shared["update s"]), step_aim, path == "TRL"),
+            _ratio(costs["update s"] / shared["update s"], update_aim, path == "plain"),
+            f"{shared['update GB'] / costs['update GB']:.2f}"
+            + (f" (<= {MEMORY_AIM})" if path == "plain" else ""),
+        )
+        cells = (
+            name,
+            path,
+            f"{costs['generate s']:.1f}",
+            f"{costs['update s']:.1f}",
+            f"{step:.1f}",
+            f"{costs['generate GB']:.2f}",
+            f"{costs['update GB']:.2f}",
+            *(ratios if path != "shared" else ("", "", "")),
+            f"{floor:.2f}" if path == "shared" else "",
+            f"{costs['update s'] / floor:.1f}" if path == "shared" else "",
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    return rows
+
+
+def _ratio(value: float, aim: float | None, aimed: bool) -> str:
+    return f"{value:.1f} (>= {aim})" if aimed and aim else f"{value:.1f}"
+
+
+HEADER = (
+    "shape", "path", "generate s", "update s", "step s", "generate GB", "update GB",
+    "step / shared", "update / shared", "shared GB / its", "floor s", "update / floor",
+)  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--trl", metavar="PYTHON", help="of an environment that has TRL")
     parser.add_argument("--repeats", type=int, default=3, help="the least of so many counts")
     parser.add_argument("--shape", choices=SHAPES, help="only this one")
     parser.add_argument("--budget", type=int, default=1024, help="grpo.micro_batch_tokens, shared")
-    parser.add_argument("--sharing", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--path", choices=("plain", "shared"), help="only this one")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         shape = SHAPES[options.shape]
-        print(json.dumps(measure(options.measure, shape, options.sharing, options.budget)))
+        found = measure(options.measure, shape, options.path == "shared", options.budget)
+        print(json.dumps(found))
         return
-    print("one update, CPU seconds and GB above the loaded model (least of the repeats)")
-    print("| shape | plain | shared | plain / shared | GB plain | GB shared | shared / plain |")
-    print("|---|---|---|---|---|---|---|")
+    if not options.trl:
+        print("TRL is left out; give --trl PYTHON of an environment that has it\n")
+    print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}")
+    flops_a_second = rate(options.budget)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         checkpoint(folder)
         for shape in [options.shape] if options.shape else SHAPES:
-            pairs = [
-                (
-                    apart(folder, shape, False, 16 * 2048),  # a padded batch of a whole group
-                    apart(folder, shape, True, options.budget),
-                )
-                for _ in range(options.repeats)
-            ]
-            plain, shared = best([p for p, _ in pairs]), best([s for _, s in pairs])
-            print(
-                f"| {shape} | {plain['seconds']:.1f} | {shared['seconds']:.1f} | "
-                f"{plain['seconds'] / shared['seconds']:.1f} | {plain['gb']:.2f} | "
-                f"{shared['gb']:.2f} | {shared['gb'] / plain['gb']:.2f} |",
-                flush=True,
-            )
+            runs: dict[str, list[Costs]] = {}
+            for _ in range(options.repeats):  # in turn, so that a busy minute hits all
+                for path, compact in TRL.items() if options.trl else ():
+                    made = apart_trl(folder, shape, options.trl, compact)
+                    runs.setdefault(path, []).append(made)
+                for path in ("plain", "shared"):
+                    runs.setdefault(path, []).append(apart(folder, shape, path, options.budget))
+            found = {path: best(some) for path, some in runs.items()}
+            print("\n".join(rows_of_table(shape, found, flops_a_second)), flush=True)
+    print(f"\nproducts at {flops_a_second / 1e9:.0f} GFLOP/s")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,86 @@
+"""The time that no implementation of the shared update can undercut here: its products alone.
+
+FLOPs are those of matrix products, two for a multiplication and an addition; each token of a prefix
+counts once. The base is frozen, so a weight costs a product forward and one for the gradient of its
+input, and none for its own; LoRA's own weights cost all three. Attention counts the scores that are
+seen, with two products forward and five backward, as the scores are made anew there (Dao et al.
+2022, arXiv 2205.14135, algorithm 4). The head costs one product for the logits and one for the
+slope. The rate is the best of torch's float32 products at the sizes that occur, one thread.
+"""
+
+import time
+from collections.abc import Iterator
+
+import torch
+from shapes import MODEL, RANK, Shape, groups_of
+
+from flowright.policy.tree import shared_length
+
+
+def linears() -> list[tuple[int, int]]:
+    """Inputs and outputs of a layer's linear maps, all of them adapted."""
+    width, inner = MODEL.hidden_size, MODEL.intermediate_size
+    keys = width // MODEL.num_attention_heads * MODEL.num_key_value_heads
+    attention = [(width, width), (width, keys), (width, keys), (width, width)]
+    return [*attention, (width, inner), (width, inner), (inner, width)]
+
+
+def update_flops(shape: Shape) -> float:
+    """Of one shared update."""
+    tokens, seen, predicted = _counts(shape)
+    weights = sum(a * b for a, b in linears())
+    adapters = sum(RANK * (a + b) for a, b in linears())
+    layer = tokens * (2 * 2 * weights + 3 * 2 * adapters) + 7 * 2 * seen * MODEL.hidden_size
+    head = 2 * 2 * predicted * MODEL.hidden_size * MODEL.vocab_size
+    return MODEL.num_hidden_layers * layer + head
+
+
+def _counts(shape: Shape) -> tuple[int, int, int]:
+    """Tokens computed, pairs of query and key that see each other, tokens predicted."""
+    groups = groups_of(shape)
+    template = shared_length([group.prompt_ids for group in groups])
+    tokens, seen, predicted = template, _own(template), 0
+    for group in groups:
+        prompt = len(group.prompt_ids)
+        problem = prompt - template
+        tokens += problem
+        seen += _own(problem) + problem * template
+        for sample in group.samples:
+            inputs = len(sample.token_ids) - 1
+            tokens += inputs
+            seen += _own(inputs) + inputs * prompt
+            predicted += len(sample.token_ids)
+    return tokens, seen, predicted
+
+
+def _own(length: int) -> int:
+    """Pairs in a text that sees itself."""
+    return length * (length + 1) // 2
+
+
+def rate(rows: int) -> float:
+    """FLOPs a second of the fastest product that occurs, of ``rows`` tokens, on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return max(_speed(*sizes) for sizes in _products(rows))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _products(rows: int) -> Iterator[tuple[int, int, int]]:
+    for inputs, outputs in {*linears(), (MODEL.hidden_size, MODEL.vocab_size)}:
+        yield rows, inputs, outputs
+
+
+def _speed(rows: int, inputs: int, outputs: int, repeats: int = 5) -> float:
+    x, weight = torch.randn(rows, inputs), torch.randn(outputs, inputs)
+    product = 2 * rows * inputs * outputs
+    times = max(1, int(2e9 // product))
+    best = float("inf")
+    for _ in range(repeats):
+        began = time.process_time()
+        for _ in range(times):
+            x @ weight.T
+        best = min(best, time.process_time() - began)
+    return times * product / best
