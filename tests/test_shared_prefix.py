@@ -94,6 +94,32 @@ def test_texts_of_like_length_share_a_stack() -> None:
     ]
 
 
+def test_texts_of_one_length_are_taken_as_they_lie() -> None:
+    runs = [
+        [stack.run for stack in stacks_of(spans, torch.device("cpu"))]
+        for spans in ([(0, 4), (4, 8)], [(2, 4)], [(0, 4), (5, 9)], [(0, 4), (4, 7)])
+    ]
+    assert runs == [[slice(0, 8)], [slice(2, 4)], [None], [None]]
+
+
+def test_gradients_of_prefixes_gather_in_their_sinks() -> None:
+    q, *own = (x.detach() for x in tensors(0, 3, KV_HEADS, 6, SIZE, dtype=torch.float32))
+    prefix = tensors(1, 2, KV_HEADS, 5, SIZE, dtype=torch.float32)
+    sinks = [torch.ones_like(x) for x in prefix]
+    q.requires_grad_()
+    for gathering in (False, True):
+        tree = Pass(
+            stacks_of([(0, 3), (3, 6)], q.device),
+            [Part(0, 6, 0, 0, 5)],
+            [[(prefix[0], prefix[1])]],
+            [[(sinks[0], sinks[1])]] if gathering else (),
+        )
+        attend(q, (own[0], own[1]), tree, 0, 1.0).square().sum().backward()
+    for leaf, sink in zip(prefix, sinks, strict=True):
+        assert leaf.grad is not None
+        torch.testing.assert_close(sink, 1 + leaf.grad)
+
+
 def test_the_kernel_fits_the_tensor() -> None:
     assert isinstance(kernel_for(torch.zeros(1)), CpuFlashKernel)
     assert isinstance(kernel_for(torch.zeros(1, dtype=torch.bfloat16)), CpuFlashKernel)

@@ -49,12 +49,29 @@ class Part:
 class Stack:
     """Texts of like length as rows: where their tokens stand in the pack. ``places`` of the rows,
     flattened, hold the ``tokens`` of the pack; the ``empty`` ones point at some token, and what
-    comes of them is not used."""
+    comes of them is not used. Texts of one length, one behind the other, are a ``run`` from its
+    first token to its last: taken as they lie, not gathered."""
 
     index: Tensor  # [texts, longest] long
     places: Tensor  # [tokens of the texts] long
     tokens: Tensor  # the same
     empty: Tensor  # [texts * longest - tokens of the texts] long
+    run: slice | None = None
+
+    def rows(self, x: Tensor) -> Tensor:
+        """[H, N, ...] of the pack as [H * texts, longest, ...]."""
+        longest = self.index.shape[1]
+        if self.run is not None:
+            return x[:, self.run].reshape(-1, longest, *x.shape[2:])
+        return x[:, self.index].flatten(0, 1)
+
+    def put(self, target: Tensor, rows: Tensor) -> None:
+        """Write what :meth:`rows` is like, [H * texts, longest, ...], to the pack's [H, N, ...]."""
+        rows = rows.reshape(target.shape[0], -1, *rows.shape[2:])
+        if self.run is not None:
+            target[:, self.run] = rows
+        else:
+            target[:, self.tokens] = rows[:, self.places]
 
 
 KeysValues = tuple[Tensor, Tensor]
@@ -77,12 +94,15 @@ class Pass:
     """What one forward pass over packed texts attends to: a :class:`Tree`.
 
     ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer;
-    ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer.
+    ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer. Where there are
+    ``sinks``, of the prefixes' shapes, the gradients of the prefixes are added to these, in place,
+    and autograd is told of none: what gathers over many passes is written once.
     """
 
     stacks: Sequence[Stack]
     parts: Sequence[Part] = ()
     prefixes: Sequence[Sequence[KeysValues]] = ()
+    sinks: Sequence[Sequence[KeysValues]] = ()
     kept: dict[int, KeysValues] = field(default_factory=dict)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
@@ -112,7 +132,15 @@ def _stack(rows: Sequence[tuple[int, int]], device: torch.device) -> Stack:
     index = torch.minimum(index, stops - 1)
     places, empty = holds.nonzero()[:, 0], (~holds).nonzero()[:, 0]
     made = (index, places, index.flatten()[places], empty)
-    return Stack(*(tensor.to(device) for tensor in made))
+    index, places, tokens, empty = (tensor.to(device) for tensor in made)
+    return Stack(index, places, tokens, empty, _run(rows))
+
+
+def _run(rows: Sequence[tuple[int, int]]) -> slice | None:
+    """The tokens of texts of one length that lie one behind the other; None of any others."""
+    first, length = rows[0][0], rows[0][1] - rows[0][0]
+    expected = [(first + i * length, first + (i + 1) * length) for i in range(len(rows))]
+    return slice(first, rows[-1][1]) if list(rows) == expected else None
 
 
 class _Merged(torch.autograd.Function):
@@ -121,14 +149,14 @@ class _Merged(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, kernel: Kernel, tree: Pass, scale: float, q: Tensor, *sources: Tensor
+        ctx: Any, kernel: Kernel, tree: Pass, layer: int, scale: float, q: Tensor, *sources: Tensor
     ) -> Tensor:
         out = torch.empty_like(q)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         for stack in tree.stacks:
             out_i, lse_i = kernel.forward(*_stacked(stack, q, *sources[:2]), True, scale)
-            out[:, stack.tokens] = _unstacked(stack, out_i, q.shape[0])
-            lse[:, stack.tokens] = _unstacked(stack, lse_i, q.shape[0])
+            stack.put(out, out_i)
+            stack.put(lse, lse_i)
         for part in tree.parts:
             queries = slice(part.start, part.stop)
             k, v = _seen(part, sources)
@@ -136,7 +164,7 @@ class _Merged(torch.autograd.Function):
             out[:, queries], lse[:, queries] = merge(
                 (out[:, queries], lse[:, queries]), (_unfolded(out_i, q), _unfolded(lse_i, q))
             )
-        ctx.kernel, ctx.tree, ctx.scale = kernel, tree, scale
+        ctx.kernel, ctx.tree, ctx.layer, ctx.scale = kernel, tree, layer, scale
         ctx.save_for_backward(q, out, lse, *sources)
         return out
 
@@ -144,24 +172,24 @@ class _Merged(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (grad,) = grads
         q, out, lse, *sources = ctx.saved_tensors
-        dq = torch.empty_like(q)
-        found = [torch.zeros_like(source) for source in sources]
-        heads = sources[0].shape[0]
+        dq, dk, dv = (torch.empty_like(x) for x in (q, *sources[:2]))
         for stack in ctx.tree.stacks:
-            grad_i = grad[:, stack.index].flatten(1, 2)
-            grad_i[:, stack.empty] = 0  # so that an empty place changes no key
-            gradients = ctx.kernel.backward(
-                grad_i.reshape(-1, *stack.index.shape[1:], grad.shape[-1]),
+            grad_i = stack.rows(grad)
+            if stack.empty.numel():  # so that an empty place changes no key
+                grad_i.unflatten(0, (len(q), -1)).flatten(1, 2)[:, stack.empty] = 0
+            dq_i, *own = ctx.kernel.backward(
+                grad_i,
                 *_stacked(stack, q, *sources[:2]),
-                out[:, stack.index].flatten(0, 1),
-                lse[:, stack.index].flatten(0, 1),
+                stack.rows(out),
+                stack.rows(lse),
                 True,
                 ctx.scale,
             )
-            dq_i, *own = (_unstacked(stack, gradient, q.shape[0]) for gradient in gradients)
-            dq[:, stack.tokens] = dq_i
-            for place, gradient in enumerate(own):
-                found[place][:, stack.tokens] = _summed(gradient, heads)
+            stack.put(dq, dq_i)
+            for target, gradient in zip((dk, dv), own, strict=True):
+                stack.put(target, _summed(gradient, len(target), len(q)))
+        sinks = [x for prefix in ctx.tree.sinks for x in prefix[ctx.layer]]
+        found = sinks or [torch.zeros_like(source) for source in sources[2:]]
         for part in ctx.tree.parts:
             queries, keys = slice(part.start, part.stop), slice(part.first, part.last)
             k, v = _seen(part, sources)
@@ -171,9 +199,10 @@ class _Merged(torch.autograd.Function):
                 grad_i, q_i, k, v, out_i, lse_i, False, ctx.scale
             )
             dq[:, queries] += _unfolded(dq_i, q)
-            found[2 + 2 * part.prefix][:, keys] += dk_i
-            found[3 + 2 * part.prefix][:, keys] += dv_i
-        return None, None, None, dq, *found
+            found[2 * part.prefix][:, keys] += dk_i
+            found[2 * part.prefix + 1][:, keys] += dv_i
+        returned = [None] * len(found) if sinks else found
+        return None, None, None, None, dq, dk, dv, *returned
 
 
 def merge(one: Attended, other: Attended) -> Attended:
@@ -186,19 +215,16 @@ def merge(one: Attended, other: Attended) -> Attended:
 def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values [H * texts, longest, D]. Keys are repeated for the heads that share
     them: laid behind each other as queries, heads would lose the order of their tokens."""
-    times = q.shape[0] // k.shape[0]
-    k, v = (x.repeat_interleave(times, dim=0) for x in (k[:, stack.index], v[:, stack.index]))
-    return q[:, stack.index].flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)
+    times = len(q) // len(k)
+    k, v = (stack.rows(x.repeat_interleave(times, dim=0)) for x in (k, v))
+    return stack.rows(q), k, v
 
 
-def _unstacked(stack: Stack, x: Tensor, heads: int) -> Tensor:
-    """[H * texts, longest, ...] back to the tokens that it is of, [H, tokens, ...]."""
-    return x.reshape(heads, -1, *x.shape[2:])[:, stack.places]
-
-
-def _summed(gradient: Tensor, heads: int) -> Tensor:
-    """Over the heads that share keys."""
-    return gradient.reshape(heads, -1, *gradient.shape[1:]).sum(dim=1)
+def _summed(gradient: Tensor, kv_heads: int, heads: int) -> Tensor:
+    """[H * texts, longest, D] over the heads that share keys: [H_kv * texts, longest, D]."""
+    texts = len(gradient) // heads
+    split = gradient.reshape(kv_heads, heads // kv_heads, texts, *gradient.shape[1:])
+    return split.sum(dim=1).flatten(0, 1)
 
 
 def _seen(part: Part, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -223,7 +249,7 @@ def attend(
 ) -> Tensor:
     """Attention [H, N, D] of packed texts, differentiable in queries, keys and values."""
     sources = [*own, *(x for prefix in tree.prefixes for x in prefix[layer])]
-    return _Merged.apply(kernel or kernel_for(q), tree, scale, q, *sources)
+    return _Merged.apply(kernel or kernel_for(q), tree, layer, scale, q, *sources)
 
 
 def _tree_attention(

@@ -10,8 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LOGITS_AT_ONCE = {"cpu": 2**22, "cuda": 2**28}
-"""Numbers in the logits that exist at once: a few copies of 16 MB each in float32, or of 1 GB."""
+LOGITS_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
+"""Numbers in the logits that exist at once, in two copies: 4 MB each in float32, which a CPU's
+cache still holds, or 1 GB."""
+
+LEAST_ROWS = 64
+"""Of logits at once, however large the vocabulary: with fewer, its weights are read too often."""
 
 
 def token_logprobs(
@@ -48,23 +52,26 @@ class _Head(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         logprobs, entropies, slopes, bends = [], [], [], []
         at_once = LOGITS_AT_ONCE["cpu" if hidden_N.device.type == "cpu" else "cuda"]
-        size = max(1, at_once // weight.shape[0])
+        size = max(LEAST_ROWS, at_once // weight.shape[0])
         for hidden, target in zip(hidden_N.split(size), target_N.split(size), strict=True):
-            logits = (hidden @ weight.T).float()
+            # z less its largest, so that no exp overflows; exp(z) is p times its sum.
+            z = (hidden @ weight.T).float()
             if temperature != 1:
-                logits /= temperature
-            every = logits.log_softmax(dim=-1)
-            del logits
-            logprobs.append(every.gather(1, target[:, None])[:, 0])
-            p = every.exp()
-            entropy = -(p * every).sum(dim=-1)
+                z /= temperature
+            z -= z.amax(dim=-1, keepdim=True)
+            parts = z.exp()
+            total = parts.sum(dim=-1)
+            log_total = total.log()
+            logprobs.append(z.gather(1, target[:, None])[:, 0] - log_total)
+            entropy = log_total - (parts * z).sum(dim=-1) / total
             entropies.append(entropy)
             if needs_grad:
-                mean = p.to(weight.dtype) @ weight
-                slopes.append((weight[target] - mean) / temperature)
+                scale = (total * temperature)[:, None].to(weight.dtype)
+                mean = (parts.to(weight.dtype) @ weight) / scale
+                slopes.append(weight[target] / temperature - mean)
                 if with_entropy:
-                    bent = p * (every + entropy[:, None])
-                    bends.append(-(bent.to(weight.dtype) @ weight) / temperature)
+                    bent = parts * (z + (entropy - log_total)[:, None])
+                    bends.append(-(bent.to(weight.dtype) @ weight) / scale)
         ctx.save_for_backward(*(torch.cat(x) for x in (slopes, bends) if x))
         return torch.cat(logprobs), torch.cat(entropies)
 

@@ -21,6 +21,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config import PolicySection
 from flowright.errors import ConfigError
+from flowright.policy.lora import LoraLinear
 
 ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
@@ -127,6 +128,9 @@ def add_adapter(base: Any, section: PolicySection, seed: int) -> PeftModel:
         bias="none",
         task_type="CAUSAL_LM",
     )
+    lora._register_custom_module(
+        {torch.nn.Linear: LoraLinear}
+    )  # as peft's developers' guide has it
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft asks by a name that transformers has renamed; nothing that a user can mend.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")

@@ -114,9 +114,9 @@ def packs_of(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 
 class Level:
-    """Packed texts that were run forward, each behind text ``owners[i]`` of the level above. Their
-    keys and values, and each one's last hidden state, are leaves for what stands behind them;
-    :meth:`backward` goes on from the leaves' gradients."""
+    """Packed texts that were run forward, each behind text ``owners[i]`` of the level above. For
+    what stands behind them, each one's last hidden state is a leaf, and their keys and values are
+    constants with ``sinks`` for their gradients; :meth:`backward` goes on from these."""
 
     def __init__(
         self,
@@ -130,18 +130,18 @@ class Level:
         self.above = above
         self.owners = owners
         self.prefix: list[KeysValues] = []
-        self._roots: list[Tensor] = []
-        self._leaves: list[Tensor] = []
+        self.sinks: list[KeysValues] = []
+        self._kept: list[KeysValues] = []
         if not self.length:
             return  # nothing is shared
         hidden, tree = _forward(policy, texts, [depth] * len(texts), above, owners)
         ends = torch.tensor([stop - 1 for _, stop in self.spans], device=hidden.device)
-        self._roots = [hidden[ends]]
-        for layer in sorted(tree.kept):
-            self._roots += tree.kept[layer]
-        self._leaves = [root.detach().requires_grad_(root.requires_grad) for root in self._roots]
-        self.last_hidden, *flat = self._leaves
-        self.prefix = list(zip(flat[::2], flat[1::2], strict=True))
+        self._ends = hidden[ends]
+        self._kept = [tree.kept[layer] for layer in sorted(tree.kept)]
+        self.last_hidden = self._ends.detach().requires_grad_(self._ends.requires_grad)
+        self.prefix = [(k.detach(), v.detach()) for k, v in self._kept]
+        if self._ends.requires_grad:
+            self.sinks = [(torch.zeros_like(k), torch.zeros_like(v)) for k, v in self.prefix]
 
     @property
     def length(self) -> int:
@@ -149,11 +149,12 @@ class Level:
         return self.spans[-1][1]
 
     def backward(self) -> None:
-        pairs = [
-            (root, leaf.grad)
-            for root, leaf in zip(self._roots, self._leaves, strict=True)
-            if root.requires_grad and leaf.grad is not None
-        ]
+        if not self.sinks:
+            return
+        kept = [root for pair in self._kept for root in pair]
+        gathered = [gradient for pair in self.sinks for gradient in pair]
+        pairs = [*zip(kept, gathered, strict=True), (self._ends, self.last_hidden.grad)]
+        pairs = [(root, grad) for root, grad in pairs if root.requires_grad and grad is not None]
         if pairs:
             roots, grads = zip(*pairs, strict=True)
             torch.autograd.backward(roots, grads)
@@ -183,16 +184,17 @@ def _forward(
         [torch.arange(len(text)) + depth for text, depth in zip(texts, depths, strict=True)]
     )
     parts: list[Part] = []
-    prefixes: list[Sequence[KeysValues]] = []
+    levels: list[_Level] = []
     level = above
     while level is not None:
         if level.prefix:
-            parts += _prefix_parts(spans, owners, level, len(prefixes))
-            prefixes.append(level.prefix)
+            parts += _prefix_parts(spans, owners, level, len(levels))
+            levels.append(level)
         if level.above is not None:
             owners = [level.owners[owner] for owner in owners]
         level = level.above
-    tree = Pass(stacks_of(spans, policy.device), parts, prefixes)
+    prefixes, sinks = [level.prefix for level in levels], [level.sinks for level in levels]
+    tree = Pass(stacks_of(spans, policy.device), parts, prefixes, sinks if all(sinks) else ())
     hidden = policy.causal_lm.model(
         input_ids=ids.to(policy.device),
         position_ids=positions[None].to(policy.device),
