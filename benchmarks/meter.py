@@ -4,9 +4,12 @@ Neither torch nor this project is imported here, so that another environment's P
 in the same way.
 """
 
+import json
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -57,6 +60,16 @@ class Meter:
         return seconds | {f"{phase} GB": value for phase, value in self.gb.items()}
 
 
-def measured_environment(path: str) -> dict[str, str]:
-    """This process's environment for a process that measures, with PYTHONPATH ``path``."""
-    return os.environ | ONE_THREAD | {"PYTHONPATH": path}
+def apart(command: Sequence[str], path: Sequence[str]) -> dict[str, float]:
+    """What a process of its own prints on its last line, as JSON; with one thread, and ``path`` as
+    its PYTHONPATH."""
+    environment = os.environ | ONE_THREAD | {"PYTHONPATH": ":".join(path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def least(runs: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Of each figure."""
+    return {name: min(run[name] for run in runs) for name in runs[0]}

@@ -11,8 +11,9 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config import GrpoSection, LoraSection, PolicySection
 from flowright.grpo.batch import Group, Trained
+from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer
 
@@ -48,6 +49,9 @@ SHAPES = {
     "P=1500 C=300 ragged": Shape(2, 0, 1500, 8, 300, ragged=True),
     "workload: 8 x (1300 + 200) C=300": Shape(8, 1300, 200, 8, 300),
 }
+ROWS = 16
+"""Of a plain batch of 2,048 tokens each, ours and TRL's; longer rows make a smaller one."""
+
 WARM = Shape(2, 0, 32, 2, 16)
 """What runs first and is not measured."""
 
@@ -84,3 +88,17 @@ def checkpoint(folder: Path) -> None:
 def policy(folder: Path) -> Policy:
     section = PolicySection(device="cpu", lora=LoraSection(rank=RANK, alpha=RANK))
     return load_policy(str(folder), section, seed=0)
+
+
+def learner(model: Policy, sharing: bool, budget: int) -> Learner:
+    """``budget``: tokens in a chunk of the shared path. After an update that is not measured, so
+    that nothing is first-time."""
+    section = GrpoSection(
+        kl_coefficient=0.0,
+        prefix_sharing=sharing,
+        micro_batch_tokens=budget if sharing else ROWS * 2048,
+        learning_rate=1e-6,
+    )
+    made = Learner(model, section, 1.0, 0)
+    made.update(groups_of(WARM), 1, 512)
+    return made

@@ -22,7 +22,6 @@ ones; see ``floor.py``.
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -30,17 +29,12 @@ from pathlib import Path
 
 import torch
 from floor import rate, update_flops
-from meter import Meter, measured_environment
-from shapes import MODEL, SHAPES, WARM, Shape, checkpoint, groups_of, policy
+from meter import Meter, apart, least
+from shapes import MODEL, ROWS, SHAPES, WARM, Shape, checkpoint, groups_of, learner, policy
 
-from flowright.config import GrpoSection
-from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampling
-
-ROWS = 16
-"""Of a plain batch, ours and TRL's."""
 
 TRL = {"TRL": False, "TRL, head cut": True}
 
@@ -78,29 +72,22 @@ def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> Costs:
     """A step in this process, after a small one, so that nothing is first-time."""
     torch.set_num_threads(1)
     model = policy(folder)
-    grpo = GrpoSection(
-        kl_coefficient=0.0,
-        prefix_sharing=sharing,
-        micro_batch_tokens=budget if sharing else ROWS * 2048,
-        learning_rate=1e-6,
-    )
-    learner = Learner(model, grpo, 1.0, 0)
+    trainer = learner(model, sharing, budget)
     generate: Callable[[Policy, Shape], None] = generate_shared if sharing else generate_plain
     generate(model, WARM)
-    learner.update(groups_of(WARM), 1, 512)
     groups = groups_of(shape)
     meter = Meter()
     meter.measure("generate", lambda: generate(model, shape))
-    meter.measure("update", lambda: learner.update(groups, 2, 512))
+    meter.measure("update", lambda: trainer.update(groups, 2, 512))
     return meter.found()
 
 
-def apart(folder: Path, name: str, path: str, budget: int) -> Costs:
+def of_ours(folder: Path, name: str, path: str, budget: int) -> Costs:
     command = [sys.executable, __file__, "--measure", str(folder), "--shape", name]
-    return _run([*command, "--path", path, "--budget", str(budget)], sys.path)
+    return apart([*command, "--path", path, "--budget", str(budget)], sys.path)
 
 
-def apart_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
+def of_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
     """In another environment, which sees nothing of this project but two files."""
     shape = SHAPES[name]
     groups = groups_of(shape)
@@ -117,19 +104,7 @@ def apart_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
     }
     path = folder / "case.json"
     path.write_text(json.dumps(case))
-    return _run([python, str(Path(__file__).with_name("step_trl.py")), str(path)], [])
-
-
-def _run(command: list[str], path: list[str]) -> Costs:
-    environment = measured_environment(":".join(path))
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def best(runs: list[Costs]) -> Costs:
-    return {name: min(run[name] for run in runs) for name in runs[0]}
+    return apart([python, str(Path(__file__).with_name("step_trl.py")), str(path)], [])
 
 
 def rows_of_table(name: str, found: dict[str, Costs], flops_a_second: float) -> list[str]:
@@ -197,11 +172,11 @@ def main() -> None:
             runs: dict[str, list[Costs]] = {}
             for _ in range(options.repeats):  # in turn, so that a busy minute hits all
                 for path, compact in TRL.items() if options.trl else ():
-                    made = apart_trl(folder, shape, options.trl, compact)
+                    made = of_trl(folder, shape, options.trl, compact)
                     runs.setdefault(path, []).append(made)
                 for path in ("plain", "shared"):
-                    runs.setdefault(path, []).append(apart(folder, shape, path, options.budget))
-            found = {path: best(some) for path, some in runs.items()}
+                    runs.setdefault(path, []).append(of_ours(folder, shape, path, options.budget))
+            found = {path: least(some) for path, some in runs.items()}
             print("\n".join(rows_of_table(shape, found, flops_a_second)), flush=True)
     print(f"\nproducts at {flops_a_second / 1e9:.0f} GFLOP/s")
 

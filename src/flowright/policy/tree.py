@@ -184,7 +184,7 @@ def _forward(
         [torch.arange(len(text)) + depth for text, depth in zip(texts, depths, strict=True)]
     )
     parts: list[Part] = []
-    levels: list[_Level] = []
+    levels: list[Level] = []
     level = above
     while level is not None:
         if level.prefix:

@@ -1,0 +1,166 @@
+"""How an update's time and memory grow with the group, the prompt and the completion.
+
+Two prompts of P tokens with G completions of C each; the model is that of ``step.py``. One of the
+three grows at a time, from P=1024, C=128, G=8; each point in a process of its own, on one thread.
+The plain path has at most 32,768 tokens in a batch, so its memory ends growing there. What a
+completion more costs is found from groups of 8 and of 16.
+
+    python benchmarks/growth.py [--figures FILE.json] [--plot FILE.svg]
+
+``--figures`` keeps what was measured, so that it can be drawn again; a picture needs matplotlib,
+which is no dependency of this project.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from meter import Meter, apart, least
+from shapes import Shape, checkpoint, groups_of, learner, policy
+
+BASE = Shape(groups=2, template=0, problem=1024, size=8, length=128)
+GROWTH = {
+    "size": (1, 2, 4, 8, 16, 32),
+    "problem": (256, 512, 1024, 2048, 4096),
+    "length": (64, 128, 256, 512, 1024),
+}
+LETTERS = {"size": "G", "problem": "P", "length": "C"}
+NAMES = {
+    "size": "completions of a prompt G",
+    "problem": "tokens of a prompt P",
+    "length": "tokens of a completion C",
+}
+PATHS = ("plain", "shared")
+BUDGET = 1024
+"""grpo.micro_batch_tokens of the shared path."""
+
+Figures = dict[str, dict[str, float]]
+"""By path and shape, "shared G=8 P=1024 C=128"."""
+
+
+def key(path: str, shape: Shape) -> str:
+    return f"{path} G={shape.size} P={shape.problem} C={shape.length}"
+
+
+def measure(folder: Path, shape: Shape, sharing: bool) -> dict[str, float]:
+    """One update in this process."""
+    torch.set_num_threads(1)
+    trainer = learner(policy(folder), sharing, BUDGET)
+    groups = groups_of(shape)
+    meter = Meter()
+    meter.measure("update", lambda: trainer.update(groups, 2, 2048))
+    return meter.found()
+
+
+def points() -> list[tuple[str, Shape]]:
+    """What is measured: each path along each line, and for each prompt a group twice as large."""
+    lines = [replace(BASE, **{name: value}) for name in GROWTH for value in GROWTH[name]]
+    doubled = [replace(BASE, problem=p, size=2 * BASE.size) for p in GROWTH["problem"]]
+    shapes = dict.fromkeys([*lines, *doubled])
+    return [(path, shape) for shape in shapes for path in PATHS]
+
+
+def measured(repeats: int) -> Figures:
+    figures: Figures = {}
+    with tempfile.TemporaryDirectory() as name:
+        checkpoint(Path(name))
+        for path, shape in points():
+            sizes = ",".join(map(str, (shape.size, shape.problem, shape.length)))
+            command = [sys.executable, __file__, "--measure", name, "--sizes", sizes]
+            runs = [apart([*command, "--path", path], sys.path) for _ in range(repeats)]
+            figures[key(path, shape)] = least(runs)
+    return figures
+
+
+def marginal(figures: Figures, path: str, prompt: int) -> float:
+    """CPU seconds of one completion more behind each of the prompts, for one of them."""
+    small = replace(BASE, problem=prompt)
+    large = replace(small, size=2 * BASE.size)
+    more = figures[key(path, large)]["update s"] - figures[key(path, small)]["update s"]
+    return more / BASE.groups / BASE.size
+
+
+def table(figures: Figures) -> str:
+    lines = ["| | plain s | shared s | plain GB | shared GB |", "|---|---|---|---|---|"]
+    for name, values in GROWTH.items():
+        for value in values:
+            shape = replace(BASE, **{name: value})
+            plain, shared = (figures[key(path, shape)] for path in PATHS)
+            lines.append(
+                f"| {LETTERS[name]}={value} | {plain['update s']:.1f} | {shared['update s']:.2f} | "
+                f"{plain['update GB']:.2f} | {shared['update GB']:.2f} |"
+            )
+    lines += ["", "| a completion more | plain ms | shared ms |", "|---|---|---|"]
+    for prompt in GROWTH["problem"]:
+        cost = [f"{1000 * marginal(figures, path, prompt):.0f}" for path in PATHS]
+        lines.append(f"| P={prompt} | {' | '.join(cost)} |")
+    return "\n".join(lines)
+
+
+def plot(figures: Figures, file: Path) -> None:
+    """Time above, memory below, for each of the three; readable on light and on dark pages."""
+    import matplotlib as mpl  # pyright: ignore[reportMissingImports]
+
+    mpl.use("svg")
+    from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
+
+    grey = "#808080"
+    keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    mpl.rcParams.update(dict.fromkeys(keys, grey))
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "growth", "font.size": 9})
+    figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.6), sharex="col", sharey="row")
+    units = {"update s": "CPU seconds", "update GB": "GB above the model"}
+    for column, (name, values) in enumerate(GROWTH.items()):
+        for row, (unit, label) in enumerate(units.items()):
+            _draw(axes[row][column], figures, name, unit)
+            if column == 0:
+                axes[row][column].set_ylabel(label)
+        axes[1][column].set_xlabel(NAMES[name])
+        axes[1][column].set_xticks(values, [str(value) for value in values])
+    axes[0][0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(file, transparent=True, metadata={"Date": None})
+
+
+def _draw(axis: Any, figures: Figures, name: str, unit: str) -> None:
+    for path, colour, mark in zip(PATHS, ("#e8710a", "#2f81f7"), ("s", "o"), strict=True):
+        shapes = [replace(BASE, **{name: value}) for value in GROWTH[name]]
+        found = [figures[key(path, shape)][unit] for shape in shapes]
+        axis.plot(GROWTH[name], found, color=colour, marker=mark, markersize=4, label=path)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.minorticks_off()
+    axis.grid(color="#808080", alpha=0.25)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=1, help="the least of so many counts")
+    parser.add_argument("--figures", type=Path, help="read what was measured, or write it there")
+    parser.add_argument("--plot", type=Path, help="an SVG file")
+    for name in ("--measure", "--sizes", "--path"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        size, problem, length = map(int, options.sizes.split(","))
+        shape = replace(BASE, size=size, problem=problem, length=length)
+        print(json.dumps(measure(Path(options.measure), shape, options.path == "shared")))
+        return
+    if options.figures and options.figures.exists():
+        figures = json.loads(options.figures.read_text())
+    else:
+        figures = measured(options.repeats)
+        if options.figures:
+            options.figures.write_text(json.dumps(figures))
+    print(table(figures))
+    if options.plot:
+        plot(figures, options.plot)
+
+
+if __name__ == "__main__":
+    main()
