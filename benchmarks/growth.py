@@ -5,16 +5,18 @@ three grows at a time, from P=1024, C=128, G=8; each point in a process of its o
 The plain path has at most 32,768 tokens in a batch, so its memory ends growing there. What a
 completion more costs is found from groups of 8 and of 16.
 
-    python benchmarks/growth.py [--figures FILE.json] [--plot FILE.svg]
+    python benchmarks/growth.py [--figures FILE.json] [--plot FILE.svg] [--repeats 1]
 
-``--figures`` keeps what was measured, so that it can be drawn again; a picture needs matplotlib,
-which is no dependency of this project.
+``--figures`` keeps the least of every figure over all runs that are given the file, each as soon as
+it is found; ``--repeats 0`` only prints and draws them. A picture needs matplotlib, which is no
+dependency of this project.
 """
 
 import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ NAMES = {
     "problem": "tokens of a prompt P",
     "length": "tokens of a completion C",
 }
+TICKS = {"update s": (1, 3, 10, 30, 100), "update GB": (0.1, 0.3, 1, 3, 10)}
 PATHS = ("plain", "shared")
 BUDGET = 1024
 """grpo.micro_batch_tokens of the shared path."""
@@ -65,16 +68,18 @@ def points() -> list[tuple[str, Shape]]:
     return [(path, shape) for shape in shapes for path in PATHS]
 
 
-def measured(repeats: int) -> Figures:
-    figures: Figures = {}
+def measured(figures: Figures, repeats: int, paths: Sequence[str], file: Path | None) -> None:
+    """Measure every point; ``figures`` has the least of what it had and what was found."""
     with tempfile.TemporaryDirectory() as name:
         checkpoint(Path(name))
-        for path, shape in points():
+        for path, shape in [each for each in points() if each[0] in paths] * repeats:
             sizes = ",".join(map(str, (shape.size, shape.problem, shape.length)))
             command = [sys.executable, __file__, "--measure", name, "--sizes", sizes]
-            runs = [apart([*command, "--path", path], sys.path) for _ in range(repeats)]
-            figures[key(path, shape)] = least(runs)
-    return figures
+            found = apart([*command, "--path", path], sys.path)
+            point = key(path, shape)
+            figures[point] = least([found, figures.get(point, found)])
+            if file:
+                file.write_text(json.dumps(figures, indent=1))
 
 
 def marginal(figures: Figures, path: str, prompt: int) -> float:
@@ -134,16 +139,18 @@ def _draw(axis: Any, figures: Figures, name: str, unit: str) -> None:
         axis.plot(GROWTH[name], found, color=colour, marker=mark, markersize=4, label=path)
     axis.set_xscale("log", base=2)
     axis.set_yscale("log")
+    axis.set_yticks(TICKS[unit], [f"{tick:g}" for tick in TICKS[unit]])
     axis.minorticks_off()
     axis.grid(color="#808080", alpha=0.25)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--repeats", type=int, default=1, help="the least of so many counts")
-    parser.add_argument("--figures", type=Path, help="read what was measured, or write it there")
+    parser.add_argument("--repeats", type=int, default=1, help="times to measure; 0 is not at all")
+    parser.add_argument("--figures", type=Path, help="a file that keeps what was measured")
+    parser.add_argument("--path", choices=PATHS, help="measure only this one")
     parser.add_argument("--plot", type=Path, help="an SVG file")
-    for name in ("--measure", "--sizes", "--path"):
+    for name in ("--measure", "--sizes"):
         parser.add_argument(name, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -151,12 +158,11 @@ def main() -> None:
         shape = replace(BASE, size=size, problem=problem, length=length)
         print(json.dumps(measure(Path(options.measure), shape, options.path == "shared")))
         return
+    figures: Figures = {}
     if options.figures and options.figures.exists():
         figures = json.loads(options.figures.read_text())
-    else:
-        figures = measured(options.repeats)
-        if options.figures:
-            options.figures.write_text(json.dumps(figures))
+    paths = (options.path,) if options.path else PATHS
+    measured(figures, options.repeats, paths, options.figures)
     print(table(figures))
     if options.plot:
         plot(figures, options.plot)

@@ -94,19 +94,31 @@ class Pass:
     """What one forward pass over packed texts attends to: a :class:`Tree`.
 
     ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer;
-    ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer. Where there are
-    ``sinks``, of the prefixes' shapes, the gradients of the prefixes are added to these, in place,
-    and autograd is told of none: what gathers over many passes is written once.
+    ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer; take them away
+    (:meth:`take`) before anything is run backward. Where there are ``sinks``, of the prefixes'
+    shapes, the gradients of the prefixes are added to these, in place, and autograd is told of
+    none: what gathers over many passes is written once.
     """
 
     stacks: Sequence[Stack]
     parts: Sequence[Part] = ()
     prefixes: Sequence[Sequence[KeysValues]] = ()
     sinks: Sequence[Sequence[KeysValues]] = ()
-    kept: dict[int, KeysValues] = field(default_factory=dict)
+    kept: dict[int, KeysValues] | None = field(default_factory=dict)
+
+    def take(self) -> list[KeysValues]:
+        """The texts' keys and values, by layer; from here on nothing is kept.
+
+        The graph of these tensors holds this object, so while they were here it would never be
+        freed, and recomputing a layer would put its graph here, too.
+        """
+        assert self.kept is not None
+        kept, self.kept = self.kept, None
+        return [kept[layer] for layer in sorted(kept)]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-        self.kept[layer] = (k, v)
+        if self.kept is not None:
+            self.kept[layer] = (k, v)
         return attend(q, (k, v), self, layer, scale).transpose(0, 1)
 
 

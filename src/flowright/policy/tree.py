@@ -134,10 +134,9 @@ class Level:
         self._kept: list[KeysValues] = []
         if not self.length:
             return  # nothing is shared
-        hidden, tree = _forward(policy, texts, [depth] * len(texts), above, owners)
+        hidden, self._kept = _forward(policy, texts, [depth] * len(texts), above, owners)
         ends = torch.tensor([stop - 1 for _, stop in self.spans], device=hidden.device)
         self._ends = hidden[ends]
-        self._kept = [tree.kept[layer] for layer in sorted(tree.kept)]
         self.last_hidden = self._ends.detach().requires_grad_(self._ends.requires_grad)
         self.prefix = [(k.detach(), v.detach()) for k, v in self._kept]
         if self._ends.requires_grad:
@@ -176,8 +175,9 @@ def _forward(
     depths: Sequence[int],
     above: Level | None,
     owners: Sequence[int],
-) -> tuple[Tensor, Pass]:
-    """Hidden states [N, width] of packed texts, each at positions from its depth on."""
+) -> tuple[Tensor, list[KeysValues]]:
+    """Hidden states [N, width] of packed texts, each at positions from its depth on, and their own
+    keys and values by layer."""
     spans = _spans(texts)
     ids = torch.tensor([[token for text in texts for token in text]])
     positions = torch.cat(
@@ -201,7 +201,7 @@ def _forward(
         use_cache=False,
         tree=tree,
     ).last_hidden_state[0]
-    return hidden, tree
+    return hidden, tree.take()
 
 
 def _prefix_parts(
