@@ -28,6 +28,9 @@ from flowright.errors import ConfigError
 SIMULATED = "simulated"
 """The name of the model that the embedded server stands in for."""
 
+MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM's --max-lora-rank may be; it serves adapters of that rank and below."""
+
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -104,6 +107,67 @@ class TinySection(Section):
     seed: int = Field(default=0, description="Of what is drawn and of the first weights.")
 
 
+class VllmSection(Section):
+    """vLLM servers that sample from the policy; read only where `policy.sampler` is `vllm`. See
+    docs/running_on_gpus.md."""
+
+    base_urls: tuple[str, ...] = Field(
+        default=("http://localhost:8003/v1",),
+        description="Addresses up to and with `/v1`, one a server process.",
+    )
+    api_key: str = Field(
+        default="sk-none",
+        exclude=True,  # from config.json in the run directory
+        description="Of all of them; better `${NAME}`.",
+    )
+    no_proxy: str | None = Field(default=None, description="Hosts reached without the proxy.")
+    model_name: str | None = Field(
+        default=None,
+        description="The name under which they serve the base model; default: `strategy_model`.",
+    )
+    adapter_dir: Path | None = Field(
+        default=None,
+        description="Where adapters are written for the servers, in a folder named as the run; "
+        "they must see the same path. Default: `adapters` in the run directory.",
+    )
+    max_loras: int = Field(
+        default=2,
+        ge=2,
+        description="Adapters kept on a server, so that requests under way with an earlier one can "
+        "end.",
+    )
+    max_concurrency: Positive = Field(
+        default=256, description="Requests in flight, over all servers."
+    )
+    request_seconds: Seconds = Field(
+        default=600.0, description="Timeout of one try at a completion."
+    )
+    load_seconds: Seconds = Field(default=120.0, description="Timeout of loading an adapter.")
+    attempts: Positive = Field(
+        default=5, description="Tries of a request that a server answers with an error."
+    )
+    backoff_seconds: Seconds = Field(default=0.5, description="First pause between tries; doubles.")
+    wait_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        description="So long a request waits while no server can be used; then the run pauses.",
+    )
+    tolerance: float = Field(
+        default=0.1,
+        gt=0,
+        description="Mean difference (nats a token) that a server's log-probabilities of the probe "
+        "text may have to the learner's; fits bfloat16.",
+    )
+
+    @field_validator("base_urls")
+    @classmethod
+    def _are_addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = [url for url in urls if not re.fullmatch(r"https?://\S+", url)]
+        if wrong or not urls or len({*urls}) < len(urls):
+            raise ValueError(f"different URLs such as http://localhost:8003/v1, not {list(urls)}")
+        return tuple(url.rstrip("/") for url in urls)
+
+
 class PolicySection(Section):
     """The model that writes workflows, and how it is sampled."""
 
@@ -125,6 +189,11 @@ class PolicySection(Section):
     top_p: float = Field(
         default=1.0, gt=0, le=1, description="Below 1 the learner's ratio is biased."
     )
+    sampler: Literal["local", "vllm"] = Field(
+        default="local",
+        description="Who draws completions: the trainer's process, or servers that get each "
+        "step's adapter.",
+    )
     decode_batch: Positive = Field(
         default=256, description="Rows decoded at once by the local sampler."
     )
@@ -132,7 +201,17 @@ class PolicySection(Section):
         default=False, description="Less memory for about a third more computing."
     )
     lora: LoraSection = LoraSection()
+    vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
+
+    @model_validator(mode="after")
+    def _a_server_takes_the_rank(self) -> "PolicySection":
+        if self.sampler == "vllm" and self.lora.rank > MAX_LORA_RANKS[-1]:
+            raise ValueError(
+                f"lora.rank {self.lora.rank} with sampler vllm, which takes {MAX_LORA_RANKS[-1]} "
+                "at most"
+            )
+        return self
 
 
 class GrpoSection(Section):
@@ -607,6 +686,21 @@ class Config(Section):
                 "one against a reference; use true_false, score, pointwise or multi_aspect"
             )
         return self
+
+    @model_validator(mode="after")
+    def _a_server_has_the_policy(self) -> "Config":
+        served = self.policy.sampler == "vllm" and not self.policy.vllm.model_name
+        if served and self.strategy_model == "tiny":
+            raise ValueError(
+                "policy.vllm.model_name: name the model that the servers have; the embedded policy "
+                "is a folder of policy.tiny.cache_dir"
+            )
+        return self
+
+    @property
+    def served_policy(self) -> str:
+        """The name of the policy's base model on vLLM servers."""
+        return self.policy.vllm.model_name or self.strategy_model
 
     @property
     def judge_model(self) -> str | None:

@@ -73,7 +73,7 @@ def words_of(error: aiohttp.ClientError) -> str:
 def status_trouble(response: Response, url: str, file: str) -> Trouble:
     """The trouble that a status other than 200 means; ``file`` is where to mend it."""
     status = response.status
-    said = f"{url} answered {status}: {_message_of(response)}"
+    said = f"{url} answered {status}: {message_of(response)}"
     if status in RETRIED_STATUS or status >= 500:
         pause = _retry_after(response.headers) if status in (429, 503) else None
         return Trouble(f"http_{status}", said, blames_server=status >= 500, retry_after=pause)
@@ -90,7 +90,7 @@ def backoff(body: bytes, tries: int, first: float) -> float:
     return full * (0.5 + 0.5 * int.from_bytes(digest, "little") / 2**32)
 
 
-def _message_of(response: Response) -> str:
+def message_of(response: Response) -> str:
     """The server's own words, on one line: the OpenAI error object where there is one."""
     if "location" in response.headers:
         return f"see {response.headers['location']}"

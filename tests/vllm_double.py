@@ -1,0 +1,226 @@
+"""A server on a real socket that speaks what the sampler asks of vLLM, and misbehaves on order.
+
+Its log-probabilities are real: it has the base model of a tiny policy, reads adapters from their
+folders into it, and draws token by token. What it answers, word for word, was read in vLLM's
+source (entrypoints/openai/completion and models); no vLLM runs here.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from aiohttp import web
+from safetensors.torch import load_file
+from tiny_policy import tiny_policy, whole_logits
+from torch import Tensor
+
+from flowright.policy.local import _nucleus
+from flowright.policy.model import Policy, adapter_off
+
+BASE = "tiny-base"
+
+
+@dataclass
+class Adapter:
+    """What was loaded under a name; ``state`` None is the base model."""
+
+    path: str
+    state: dict[str, Tensor] | None
+
+
+@dataclass
+class VllmDouble:
+    """One server. Faults are fields, to be set before or while it runs; ``fail`` sees every
+    request (path and body) first and may give a response in the real one's place."""
+
+    policy: Policy = field(default_factory=lambda: tiny_policy(trained=False))
+    port: int = 0
+    logprobs_mode: str = "processed_logprobs"
+    max_lora_rank: int = 64
+    capacity: int = 4  # adapters in memory; the least recently used goes first
+    max_model_len: int | None = 4096
+    runtime_lora: bool = True
+    ignores_loads: bool = False  # serves the base under the adapter's name
+    serves_first: bool = False  # caches the first adapter for good
+    decodes_with_base: bool = False
+    sees: Callable[[str], bool] = lambda path: True
+    fail: Callable[[str, dict[str, Any]], web.StreamResponse | None] = lambda path, body: None
+    edit: Callable[[dict[str, Any], dict[str, Any]], None] = lambda reply, body: None
+    adapters: dict[str, Adapter] = field(default_factory=dict)
+    requests: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    delay: float = 0.0
+    in_flight: int = 0
+    most_at_once: int = 0
+    _applied: dict[str, Tensor] | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=2**26)
+        app.router.add_route("*", "/v1/{path:.*}", self._answer)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", self.port)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._runner.cleanup()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def seen(self) -> Counter[str]:
+        """Requests by path."""
+        return Counter(path for path, _ in self.requests)
+
+    @property
+    def draws(self) -> list[dict[str, Any]]:
+        """The requests for samples, without those of proofs."""
+        bodies = [body for path, body in self.requests if path == "completions"]
+        return [b for b in bodies if "logprobs" in b and b["seed"] != 0]
+
+    def restart(self) -> None:
+        """Forget all adapters, as a server that was started anew."""
+        self.adapters.clear()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        path = request.match_info["path"]
+        body = json.loads(await request.read() or b"{}")
+        self.requests.append((path, body))
+        failed = self.fail(path, body)
+        if failed is not None:
+            return failed
+        self.in_flight += 1
+        self.most_at_once = max(self.most_at_once, self.in_flight)
+        try:
+            await asyncio.sleep(self.delay)
+            route = self._routes().get(path)
+            if route is None:
+                return web.json_response({"detail": "Not Found"}, status=404)
+            return route(body)
+        finally:
+            self.in_flight -= 1
+
+    def _routes(self) -> dict[str, Callable[[dict[str, Any]], web.Response]]:
+        routes = {"models": self._models, "completions": self._completions}
+        if self.runtime_lora:
+            routes |= {"load_lora_adapter": self._load, "unload_lora_adapter": self._unload}
+        return routes
+
+    def _models(self, body: dict[str, Any]) -> web.Response:
+        base = {"id": BASE, "root": "/models/tiny", "parent": None}
+        rows: list[dict[str, Any]] = [base | {"max_model_len": self.max_model_len}]
+        rows += [{"id": n, "root": a.path, "parent": BASE} for n, a in self.adapters.items()]
+        return web.json_response({"object": "list", "data": rows})
+
+    def _load(self, body: dict[str, Any]) -> web.Response:
+        name, path = body["lora_name"], body["lora_path"]
+        if not name or not path:
+            return error(400, "Both 'lora_name' and 'lora_path' must be provided.")
+        if name in self.adapters:
+            return error(400, f"The lora adapter '{name}' has already been loaded.")
+        folder = Path(path)
+        if not self.sees(path) or not folder.is_dir():
+            return error(404, f"Loading lora {name} failed: No adapter found for {path}")
+        rank = json.loads((folder / "adapter_config.json").read_text())["r"]
+        if rank > self.max_lora_rank:
+            limit = f"max_lora_rank {self.max_lora_rank}"
+            return error(400, f"LoRA rank {rank} is greater than {limit}.")
+        state = load_file(folder / "adapter_model.safetensors")
+        if self.serves_first and self.adapters:
+            first = next(iter(self.adapters.values())).state
+            state = first if first is not None else state
+        self.adapters[name] = Adapter(path, None if self.ignores_loads else state)
+        return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
+
+    def _unload(self, body: dict[str, Any]) -> web.Response:
+        if body["lora_name"] not in self.adapters:
+            return error(404, f"The lora adapter '{body['lora_name']}' cannot be found.")
+        names = list(self.adapters)
+        if names.index(body["lora_name"]) < len(names) - self.capacity:  # pushed out before
+            return error(500, f"Failed to remove lora adapter '{body['lora_name']}'")
+        del self.adapters[body["lora_name"]]
+        return web.Response(text="Success")
+
+    def _completions(self, body: dict[str, Any]) -> web.Response:
+        name = body["model"]
+        if name != BASE and name not in self.adapters:
+            return error(404, f"The model `{name}` does not exist.")
+        state = self.adapters[name].state if name != BASE else None
+        drawn, logprobs, top, reason = self._draw(state, body)
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": "(not read)",
+            "finish_reason": reason,
+            "stop_reason": None,
+        }
+        if body.get("return_token_ids"):
+            choice |= {"token_ids": drawn, "prompt_token_ids": body["prompt"]}
+        if "logprobs" in body:
+            choice["logprobs"] = {"token_logprobs": logprobs, "top_logprobs": top}
+        if "prompt_logprobs" in body:
+            choice["prompt_logprobs"] = self._scored(state, body["prompt"])
+        reply = {"model": name, "choices": [choice]}
+        self.edit(reply, body)
+        return web.json_response(reply)
+
+    def _logits(self, state: dict[str, Tensor] | None, ids: list[int]) -> Tensor:
+        if state is None:
+            with adapter_off(self.policy):
+                return whole_logits(self.policy, ids).float()
+        if self._applied is not state:
+            self.policy.load_adapter_state(state)
+            self._applied = state
+        return whole_logits(self.policy, ids).float()
+
+    def _scored(self, state: dict[str, Tensor] | None, ids: list[int]) -> list[Any]:
+        rows = self._logits(state, ids).log_softmax(-1)
+        entries = [{str(t): {"logprob": float(rows[i, t])}} for i, t in enumerate(ids[1:])]
+        return [None, *entries]
+
+    def _draw(
+        self, state: dict[str, Tensor] | None, body: dict[str, Any]
+    ) -> tuple[list[int], list[float], list[dict[str, float]], str]:
+        generator = torch.Generator().manual_seed(body.get("seed", 0))
+        state = None if self.decodes_with_base else state
+        ids, drawn, logprobs, top = list(body["prompt"]), [], [], []
+        ends = body.get("stop_token_ids", [])
+        while len(drawn) < body["max_tokens"]:
+            logits = self._logits(state, ids)[-1:]
+            raw = logits.log_softmax(-1)
+            heat = body["temperature"] or 1.0
+            rows = (logits / heat).log_softmax(-1)
+            if body["top_p"] < 1:
+                rows = _nucleus(rows, body["top_p"])
+            if body["temperature"]:
+                token = int(torch.multinomial(rows.exp()[0], 1, generator=generator))
+            else:
+                token = int(rows.argmax())
+            shown = rows if self.logprobs_mode == "processed_logprobs" else raw
+            drawn.append(token)
+            ids.append(token)
+            logprobs.append(float(shown[0, token]))
+            best = shown[0].topk(max(1, body.get("logprobs", 0)))
+            pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            top.append({f"token_id:{i}": value for i, value in pairs})
+            if token in ends:
+                return drawn, logprobs, top, "stop"
+        return drawn, logprobs, top, "length"
+
+
+def error(status: int, message: str) -> web.Response:
+    """An error as vLLM words it."""
+    return web.json_response({"error": {"message": message, "code": status}}, status=status)
