@@ -56,6 +56,19 @@ def problems(path: Path, *overrides: str) -> list[str]:
         ("grpo: {kl_coefficient: .inf}", "grpo.kl_coefficient: input should be a finite number"),
         ("run: {name: ''}", "mine.yaml: run.name: string should match pattern"),
         ("run: {name: ../x}", "mine.yaml: run.name: string should match pattern"),
+        (
+            "policy: {sampler: vllm, lora: {rank: 600}, vllm: {model_name: x}}",
+            "mine.yaml: policy: lora.rank 600 with sampler vllm, which takes 512 at most",
+        ),
+        (
+            "policy: {sampler: vllm}",
+            "mine.yaml: policy.vllm.model_name: name the model that the servers have",
+        ),
+        (
+            "policy: {vllm: {base_urls: [localhost:8003]}}",
+            "mine.yaml: policy.vllm.base_urls: different URLs such as http://localhost:8003/v1",
+        ),
+        ("policy: {vllm: {max_loras: 1}}", "policy.vllm.max_loras: input should be greater than"),
         ("reward: {wrong: 2}", "mine.yaml: reward: must be ordered invalid <= crashed <= wrong"),
         ("- a list", "mine.yaml: the top level is a list, not a mapping"),
         ("seed: [1", "mine.yaml:1: expected ',' or ']'"),
@@ -164,3 +177,11 @@ def test_the_documentation_is_the_configuration() -> None:
     assert written == module.page(), "run python scripts/write_config_docs.py"
     for key in ("grpo.group_size` | int ≥ 2", "`evaluation.samples`", "`api_key`"):
         assert key in written
+
+
+def test_the_policys_servers_are_asked_for_the_policy_and_their_key_is_not_kept() -> None:
+    served = {"sampler": "vllm", "vllm": {"base_urls": ["http://a:1/v1/"], "api_key": "secret"}}
+    config = Config.model_validate({"strategy_model": "Qwen/Qwen2.5-7B", "policy": served})
+    assert config.served_policy == "Qwen/Qwen2.5-7B"
+    assert config.policy.vllm.base_urls == ("http://a:1/v1",)
+    assert "secret" not in config.model_dump_json()

@@ -19,6 +19,7 @@ from flowright.errors import UserError
 from flowright.grpo.world import TINY, is_simulated, load_tasks, open_sandbox
 from flowright.judge.remote import RemoteJudge
 from flowright.llm.client import ChatClient
+from flowright.policy.vllm_fleet import check_servers
 
 ACTIVATION_SHARE = 0.35
 """Of the card's memory, what activations, logits and the cache of a step may take: a rule of thumb
@@ -133,7 +134,7 @@ def _device(config: Config) -> str:
 
 
 def _weights_bytes(config: Config) -> float:
-    """Base weights and the folded copy that the sampler decodes with."""
+    """Base weights and, where it samples itself, the folded copy that it decodes with."""
     if config.strategy_model == TINY:
         return 64 << 20
     try:
@@ -143,7 +144,8 @@ def _weights_bytes(config: Config) -> float:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(architecture)
     width = 4 if config.policy.dtype == "float32" else 2
-    return 2.0 * width * sum(p.numel() for p in model.parameters())
+    copies = 1.0 if config.policy.sampler == "vllm" else 2.0
+    return copies * width * sum(p.numel() for p in model.parameters())
 
 
 async def _servers(config: Config) -> str:
@@ -163,6 +165,9 @@ async def _servers(config: Config) -> str:
         finally:
             await service.aclose()
         shown.append(f"judge service at {service.name}{' (simulated)' * service.simulated}")
+    if config.policy.sampler == "vllm":
+        problems += await check_servers(config.policy, config.served_policy)
+        shown.append(f"policy at {', '.join(config.policy.vllm.base_urls)}")
     if problems:
         raise UserError(*problems)
     if is_simulated(config):

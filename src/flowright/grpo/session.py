@@ -1,7 +1,8 @@
 """A training run or an evaluation from configuration to table: the parts put together."""
 
+import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +24,11 @@ from flowright.grpo.world import (
     World,
     load_tasks,
     open_policy,
+    open_samplers,
     open_world,
     prompt_encoder,
 )
 from flowright.judge.panel import families
-from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.runs import RunDirectory, write_json
 
@@ -59,10 +60,12 @@ async def _run(
     config: Config, run: RunDirectory | Follower, resume: bool, console: Console, ranks: Ranks
 ) -> None:
     tasks = load_tasks(config)
-    async with open_world(config, [*tasks.train, *tasks.val]) as world:
+    async with AsyncExitStack() as opened:
+        world = await opened.enter_async_context(open_world(config, [*tasks.train, *tasks.val]))
         policy = await _policy_in_turn(config, tasks.train, console, ranks)
         _check(policy, config)
-        sampler = _sampler(policy, config)
+        samplers = open_samplers(config, policy, ranks=ranks)
+        sampler, before = await opened.enter_async_context(samplers)
         encode = prompt_encoder(config, policy)
         with ExitStack() as stack:
             reporter = Follower(run.path)
@@ -85,7 +88,6 @@ async def _run(
         if step < config.grpo.steps or not ranks.is_first:
             return
         run.state(status="running", stage="evaluate", step=step)
-        before = _sampler(policy, config, adapter=False)
         evaluator = Evaluator(world.environment, encode, config)
         policies = {
             UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1),
@@ -120,17 +122,19 @@ async def run_evaluation(
     """
     tasks = load_tasks(config)
     measured = read_tasks(data) if data else tasks.val
-    async with open_world(config, [*tasks.val, *measured]) as world:
+    async with AsyncExitStack() as opened:
+        world = await opened.enter_async_context(open_world(config, [*tasks.val, *measured]))
         with stage_progress(console, "cold start of the embedded policy") as progress:
             policy = open_policy(config, tasks.train, progress)
         _check(policy, config)
         encode = prompt_encoder(config, policy)
         evaluator = Evaluator(world.environment, encode, config)
-        before = _sampler(policy, config, adapter=False)
-        after = _sampler(policy, config)
+        folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
+        after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
 
         async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
             load_adapter(path, policy)
+            await after.refresh(after.version + 1)
             return await evaluator.row(name, after, some)
 
         policies: dict[str, Measure] = {UNTRAINED: partial(evaluator.row, UNTRAINED, before)}
@@ -171,11 +175,8 @@ async def run_comparison(
 def _check(policy: Policy, config: Config) -> None:
     """Raises UserError where this model can't be trained or sampled as configured."""
     check_sharing(policy, config.grpo)
-    check_sampler(policy, config.grpo, config.policy.temperature)
-
-
-def _sampler(policy: Policy, config: Config, adapter: bool = True) -> LocalSampler:
-    return LocalSampler(policy, config.policy.decode_batch, adapter, config.grpo.prefix_sharing)
+    if config.policy.sampler == "local":  # servers give a proof with every version
+        check_sampler(policy, config.grpo, config.policy.temperature)
 
 
 def _introduce(
@@ -204,6 +205,8 @@ def _introduce(
         f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
         f"sandbox   {isolation}",
     ]
+    if config.policy.sampler == "vllm":
+        lines.append(f"sampler   vLLM at {', '.join(config.policy.vllm.base_urls)}")
     if ranks.size > 1:
         lines.append(f"ranks     {ranks.size} processes share each batch")
     if config.judge.panel:

@@ -127,6 +127,7 @@ class Trainer:
 
     async def _begin(self) -> int:
         self._stage("start", 0)
+        await self._sampler.refresh(0)
         metrics = await self._evaluate(0) if self._config.evaluation.every else {}
         self._run.record(0, metrics)
         await self._save(0)

@@ -1,4 +1,4 @@
-"""Opening what a run needs: tasks, servers, sandbox, executor, judge, environment, policy.
+"""Opening what a run needs: tasks, servers, sandbox, executor, judge, environment, policy, sampler.
 
 train.py, scripts/evaluate.py and the dry run all come through here, so that they mean the same
 thing by the same configuration.
@@ -15,14 +15,19 @@ from flowright.data.offline import build_offline
 from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import KINDS, Kind, Task, read_tasks
 from flowright.errors import DataError, UserError
+from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.workflow_environment import WorkflowEnvironment
 from flowright.judge.build import build_judge
 from flowright.judge.remote import RemoteJudge
 from flowright.llm.chat import Message
 from flowright.llm.client import ChatClient
 from flowright.llm.simulated import SimulatedServer
+from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
+from flowright.policy.sampler import Sampler
 from flowright.policy.tiny import Example, tiny_checkpoint
+from flowright.policy.vllm import VllmSampler
+from flowright.policy.vllm_fleet import check_servers
 from flowright.sandbox import Limits, Sandbox
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program
@@ -97,6 +102,8 @@ async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[Wor
             stack.push_async_callback(service.aclose)
         problems = [line for client in clients.values() for line in await client.check()]
         problems += await service.check() if service is not None else []
+        if config.policy.sampler == "vllm":
+            problems += await check_servers(config.policy, config.served_policy)
         if problems:
             raise UserError(*problems)
         sandbox = await stack.enter_async_context(open_sandbox(config))
@@ -137,6 +144,36 @@ def open_policy(
         longest = config.policy.max_prompt_tokens
         path = str(tiny_checkpoint(section, examples, longest, _render, progress))
     return load_policy(path, config.policy, config.seed)
+
+
+@asynccontextmanager
+async def open_samplers(
+    config: Config, policy: Policy, folder: str = "adapters", ranks: Ranks = ONE
+) -> AsyncIterator[tuple[Sampler, Sampler]]:
+    """Samplers of the policy as it is trained and as it was before, from the same place: what a
+    comparison finds is not to be the difference between two samplers. ``folder``: where adapters
+    for servers go, under the run's name; whoever samples at the same time takes another, as each
+    of several ranks does. These share out the servers, where there are enough."""
+    section = config.policy
+    if section.sampler == "local":
+        how = (section.decode_batch, config.grpo.prefix_sharing)
+        yield (
+            LocalSampler(policy, how[0], sharing=how[1]),
+            LocalSampler(policy, how[0], adapter=False, sharing=how[1]),
+        )
+        return
+    urls, path = section.vllm.base_urls, Path(config.run.name) / folder
+    if ranks.size > 1:
+        path /= f"rank-{ranks.rank}"
+    if len(urls) >= ranks.size:
+        vllm = section.vllm.model_copy(update={"base_urls": tuple(ranks.mine(urls))})
+        section = section.model_copy(update={"vllm": vllm})
+    root = section.vllm.adapter_dir or config.run.output_dir
+    sampler = VllmSampler(policy, section, config.served_policy, root / path)
+    try:
+        yield sampler, sampler.untrained()
+    finally:
+        await sampler.aclose()
 
 
 def draw_examples(train: Sequence[Task], count: int, programs: int, seed: int) -> list[Example]:

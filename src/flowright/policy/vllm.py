@@ -10,17 +10,19 @@ The proof is in :mod:`flowright.policy.vllm_proof`, one server's requests in
 :mod:`flowright.policy.vllm_fleet`.
 """
 
+import asyncio
 import secrets
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
 from flowright.config import PolicySection
 from flowright.errors import RunError
+from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy, adapter_off
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.vllm_fleet import Fleet, all_of
@@ -58,7 +60,12 @@ class VllmSampler:
         return {url: server.proof for url, server in servers if server.proof is not None}
 
     async def aclose(self) -> None:
+        """Take this run's adapters from the servers that can be reached, and from the disk."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._drop(set())
         await self._fleet.aclose()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     async def refresh(self, version: int) -> None:
         """Write the adapter to a new folder, have it loaded and proven, then drop the oldest.
@@ -74,7 +81,11 @@ class VllmSampler:
         await self._retire()
 
     async def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
         """See :class:`flowright.policy.sampler.Sampler`: one request a completion, each with a seed
         of its own. All are from the version that is served when the call begins.
@@ -83,20 +94,26 @@ class VllmSampler:
         """
         if not self._kept:
             raise RunError("policy.sampler: nothing was published yet; refresh comes first")
-        return await self._sample(self._kept[-1], prompts, n, sampling)
+        return await self._sample(self._kept[-1], prompts, n, sampling, places)
 
     def untrained(self) -> "UntrainedSampler":
         """A sampler of the base model, on the same servers."""
         return UntrainedSampler(self)
 
     async def _sample(
-        self, weights: Weights, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        weights: Weights,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None,
     ) -> list[list[Sample]]:
         probe = self._probe()
+        places = range(len(prompts)) if places is None else places
         with self._using(weights):
             samples = await all_of(
                 self._one(weights, probe, prompt, replace(sampling, seed=seed))
-                for p, prompt in enumerate(prompts)
+                for p, prompt in zip(places, prompts, strict=True)
                 for seed in (_seed(sampling.seed, p, g) for g in range(n))
             )
         return [samples[i : i + n] for i in range(0, len(samples), n)]
@@ -148,12 +165,14 @@ class VllmSampler:
         read a folder again."""
         newest = {weights.name for weights in self._kept[-self._max_loras :]}
         self._kept = [w for w in self._kept if w.name in newest or self._in_use[w.name]]
-        keep = {weights.name for weights in self._kept}
-        await all_of(s.drop(self._folder, keep) for s in self._fleet.servers.values())
+        await self._drop({weights.name for weights in self._kept})
         folders = {weights.path for weights in self._kept}
         for path in self._folder.glob("step_*"):
             if path not in folders:
                 shutil.rmtree(path)
+
+    async def _drop(self, keep: set[str]) -> None:
+        await all_of(s.drop(self._folder, keep) for s in self._fleet.servers.values())
 
 
 class UntrainedSampler:
@@ -171,11 +190,15 @@ class UntrainedSampler:
         """The base model never changes."""
 
     async def sample(
-        self, prompts: Sequence[Sequence[int]], n: int, sampling: Sampling
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
         """As :meth:`VllmSampler.sample`."""
         base = self._sampler._base_weights()
-        return await self._sampler._sample(base, prompts, n, sampling)
+        return await self._sampler._sample(base, prompts, n, sampling, places)
 
 
 def _seed(*parts: int) -> int:

@@ -125,7 +125,7 @@ class PolicyServer:
         """Unload the adapters below ``folder`` but those to keep, an earlier process's too. One
         that will not go does no harm: nobody asks for its name again."""
         try:
-            cards = await self._cards()
+            cards = await self._cards(CONNECT_SECONDS)
             for card in cards.values():
                 if card.name not in keep and Path(card.root or "").parent == folder:
                     await self._post("/unload_lora_adapter", {"lora_name": card.name})
@@ -257,7 +257,10 @@ class PolicyServer:
             async with asyncio.timeout(seconds):
                 return await request
         except aiohttp.ClientError as error:  # before TimeoutError: one of them is both
-            raise trouble_of(error, self.url) from None
+            trouble = trouble_of(error, self.url)
+            if trouble.kind == "unreachable":
+                self._forget()
+            raise trouble from None
         except TimeoutError:
             raise Trouble("timeout", f"{self.url}: no reply within {seconds:g} s") from None
 
