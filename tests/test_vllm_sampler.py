@@ -4,13 +4,15 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiohttp import web
-from tiny_policy import shake, tiny_policy, whole_logits
-from vllm_double import BASE, VllmDouble, error
+from tiny_policy import shake, tiny_policy, weights, whole_logits
+from torch import Tensor
+from vllm_double import BASE, VllmDouble, error, model
 
 from flowright.config import LoraSection, PolicySection, VllmSection
 from flowright.errors import RunError, RunPaused, UserError
@@ -58,6 +60,13 @@ class Bench:
         return [sample for group in groups for sample in group]
 
 
+@cache
+def learner() -> tuple[Policy, dict[str, Tensor]]:
+    """One policy for all tests, and its fresh adapter."""
+    policy = tiny_policy(trained=False)
+    return policy, weights(policy)
+
+
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Open servers and a sampler over them; ``servers`` are doubles to be started."""
@@ -65,7 +74,9 @@ async def bench(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
 
         async def make(*servers: VllmDouble, **section: Any) -> Bench:
             started = [await stack.enter_async_context(s) for s in servers or (VllmDouble(),)]
-            policy = tiny_policy(trained=False)
+            policy, fresh = learner()
+            policy.load_adapter_state(fresh)
+            policy.causal_lm.generation_config.eos_token_id = 2
             sampler = VllmSampler(
                 policy, configured(*started, **section), BASE, tmp_path / "adapters"
             )
@@ -236,7 +247,7 @@ async def test_an_adapter_that_is_used_for_prompts_but_not_while_decoding_is_cau
 
 
 async def test_another_base_model_is_caught(bench: Any):
-    it = await bench(VllmDouble(policy=tiny_policy("llama", trained=False)))
+    it = await bench(VllmDouble(model("llama")))
     assert "base model is not the learner's" in await refused(it)
 
 

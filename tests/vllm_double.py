@@ -6,10 +6,12 @@ source (entrypoints/openai/completion and models); no vLLM runs here.
 """
 
 import asyncio
+import copy
 import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -35,11 +37,46 @@ class Adapter:
 
 
 @dataclass
+class Model:
+    """The base model, and whose adapter is in it now. Answers are kept: they are functions of the
+    adapter and the request."""
+
+    policy: Policy
+    applied: dict[str, Tensor] | None = None
+    kept: dict[tuple[int, str], Any] = field(default_factory=dict)
+    held: list[Any] = field(default_factory=list)  # so that no id is used twice
+
+    def logits(self, state: dict[str, Tensor] | None, ids: list[int]) -> Tensor:
+        if state is None:
+            with adapter_off(self.policy):
+                return whole_logits(self.policy, ids).float()
+        if self.applied is not state:
+            self.policy.load_adapter_state(state)
+            self.applied = state
+        return whole_logits(self.policy, ids).float()
+
+    def once(
+        self, state: dict[str, Tensor] | None, request: object, compute: Callable[[], Any]
+    ) -> Any:
+        key = (id(state), json.dumps(request))
+        if key not in self.kept:
+            self.held.append(state)
+            self.kept[key] = compute()
+        return copy.deepcopy(self.kept[key])
+
+
+@cache
+def model(architecture: str = "qwen2") -> Model:
+    """One for all servers of a process: loading is what costs."""
+    return Model(tiny_policy(architecture, trained=False))
+
+
+@dataclass
 class VllmDouble:
     """One server. Faults are fields, to be set before or while it runs; ``fail`` sees every
     request (path and body) first and may give a response in the real one's place."""
 
-    policy: Policy = field(default_factory=lambda: tiny_policy(trained=False))
+    model: Model = field(default_factory=model)
     port: int = 0
     logprobs_mode: str = "processed_logprobs"
     max_lora_rank: int = 64
@@ -57,7 +94,6 @@ class VllmDouble:
     delay: float = 0.0
     in_flight: int = 0
     most_at_once: int = 0
-    _applied: dict[str, Tensor] | None = None
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=2**26)
@@ -160,7 +196,11 @@ class VllmDouble:
         if name != BASE and name not in self.adapters:
             return error(404, f"The model `{name}` does not exist.")
         state = self.adapters[name].state if name != BASE else None
-        drawn, logprobs, top, reason = self._draw(state, body)
+        asked = {key: value for key, value in body.items() if key != "model"}
+        asked |= {"mode": self.logprobs_mode, "base": self.decodes_with_base}
+        drawn, logprobs, top, reason = self.model.once(
+            state, asked, lambda: self._draw(state, body)
+        )
         choice: dict[str, Any] = {
             "index": 0,
             "text": "(not read)",
@@ -172,22 +212,16 @@ class VllmDouble:
         if "logprobs" in body:
             choice["logprobs"] = {"token_logprobs": logprobs, "top_logprobs": top}
         if "prompt_logprobs" in body:
-            choice["prompt_logprobs"] = self._scored(state, body["prompt"])
+            prompt = body["prompt"]
+            choice["prompt_logprobs"] = self.model.once(
+                state, prompt, lambda: self._scored(state, prompt)
+            )
         reply = {"model": name, "choices": [choice]}
         self.edit(reply, body)
         return web.json_response(reply)
 
-    def _logits(self, state: dict[str, Tensor] | None, ids: list[int]) -> Tensor:
-        if state is None:
-            with adapter_off(self.policy):
-                return whole_logits(self.policy, ids).float()
-        if self._applied is not state:
-            self.policy.load_adapter_state(state)
-            self._applied = state
-        return whole_logits(self.policy, ids).float()
-
     def _scored(self, state: dict[str, Tensor] | None, ids: list[int]) -> list[Any]:
-        rows = self._logits(state, ids).log_softmax(-1)
+        rows = self.model.logits(state, ids).log_softmax(-1)
         entries = [{str(t): {"logprob": float(rows[i, t])}} for i, t in enumerate(ids[1:])]
         return [None, *entries]
 
@@ -199,7 +233,7 @@ class VllmDouble:
         ids, drawn, logprobs, top = list(body["prompt"]), [], [], []
         ends = body.get("stop_token_ids", [])
         while len(drawn) < body["max_tokens"]:
-            logits = self._logits(state, ids)[-1:]
+            logits = self.model.logits(state, ids)[-1:]
             raw = logits.log_softmax(-1)
             heat = body["temperature"] or 1.0
             rows = (logits / heat).log_softmax(-1)

@@ -26,8 +26,8 @@ from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy, adapter_off
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.vllm_fleet import Fleet, all_of
-from flowright.policy.vllm_proof import Known, Proof, learner_scores, probe_ids
-from flowright.policy.vllm_server import PolicyServer, Probe, Weights
+from flowright.policy.vllm_proof import Known, Probe, Proof, Weights, learner_scores, probe_ids
+from flowright.policy.vllm_server import PolicyServer
 from flowright.policy.vllm_wire import Drawn
 from flowright.runs import disk_errors, step_name
 

@@ -14,7 +14,8 @@ from flowright.config import PolicySection
 from flowright.errors import RunError, RunPaused, UserError
 from flowright.llm.balance import Balance, Server
 from flowright.llm.troubles import Trouble, backoff
-from flowright.policy.vllm_server import BAD_REPLY, PolicyServer, Probe, Weights
+from flowright.policy.vllm_proof import Probe, Weights
+from flowright.policy.vllm_server import BAD_REPLY, PolicyServer
 
 T = TypeVar("T")
 

@@ -16,8 +16,9 @@ model's, S and S_B the server's for both.
    (benchmarks/vllm_proof.py).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -57,6 +58,28 @@ class Known:
 
     name: str
     scores: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What is to be sampled from: an adapter under its name on the servers, or the base model,
+    whose ``path`` is None. ``known`` is what the learner says of the probe with them."""
+
+    name: str
+    version: int
+    known: Known
+    path: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What every server is asked for a proof, and the weights that its reply is held to: the base
+    model and all earlier versions."""
+
+    token_ids: tuple[int, ...]
+    base: Known
+    earlier: Sequence[Known]
+    end_ids: Collection[int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ right one. Which server is asked, and what is tried again, is :mod:`flowright.po
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,8 +18,9 @@ from flowright.llm.transport import CONNECT_SECONDS, Connection, Response
 from flowright.llm.troubles import Trouble, message_of, status_trouble, trouble_of
 from flowright.policy.sampler import Sampling
 from flowright.policy.vllm_proof import (
-    Known,
+    Probe,
     Proof,
+    Weights,
     consistent,
     prove_adapter,
     prove_base,
@@ -58,28 +58,6 @@ _RAW = (
 FORGOTTEN, BAD_REPLY = "forgotten", "bad reply"
 """Kinds of trouble: a server does not know the name of a model that it had, as after a restart; or
 its reply cannot be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class Weights:
-    """What is to be sampled from: an adapter under its name on the servers, or the base model,
-    whose ``path`` is None. ``known`` is what the learner says of the probe with them."""
-
-    name: str
-    version: int
-    known: Known
-    path: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """What every server is asked for a proof, and the weights that its reply is held to: the base
-    model and all earlier versions."""
-
-    token_ids: tuple[int, ...]
-    base: Known
-    earlier: Sequence[Known]
-    end_ids: Collection[int]
 
 
 class PolicyServer:
