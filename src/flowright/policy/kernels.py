@@ -97,19 +97,20 @@ class CpuFlashKernel:
 
 
 class CudaFlashKernel:
-    """FlashAttention on NVIDIA GPUs, in half precision; backward as one text of the variable-length
-    form. Was not run where this was written: its shapes are tested, not its numbers."""
+    """FlashAttention on NVIDIA GPUs from Ampere on, in half precision, by the operators that
+    PyTorch's own ring attention merges parts with. Was not run where this was written: its shapes
+    are tested, not its numbers (``benchmarks/gpu_step.py`` checks these first).
+
+    Heads go in as a batch: they lie one behind the other in memory, so nothing is copied.
+    """
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
     ) -> tuple[Tensor, Tensor]:
-        # A batch of one needs no lengths, which would have to reach the GPU before each call, and
-        # takes keys as they lie: decoding does not copy its cache.
-        batch = (x.transpose(0, 1)[None] for x in (q, k, v))
-        out, lse, *_ = torch.ops.aten._flash_attention_forward(
-            *batch, None, None, q.shape[1], k.shape[1], 0.0, causal, False, scale=scale
+        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
+            q[:, None], k[:, None], v[:, None], 0.0, causal, False, scale=scale
         )
-        return out[0].transpose(0, 1), lse[0]
+        return out[:, 0], lse[:, 0]
 
     def backward(
         self,
@@ -122,32 +123,28 @@ class CudaFlashKernel:
         causal: bool,
         scale: float,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # a seed, for dropout
-        gradients = torch.ops.aten._flash_attention_backward(
-            *_tokens_first(grad, q, k, v, out), lse.contiguous(), *_lengths(q, k),
-            0.0, causal, unused, unused[0], scale=scale,
+        unused = q.new_empty(0)  # where the random state would be, had we dropout
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            # The kernel reads the log-sum-exp as if it were contiguous, and does not check.
+            grad[:, None], q[:, None], k[:, None], v[:, None], out[:, None],
+            lse.contiguous()[:, None], None, None, q.shape[1], k.shape[1], 0.0, causal,
+            unused, unused, scale=scale,
         )  # fmt: skip
-        dq, dk, dv = (gradient.transpose(0, 1) for gradient in gradients)
-        return dq, dk, dv
-
-
-def _tokens_first(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """[heads, tokens, size] as [tokens, heads, size]."""
-    return tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors)
-
-
-def _lengths(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor, int, int]:
-    """Where the one text begins and ends, and how long it is, for queries and keys."""
-    queries, keys = q.shape[1], k.shape[1]
-    q_ends = torch.tensor([0, queries], dtype=torch.int32, device=q.device)
-    k_ends = torch.tensor([0, keys], dtype=torch.int32, device=q.device)
-    return q_ends, k_ends, queries, keys
+        return dq[:, 0], dk[:, 0], dv[:, 0]
 
 
 def kernel_for(q: Tensor) -> Kernel:
     """The fastest kernel for tensors like this one."""
     if q.device.type == "cpu" and q.dtype in (torch.float32, torch.bfloat16):
         return CpuFlashKernel()
-    if q.device.type == "cuda" and q.dtype in (torch.float16, torch.bfloat16):
+    if q.device.type == "cuda" and _cuda_flash_takes(q):
         return CudaFlashKernel()
     return PlainKernel()
+
+
+def _cuda_flash_takes(q: Tensor) -> bool:
+    """FlashAttention's own limits: precision, head size, and the generation of the card."""
+    size = q.shape[-1]
+    if q.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
+        return False
+    return torch.cuda.get_device_capability(q.device) >= (8, 0)
