@@ -18,6 +18,7 @@ from flowright.grpo.batch import Group, Trained
 from flowright.grpo.loss import kl_terms, policy_terms, token_weights, truncated_weights
 from flowright.grpo.passes import sample_logprobs, score, visit_samples
 from flowright.grpo.ranks import ONE, Ranks
+from flowright.policy.device import to_device
 from flowright.policy.model import Policy, adapter_off, recomputing
 
 
@@ -218,10 +219,10 @@ class Learner:
     ) -> Tensor:
         section, device = self._section, hidden_N.device
         lengths = torch.tensor([len(sample.token_ids) for sample in chunk])
-        sample_N = torch.arange(len(chunk)).repeat_interleave(lengths).to(device)
+        sample_N = to_device(torch.arange(len(chunk)).repeat_interleave(lengths), device)
         advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
         sampled = [logprob for sample in chunk for logprob in sample.sampled_logprobs]
-        sampled_N = torch.tensor(sampled, dtype=torch.float32, device=device)
+        sampled_N = to_device(torch.tensor(sampled, dtype=torch.float32), device)
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
@@ -233,7 +234,7 @@ class Learner:
             section.loss,
             logprobs_N,
             old_N,
-            advantages_S.to(device)[sample_N],
+            to_device(advantages_S, device)[sample_N],
             sample_N,
             section.clip_low,
             section.clip_high,
@@ -249,7 +250,7 @@ class Learner:
             sums.add("kl", kl_terms(logprobs_N.detach(), reference_N, "k3").sum())
         if section.entropy_coefficient:
             total_N = total_N - section.entropy_coefficient * entropy_N
-        loss = (weights_S.to(device)[sample_N] * total_N).sum()
+        loss = (to_device(weights_S, device)[sample_N] * total_N).sum()
         sums.add("tokens", logprobs_N.numel())
         sums.add("entropy", entropy_N.detach().sum())
         sums.add("clipped", terms.clipped_N.sum())

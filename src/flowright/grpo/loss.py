@@ -71,8 +71,8 @@ def policy_terms(
 
 def _sequence_log_ratio(log_ratio_N: Tensor, sample_N: Tensor) -> Tensor:
     """The mean log-ratio of each token's sample, with the gradient of the token's own."""
-    count = int(sample_N.max()) + 1 if sample_N.numel() else 0
-    zeros = log_ratio_N.new_zeros(count)
+    # As many as there are tokens, which is enough: to count the samples, a GPU would be waited for.
+    zeros = torch.zeros_like(log_ratio_N)
     sums = zeros.index_add(0, sample_N, log_ratio_N.detach())
     lengths = zeros.index_add(0, sample_N, torch.ones_like(log_ratio_N))
     return (sums / lengths)[sample_N] + log_ratio_N - log_ratio_N.detach()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
+from flowright.policy.device import to_device
 from flowright.policy.head import token_logprobs
 from flowright.policy.model import Policy
 from flowright.policy.tree import Branch, visit_texts
@@ -78,5 +79,5 @@ def sample_logprobs(
     :func:`flowright.policy.head.token_logprobs`."""
     tokens = [token for sample in chunk for token in sample.token_ids]
     weight = policy.causal_lm.get_output_embeddings().weight
-    target_N = torch.tensor(tokens, device=hidden_N.device)
+    target_N = to_device(torch.tensor(tokens), hidden_N.device)
     return token_logprobs(hidden_N, weight, target_N, temperature, with_entropy)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
+from flowright.policy.device import to_device
 from flowright.policy.kernels import Kernel, kernel_for
 
 NAME = "flowright_tree"
@@ -144,7 +145,7 @@ def _stack(rows: Sequence[tuple[int, int]], device: torch.device) -> Stack:
     index = torch.minimum(index, stops - 1)
     places, empty = holds.nonzero()[:, 0], (~holds).nonzero()[:, 0]
     made = (index, places, index.flatten()[places], empty)
-    index, places, tokens, empty = (tensor.to(device) for tensor in made)
+    index, places, tokens, empty = (to_device(tensor, device) for tensor in made)
     return Stack(index, places, tokens, empty, _run(rows))
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from flowright.policy.attention import NAME, KeysValues, Part, Pass, stacks_of
+from flowright.policy.device import to_device
 from flowright.policy.model import Policy
 
 SHORTEST_TEMPLATE = 16
@@ -135,8 +136,8 @@ class Level:
         if not self.length:
             return  # nothing is shared
         hidden, self._kept = _forward(policy, texts, [depth] * len(texts), above, owners)
-        ends = torch.tensor([stop - 1 for _, stop in self.spans], device=hidden.device)
-        self._ends = hidden[ends]
+        ends = torch.tensor([stop - 1 for _, stop in self.spans])
+        self._ends = hidden[to_device(ends, hidden.device)]
         self.last_hidden = self._ends.detach().requires_grad_(self._ends.requires_grad)
         self.prefix = [(k.detach(), v.detach()) for k, v in self._kept]
         if self._ends.requires_grad:
@@ -196,8 +197,8 @@ def _forward(
     prefixes, sinks = [level.prefix for level in levels], [level.sinks for level in levels]
     tree = Pass(stacks_of(spans, policy.device), parts, prefixes, sinks if all(sinks) else ())
     hidden = policy.causal_lm.model(
-        input_ids=ids.to(policy.device),
-        position_ids=positions[None].to(policy.device),
+        input_ids=to_device(ids, policy.device),
+        position_ids=to_device(positions[None], policy.device),
         use_cache=False,
         tree=tree,
     ).last_hidden_state[0]
@@ -233,7 +234,7 @@ def _hidden(policy: Policy, stems: Level, depths: Sequence[int], leaves: Sequenc
     but the last, which is no input. ``depths``: the lengths of the prompts."""
     inputs = [leaf.token_ids[:-1] for leaf in leaves]
     places = [leaf.place for leaf in leaves]
-    firsts = stems.last_hidden[torch.tensor(places, device=policy.device)]
+    firsts = stems.last_hidden[to_device(torch.tensor(places), policy.device)]
     if not any(inputs):
         return firsts
     hidden, _ = _forward(policy, inputs, [depths[place] for place in places], stems, places)

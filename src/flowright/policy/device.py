@@ -1,0 +1,16 @@
+"""Getting small tensors to where the policy is, without waiting for it. No model here."""
+
+import torch
+from torch import Tensor
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device; on the CPU it is the same one.
+
+    A GPU is not waited for: an ordinary copy ends only when all that was asked of the GPU before
+    has been computed, one from page-locked memory goes into the same queue. (PyTorch keeps such
+    memory until the copy is done.)
+    """
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
