@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import save as safetensors_bytes
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -91,6 +91,25 @@ def choose_device(section: PolicySection) -> torch.device:
     return torch.device(section.device)
 
 
+class _Half(nn.Linear):
+    """Half of an adapter's pair of matrices. Its weights are float32, which small steps need; it
+    multiplies in the precision of its input.
+
+    Left to itself, peft turns the input of every layer into float32 and multiplies in it: most of
+    what an update in bfloat16 keeps, and products that a GPU is slow at.
+    """
+
+    @classmethod
+    def of(cls, linear: Any) -> "_Half":
+        """With the same weights, not a copy."""
+        half = cls(linear.in_features, linear.out_features, bias=False, device="meta")
+        half.weight = linear.weight
+        return half
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.linear(input, self.weight.to(input.dtype))
+
+
 def load_policy(path: str, section: PolicySection, seed: int) -> Policy:
     """The model of ``path`` (a folder or a Hugging Face id) with a fresh adapter.
 
@@ -109,12 +128,22 @@ def load_policy(path: str, section: PolicySection, seed: int) -> Policy:
             f"strategy_model: cannot load {path!r}: {first}; give a folder with config.json and "
             "safetensors, or a Hugging Face id that this machine can reach"
         ) from error
-    base: Any = base.to(device)  # pyright: ignore[reportArgumentType]  # a decorated method
+    moved: Any = base.to(device)  # pyright: ignore[reportArgumentType]  # a decorated method
+    return policy_of(moved, tokenizer, section, seed, path)
+
+
+def policy_of(
+    base: Any, tokenizer: PreTrainedTokenizerBase, section: PolicySection, seed: int, name: str
+) -> Policy:
+    """A policy of a base model that is where it belongs, with a fresh adapter."""
+    # Some images switch TF32 on, which rounds the factors of a product to eleven bits. transformers
+    # finds the angles of positions by a product: at position 3,000 one could be off by a radian.
+    torch.set_float32_matmul_precision("highest")
     if section.gradient_checkpointing:
         # Renamed during transformers 5.
         new, old = "activation_checkpointing_enable", "gradient_checkpointing_enable"
         getattr(base, new if hasattr(base, new) else old)({"use_reentrant": False})
-    return Policy(add_adapter(base, section, seed), tokenizer, device, path)
+    return Policy(add_adapter(base, section, seed), tokenizer, base.device, name)
 
 
 def add_adapter(base: Any, section: PolicySection, seed: int) -> PeftModel:
@@ -140,6 +169,11 @@ def add_adapter(base: Any, section: PolicySection, seed: int) -> PeftModel:
         except ValueError as error:
             raise ConfigError(f"policy.lora.target_modules: {error}") from error
     assert isinstance(model, PeftModel)
+    for layer in (m for m in model.modules() if isinstance(m, LoraLayer)):
+        layer.cast_input_dtype_enabled = False
+        for halves in (layer.lora_A, layer.lora_B):
+            for name in list(halves):
+                halves[name] = _Half.of(halves[name])
     return model
 
 

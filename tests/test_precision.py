@@ -1,0 +1,59 @@
+"""What is computed in which precision, and sums that are read once."""
+
+import pytest
+import torch
+from tiny_policy import random_groups, tiny_policy
+
+from flowright.config import GrpoSection
+from flowright.grpo.learner import Learner, Sums
+from flowright.grpo.selfcheck import check_sharing
+from flowright.policy.model import recomputing
+from flowright.policy.tree import Branch, visit_texts
+
+
+def test_in_bfloat16_the_adapter_is_float32_and_its_products_are_not() -> None:
+    policy = tiny_policy(dtype="bfloat16")
+    assert {parameter.dtype for parameter in policy.trainable()} == {torch.float32}
+    layer = policy.causal_lm.model.layers[0].mlp.down_proj
+    outputs: list[torch.dtype] = []
+    for half in (layer.lora_A["default"], layer.lora_B["default"]):
+        half.register_forward_hook(lambda module, given, out: outputs.append(out.dtype))
+    visit_texts(policy, [Branch([5, 6, 7], [[8, 9]])], 16, lambda hidden_N, _: hidden_N.sum())
+    assert set(outputs) == {torch.bfloat16}
+    gradients = [parameter.grad for parameter in policy.trainable()]
+    assert all(g is not None and g.dtype == torch.float32 for g in gradients)
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_the_self_check_passes_in_bfloat16(gradient_checkpointing: bool) -> None:
+    policy = tiny_policy(dtype="bfloat16", gradient_checkpointing=gradient_checkpointing)
+    with recomputing(policy):
+        check_sharing(policy, GrpoSection())
+
+
+def test_small_steps_are_not_lost_in_bfloat16() -> None:
+    """Of 1e-5 on weights of 0.1, which bfloat16 could not hold."""
+    policy = tiny_policy(dtype="bfloat16")
+    before = [parameter.detach().clone() for parameter in policy.trainable()]
+    section = GrpoSection(learning_rate=1e-5, kl_coefficient=0.0)
+    Learner(policy, section, 1.0, 0).update(random_groups(0, [(5, [3, 4])]), 1, 8)
+    moved = [(a != b).float().mean() for a, b in zip(before, policy.trainable(), strict=True)]
+    assert torch.stack(moved).mean() > 0.9
+
+
+def test_products_in_float32_are_exact() -> None:
+    tiny_policy()
+    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
+
+
+def test_sums_are_read_once_and_in_order() -> None:
+    sums = Sums(loss=1.0)
+    for value in (0.1, 0.2, 0.3):
+        sums.add(loss=torch.tensor(value, requires_grad=True), clipped=torch.tensor(2))
+    assert (sums.loss, sums.clipped) == (1.0, 0.0)
+    sums.settle()
+    sums.settle()
+    expected = 1.0
+    for value in (0.1, 0.2, 0.3):
+        expected += float(torch.tensor(value))
+    assert (sums.loss, sums.clipped, sums.pending) == (expected, 6.0, [])
