@@ -1,11 +1,11 @@
-"""What is computed in which precision, and sums that are read once."""
+"""What is computed in which precision."""
 
 import pytest
 import torch
 from tiny_policy import random_groups, tiny_policy
 
 from flowright.config import GrpoSection
-from flowright.grpo.learner import Learner, Sums
+from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import recomputing
 from flowright.policy.tree import Branch, visit_texts
@@ -44,16 +44,3 @@ def test_small_steps_are_not_lost_in_bfloat16() -> None:
 def test_products_in_float32_are_exact() -> None:
     tiny_policy()
     assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-
-
-def test_sums_are_read_once_and_in_order() -> None:
-    sums = Sums(loss=1.0)
-    for value in (0.1, 0.2, 0.3):
-        sums.add(loss=torch.tensor(value, requires_grad=True), clipped=torch.tensor(2))
-    assert (sums.loss, sums.clipped) == (1.0, 0.0)
-    sums.settle()
-    sums.settle()
-    expected = 1.0
-    for value in (0.1, 0.2, 0.3):
-        expected += float(torch.tensor(value))
-    assert (sums.loss, sums.clipped, sums.pending) == (expected, 6.0, [])

@@ -5,25 +5,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import httpx2
 import torch
 import uvloop
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
+)
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.config import SIMULATED, Config, load_entries
 from flowright.data.task import KINDS
 from flowright.errors import UserError
+from flowright.grpo.fit import GIB, Demand, table
 from flowright.grpo.world import TINY, is_simulated, load_tasks, open_sandbox
 from flowright.judge.remote import RemoteJudge
 from flowright.llm.client import ChatClient
+from flowright.policy.memory import shape_of
 from flowright.policy.vllm_fleet import check_servers
-
-ACTIVATION_SHARE = 0.35
-"""Of the card's memory, what activations, logits and the cache of a step may take: a rule of thumb
-until the first step has measured it (`gpu/memory_gb`)."""
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
 
@@ -35,21 +36,25 @@ class Findings:
     plan: list[tuple[str, str]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
-    def check(self, what: str, look: Callable[[], str]) -> None:
-        """Add one entry of the plan, or the problems met while looking."""
+    def check(self, what: str, look: Callable[[], str]) -> bool:
+        """Add one entry of the plan, or the problems met while looking: whether there was none."""
         try:
             self.plan.append((what, look()))
         except UserError as error:
             self.plan.append((what, "see below"))
             self.problems += error.problems
+            return False
+        return True
 
 
 def dry_run(config: Config, console: Console) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
     found = Findings()
     found.check("data", lambda: _data(config))
-    found.check("policy", lambda: _policy(config))
-    found.check("device", lambda: _device(config))
+    demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
+    if demand is not None:
+        found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
+    found.check("device", lambda: _device(config, demand))
     found.check("servers", lambda: uvloop.run(_servers(config)))
     found.check("sandbox", lambda: uvloop.run(_sandbox(config)))
     found.check("disk", lambda: _disk(config))
@@ -103,7 +108,7 @@ def _policy(config: Config) -> str:
         return f"{name} (in the Hugging Face cache)"
     try:
         HfApi().model_info(name, timeout=10)
-    except (HfHubHTTPError, HFValidationError, httpx2.HTTPError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
         raise UserError(
             f"strategy_model: {name} is neither a folder, nor in the Hugging Face cache, nor can "
             f"the hub be asked for it ({type(error).__name__}); download it and give its folder"
@@ -111,7 +116,7 @@ def _policy(config: Config) -> str:
     return f"{name} (will be downloaded)"
 
 
-def _device(config: Config) -> str:
+def _device(config: Config, demand: Demand | None) -> str:
     section = config.policy
     if section.device == "cpu" or (section.device == "auto" and not torch.cuda.is_available()):
         if config.strategy_model != TINY and section.device == "auto":
@@ -123,29 +128,27 @@ def _device(config: Config) -> str:
     if not torch.cuda.is_available():
         raise UserError("policy.device: cuda, but torch sees no GPU; check nvidia-smi")
     free, total = torch.cuda.mem_get_info()
-    need = _weights_bytes(config) / (1 - ACTIVATION_SHARE)
-    line = f"{torch.cuda.get_device_name()}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
-    if need > free:
+    line = f"{torch.cuda.get_device_name()}, {free / GIB:.0f} of {total / GIB:.0f} GiB free"
+    shortage = demand.shortage(free) if demand is not None else None
+    if shortage is not None:
         raise UserError(
-            f"device: {line}, but about {need / 2**30:.0f} GiB are needed; end what else runs "
-            "there, choose another of physical_gpus, or a smaller strategy_model"
+            f"device: {line}: {shortage}; or end what else runs there, or choose another of "
+            "physical_gpus"
         )
-    return f"{line}; about {need / 2**30:.0f} GiB needed"
+    return line
 
 
-def _weights_bytes(config: Config) -> float:
-    """Base weights and, where it samples itself, the folded copy that it decodes with."""
-    if config.strategy_model == TINY:
-        return 64 << 20
+def _demand(config: Config) -> Demand | None:
+    """None for a run without a GPU, and for a model whose shape is not at hand."""
+    if config.strategy_model == TINY or config.policy.device == "cpu":
+        return None
     try:
         architecture = AutoConfig.from_pretrained(config.strategy_model)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(architecture)
     except (OSError, ValueError):
-        return 0.0  # reported with the policy
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(architecture)
-    width = 4 if config.policy.dtype == "float32" else 2
-    copies = 1.0 if config.policy.sampler == "vllm" else 2.0
-    return copies * width * sum(p.numel() for p in model.parameters())
+        return None  # reported when it is loaded
+    return Demand(shape_of(model, config.policy), config.policy, config.grpo)
 
 
 async def _servers(config: Config) -> str:
@@ -187,7 +190,7 @@ def _disk(config: Config) -> str:
     free = shutil.disk_usage(folder).free
     if free < SPARE_DISK:
         raise UserError(
-            f"run.output_dir: {free / 2**30:.1f} GiB free on {folder}; make room for at least "
-            f"{SPARE_DISK / 2**30:.0f} GiB or choose another output_dir"
+            f"run.output_dir: {free / GIB:.1f} GiB free on {folder}; make room for at least "
+            f"{SPARE_DISK / GIB:.0f} GiB or choose another output_dir"
         )
-    return f"{free / 2**30:.0f} GiB free for {config.run.output_dir}"
+    return f"{free / GIB:.0f} GiB free for {config.run.output_dir}"

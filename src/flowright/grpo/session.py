@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from flowright.config import Config
@@ -15,6 +16,7 @@ from flowright.errors import RunPaused, UserError
 from flowright.grpo.checkpoint import load_adapter
 from flowright.grpo.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
 from flowright.grpo.evaluation import Evaluator, Row
+from flowright.grpo.fit import Demand
 from flowright.grpo.follower import Follower
 from flowright.grpo.ranks import Ranks
 from flowright.grpo.selfcheck import check_sampler, check_sharing
@@ -29,6 +31,7 @@ from flowright.grpo.world import (
     prompt_encoder,
 )
 from flowright.judge.panel import families
+from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
 from flowright.runs import RunDirectory, write_json
 
@@ -204,6 +207,7 @@ def _introduce(
         f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
         f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
         f"sandbox   {isolation}",
+        *_memory(config, policy),
     ]
     if config.policy.sampler == "vllm":
         lines.append(f"sampler   vLLM at {', '.join(config.policy.vllm.base_urls)}")
@@ -221,3 +225,13 @@ def _introduce(
         lines.append("SIMULATED: the embedded server answers and judges; its numbers are no claims")
     for line in lines:
         console.print(line, highlight=False, markup=False)
+
+
+def _memory(config: Config, policy: Policy) -> list[str]:
+    """What a step will take of the GPU's memory, of which the policy is there already."""
+    if policy.device.type != "cuda":
+        return []
+    free, _ = torch.cuda.mem_get_info(policy.device)
+    available = free + torch.cuda.memory_reserved(policy.device)
+    demand = Demand(shape_of(policy.causal_lm, config.policy), config.policy, config.grpo)
+    return demand.announce(available)

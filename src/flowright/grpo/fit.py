@@ -1,0 +1,110 @@
+"""Whether a step fits into a GPU's memory: the plan as a table, and which knobs make it fit.
+
+The plan is :mod:`flowright.policy.memory`'s; it assumes prompts and completions of the configured
+limits, so a run that it calls too large may still fit. Asks no device.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flowright.config import GrpoSection, PolicySection
+from flowright.errors import ConfigError
+from flowright.policy.memory import FRAGMENTS, ModelShape, Plan, memory_plan
+
+GIB = 2**30
+
+
+def table(plan: Plan) -> list[str]:
+    """The plan in GiB, one line each: what is held in both phases, then each phase's own."""
+    rows = [("GiB, at the configured limits", "sampling", "updating")]
+    rows += [(name, _gib(size), _gib(size)) for name, size in plan.held.items()]
+    rows += [(name, _gib(size), "") for name, size in plan.sampling.items()]
+    rows += [(name, "", _gib(size)) for name, size in plan.updating.items()]
+    phases = plan.phases
+    rows.append(("together", _gib(phases["sampling"]), _gib(phases["updating"])))
+    return [f"{name:<33} {one:>8} {other:>8}" for name, one, other in rows]
+
+
+def summary(plan: Plan) -> str:
+    """In one line."""
+    phases = ", ".join(f"{name} {_gib(size)} GiB" for name, size in plan.phases.items())
+    return f"{phases}; {_gib(plan.needed)} GiB with {FRAGMENTS:.0%} for fragments"
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a run asks of a GPU's memory."""
+
+    shape: ModelShape
+    policy: PolicySection
+    grpo: GrpoSection
+
+    @property
+    def plan(self) -> Plan:
+        return memory_plan(self.shape, self.policy, self.grpo)
+
+    @property
+    def least(self) -> int:
+        """Bytes that no knob but the model and the adapter's rank lowers."""
+        plan = self.plan
+        return sum(plan.held.values()) + plan.sampling["adapter folded in"]
+
+    def shortage(self, available: int) -> str | None:
+        """What is missing of ``available`` bytes, and what to lower; None where nothing is."""
+        plan = self.plan
+        if plan.needed <= available:
+            return None
+        phases = plan.phases
+        largest = max(phases, key=lambda name: phases[name])
+        found = self.fitting(available)
+        if found is not None:
+            advice = "it fits with " + ", ".join(f"{key}: {value}" for key, value in found.items())
+        elif self.least > available:
+            advice = (
+                f"weights, adapter and optimizer alone take {_gib(self.least)} GiB: choose a "
+                "smaller strategy_model or a larger card"
+            )
+        else:
+            advice = "lower policy.max_prompt_tokens or policy.max_new_tokens"
+        return (
+            f"{_gib(plan.needed)} GiB may be needed while {largest}, and {_gib(available)} GiB are "
+            f"free; {advice}"
+        )
+
+    def announce(self, available: int) -> list[str]:
+        """What to say before a run with ``available`` bytes: the plan, and a warning where it does
+        not fit. Raises ConfigError where what no knob lowers does not."""
+        if self.least > available:
+            raise ConfigError(f"strategy_model: {self.shortage(available)}")
+        lines = [f"memory    {summary(self.plan)}"]
+        shortage = self.shortage(available)
+        if shortage is not None:
+            lines.append(f"WARNING: the GPU may run out of memory: {shortage}")
+        return lines
+
+    def fitting(self, available: int) -> Mapping[str, str] | None:
+        """The first settings that fit, by key: while updating gradient checkpointing and then
+        smaller chunks, while sampling fewer rows. None where these are not enough."""
+        policy, grpo, found = self.policy, self.grpo, {}
+        while (plan := memory_plan(self.shape, policy, grpo)).needed > available:
+            phases = plan.phases
+            if phases["sampling"] >= phases["updating"]:
+                rows = max(grpo.group_size, policy.decode_batch // 2)
+                if rows >= policy.decode_batch:
+                    return None
+                policy = policy.model_copy(update={"decode_batch": rows})
+                found["policy.decode_batch"] = str(rows)
+            elif not policy.gradient_checkpointing:
+                policy = policy.model_copy(update={"gradient_checkpointing": True})
+                found["policy.gradient_checkpointing"] = "true"
+            else:
+                tokens = max(policy.max_new_tokens, grpo.micro_batch_tokens // 2)
+                if tokens >= grpo.micro_batch_tokens:
+                    return None
+                grpo = grpo.model_copy(update={"micro_batch_tokens": tokens})
+                found["grpo.micro_batch_tokens"] = str(tokens)
+        return found
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f}"

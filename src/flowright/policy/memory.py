@@ -1,0 +1,229 @@
+"""What a run holds in a GPU's memory, by arithmetic from the model's shape and the configuration.
+
+Everything is at its limit: prompts of ``policy.max_prompt_tokens``, completions of
+``policy.max_new_tokens``, full packs. Tests hold the sums to what the CPU's allocator counts on
+small models (``tests/test_memory.py``). Nothing is loaded here, and no device is asked.
+
+Of a layer's token the backward pass keeps, in the model's precision unless float32 is said: what
+the adapters multiply (both norms' outputs, attention's, the product of gate and up) and their
+intermediate values; queries, keys and values, and the log-sum-exp in float32; gate, its activation
+and up; the norms' inputs in float32. With ``policy.gradient_checkpointing`` it keeps the layer's
+input alone, and one layer at a time is as above.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from flowright.config import GrpoSection, PolicySection
+from flowright.policy.head import LOGITS_AT_ONCE
+
+FLOAT = 4
+WIDTHS = {"float32": 4, "bfloat16": 2}
+
+READ_AT_ONCE = 1024
+"""Tokens of prompts that the sampler reads in one forward pass; a longer prompt by itself."""
+
+FRAGMENTS = 0.1
+"""Of the peak, added to it: what the allocator cannot use. A guess, not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a decoder; ``targets`` are the names of the adapted layers."""
+
+    layers: int
+    width: int
+    inner: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    words: int
+    norms_heads: bool
+    weights: int  # of the base model
+    adapted: int  # of these, under an adapter
+    adapter: int
+    rank: int
+    targets: frozenset[str]
+
+    @property
+    def kv_numbers(self) -> int:
+        """Keys and values of a token in all layers."""
+        return 2 * self.layers * self.kv_heads * self.head_size
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Bytes by what they are for: held throughout, and in each of a step's two phases besides."""
+
+    held: Mapping[str, int]
+    sampling: Mapping[str, int]
+    updating: Mapping[str, int]
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """Bytes of each phase, what is held throughout included."""
+        held = sum(self.held.values())
+        parts = {"sampling": self.sampling, "updating": self.updating}
+        return {name: held + sum(part.values()) for name, part in parts.items()}
+
+    @property
+    def needed(self) -> int:
+        """Bytes that a card must have free."""
+        return round((1 + FRAGMENTS) * max(self.phases.values()))
+
+
+def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
+    """The shape of a loaded model, or of one without contents (on the meta device)."""
+    config: Any = causal_lm.config
+    targets = frozenset(section.lora.target_modules)
+    modules: dict[str, Any] = dict(causal_lm.named_modules())
+    sizes = [
+        (module.in_features, module.out_features)
+        for name, module in modules.items()
+        if name.rpartition(".")[2] in targets
+    ]
+    weights = (p.numel() for name, p in causal_lm.named_parameters() if "lora_" not in name)
+    heads = config.num_attention_heads
+    return ModelShape(
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        inner=config.intermediate_size,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        words=config.vocab_size,
+        norms_heads=any(name.endswith("q_norm") for name in modules),
+        weights=sum(weights),
+        adapted=sum(a * b for a, b in sizes),
+        adapter=section.lora.rank * sum(a + b for a, b in sizes),
+        rank=section.lora.rank,
+        targets=targets,
+    )
+
+
+def memory_plan(
+    shape: ModelShape, policy: PolicySection, grpo: GrpoSection, device: str = "cuda"
+) -> Plan:
+    """What a step takes at the limits of the configuration."""
+    number = WIDTHS[policy.dtype]
+    held = {
+        "base weights": number * shape.weights,
+        "adapter": FLOAT * shape.adapter,
+        "optimizer": 2 * FLOAT * shape.adapter,  # AdamW: two means of each weight's gradient
+    }
+    sampling = _sampling(shape, policy, grpo)
+    update = _shared(shape, policy, grpo) if grpo.prefix_sharing else _plain(shape, policy, grpo)
+    head = _head(shape, _chunk(policy, grpo), number, grpo.entropy_coefficient != 0, device)
+    layer = update.pop("one layer, backward")
+    update["the head or one layer, backward"] = max(head, layer)
+    return Plan(held, sampling, {"gradients": FLOAT * shape.adapter, **update})
+
+
+def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
+    """Each prompt is there once, however many rows stand behind it."""
+    number = WIDTHS[policy.dtype]
+    prompts = min(max(1, policy.decode_batch // grpo.group_size), grpo.prompts_per_step)
+    rows = prompts * grpo.group_size
+    longest = policy.max_prompt_tokens
+    tokens = min(prompts * longest, max(READ_AT_ONCE, longest))
+    read = tokens * (3 * number * shape.inner + 2 * (number + FLOAT) * shape.width)
+    drawn = rows * shape.words * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
+    return {
+        "adapter folded in": number * shape.adapted,
+        "keys and values": number
+        * shape.kv_numbers
+        * (prompts * longest + rows * policy.max_new_tokens),
+        "reading or drawing": max(read, drawn),
+    }
+
+
+def _chunk(policy: PolicySection, grpo: GrpoSection) -> int:
+    """Tokens of completions whose loss is computed at once."""
+    samples = grpo.prompts_per_step * grpo.group_size
+    budget = max(grpo.micro_batch_tokens, policy.max_new_tokens)
+    return min(budget, samples * policy.max_new_tokens)
+
+
+def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
+    """Template, one pack of problems and one chunk of completions; of the prompts, that is at most
+    a whole one and a pack besides."""
+    number = WIDTHS[policy.dtype]
+    problems = min(grpo.micro_batch_tokens, grpo.prompts_per_step * policy.max_prompt_tokens)
+    prompts = policy.max_prompt_tokens + problems
+    chunk = _chunk(policy, grpo)
+    leaves = 2 * number * shape.kv_numbers * prompts
+    longest = max(chunk, policy.max_prompt_tokens, problems)
+    kept = layer_bytes(shape, number)
+    own = shape.layers * kept - number * shape.kv_numbers  # of prompts: these are the leaves
+    input_only = shape.layers * number * shape.width
+    backward = longest * _backward_bytes(shape, number)
+    backward += 2 * number * shape.kv_heads * shape.head_size * prompts  # one layer's, found
+    casts = 0 if number == FLOAT else number * shape.adapter
+    if policy.gradient_checkpointing:
+        return {
+            "prompts' keys and values": leaves,
+            "prompts' activations": input_only * prompts,
+            "completions' activations": input_only * chunk,
+            "one layer, backward": backward + longest * kept + casts // shape.layers,
+        }
+    return {
+        "prompts' keys and values": leaves,
+        "prompts' activations": own * prompts + 2 * casts,
+        "completions' activations": shape.layers * kept * chunk + casts,
+        "one layer, backward": backward,
+    }
+
+
+def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
+    """Rows of prompt and completion, keys repeated for the heads that share them."""
+    number = WIDTHS[policy.dtype]
+    row = policy.max_prompt_tokens + policy.max_new_tokens
+    tokens = max(1, grpo.micro_batch_tokens // row) * row
+    kept = layer_bytes(shape, number)
+    kept += 2 * number * (shape.heads - shape.kv_heads) * shape.head_size
+    mask = tokens * row * (1 + number)
+    casts = 0 if number == FLOAT else number * shape.adapter
+    backward = tokens * _backward_bytes(shape, number)
+    if policy.gradient_checkpointing:
+        return {
+            "activations": shape.layers * number * shape.width * tokens + mask,
+            "one layer, backward": backward + tokens * kept + casts // shape.layers,
+        }
+    return {
+        "activations": shape.layers * kept * tokens + mask + casts,
+        "one layer, backward": backward,
+    }
+
+
+def layer_bytes(shape: ModelShape, number: int) -> int:
+    """What the backward pass keeps of one token in one layer; see the module's docstring."""
+    queries, keys = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
+
+    def read_by(*names: str) -> int:
+        return bool(shape.targets & set(names))
+
+    inputs = shape.width * (read_by("q_proj", "k_proj", "v_proj") + read_by("gate_proj", "up_proj"))
+    inputs += shape.inner * read_by("down_proj")
+    between = shape.rank * len(shape.targets)
+    attention = 2 * queries + 2 * keys  # its output is what o_proj reads
+    exact = 2 * (shape.width + 1) + shape.heads  # the norms; the log-sum-exp
+    exact += shape.norms_heads * (queries + keys)
+    return number * (inputs + between + attention + 3 * shape.inner) + FLOAT * exact
+
+
+def _backward_bytes(shape: ModelShape, number: int) -> int:
+    """What comes and goes with one token while a layer is run backward: the gradients of the inner
+    layer's products; or copies of attention's, ordered by its kernels, and sums in float32."""
+    queries = shape.heads * shape.head_size
+    return max(4 * number * shape.inner, (12 * number + FLOAT) * queries) + 2 * FLOAT * shape.width
+
+
+def _head(shape: ModelShape, tokens: int, number: int, entropy: bool, device: str) -> int:
+    """Logits of as many tokens as are computed at once, in float32 with their softmax, and what is
+    kept of each token: hidden states, a slope, and one more for the entropy."""
+    at_once = min(tokens, max(1, LOGITS_AT_ONCE[device] // shape.words))
+    logits = at_once * shape.words * (3 + entropy) * FLOAT
+    return logits + tokens * shape.width * (number * (4 + entropy) + FLOAT)
