@@ -139,6 +139,7 @@ def policy_of(
     # Some images switch TF32 on, which rounds the factors of a product to eleven bits. transformers
     # finds the angles of positions by a product: at position 3,000 one could be off by a radian.
     torch.set_float32_matmul_precision("highest")
+    base.eval()  # what recomputes says so itself: see recomputing()
     if section.gradient_checkpointing:
         # Renamed during transformers 5.
         new, old = "activation_checkpointing_enable", "gradient_checkpointing_enable"

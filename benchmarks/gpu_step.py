@@ -1,0 +1,308 @@
+"""What sampling and an update cost on a GPU, for Qwen2.5-7B's shape: shared prefixes against plain.
+
+Random weights are made on the card, in bfloat16, with LoRA of rank 64 on every linear layer. First
+the attention kernels are compared with public operations in float32. Then, for each group size:
+seconds of sampling and of an update, completions' tokens a second, model FLOPs utilisation, and
+peak memory beside the plan's (``flowright.policy.memory``).
+
+    python benchmarks/gpu_step.py [--prompts 2] [--template 0.0] [--sizes 8 16] [--repeats 3]
+    python benchmarks/gpu_step.py --device cpu --tiny    # the same code, on a tiny shape
+
+Utilisation is FLOPs / (seconds x peak of the card), where only those FLOPs count that a path must
+compute (PaLM, arXiv 2204.02311, appendix B), with W weights of the linear layers, A of the adapter,
+V words, width d, H heads of size D:
+
+    4 W + 6 A        a token run forward and backward; frozen weights have no gradient of their own
+    12 H D           a pair of query and key in each layer: two products forward, four backward
+    4 d V            a completion's token in the head, its slope included
+
+What gradient checkpointing computes again does not count. The shared path computes each token of a
+prefix once, the plain one for every completion; so its utilisation may be higher and it still be
+slower.
+"""
+
+import argparse
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import transformers
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Qwen2Config
+
+from flowright.config import GrpoSection, LoraSection, PolicySection
+from flowright.grpo.batch import Group, Trained
+from flowright.grpo.learner import Learner
+from flowright.policy.attention import Part, Pass, attend, stacks_of
+from flowright.policy.kernels import Kernel, PlainKernel, kernel_for
+from flowright.policy.local import LocalSampler
+from flowright.policy.memory import ModelShape, Plan, memory_plan, shape_of
+from flowright.policy.model import Policy, policy_of
+from flowright.policy.sampler import Sampling
+from flowright.policy.tiny import SPECIAL, train_tokenizer
+
+QWEN_7B = Qwen2Config(
+    vocab_size=152064,
+    hidden_size=3584,
+    intermediate_size=18944,
+    num_hidden_layers=28,
+    num_attention_heads=28,
+    num_key_value_heads=4,
+    max_position_embeddings=32768,
+    rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+    tie_word_embeddings=False,
+)
+TINY = Qwen2Config(
+    vocab_size=512,
+    hidden_size=64,
+    intermediate_size=160,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    tie_word_embeddings=False,
+)
+COLUMNS = ("prompts", "completions", "what", "s", "tokens/s", "utilisation", "GB", "planned GB")
+PEAKS = {
+    "B200": 2250,
+    "H100 PCIe": 756,
+    "H100": 989,
+    "H200": 989,
+    "A100": 312,
+    "L40S": 362,
+    "RTX 4090": 165,
+}
+"""Dense bfloat16 TFLOP/s of a card whose name has this in it, by NVIDIA's data sheets; the first
+that fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``prompts`` of ``prompt`` tokens, the first ``template`` of which are the same, with ``size``
+    completions of ``length`` tokens each."""
+
+    prompts: int
+    prompt: int
+    template: int
+    size: int
+    length: int
+
+    def groups(self, words: int) -> list[Group]:
+        draw = random.Random(0)
+
+        def ids(count: int) -> list[int]:
+            return [draw.randrange(len(SPECIAL), words) for _ in range(count)]
+
+        def sample() -> Trained:
+            return Trained(ids(self.length), [-9.0] * self.length, draw.choice([-1.0, 1.0]))
+
+        template = ids(self.template)
+        own = self.prompt - self.template
+        return [
+            Group([*template, *ids(own)], [sample() for _ in range(self.size)])
+            for _ in range(self.prompts)
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``seconds`` is the median of the repeats; ``peak`` is in bytes, 0 where nobody counts."""
+
+    seconds: float
+    peak: int
+
+
+def flops(shape: ModelShape, load: Load, sharing: bool) -> float:
+    """What an update must compute; see the module's docstring."""
+    samples = load.prompts * load.size
+    own, inputs = load.prompt - load.template, load.length - 1
+    if sharing:
+        tokens = load.template + load.prompts * own + samples * inputs
+        pairs = _triangle(load.template)
+        pairs += load.prompts * (_triangle(own) + own * load.template)
+        pairs += samples * (_triangle(inputs) + inputs * load.prompt)
+    else:
+        tokens = samples * (load.prompt + load.length)
+        pairs = samples * _triangle(load.prompt + load.length)
+    products = tokens * (4 * shape.adapted + 6 * shape.adapter)
+    attention = 12 * shape.layers * shape.heads * shape.head_size * pairs
+    return products + attention + samples * load.length * 4 * shape.width * shape.words
+
+
+def _triangle(count: int) -> int:
+    return count * (count + 1) // 2
+
+
+def differences(config: Qwen2Config, device: torch.device, length: int) -> dict[str, float]:
+    """Largest difference of attention and its gradients in bfloat16 from public operations in
+    float32, over the largest entry: texts of three lengths behind a prefix."""
+    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+    size = config.hidden_size // heads
+    spans = [(0, length), (length, length + length // 2), (length + length // 2, 2 * length)]
+    generator = torch.Generator(device).manual_seed(0)
+
+    def draw(count: int, tokens: int) -> Tensor:
+        made = torch.randn(count, tokens, size, generator=generator, device=device)
+        return made.bfloat16()
+
+    q, grad = draw(heads, 2 * length), draw(heads, 2 * length)
+    keys = [draw(kv_heads, tokens) for tokens in (2 * length, 2 * length, 5 * length, 5 * length)]
+
+    def run(dtype: torch.dtype, kernel: Kernel) -> list[Tensor]:
+        leaves = [tensor.to(dtype).requires_grad_() for tensor in (q, *keys)]
+        at, k, v, prefix_k, prefix_v = leaves
+        part = Part(0, 2 * length, 0, 0, 5 * length)
+        tree = Pass(stacks_of(spans, device), [part], [[(prefix_k, prefix_v)]])
+        out = attend(at, (k, v), tree, 0, size**-0.5, kernel)
+        return [out.detach(), *torch.autograd.grad(out, leaves, grad.to(dtype))]
+
+    found = run(torch.bfloat16, kernel_for(q))
+    wanted = run(torch.float32, PlainKernel())
+    names = ("out", "dq", "dk", "dv", "dk of the prefix", "dv of the prefix")
+    return {
+        name: float((one.float() - other).abs().max() / other.abs().max())
+        for name, one, other in zip(names, found, wanted, strict=True)
+    }
+
+
+def random_policy(config: Qwen2Config, section: PolicySection, device: torch.device) -> Policy:
+    """Never in the host's memory: drawn where it is used."""
+    torch.manual_seed(0)
+    with device:
+        base = AutoModelForCausalLM.from_config(
+            config, dtype=torch.bfloat16, attn_implementation="sdpa"
+        )
+    return policy_of(base, train_tokenizer([], 512), section, 0, "random")
+
+
+def measure(work: Callable[[], object], device: torch.device, repeats: int) -> Measured:
+    """After one round that is not counted; the device is waited for at both ends."""
+    work()
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    seconds = []
+    for _ in range(repeats):
+        synchronize(device)
+        began = time.perf_counter()
+        work()
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    peak = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
+    return Measured(statistics.median(seconds), peak)
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def update_row(
+    policy: Policy, section: PolicySection, load: Load, sharing: bool, options: argparse.Namespace
+) -> str:
+    grpo = GrpoSection(
+        kl_coefficient=0.0,
+        prefix_sharing=sharing,
+        micro_batch_tokens=options.budget,
+        learning_rate=1e-6,
+        prompts_per_step=load.prompts,
+        group_size=load.size,
+    )
+    shape = shape_of(policy.causal_lm, section)
+    plan = memory_plan(shape, section, grpo, policy.device.type)
+    learner = Learner(policy, grpo, 1.0, 0)
+    groups = load.groups(shape.words)
+    found = measure(lambda: learner.update(groups, 1, load.length), policy.device, options.repeats)
+    tokens = load.prompts * load.size * load.length / found.seconds
+    used = "-"
+    if options.peak:
+        share = flops(shape, load, sharing) / found.seconds / (options.peak * 1e12)
+        used = f"{share:.1%}"
+    name = f"update, {'shared' if sharing else 'plain'}"
+    return _row(load, name, found, tokens, used, plan, "updating")
+
+
+def sampling_row(
+    policy: Policy, section: PolicySection, load: Load, options: argparse.Namespace
+) -> str:
+    grpo = GrpoSection(prompts_per_step=load.prompts, group_size=load.size)
+    shape = shape_of(policy.causal_lm, section)
+    plan = memory_plan(shape, section, grpo, policy.device.type)
+    sampler = LocalSampler(policy, section.decode_batch)
+    prompts = [group.prompt_ids for group in load.groups(shape.words)]
+    drawn: list[int] = []
+
+    def sample() -> None:
+        sampling = Sampling(1.0, 1.0, load.length, 0)
+        groups = asyncio.run(sampler.sample(prompts, load.size, sampling))
+        drawn.append(sum(len(sample.token_ids) for group in groups for sample in group))
+
+    found = measure(sample, policy.device, options.repeats)
+    tokens = statistics.mean(drawn) / found.seconds
+    return _row(load, "sampling", found, tokens, "-", plan, "sampling")
+
+
+def _row(
+    load: Load, name: str, found: Measured, tokens: float, used: str, plan: Plan, phase: str
+) -> str:
+    peak = f"{found.peak / 1e9:.1f}" if found.peak else "-"
+    planned = plan.phases[phase] / 1e9
+    cells = (
+        f"{load.prompts} x ({load.template} + {load.prompt - load.template})",
+        f"{load.size} x {load.length}",
+        name,
+        f"{found.seconds:.3f}",
+        f"{tokens:.0f}",
+        used,
+        peak,
+        f"{planned:.1f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--device", default="cuda", help="where to run (cuda)")
+    parser.add_argument("--tiny", action="store_true", help="a tiny shape and short texts")
+    parser.add_argument("--prompts", type=int, default=2, help="problems per step")
+    parser.add_argument("--template", type=float, default=0.0, help="share of a prompt, 0 to 1")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16], help="attempts, G")
+    parser.add_argument("--repeats", type=int, default=3, help="the median of so many")
+    parser.add_argument("--budget", type=int, default=4096, help="grpo.micro_batch_tokens")
+    parser.add_argument("--peak", type=float, help="TFLOP/s of the card, where it is not known")
+    parser.add_argument("--keep-activations", action="store_true", help="no checkpointing")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    device = torch.device(options.device)
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    options.peak = options.peak or next((p for name, p in PEAKS.items() if name in card), None)
+    config, prompt, length = (TINY, 48, 8) if options.tiny else (QWEN_7B, 1500, 300)
+    print(f"{card}, torch {torch.__version__}, transformers {transformers.__version__}")
+    print("attention in bfloat16 against float32, largest difference over largest entry:")
+    for name, gap in differences(config, device, 4 * length).items():
+        print(f"  {name}: {gap:.1e}")
+    section = PolicySection(
+        dtype="bfloat16",
+        max_prompt_tokens=prompt,
+        max_new_tokens=length,
+        decode_batch=options.prompts * max(options.sizes),
+        gradient_checkpointing=not options.keep_activations,
+        lora=LoraSection(rank=64, alpha=64),
+    )
+    policy = random_policy(config, section, device)
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
+    for size in options.sizes:
+        load = Load(options.prompts, prompt, round(options.template * prompt), size, length)
+        print(sampling_row(policy, section, load, options), flush=True)
+        for sharing in (True, False):
+            print(update_row(policy, section, load, sharing, options), flush=True)
+
+
+if __name__ == "__main__":
+    main()
