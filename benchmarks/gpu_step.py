@@ -67,15 +67,7 @@ TINY = Qwen2Config(
     tie_word_embeddings=False,
 )
 COLUMNS = ("prompts", "completions", "what", "s", "tokens/s", "utilisation", "GB", "planned GB")
-PEAKS = {
-    "B200": 2250,
-    "H100 PCIe": 756,
-    "H100": 989,
-    "H200": 989,
-    "A100": 312,
-    "L40S": 362,
-    "RTX 4090": 165,
-}
+PEAKS = {"B200": 2250, "H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "L40S": 362}
 """Dense bfloat16 TFLOP/s of a card whose name has this in it, by NVIDIA's data sheets; the first
 that fits."""
 
@@ -250,16 +242,9 @@ def _row(
 ) -> str:
     peak = f"{found.peak / 1e9:.1f}" if found.peak else "-"
     planned = plan.phases[phase] / 1e9
-    cells = (
-        f"{load.prompts} x ({load.template} + {load.prompt - load.template})",
-        f"{load.size} x {load.length}",
-        name,
-        f"{found.seconds:.3f}",
-        f"{tokens:.0f}",
-        used,
-        peak,
-        f"{planned:.1f}",
-    )
+    prompts = f"{load.prompts} x ({load.template} + {load.prompt - load.template})"
+    cells = [prompts, f"{load.size} x {load.length}", name, f"{found.seconds:.3f}"]
+    cells += [f"{tokens:.0f}", used, peak, f"{planned:.1f}"]
     return f"| {' | '.join(cells)} |"
 
 

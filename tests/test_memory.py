@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 from rich.console import Console
 from tiny_policy import WORDS, checkpoint
 from torch import Tensor
@@ -131,32 +132,41 @@ def test_folding_takes_what_is_planned(dtype: str) -> None:
     assert taken == planned["adapter folded in"]
 
 
+def saved(policy: Policy, tokens: int) -> int:
+    """Bytes that autograd keeps of a forward pass, without weights."""
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    found: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if tensor.untyped_storage().data_ptr() not in weights:
+            found[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        visit_texts(policy, [Branch(list(range(tokens)), [[1]])], tokens, lambda *_: None)
+    return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_what_a_layer_keeps_of_a_token(kind: str, dtype: str) -> None:
-    """Tensors that autograd saves, of three layers above those of two; float32 products in
-    bfloat16 would show."""
-
-    def saved(layers: int) -> tuple[int, ModelShape]:
-        section, _ = sections(dtype)
-        policy = medium_policy(kind, section, layers)
-        weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
-        found: dict[int, Tensor] = {}
-
-        def keep(tensor: Tensor) -> Tensor:
-            if tensor.untyped_storage().data_ptr() not in weights:
-                found[tensor.untyped_storage().data_ptr()] = tensor
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            visit_texts(policy, [Branch(list(range(200)), [[1]])], 256, lambda *_: None)
-        size = sum(tensor.untyped_storage().nbytes() for tensor in found.values())
-        return size, shape_of(policy.causal_lm, section)
-
-    (less, _), (more, shape) = saved(2), saved(3)
-    number = WIDTHS[dtype]
+    """Of three layers above those of two."""
+    section, _ = sections(dtype)
+    less, more = (medium_policy(kind, section, layers) for layers in (2, 3))
+    shape, number = shape_of(more.causal_lm, section), WIDTHS[dtype]
     casts = 0 if dtype == "float32" else number * shape.adapter // shape.layers
-    assert more - less - casts == pytest.approx(200 * layer_bytes(shape, number), rel=0.02)
+    measured = saved(more, 200) - saved(less, 200) - casts
+    assert measured == pytest.approx(200 * layer_bytes(shape, number), rel=0.02)
+
+
+def test_an_adapter_that_multiplies_in_float32_keeps_half_as_much_again() -> None:
+    """As peft would have it."""
+    section, _ = sections("bfloat16")
+    policy = medium_policy("qwen2", section)
+    ours = saved(policy, 200)
+    for layer in (m for m in policy.model.modules() if isinstance(m, LoraLayer)):
+        layer.cast_input_dtype_enabled = True
+    assert saved(policy, 200) / ours == pytest.approx(1.5, abs=0.1)
 
 
 def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:
