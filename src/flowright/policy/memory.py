@@ -18,13 +18,11 @@ from typing import Any
 from torch import nn
 
 from flowright.config import GrpoSection, PolicySection
+from flowright.policy.decoding import PREFILL_TOKENS
 from flowright.policy.head import LOGITS_AT_ONCE
 
 FLOAT = 4
 WIDTHS = {"float32": 4, "bfloat16": 2}
-
-READ_AT_ONCE = 1024
-"""Tokens of prompts that the sampler reads in one forward pass; a longer prompt by itself."""
 
 FRAGMENTS = 0.1
 """Of the peak, added to it: what the allocator cannot use. A guess, not measured."""
@@ -123,19 +121,23 @@ def memory_plan(
 
 
 def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
-    """Each prompt is there once, however many rows stand behind it."""
+    """Each prompt is there once, however many rows stand behind it; without prefix sharing, once
+    for each row."""
     number = WIDTHS[policy.dtype]
     prompts = min(max(1, policy.decode_batch // grpo.group_size), grpo.prompts_per_step)
     rows = prompts * grpo.group_size
     longest = policy.max_prompt_tokens
-    tokens = min(prompts * longest, max(READ_AT_ONCE, longest))
+    tokens = prompts * longest
+    if grpo.prefix_sharing:
+        tokens = min(tokens, max(PREFILL_TOKENS, longest))
+    copies = prompts if grpo.prefix_sharing else rows
     read = tokens * (3 * number * shape.inner + 2 * (number + FLOAT) * shape.width)
     drawn = rows * shape.words * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
     return {
         "adapter folded in": number * shape.adapted,
         "keys and values": number
         * shape.kv_numbers
-        * (prompts * longest + rows * policy.max_new_tokens),
+        * (copies * longest + rows * policy.max_new_tokens),
         "reading or drawing": max(read, drawn),
     }
 
