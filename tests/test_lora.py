@@ -34,7 +34,7 @@ def layers(bias: bool = True, dtype: torch.dtype = torch.float32) -> tuple[Linea
 def test_outputs_and_gradients_are_those_of_peft(
     bias: bool, needs: bool, dtype: torch.dtype
 ) -> None:
-    """In bfloat16 the adapter stays in float32, and the layer is peft's own."""
+    """In bfloat16 peft multiplies in float32, and ours rounds what it multiplies to bfloat16."""
     x = torch.randn(2, 4, 6, dtype=dtype)
     slope = torch.randn(2, 4, 5, dtype=dtype)
     found = []
@@ -45,7 +45,9 @@ def test_outputs_and_gradients_are_those_of_peft(
         a, b = layer.lora_A["default"].weight, layer.lora_B["default"].weight
         found.append([out.detach(), a.grad, b.grad, *([given.grad] if needs else [])])
     for wanted, got in zip(*found, strict=True):
-        torch.testing.assert_close(got, wanted)
+        assert got.dtype == wanted.dtype
+        noise = {} if dtype == torch.float32 else {"rtol": 0.0, "atol": 0.02 * wanted.abs().max()}
+        torch.testing.assert_close(got, wanted, **noise)
 
 
 def test_a_switched_off_or_merged_adapter_is_left_to_peft() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from peft.tuners.lora import LoraLayer
 from rich.console import Console
 from tiny_policy import WORDS, checkpoint
 from torch import Tensor
@@ -177,16 +176,6 @@ def test_what_a_layer_keeps_of_a_token(kind: str, dtype: str) -> None:
     casts = 0 if dtype == "float32" else number * shape.adapter // shape.layers
     measured = saved(more, 200) - saved(less, 200) - casts
     assert measured == pytest.approx(200 * layer_bytes(shape, number), rel=0.02)
-
-
-def test_an_adapter_that_multiplies_in_float32_keeps_half_as_much_again() -> None:
-    """As peft would have it."""
-    section, _ = sections("bfloat16")
-    policy = medium_policy("qwen2", section)
-    ours = saved(policy, 200)
-    for layer in (m for m in policy.model.modules() if isinstance(m, LoraLayer)):
-        layer.cast_input_dtype_enabled = True
-    assert saved(policy, 200) / ours == pytest.approx(1.5, abs=0.1)
 
 
 def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:

@@ -1,8 +1,11 @@
 """What is computed in which precision."""
 
+from typing import Any
+
 import pytest
 import torch
 from tiny_policy import random_groups, tiny_policy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flowright.config import GrpoSection
 from flowright.grpo.learner import Learner
@@ -11,15 +14,25 @@ from flowright.policy.model import recomputing
 from flowright.policy.tree import Branch, visit_texts
 
 
+class Products(TorchDispatchMode):
+    """Notes in which precision matrices are multiplied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.dtypes.add(args[0].dtype)
+        return func(*args, **kwargs or {})
+
+
 def test_in_bfloat16_the_adapter_is_float32_and_its_products_are_not() -> None:
     policy = tiny_policy(dtype="bfloat16")
     assert {parameter.dtype for parameter in policy.trainable()} == {torch.float32}
-    layer = policy.causal_lm.model.layers[0].mlp.down_proj
-    outputs: list[torch.dtype] = []
-    for half in (layer.lora_A["default"], layer.lora_B["default"]):
-        half.register_forward_hook(lambda module, given, out: outputs.append(out.dtype))
-    visit_texts(policy, [Branch([5, 6, 7], [[8, 9]])], 16, lambda hidden_N, _: hidden_N.sum())
-    assert set(outputs) == {torch.bfloat16}
+    with Products() as products:
+        visit_texts(policy, [Branch([5, 6, 7], [[8, 9]])], 16, lambda hidden_N, _: hidden_N.sum())
+    assert products.dtypes == {torch.bfloat16}
     gradients = [parameter.grad for parameter in policy.trainable()]
     assert all(g is not None and g.dtype == torch.float32 for g in gradients)
 

@@ -47,7 +47,7 @@ class Demand:
     def least(self) -> int:
         """Bytes that no knob but the model and the adapter's rank lowers."""
         plan = self.plan
-        return sum(plan.held.values()) + plan.sampling["adapter folded in"]
+        return sum(plan.held.values()) + plan.sampling.get("adapter folded in", 0)
 
     def shortage(self, available: int) -> str | None:
         """What is missing of ``available`` bytes, and what to lower; None where nothing is."""
@@ -88,7 +88,7 @@ class Demand:
         policy, grpo, found = self.policy, self.grpo, {}
         while (plan := memory_plan(self.shape, policy, grpo)).needed > available:
             phases = plan.phases
-            if phases["sampling"] >= phases["updating"]:
+            if phases["sampling"] >= phases["updating"] and plan.sampling:
                 rows = max(grpo.group_size, policy.decode_batch // 2)
                 if rows >= policy.decode_batch:
                     return None

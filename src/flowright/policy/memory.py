@@ -122,7 +122,9 @@ def memory_plan(
 
 def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Each prompt is there once, however many rows stand behind it; without prefix sharing, once
-    for each row."""
+    for each row. Nothing where others sample."""
+    if policy.sampler == "vllm":
+        return {}
     number = WIDTHS[policy.dtype]
     prompts = min(max(1, policy.decode_batch // grpo.group_size), grpo.prompts_per_step)
     rows = prompts * grpo.group_size

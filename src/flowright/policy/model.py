@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_state_dict
 from safetensors.torch import save as safetensors_bytes
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -91,25 +91,6 @@ def choose_device(section: PolicySection) -> torch.device:
     return torch.device(section.device)
 
 
-class _Half(nn.Linear):
-    """Half of an adapter's pair of matrices. Its weights are float32, which small steps need; it
-    multiplies in the precision of its input.
-
-    Left to itself, peft turns the input of every layer into float32 and multiplies in it: most of
-    what an update in bfloat16 keeps, and products that a GPU is slow at.
-    """
-
-    @classmethod
-    def of(cls, linear: Any) -> "_Half":
-        """With the same weights, not a copy."""
-        half = cls(linear.in_features, linear.out_features, bias=False, device="meta")
-        half.weight = linear.weight
-        return half
-
-    def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.linear(input, self.weight.to(input.dtype))
-
-
 def load_policy(path: str, section: PolicySection, seed: int) -> Policy:
     """The model of ``path`` (a folder or a Hugging Face id) with a fresh adapter.
 
@@ -158,9 +139,7 @@ def add_adapter(base: Any, section: PolicySection, seed: int) -> PeftModel:
         bias="none",
         task_type="CAUSAL_LM",
     )
-    lora._register_custom_module(
-        {torch.nn.Linear: LoraLinear}
-    )  # as peft's developers' guide has it
+    lora._register_custom_module({torch.nn.Linear: LoraLinear})  # as peft's guide has it
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft asks by a name that transformers has renamed; nothing that a user can mend.
         warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*")
@@ -170,11 +149,6 @@ def add_adapter(base: Any, section: PolicySection, seed: int) -> PeftModel:
         except ValueError as error:
             raise ConfigError(f"policy.lora.target_modules: {error}") from error
     assert isinstance(model, PeftModel)
-    for layer in (m for m in model.modules() if isinstance(m, LoraLayer)):
-        layer.cast_input_dtype_enabled = False
-        for halves in (layer.lora_A, layer.lora_B):
-            for name in list(halves):
-                halves[name] = _Half.of(halves[name])
     return model
 
 
