@@ -10,42 +10,35 @@ Memory is what the process holds above the loaded model.
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import torch
-from step import SHAPES, Shape, best, checkpoint, groups_of, peak
+from meter import Meter, apart, least
+from shapes import SHAPES, Shape, checkpoint, groups_of, policy
 
-from flowright.config import LoraSection, PolicySection
 from flowright.policy.local import LocalSampler
-from flowright.policy.model import load_policy
 from flowright.policy.sampler import Sampling
 
 
 def measure(folder: Path, shape: Shape, sharing: bool) -> dict[str, float]:
     """One call in this process, after a short one, so that nothing is first-time."""
     torch.set_num_threads(1)
-    section = PolicySection(device="cpu", lora=LoraSection(rank=16, alpha=16))
-    policy = load_policy(str(folder), section, seed=0)
-    policy.tokenizer.eos_token = None
-    policy.causal_lm.generation_config.eos_token_id = None
-    assert not policy.end_ids
-    sampler = LocalSampler(policy, shape.groups * shape.size, sharing=sharing)
+    model = policy(folder)
+    assert not model.end_ids
+    sampler = LocalSampler(model, shape.groups * shape.size, sharing=sharing)
     prompts = [group.prompt_ids for group in groups_of(shape)]
     sampler.draw([prompt[:32] for prompt in prompts], 2, Sampling(1.0, 1.0, 8, 0))
-    loaded = peak()
-    began = time.process_time()
-    sampler.draw(prompts, shape.size, Sampling(1.0, 1.0, shape.length, 0))
-    return {"seconds": time.process_time() - began, "gb": peak() - loaded}
+    sampling = Sampling(1.0, 1.0, shape.length, 0)
+    meter = Meter()
+    meter.measure("generate", lambda: sampler.draw(prompts, shape.size, sampling))
+    return meter.found()
 
 
-def apart(folder: Path, name: str, sharing: bool) -> dict[str, float]:
+def in_a_process(folder: Path, name: str, sharing: bool) -> dict[str, float]:
     command = [sys.executable, __file__, "--measure", str(folder), "--shape", name]
-    command += ["--sharing"] if sharing else []
-    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    return apart([*command, *(["--sharing"] if sharing else [])], sys.path)
 
 
 def main() -> None:
@@ -66,15 +59,16 @@ def main() -> None:
         folder = Path(name)
         checkpoint(folder)
         for shape in [options.shape] if options.shape else shapes:
-            pairs = [
-                (apart(folder, shape, False), apart(folder, shape, True))
-                for _ in range(options.repeats)
-            ]
-            plain, shared = best([p for p, _ in pairs]), best([s for _, s in pairs])
+            runs: dict[bool, list[dict[str, float]]] = {False: [], True: []}
+            for _ in range(options.repeats):
+                for sharing, found in runs.items():
+                    found.append(in_a_process(folder, shape, sharing))
+            plain, shared = least(runs[False]), least(runs[True])
+            seconds, gb = "generate s", "generate GB"
             print(
-                f"| {shape} | {plain['seconds']:.1f} | {shared['seconds']:.1f} | "
-                f"{plain['seconds'] / shared['seconds']:.1f} | {plain['gb']:.2f} | "
-                f"{shared['gb']:.2f} | {shared['gb'] / plain['gb']:.2f} |",
+                f"| {shape} | {plain[seconds]:.1f} | {shared[seconds]:.1f} | "
+                f"{plain[seconds] / shared[seconds]:.1f} | {plain[gb]:.2f} | "
+                f"{shared[gb]:.2f} | {shared[gb] / plain[gb]:.2f} |",
                 flush=True,
             )
 
