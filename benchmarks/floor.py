@@ -1,11 +1,12 @@
-"""The time that no implementation of the shared update can undercut here: its products alone.
+"""The time that no implementation of an update can undercut here: its products alone.
 
-FLOPs are those of matrix products, two for a multiplication and an addition; each token of a prefix
-counts once. The base is frozen, so a weight costs a product forward and one for the gradient of its
-input, and none for its own; LoRA's own weights cost all three. Attention counts the scores that are
-seen, with two products forward and five backward, as the scores are made anew there (Dao et al.
-2022, arXiv 2205.14135, algorithm 4). The head costs one product for the logits and one for the
-slope. The rate is the best of torch's float32 products at the sizes that occur, one thread.
+FLOPs are those of matrix products, two for a multiplication and an addition; on the shared path
+each token of a prefix counts once. The base is frozen, so a weight costs a product forward and one
+for the gradient of its input, and none for its own; LoRA's own weights cost all three. Attention
+counts the scores that are seen, with two products forward and five backward, as the scores are made
+anew there (Dao et al. 2022, arXiv 2205.14135, algorithm 4). The head costs one product for the
+logits and one for the slope. The rate is the best of torch's float32 products at the sizes that
+occur, one thread.
 """
 
 import time
@@ -25,9 +26,9 @@ def linears() -> list[tuple[int, int]]:
     return [*attention, (width, inner), (width, inner), (inner, width)]
 
 
-def update_flops(shape: Shape) -> float:
-    """Of one shared update."""
-    tokens, seen, predicted = _counts(shape)
+def update_flops(shape: Shape, sharing: bool) -> float:
+    """Of one update."""
+    tokens, seen, predicted = (_shared_counts if sharing else _plain_counts)(shape)
     weights = sum(a * b for a, b in linears())
     adapters = sum(RANK * (a + b) for a, b in linears())
     layer = tokens * (2 * 2 * weights + 3 * 2 * adapters) + 7 * 2 * seen * MODEL.hidden_size
@@ -35,8 +36,16 @@ def update_flops(shape: Shape) -> float:
     return MODEL.num_hidden_layers * layer + head
 
 
-def _counts(shape: Shape) -> tuple[int, int, int]:
-    """Tokens computed, pairs of query and key that see each other, tokens predicted."""
+def _plain_counts(shape: Shape) -> tuple[int, int, int]:
+    """Tokens computed, pairs of query and key that see each other, tokens predicted: of a row for
+    each completion, padding left out."""
+    pairs = [(len(g.prompt_ids), len(s.token_ids)) for g in groups_of(shape) for s in g.samples]
+    seen = sum(_own(prompt + length) for prompt, length in pairs)
+    return sum(map(sum, pairs)), seen, sum(length for _, length in pairs)
+
+
+def _shared_counts(shape: Shape) -> tuple[int, int, int]:
+    """The same, of each text once."""
     groups = groups_of(shape)
     template = shared_length([group.prompt_ids for group in groups])
     tokens, seen, predicted = template, _own(template), 0

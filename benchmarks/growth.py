@@ -39,7 +39,7 @@ NAMES = {
 }
 TICKS = {"update s": (1, 3, 10, 30, 100), "update GB": (0.1, 0.3, 1, 3, 10)}
 PATHS = ("plain", "shared")
-BUDGET = 1024
+BUDGET = 768
 """grpo.micro_batch_tokens of the shared path."""
 
 Figures = dict[str, dict[str, float]]

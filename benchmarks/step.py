@@ -13,8 +13,9 @@ is what rows that ended early cost transformers' ``generate`` anyway; ours would
   with ``grpo.prefix_sharing: false``, a padded batch of 16 rows at a time.
 - shared: LocalSampler, then the update as it is by default, with ``--budget`` tokens in a chunk.
 
-The floor is what the shared update's products would take at the rate of this machine's largest
-ones; see ``floor.py``.
+The floor is what an update's products alone would take at the rate of the fastest of them here; see
+``floor.py``. That of the plain path over that of the shared one is the ratio of two updates without
+any waste.
 
     python benchmarks/step.py [--trl PYTHON] [--repeats 3] [--shape NAME]
 """
@@ -36,6 +37,7 @@ from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampling
 
+PATHS = ("plain", "shared")
 TRL = {"TRL": False, "TRL, head cut": True}
 
 AIMS = {
@@ -110,11 +112,11 @@ def of_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
 def rows_of_table(name: str, found: dict[str, Costs], flops_a_second: float) -> list[str]:
     """A row for each path, with its ratios to the shared one and their aims."""
     shared = found["shared"]
-    floor = update_flops(SHAPES[name]) / flops_a_second
     step_aim, update_aim = AIMS[name]
     rows = []
     for path, costs in found.items():
         step = costs["generate s"] + costs["update s"]
+        floor = update_flops(SHAPES[name], path == "shared") / flops_a_second
         ratios = (
             _ratio(step / (shared["generate s"] + shared["update s"]), step_aim, path == "TRL"),
             _ratio(costs["update s"] / shared["update s"], update_aim, path == "plain"),
@@ -130,8 +132,7 @@ def rows_of_table(name: str, found: dict[str, Costs], flops_a_second: float) -> 
             f"{costs['generate GB']:.2f}",
             f"{costs['update GB']:.2f}",
             *(ratios if path != "shared" else ("", "", "")),
-            f"{floor:.2f}" if path == "shared" else "",
-            f"{costs['update s'] / floor:.1f}" if path == "shared" else "",
+            *((f"{floor:.2f}", f"{costs['update s'] / floor:.1f}") if path in PATHS else ("", "")),
         )
         rows.append("| " + " | ".join(cells) + " |")
     return rows
@@ -152,8 +153,8 @@ def main() -> None:
     parser.add_argument("--trl", metavar="PYTHON", help="of an environment that has TRL")
     parser.add_argument("--repeats", type=int, default=3, help="the least of so many counts")
     parser.add_argument("--shape", choices=SHAPES, help="only this one")
-    parser.add_argument("--budget", type=int, default=1024, help="grpo.micro_batch_tokens, shared")
-    parser.add_argument("--path", choices=("plain", "shared"), help="only this one")
+    parser.add_argument("--budget", type=int, default=768, help="grpo.micro_batch_tokens, shared")
+    parser.add_argument("--path", choices=PATHS, help=argparse.SUPPRESS)
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -174,7 +175,7 @@ def main() -> None:
                 for path, compact in TRL.items() if options.trl else ():
                     made = of_trl(folder, shape, options.trl, compact)
                     runs.setdefault(path, []).append(made)
-                for path in ("plain", "shared"):
+                for path in PATHS:
                     runs.setdefault(path, []).append(of_ours(folder, shape, path, options.budget))
             found = {path: least(some) for path, some in runs.items()}
             print("\n".join(rows_of_table(shape, found, flops_a_second)), flush=True)
