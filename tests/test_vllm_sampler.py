@@ -139,6 +139,15 @@ async def test_what_a_request_asks_for(bench: Any):
         assert (body["max_tokens"], body["temperature"], body["top_p"]) == (6, 1.0, 1.0)
 
 
+async def test_draws_depend_on_the_place_in_the_batch_not_on_who_draws(bench: Any):
+    it = await bench()
+    await it.train(1)
+    whole = await it.sampler.sample(PROMPTS, 2, PLAIN)
+    assert await it.sampler.sample(PROMPTS[1:], 2, PLAIN, [1]) == whole[1:]
+    assert await it.sampler.sample(PROMPTS[1:], 2, PLAIN) != whole[1:]
+    assert await it.sampler.sample([], 2, PLAIN) == []
+
+
 async def test_a_completion_ends_with_its_end_token_or_at_the_limit(bench: Any):
     it = await bench()
     it.policy.causal_lm.generation_config.eos_token_id = [2, *range(80, 160)]

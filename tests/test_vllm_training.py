@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from test_trainer import TASKS, Lines, Toy, configured
 from tiny_policy import tiny_policy
+from toy_run import TASKS, Lines, Toy, configured
 from vllm_double import BASE, VllmDouble, error
 
 from flowright.config import Config, LoraSection, PolicySection, VllmSection
 from flowright.data.task import Task
 from flowright.errors import RunError, RunPaused, UserError
 from flowright.grpo.preflight import _servers
+from flowright.grpo.ranks import Ranks
 from flowright.grpo.trainer import Trainer
 from flowright.grpo.world import open_samplers
 from flowright.policy.local import LocalSampler
@@ -106,6 +107,36 @@ async def test_a_server_that_ignores_adapters_ends_the_run_at_the_first_one(
             await train(served(server, tmp_path))
     assert list(read_rollouts(tmp_path / "run", 1))
     assert not list((tmp_path / "run" / "rollouts").glob("*000002*"))
+
+
+async def test_batches_ahead_are_sampled_from_the_version_of_their_turn(tmp_path: Path) -> None:
+    async with VllmDouble() as server:
+        config = served(server, tmp_path)
+        pipeline = config.pipeline.model_copy(update={"max_staleness": 1})
+        assert await train(config.model_copy(update={"pipeline": pipeline})) == 3
+    for step, version in ((1, 0), (2, 0), (3, 1)):
+        rows = read_rollouts(tmp_path / "run", step)
+        assert {row["policy_version"] for row in rows} == {version}
+
+
+async def test_several_ranks_share_out_the_servers_and_keep_folders_of_their_own(
+    tmp_path: Path,
+) -> None:
+    policy = tiny_policy()
+    async with VllmDouble() as one, VllmDouble() as other:
+        config = served(one, tmp_path)
+        vllm = config.policy.vllm.model_copy(update={"base_urls": (one.url, other.url)})
+        section = config.policy.model_copy(update={"vllm": vllm})
+        both = config.model_copy(update={"policy": section})
+        for rank, server in ((0, one), (1, other)):
+            async with open_samplers(both, policy, ranks=Ranks(rank, 2)) as (sampler, _):
+                await sampler.refresh(0)
+                (adapter,) = server.adapters.values()
+                assert Path(adapter.path).parent == tmp_path / f"run/adapters/rank-{rank}"
+        assert one.seen["load_lora_adapter"] == other.seen["load_lora_adapter"] == 1
+        async with open_samplers(config, policy, ranks=Ranks(1, 2)) as (sampler, _):
+            await sampler.refresh(0)  # one server for both
+        assert one.seen["load_lora_adapter"] == 2
 
 
 async def test_the_sampler_is_the_configured_one(tmp_path: Path) -> None:
