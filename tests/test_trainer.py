@@ -195,7 +195,8 @@ async def test_a_run_killed_before_its_first_checkpoint_is_begun_again(tmp_path:
     whole = await train(tmp_path / "whole")
 
     def kill(version: int) -> None:
-        raise Killed
+        if version:  # 0 is published before the first step
+            raise Killed
 
     wrapped: Any = {"sampler": lambda local: Wrapped(local, refreshed=kill), "raises": Killed}
     await train(tmp_path / "run", **wrapped)
