@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -49,7 +49,9 @@ def started(arguments: list[str], log: Path) -> "Iterator[subprocess.Popen[bytes
         try:
             yield process
         finally:
-            process.kill()
+            for pid in descendants(process.pid):  # torchrun's workers would outlive it
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
             process.wait()
 
 
@@ -203,3 +205,55 @@ def accuracies(run: Path) -> list[tuple[str, float]]:
     evaluation = read_evaluation(run)
     assert evaluation is not None
     return [(row["name"], row["kinds"]["all"]["gold"]) for row in evaluation["rows"]]
+
+
+def by_two(arguments: list[str]) -> list[str]:
+    """The same command, by two processes."""
+    python, *rest = arguments
+    return [python, "-m", "torch.distributed.run", "--nproc_per_node", "2", *rest]
+
+
+def test_two_processes_train_the_run_of_one(whole: tuple[Path, Path, str], tmp_path: Path):
+    """The same samples and rewards, and an update that is the same but for rounding."""
+    run, cache, _ = whole
+    printed = finished(
+        by_two(command(tmp_path, cache, "pipeline.max_staleness=0")), tmp_path / "log"
+    )
+    assert "ranks     2 processes share each batch" in printed
+    assert printed.count("report    ") == 1, "one of them speaks"
+    assert outcomes(tmp_path / "quickstart", 1) == outcomes(run, 1)
+    (_, alone, *_), (_, shared, *_) = metrics(run), metrics(tmp_path / "quickstart")
+    alone |= {name: shared[name] for name in alone if name.startswith("sandbox/")}  # of one rank
+    assert shared == pytest.approx(alone, rel=1e-4, abs=1e-6)
+    assert read_state(tmp_path / "quickstart")["status"] == "finished"
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_process_that_dies_ends_the_run_with_one_message_and_resume_goes_on(
+    whole: tuple[Path, Path, str], tmp_path: Path, lost: int
+):
+    _, cache, _ = whole
+    log, run = tmp_path / "log", tmp_path / "quickstart"
+    endless = command(tmp_path, cache, "grpo.steps=500", "evaluation.every=0")
+    with started(by_two(endless), log) as process:
+        wait_for(lambda: (run / "metrics.jsonl").exists() and len(read_metrics(run)) > 3, 200)
+        (victim,) = (pid for pid in descendants(process.pid) if rank_of(pid) == lost)
+        os.kill(victim, signal.SIGKILL)
+        assert process.wait(timeout=60) != 0
+    assert log.read_text().count("another process of this run has gone") == 1
+    saved = max(int(path.name.split("_")[1]) for path in (run / "checkpoints").iterdir())
+    more = [f"grpo.steps={saved + 1}", "evaluation.every=0", "--resume"]
+    printed = finished(command(tmp_path, cache, *more), log)  # by one process, for a change
+    assert f"(step {saved})" in printed
+    assert read_state(run)["status"] == "finished"
+
+
+def rank_of(pid: int) -> int | None:
+    """Of a process that torchrun started; None for all others."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    ranks = [int(v.removeprefix(b"RANK=")) for v in variables if v.startswith(b"RANK=")]
+    return ranks[0] if ranks and b"train.py" in words else None
