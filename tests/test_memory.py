@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from rich.console import Console
 from tiny_policy import WORDS, checkpoint
 from torch import Tensor
@@ -176,6 +177,18 @@ def test_what_a_layer_keeps_of_a_token(kind: str, dtype: str) -> None:
     casts = 0 if dtype == "float32" else number * shape.adapter // shape.layers
     measured = saved(more, 200) - saved(less, 200) - casts
     assert measured == pytest.approx(200 * layer_bytes(shape, number), rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # peft asks by an old name
+def test_peft_by_itself_keeps_half_as_much_again_in_bfloat16() -> None:
+    section, _ = sections("bfloat16")
+    ours = medium_policy("qwen2", section)
+    # The same model, adapted by peft's own layers.
+    base: Any = medium_policy("qwen2", section).model.unload()
+    lora = LoraConfig(r=8, lora_alpha=8, target_modules=list(section.lora.target_modules))
+    theirs: Any = get_peft_model(base, lora)
+    policy = Policy(theirs, ours.tokenizer, ours.device, "peft")
+    assert saved(policy, 200) / saved(ours, 200) == pytest.approx(1.5, abs=0.1)
 
 
 def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:

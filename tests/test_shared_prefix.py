@@ -1,5 +1,6 @@
 """Attention over shared prefixes, the head without logits, and what the shared path computes."""
 
+import gc
 from collections.abc import Sequence
 
 import pytest
@@ -12,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from flowright.config import GrpoSection, LoraSection
 from flowright.errors import ConfigError, RunError
+from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.attention import Part, Pass, attend, stacks_of
 from flowright.policy.decoding import SharedDecoding
@@ -230,6 +232,19 @@ def test_every_token_of_a_prefix_is_computed_once() -> None:
     assert computed(branches[:1], 1000) == [35, 5]
     single = [Branch(branches[0].prompt_ids, [[5], [6]])]
     assert computed(single, 1000) == [35], "texts of one token need the prompt alone"
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_nothing_of_an_update_stays_in_memory(gradient_checkpointing: bool) -> None:
+    def passes() -> int:
+        gc.collect()
+        return sum(type(one) is Pass for one in gc.get_objects())
+
+    policy = tiny_policy(gradient_checkpointing=gradient_checkpointing)
+    learner = Learner(policy, GrpoSection(micro_batch_tokens=16), 1.0, 0)
+    before = passes()
+    learner.update(random_groups(0, [(5, [3, 4, 5]), (30, [4, 6, 7])]), 1, 8)
+    assert passes() == before
 
 
 # The self-check.
