@@ -7,7 +7,7 @@ may go on with another number of workers, or without Ray.
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowright.config import Config
@@ -54,7 +54,7 @@ def run_on_ray(
         )
         trainer.fit()
     except TrainingFailedError as error:
-        raise _readable(error) from None
+        raise in_words(getattr(error, "worker_failures", {}), error) from None
     finally:
         ray.shutdown()
 
@@ -72,16 +72,19 @@ def _resources(config: Config) -> dict[str, float]:
     return wanted
 
 
-def _readable(error: Exception) -> UserError:
-    """In the words of the worker that failed first: the others say that one has gone, and a worker
-    that was killed says nothing, so that Ray's word is taken for it."""
-    failures: dict[int, Exception] = dict(sorted(getattr(error, "worker_failures", {}).items()))
-    own = [f for f in failures.values() if isinstance(f, UserError) and not isinstance(f, PeerLost)]
-    if own:
-        return own[0]
+def in_words(failures: Mapping[int, Exception], error: Exception) -> UserError:
+    """What to tell the user of a run that failed, given each rank's failure and Ray's own error.
+
+    In the words of the rank that failed first: the others say that one has gone, and one that was
+    killed says nothing, so that Ray's word is taken for it.
+    """
+    ranks = sorted(failures.items())
+    for _, failure in ranks:
+        if isinstance(failure, UserError) and not isinstance(failure, PeerLost):
+            return failure
     lost = [
         f"rank {rank} of the run was lost: {_first_line(failure)}"
-        for rank, failure in failures.items()
+        for rank, failure in ranks
         if not isinstance(failure, PeerLost)
     ]
     return RunError(
