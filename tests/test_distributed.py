@@ -1,5 +1,7 @@
-"""What a user reads of a run that failed on a Ray cluster. Starting one is not tested here: it takes
-Ray, and a minute (docs/scaling.md has the command)."""
+"""What a user reads of a run that failed on a Ray cluster.
+
+Starting one is not tested here: it takes Ray, and a minute (docs/scaling.md has the command).
+"""
 
 from flowright.distributed import in_words
 from flowright.errors import ConfigError, PeerLost, RunError, RunPaused

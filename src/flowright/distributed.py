@@ -5,9 +5,13 @@ would do under torchrun (:mod:`flowright.grpo.ranks`). Checkpoints are the run's
 may go on with another number of workers, or without Ray.
 """
 
+import logging
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from flowright.config import Config
@@ -20,22 +24,32 @@ OBJECT_STORE_BYTES = 100 << 20
 def run_on_ray(
     worker: Callable[[dict[str, Any]], None], fields: dict[str, Any], config: Config
 ) -> None:
-    """Call ``worker(fields)`` on every rank of a cluster, and wait for all.
+    """Call ``worker(fields)`` on every rank of a cluster, and wait for all. ``fields["log"]`` is a
+    file in which the first rank writes what is to be shown here: Ray's own lines, dozens about
+    nothing, stay in its logs.
 
     Raises UserError with what the worker that failed first has to say, without Ray's own traces.
     """
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
-        import ray
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchTrainer
-        from ray.train.v2.api.exceptions import TrainingFailedError
+        import ray  # pyright: ignore[reportMissingImports]
+        from ray.train import (  # pyright: ignore[reportMissingImports]
+            FailureConfig,
+            RunConfig,
+            ScalingConfig,
+            TrainingFailedError,
+        )
+        from ray.train.torch import TorchTrainer  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
             f"--ray: {error}; install it: pip install -r requirements-ray.txt"
         ) from error
-    section = config.ray
-    ray.init(**_where(section.address), log_to_driver=True)
+    section, records = config.ray, (config.run.output_dir / ".ray").absolute()
+    # A name that was used before would go on with Ray's own record of that run.
+    name = f"{config.run.name}-{time.time_ns()}"
+    records.mkdir(parents=True, exist_ok=True)
+    fields = {**fields, "log": str(records / f"{name}.log")}
+    ray.init(**_where(section.address), log_to_driver=False, logging_level=logging.WARNING)
     try:
         trainer = TorchTrainer(
             worker,
@@ -46,17 +60,41 @@ def run_on_ray(
                 resources_per_worker=_resources(config),
             ),
             run_config=RunConfig(
-                # A name that was used before would go on with Ray's own record of that run.
-                name=f"{config.run.name}-{time.time_ns()}",
-                storage_path=str((config.run.output_dir / ".ray").absolute()),
+                name=name,
+                storage_path=str(records),
                 failure_config=FailureConfig(max_failures=section.max_failures),
             ),
         )
-        trainer.fit()
+        with _echo(Path(fields["log"])):
+            trainer.fit()
     except TrainingFailedError as error:
         raise in_words(getattr(error, "worker_failures", {}), error) from None
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _echo(path: Path) -> Iterator[None]:
+    """Print what is appended to a file."""
+    path.touch()
+    done = threading.Event()
+
+    def follow() -> None:
+        with path.open(encoding="utf-8") as file:
+            while True:
+                ended = done.wait(0.2)
+                text = file.read()  # whatever came before the end was seen
+                print(text, end="", flush=True)
+                if ended:
+                    return
+
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def _where(address: str | None) -> dict[str, Any]:

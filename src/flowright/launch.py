@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,8 @@ def _ray_worker(fields: dict[str, Any]) -> None:
     os.chdir(fields["folder"])
     config = Config.model_validate_json(fields["config"])
     began = (config.run.output_dir / config.run.name / "config.json").exists()
-    train(config, fields["resume"] or began)
+    with Path(fields["log"]).open("a", encoding="utf-8") as log, redirect_stdout(log):
+        train(config, fields["resume"] or began)
 
 
 def _train(config: Config, resume: bool, console: Console, ranks: "Ranks") -> int:

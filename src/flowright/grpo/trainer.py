@@ -297,7 +297,8 @@ class Trainer:
     async def _save(self, step: int) -> None:
         self._stage("save", step)
         shares = await self._ranks.gathered(self._pipeline.pending())
-        pending = {n: interleaved([share[n] for share in shares]) for n in shares[0]}
+        everywhere = [n for n in shares[0] if all(n in share for share in shares)]
+        pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
         if self._ranks.is_first:
             root, keep = self._run.checkpoints_path, self._config.run.keep_checkpoints
             save_checkpoint(root, step, self._policy, self._learner, keep, pending)
