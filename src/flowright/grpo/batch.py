@@ -14,6 +14,7 @@ from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.pipeline import Played
 from flowright.policy.layout import lay_out
 from flowright.policy.model import Policy
+from flowright.policy.sampler import Sample
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,16 @@ class Group:
 
     prompt_ids: Sequence[int]
     samples: Sequence[Trained]
+
+
+def drawn_groups(
+    prompts_P: Sequence[Sequence[int]], samples_P_G: Sequence[Sequence[Sample]]
+) -> list[Group]:
+    """All samples of some prompts, to be scored: their advantages are 0."""
+    return [
+        Group(prompt, [Trained(s.token_ids, s.logprobs, 0.0) for s in samples_G])
+        for prompt, samples_G in zip(prompts_P, samples_P_G, strict=True)
+    ]
 
 
 def trained_groups(

@@ -126,7 +126,8 @@ class Learner:
     def _metrics(self, first: Sums, last: Sums, norms: list[Tensor]) -> dict[str, float]:
         """Loss, entropy and KL as the samples met them; clipping after the last pass had moved.
         What was not computed is left out."""
-        section, met, moved = self._section, first.read(self._ranks), last.read(self._ranks)
+        section, met = self._section, first.read(self._ranks)
+        moved = met if last is first else last.read(self._ranks)
         metrics = {
             "policy/loss": met["loss"] / first.steps,
             "policy/entropy": met["entropy"] / met["tokens"],

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
-from flowright.grpo.batch import Group, Trained
+from flowright.grpo.batch import Group, Trained, drawn_groups
 from flowright.grpo.passes import sample_logprobs, score, visit_samples
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
@@ -62,10 +62,7 @@ def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> N
     prompts = [group.prompt_ids for group in _groups(policy.causal_lm.config.vocab_size)]
     sampler = LocalSampler(policy, decode_batch=8, sharing=section.prefix_sharing)
     drawn = sampler.draw(prompts, 3, Sampling(temperature, 1.0, 6, seed=0))
-    groups = [
-        Group(prompt, [Trained(s.token_ids, s.logprobs, 0.0) for s in samples])
-        for prompt, samples in zip(prompts, drawn, strict=True)
-    ]
+    groups = drawn_groups(prompts, drawn)
     told = torch.tensor([x for group in drawn for s in group for x in s.logprobs])
     scored = torch.cat(score(policy, groups, section, temperature)).cpu()
     gap = float((told - scored).abs().max())

@@ -16,7 +16,7 @@ from flowright.data.mixture import Mixture
 from flowright.data.task import KINDS, Task
 from flowright.errors import RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages
-from flowright.grpo.batch import Group, Trained, trained_groups
+from flowright.grpo.batch import drawn_groups, trained_groups
 from flowright.grpo.checkpoint import (
     Restored,
     has_checkpoint,
@@ -245,10 +245,7 @@ class Trainer:
         grpo = self._config.grpo
         if grpo.kl_in == "loss" or grpo.kl_coefficient == 0:
             return played
-        groups = [
-            Group(prompt.token_ids, [Trained(s.token_ids, s.logprobs, 0.0) for s in samples_G])
-            for prompt, samples_G in zip(played.prompts_P, played.samples_P_G, strict=True)
-        ]
+        groups = drawn_groups([prompt.token_ids for prompt in played.prompts_P], played.samples_P_G)
         nats = iter(await asyncio.to_thread(self._learner.divergences, groups))
         rollouts_P_G = [
             [
