@@ -1,6 +1,7 @@
 """Configuration files: what is read, and what each mistake is told."""
 
 import importlib.util
+import pickle
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,10 @@ def test_the_policys_servers_are_asked_for_the_policy_and_their_key_is_not_kept(
     assert config.served_policy == "Qwen/Qwen2.5-7B"
     assert config.policy.vllm.base_urls == ("http://a:1/v1",)
     assert "secret" not in config.model_dump_json()
+
+
+def test_a_judge_services_key_is_not_kept_but_reaches_other_processes() -> None:
+    judge = {"service": {"judge_url": "http://a:1", "api_key": "secret"}}
+    config = Config.model_validate({"judge": judge})
+    assert "secret" not in config.model_dump_json()
+    assert pickle.loads(pickle.dumps(config)) == config  # as the processes of a cluster get it

@@ -410,7 +410,11 @@ class JudgeServiceSection(Section):
     judge_url: str = Field(
         pattern=r"^https?://\S+$", description="Of the service, such as http://localhost:8003."
     )
-    api_key: str | None = Field(default=None, description="The service's, if it asks for one.")
+    api_key: str | None = Field(
+        default=None,
+        exclude=True,  # from config.json in the run directory
+        description="The service's, if it asks for one; better `${NAME}`.",
+    )
     max_batch_size: Positive = Field(default=16, description="Questions in one request.")
     batch_timeout: float = Field(
         default=0.05, ge=0, description="Seconds that a question waits for others to go with it."

@@ -37,7 +37,8 @@ def train_on_ray(config: Config, resume: bool) -> int:
     """As :func:`train`, by the workers of a Ray cluster."""
     from flowright.distributed import run_on_ray
 
-    fields = {"config": config.model_dump_json(), "resume": resume, "folder": str(Path.cwd())}
+    # The object, not its JSON, which leaves keys out.
+    fields = {"config": config, "resume": resume, "folder": str(Path.cwd())}
     run_on_ray(_ray_worker, fields, config)
     return 0
 
@@ -45,7 +46,7 @@ def train_on_ray(config: Config, resume: bool) -> int:
 def _ray_worker(fields: dict[str, Any]) -> None:
     """One rank. Ray may call it again after a failure: then the run goes on from where it was."""
     os.chdir(fields["folder"])
-    config = Config.model_validate_json(fields["config"])
+    config: Config = fields["config"]
     began = (config.run.output_dir / config.run.name / "config.json").exists()
     with Path(fields["log"]).open("a", encoding="utf-8") as log, redirect_stdout(log):
         train(config, fields["resume"] or began)
