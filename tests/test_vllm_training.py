@@ -99,14 +99,18 @@ async def test_a_server_that_is_lost_while_sampling_pauses_the_run_where_it_was(
         assert await train(served(server, tmp_path), resume=True) == 3
 
 
-async def test_a_server_that_ignores_adapters_ends_the_run_at_the_first_one(
+async def test_a_server_that_ignores_adapters_ends_the_run_at_the_first_one_and_loses_no_step(
     tmp_path: Path,
 ) -> None:
     async with VllmDouble(ignores_loads=True) as server:
-        with pytest.raises(RunError, match="it does not serve version 1"):
+        with pytest.raises(RunError, match="it does not serve version 1") as caught:
             await train(served(server, tmp_path))
+    assert caught.value.problems[-1] == "step 1 is saved; once that is mended: --resume"
     assert list(read_rollouts(tmp_path / "run", 1))
     assert not list((tmp_path / "run" / "rollouts").glob("*000002*"))
+    async with VllmDouble() as server:
+        assert await train(served(server, tmp_path), resume=True) == 3
+    assert [row["step"] for row in read_metrics(tmp_path / "run")] == [0, 1, 2, 3]
 
 
 async def test_batches_ahead_are_sampled_from_the_version_of_their_turn(tmp_path: Path) -> None:

@@ -3,12 +3,19 @@ is written twice and nothing is said twice."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+
+class Reporter(Protocol):
+    """Whoever shows progress to the person at the terminal."""
+
+    def step(self, step: int, steps: int, metrics: dict[str, float]) -> None: ...
+
+    def say(self, line: str) -> None: ...
 
 
 class Follower:
-    """As :class:`flowright.runs.RunDirectory` and :class:`flowright.grpo.trainer.Reporter`, but
-    mute."""
+    """As :class:`flowright.runs.RunDirectory` and :class:`Reporter`, but mute."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,11 +1,13 @@
 """What a step says of itself beside its environment and its learner: signal, lengths, staleness,
 the device. Names are the field's where it has one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
+from flowright.data.task import KINDS
 from flowright.grpo.advantages import GroupAdvantages
+from flowright.grpo.evaluation import Score
 from flowright.grpo.pipeline import Played
 from flowright.grpo.rollout import Rollout
 
@@ -53,3 +55,17 @@ def memory(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     return {"gpu/memory_gb": torch.cuda.max_memory_allocated(device) / 2**30}
+
+
+def validation_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
+    """Of a measured policy, by kind of problem ("all" included); what has no value is left out."""
+    every = scores["all"]
+    measured = {
+        "val/gold": every.gold,
+        "val/judge": every.judge,
+        "val/valid_frac": every.valid,
+        "val/unscored": every.unscored,
+        "val/tokens_llm_mean": every.tokens,
+        **{f"val/gold/{kind}": scores[kind].gold for kind in KINDS if kind in scores},
+    }
+    return {name: value for name, value in measured.items() if value is not None}

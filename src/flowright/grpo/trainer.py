@@ -9,35 +9,29 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import KINDS, Task
-from flowright.errors import RunPaused
+from flowright.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages
 from flowright.grpo.batch import drawn_groups, trained_groups
-from flowright.grpo.checkpoint import (
-    Restored,
-    has_checkpoint,
-    portable_state,
-    restore_newest,
-    save_checkpoint,
-    take_over,
-)
 from flowright.grpo.evaluation import Evaluator
-from flowright.grpo.follower import Follower
+from flowright.grpo.follower import Follower, Reporter
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline, Played, whole
-from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.rollout import Environment, Rollout, to_record
 from flowright.grpo.safeguards import mind_the_judge, refuse_garbage, unscored_share
+from flowright.grpo.saves import Saves
 from flowright.grpo.step_metrics import (
     memory,
     penalty_metrics,
     signal_metrics,
     staleness,
     token_metrics,
+    validation_metrics,
 )
 from flowright.grpo.stopping import StopOnSignals
 from flowright.policy.model import Policy
@@ -47,14 +41,6 @@ from flowright.runs import RunDirectory
 from flowright.workflows.prompt import Prompt
 
 Stage = Literal["start", "sample", "play", "update", "evaluate", "save"]
-
-
-class Reporter(Protocol):
-    """Whoever shows progress to the person at the terminal."""
-
-    def step(self, step: int, steps: int, metrics: dict[str, float]) -> None: ...
-
-    def say(self, line: str) -> None: ...
 
 
 class Trainer:
@@ -85,6 +71,7 @@ class Trainer:
         self._reporter = reporter
         self._evaluator = Evaluator(environment, encode, config, ranks)
         self._learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
+        self._saves = Saves(config.run, run, policy, self._learner, self._pipeline, reporter, ranks)
         self._stopping: str | None = None
 
     async def train(self, resume: bool = False) -> int:
@@ -93,9 +80,9 @@ class Trainer:
 
         Raises RunPaused when too many samples of a step could not be scored (law 1).
         """
-        start = await self._restore() if resume else await self._begin()
         steps = self._config.grpo.steps
         try:
+            start = await self._restore() if resume else await self._begin()
             with StopOnSignals(self._stop, several=self._ranks.size > 1):
                 for step in range(start + 1, steps + 1):
                     await self._whole_step(step)
@@ -112,7 +99,8 @@ class Trainer:
         """A step with its evaluation and its checkpoint, where they are due."""
         steps, began = self._config.grpo.steps, time.perf_counter()
         metrics = await self._step_or_pause(step)
-        if self._evaluates(step):
+        problems = await self._refresh(step, metrics)
+        if not problems and self._evaluates(step):
             metrics |= await self._evaluate(step)
         metrics["time/step"] = time.perf_counter() - began
         busy = sum(metrics.get(f"time/{stage}", 0.0) for stage in ("sample", "update", "evaluate"))
@@ -121,9 +109,11 @@ class Trainer:
         self._reporter.step(step, steps, metrics)
         asked = await self._ranks.gathered(self._stopping)  # one rank's signal is everybody's
         self._stopping = next((name for name in asked if name), None)
-        last = step == steps or self._stopping is not None
+        last = step == steps or self._stopping is not None or bool(problems)
         if last or step % self._config.run.checkpoint_every == 0:
             await self._save(step)
+        if problems:
+            raise RunError(*problems, f"step {step} is saved; once that is mended: --resume")
 
     async def _begin(self) -> int:
         self._stage("start", 0)
@@ -134,32 +124,11 @@ class Trainer:
         return 0
 
     async def _restore(self) -> int:
-        restored = await self._ranks.shared(self._find_checkpoint())
-        if restored is None:  # killed before there was one
+        step = await self._saves.restore()
+        if step is None:  # killed before anything was saved
             return await self._begin()
-        state = portable_state(self._policy, self._learner) if self._ranks.size > 1 else b""
-        state = await self._ranks.shared(state)
-        if not self._ranks.is_first:
-            take_over(state, self._policy, self._learner)
-        await self._sampler.refresh(restored.step)
-        self._pipeline.restore(restored.pending)
-        return restored.step
-
-    def _find_checkpoint(self) -> Restored | None:
-        """Put back the newest checkpoint, on the first rank; the others take over from it."""
-        if not self._ranks.is_first:
-            return None
-        if not has_checkpoint(self._run.checkpoints_path):
-            self._run.truncate(-1)
-            return None
-        restored = restore_newest(self._run.checkpoints_path, self._policy, self._learner)
-        for problem in restored.passed_over:
-            self._reporter.say(f"passed over {problem}")
-        self._run.truncate(restored.step)
-        self._reporter.say(f"resumed from {restored.path} (step {restored.step})")
-        for change in self._run.changes:
-            self._reporter.say(f"not as before: {change}")
-        return restored
+        await self._sampler.refresh(step)
+        return step
 
     async def _step_or_pause(self, step: int) -> dict[str, float]:
         try:
@@ -184,7 +153,6 @@ class Trainer:
         # In a thread, so that batches that are being played hear from their servers meanwhile.
         longest = self._config.policy.max_new_tokens
         metrics = await asyncio.to_thread(self._learner.update, groups, step, longest)
-        await self._sampler.refresh(step)
         self._pipeline.trained(step)
         updating = {"time/update": time.perf_counter() - began}
         return {
@@ -199,6 +167,21 @@ class Trainer:
             **updating,
             **memory(self._policy.device),
         }
+
+    async def _refresh(self, step: int, metrics: dict[str, float]) -> Sequence[str]:
+        """Let the sampler draw from the updated policy. What keeps it from that, on any rank, ends
+        the run on all of them, but not before the step is recorded and saved: its update is good.
+        """
+        began, problems = time.perf_counter(), ()
+        try:
+            await self._sampler.refresh(step)
+        except PeerLost:
+            raise
+        except RunError as error:
+            problems = error.problems
+        metrics["time/update"] += time.perf_counter() - began
+        shares = await self._ranks.gathered(problems)
+        return next((share for share in shares if share), ())
 
     async def _play(self, step: int) -> Played:
         """The step's batch with its rewards, and further rounds where groups have no signal."""
@@ -278,27 +261,13 @@ class Trainer:
         began = time.perf_counter()
         row = await self._evaluator.row(f"step {step}", self._sampler, self._val_tasks, step)
         every = row.kinds["all"]
-        measured = {
-            "val/gold": every.gold,
-            "val/judge": every.judge,
-            "val/valid_frac": every.valid,
-            "val/unscored": every.unscored,
-            "val/tokens_llm_mean": every.tokens,
-            **{f"val/gold/{k}": row.kinds[k].gold for k in KINDS if k in row.kinds},
-            "time/evaluate": time.perf_counter() - began,
-        }
         if every.unscored > self._config.grpo.max_unscored:
             self._reporter.say(f"validation: {every.unscored:.0%} could not be scored")
-        return {name: value for name, value in measured.items() if value is not None}
+        return {**validation_metrics(row.kinds), "time/evaluate": time.perf_counter() - began}
 
     async def _save(self, step: int) -> None:
         self._stage("save", step)
-        shares = await self._ranks.gathered(self._pipeline.pending())
-        everywhere = [n for n in shares[0] if all(n in share for share in shares)]
-        pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
-        if self._ranks.is_first:
-            root, keep = self._run.checkpoints_path, self._config.run.keep_checkpoints
-            save_checkpoint(root, step, self._policy, self._learner, keep, pending)
+        await self._saves.save(step)
 
     def _stage(self, stage: Stage, step: int) -> None:
         self._run.state(status="running", stage=stage, step=step, steps=self._config.grpo.steps)
