@@ -50,7 +50,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     with tempfile.TemporaryDirectory() as name:
         output = Path(name)
-        once = steps(output, "once", "grpo.steps=5")
+        once = steps(output, "once", "grpo.steps=5", "grpo.epochs=1")
         epochs = max(
             1, round((options.seconds - mean(once, "time/sample")) / mean(once, "time/update"))
         )

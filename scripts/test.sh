@@ -21,7 +21,10 @@ check() { # NAME COMMAND...: run it, remember that it failed
 check "ruff check" .venv/bin/python -m ruff check
 check "ruff format" .venv/bin/python -m ruff format --check
 check "basedpyright" .venv/bin/python -m basedpyright --level error
-check "pytest" .venv/bin/python -m pytest "$@"
+# A file's tests share what is slow to make, so files are dealt out whole; in their order, as the
+# longest is not to be the last.
+check "pytest" .venv/bin/python -m pytest \
+    -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
 
 if ((${#failed[@]})); then
     printf 'failed:'

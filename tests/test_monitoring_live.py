@@ -244,7 +244,7 @@ def test_it_waits_for_a_run_follows_it_and_ends_cleanly(
 ) -> None:
     terminal = Terminal("--output-dir", str(tmp_path))
     terminals.append(terminal)
-    terminal.wait_for("waiting for one")
+    terminal.wait_for("Start one with")  # an earlier line may be cut in two by the path in it
     make_run(tmp_path / "first", steps=2)
     terminal.wait_for("first")
     make_run(tmp_path / "second", steps=3)

@@ -1,0 +1,118 @@
+"""Is learning hurt by what makes it fast? The quickstart, seed by seed, in two ways.
+
+- plain: ``grpo.prefix_sharing: false`` and strictly in turn;
+- fast: sharing, and ``pipeline.max_staleness: 1``, so that a batch is sampled before the update of
+  the one before it.
+
+Whole runs of ``config/quickstart.yaml`` (embedded policy, simulated server), each with its cold
+start's weights, problems and draws from its seed. Printed is the validation accuracy along the
+way, by gold and not by the judge, and that of the final comparison: mean and range over the seeds.
+A run of two cores takes 6 to 12 minutes; those that ``--runs`` has already are not run again.
+
+    python benchmarks/learning.py [--seeds 4] [--runs DIR] [--plot FILE.svg]
+"""
+
+import argparse
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flowright.runs import read_evaluation, read_metrics, read_state
+
+ROOT = Path(__file__).resolve().parents[1]
+KINDS = {
+    "plain": ("grpo.prefix_sharing=false", "pipeline.max_staleness=0"),
+    "fast": ("grpo.prefix_sharing=true", "pipeline.max_staleness=1"),
+}
+COLOURS = {"plain": "#e8710a", "fast": "#2f81f7"}
+FINAL = "trained policy"
+
+Curve = Mapping[int, float]
+"""Validation accuracy by step."""
+
+
+def finished(output: Path, kind: str, seed: int) -> Path:
+    """The run's directory, after it has run."""
+    path = output / f"{kind}-{seed}"
+    if read_state(path).get("status") == "finished":
+        return path
+    command = [sys.executable, "train.py", "--config", "config/quickstart.yaml", *KINDS[kind]]
+    command += [f"seed={seed}", f"run.output_dir={output}", f"run.name={path.name}"]
+    command += ["--resume"] if path.exists() else []
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stdout + done.stderr)
+    return path
+
+
+def curve(run: Path) -> Curve:
+    return {int(row["step"]): row["val/gold"] for row in read_metrics(run) if "val/gold" in row}
+
+
+def final(run: Path) -> float:
+    """Of the trained policy, on the problems of the comparison at the end."""
+    evaluation = read_evaluation(run) or {}
+    (gold,) = (r["kinds"]["all"]["gold"] for r in evaluation["rows"] if r["name"] == FINAL)
+    return gold
+
+
+def spread(values: Sequence[float]) -> str:
+    mean, low, high = (100 * of(values) for of in (statistics.fmean, min, max))
+    return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
+
+
+def table(curves: Mapping[str, Sequence[Curve]], finals: Mapping[str, Sequence[float]]) -> str:
+    steps = sorted(curves["plain"][0])
+    cells = [[kind, *(spread([c[s] for c in curves[kind]]) for s in steps)] for kind in KINDS]
+    rows = [[*row, spread(finals[row[0]])] for row in cells]
+    head = ["%, mean [least, most]", *(f"step {step}" for step in steps), "comparison"]
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def plot(curves: Mapping[str, Sequence[Curve]], file: Path) -> None:
+    """Every seed's curve thin, their means bold; readable on light and on dark pages."""
+    import matplotlib as mpl  # pyright: ignore[reportMissingImports]
+
+    mpl.use("svg")
+    from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
+
+    keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+    mpl.rcParams.update(dict.fromkeys(keys, "#808080"))
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "learning", "font.size": 9})
+    figure, axis = pyplot.subplots(figsize=(6, 3))
+    for kind, some in curves.items():
+        steps = sorted(some[0])
+        for one in some:
+            axis.plot(steps, [100 * one[s] for s in steps], color=COLOURS[kind], alpha=0.35, lw=1)
+        means = [100 * statistics.fmean(one[s] for one in some) for s in steps]
+        axis.plot(steps, means, color=COLOURS[kind], lw=2.5, marker="o", markersize=4, label=kind)
+    axis.set_xlabel("step")
+    axis.set_ylabel("validation accuracy, %")
+    axis.set_xticks(sorted(curves["plain"][0]))
+    axis.grid(color="#808080", alpha=0.25)
+    axis.legend(frameon=False, loc="lower right")
+    figure.tight_layout()
+    figure.savefig(file, transparent=True, metadata={"Date": None})
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--runs", type=Path, help="a folder that keeps them")
+    parser.add_argument("--plot", type=Path, help="an SVG file")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        output = (options.runs or Path(name)).absolute()
+        runs = {k: [finished(output, k, s) for s in range(options.seeds)] for k in KINDS}
+        curves = {kind: [curve(run) for run in some] for kind, some in runs.items()}
+        print(table(curves, {kind: [final(run) for run in some] for kind, some in runs.items()}))
+        if options.plot:
+            plot(curves, options.plot)
+
+
+if __name__ == "__main__":
+    main()
