@@ -203,6 +203,7 @@ def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:
         words=152064,
         norms_heads=False,
         weights=7_615_616_512,
+        layered=28 * 233_057_792,
         adapted=28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944),
         adapter=64 * 28 * (4 * 3584 + 2 * 3584 + 2 * 512 + 3 * (3584 + 18944)),
         rank=64,

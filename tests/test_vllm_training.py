@@ -5,61 +5,23 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from served_run import served, train
 from tiny_policy import tiny_policy
-from toy_run import TASKS, Lines, Toy, configured
-from vllm_double import BASE, VllmDouble, error
+from toy_run import configured
+from vllm_double import VllmDouble, error
 
-from flowright.config import Config, LoraSection, PolicySection, VllmSection
-from flowright.data.task import Task
 from flowright.errors import RunError, RunPaused, UserError
 from flowright.grpo.preflight import _servers
 from flowright.grpo.ranks import Ranks
-from flowright.grpo.trainer import Trainer
 from flowright.grpo.world import open_samplers
 from flowright.policy.local import LocalSampler
 from flowright.policy.vllm import VllmSampler
-from flowright.runs import RunDirectory, read_metrics, read_rollouts
-from flowright.workflows.prompt import Prompt, render
-
-
-def served(server: VllmDouble, path: Path, **run: Any) -> Config:
-    grpo = {"steps": 3, "prompts_per_step": 1, "epochs": 1, "minibatches": 1}
-    config = configured(grpo, run | {"output_dir": path}, {"every": 0})
-    policy = PolicySection(
-        sampler="vllm",
-        max_new_tokens=6,
-        max_prompt_tokens=100,
-        lora=LoraSection(rank=4, alpha=8),
-        vllm=VllmSection(
-            base_urls=(server.url,),
-            model_name=BASE,
-            tolerance=1e-3,
-            wait_seconds=0.2,
-            backoff_seconds=0.01,
-        ),
-    )
-    return config.model_copy(update={"policy": policy})
-
-
-async def train(config: Config, resume: bool = False) -> int:
-    policy, environment = tiny_policy(trained=False), Toy()
-
-    def encode(task: Task) -> Prompt:
-        return render(environment.messages(task), policy.tokenizer, 100)
-
-    run = RunDirectory(config.run.output_dir / config.run.name, config, resume)
-    try:
-        async with open_samplers(config, policy) as (sampler, _):
-            return await Trainer(
-                config, run, policy, sampler, environment, encode, TASKS, TASKS, Lines()
-            ).train(resume)
-    finally:
-        run.close()
+from flowright.runs import read_metrics, read_rollouts
 
 
 async def test_every_step_is_sampled_from_the_adapter_just_trained(tmp_path: Path) -> None:
     async with VllmDouble() as server:
-        assert await train(served(server, tmp_path)) == 3
+        assert await train(served(server.url, tmp_path)) == 3
         assert server.adapters == {}  # taken away at the end
     assert not (tmp_path / "run" / "adapters").exists()
     loads = [body["lora_name"] for path, body in server.requests if path == "load_lora_adapter"]
@@ -74,9 +36,9 @@ async def test_every_step_is_sampled_from_the_adapter_just_trained(tmp_path: Pat
 
 async def test_a_resumed_run_publishes_its_adapter_first(tmp_path: Path) -> None:
     async with VllmDouble() as server:
-        await train(served(server, tmp_path))
+        await train(served(server.url, tmp_path))
         server.requests.clear()
-        config = served(server, tmp_path)
+        config = served(server.url, tmp_path)
         grpo = config.grpo.model_copy(update={"steps": 4})
         assert await train(config.model_copy(update={"grpo": grpo}), resume=True) == 4
     first = next(body for path, body in server.requests if path == "load_lora_adapter")
@@ -93,10 +55,10 @@ async def test_a_server_that_is_lost_while_sampling_pauses_the_run_where_it_was(
 
     async with VllmDouble(fail=lost) as server:
         with pytest.raises(RunPaused, match="no server could be used"):
-            await train(served(server, tmp_path))
+            await train(served(server.url, tmp_path))
     assert (tmp_path / "run/checkpoints/step_000001").is_dir()  # though one is due every second
     async with VllmDouble() as server:
-        assert await train(served(server, tmp_path), resume=True) == 3
+        assert await train(served(server.url, tmp_path), resume=True) == 3
 
 
 async def test_a_server_that_ignores_adapters_ends_the_run_at_the_first_one_and_loses_no_step(
@@ -104,18 +66,18 @@ async def test_a_server_that_ignores_adapters_ends_the_run_at_the_first_one_and_
 ) -> None:
     async with VllmDouble(ignores_loads=True) as server:
         with pytest.raises(RunError, match="it does not serve version 1") as caught:
-            await train(served(server, tmp_path))
+            await train(served(server.url, tmp_path))
     assert caught.value.problems[-1] == "step 1 is saved; once that is mended: --resume"
     assert list(read_rollouts(tmp_path / "run", 1))
     assert not list((tmp_path / "run" / "rollouts").glob("*000002*"))
     async with VllmDouble() as server:
-        assert await train(served(server, tmp_path), resume=True) == 3
+        assert await train(served(server.url, tmp_path), resume=True) == 3
     assert [row["step"] for row in read_metrics(tmp_path / "run")] == [0, 1, 2, 3]
 
 
 async def test_batches_ahead_are_sampled_from_the_version_of_their_turn(tmp_path: Path) -> None:
     async with VllmDouble() as server:
-        config = served(server, tmp_path)
+        config = served(server.url, tmp_path)
         pipeline = config.pipeline.model_copy(update={"max_staleness": 1})
         assert await train(config.model_copy(update={"pipeline": pipeline})) == 3
     for step, version in ((1, 0), (2, 0), (3, 1)):
@@ -128,7 +90,7 @@ async def test_several_ranks_share_out_the_servers_and_keep_folders_of_their_own
 ) -> None:
     policy = tiny_policy()
     async with VllmDouble() as one, VllmDouble() as other:
-        config = served(one, tmp_path)
+        config = served(one.url, tmp_path)
         vllm = config.policy.vllm.model_copy(update={"base_urls": (one.url, other.url)})
         section = config.policy.model_copy(update={"vllm": vllm})
         both = config.model_copy(update={"policy": section})
@@ -148,7 +110,7 @@ async def test_the_sampler_is_the_configured_one(tmp_path: Path) -> None:
     async with open_samplers(configured(), policy) as (trained, untrained):
         assert isinstance(trained, LocalSampler) and isinstance(untrained, LocalSampler)
     async with VllmDouble() as server:
-        config = served(server, tmp_path)
+        config = served(server.url, tmp_path)
         folder = tmp_path / "shared"
         vllm = config.policy.vllm.model_copy(update={"adapter_dir": folder})
         section = config.policy.model_copy(update={"vllm": vllm})
@@ -162,6 +124,6 @@ async def test_the_sampler_is_the_configured_one(tmp_path: Path) -> None:
 async def test_the_dry_run_looks_at_the_policys_server(tmp_path: Path) -> None:
     async with VllmDouble(runtime_lora=False) as server:
         with pytest.raises(UserError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
-            await _servers(served(server, tmp_path))
+            await _servers(served(server.url, tmp_path))
         server.runtime_lora = True
-        assert f"policy at {server.url}" in await _servers(served(server, tmp_path))
+        assert f"policy at {server.url}" in await _servers(served(server.url, tmp_path))

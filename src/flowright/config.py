@@ -200,9 +200,23 @@ class PolicySection(Section):
     gradient_checkpointing: bool = Field(
         default=False, description="Less memory for about a third more computing."
     )
+    sharded: bool = Field(
+        default=False,
+        description="Split the frozen weights of the layers among the processes of a node, for a "
+        "model that does not fit on one card; needs several processes and `sampler: vllm`.",
+    )
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
+
+    @model_validator(mode="after")
+    def _shards_are_sampled_elsewhere(self) -> "PolicySection":
+        if self.sharded and self.sampler == "local":
+            raise ValueError(
+                "sharded with sampler local, which decodes with weights that one process has: set "
+                "policy.sampler: vllm (docs/running_on_gpus.md)"
+            )
+        return self
 
     @model_validator(mode="after")
     def _a_server_takes_the_rank(self) -> "PolicySection":

@@ -33,15 +33,16 @@ def summary(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a run asks of a GPU's memory."""
+    """What a run asks of a GPU's memory, where ``cards`` share the weights of the layers."""
 
     shape: ModelShape
     policy: PolicySection
     grpo: GrpoSection
+    cards: int = 1
 
     @property
     def plan(self) -> Plan:
-        return memory_plan(self.shape, self.policy, self.grpo)
+        return memory_plan(self.shape, self.policy, self.grpo, cards=self.cards)
 
     @property
     def least(self) -> int:
@@ -86,7 +87,7 @@ class Demand:
         """The first settings that fit, by key: while updating gradient checkpointing and then
         smaller chunks, while sampling fewer rows. None where these are not enough."""
         policy, grpo, found = self.policy, self.grpo, {}
-        while (plan := memory_plan(self.shape, policy, grpo)).needed > available:
+        while (plan := memory_plan(self.shape, policy, grpo, cards=self.cards)).needed > available:
             phases = plan.phases
             if phases["sampling"] >= phases["updating"] and plan.sampling:
                 rows = max(grpo.group_size, policy.decode_batch // 2)

@@ -11,11 +11,14 @@ import torch
 from torch import Tensor
 
 from flowright.config import GrpoSection
-from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
-from flowright.policy.device import to_device
+from flowright.grpo.batch import Group, Row, Trained, packs, plain_hidden, rows_of
+from flowright.policy.device import to_device, use
 from flowright.policy.head import token_logprobs
 from flowright.policy.model import Policy
 from flowright.policy.tree import Branch, visit_texts
+
+IDLE = Row(0, (0,), (0,))
+"""The row of a pass that runs only because others need this process' weights."""
 
 
 class Visit(Protocol):
@@ -29,9 +32,9 @@ def visit_samples(
     policy: Policy, groups: Sequence[Group], section: GrpoSection, visit: Visit
 ) -> None:
     """Run every sample of the groups, in chunks of ``section.micro_batch_tokens``: forward, the
-    visit, and backward from the loss that it returns. No groups, no visit."""
-    if not groups:
-        return
+    visit, and backward from the loss that it returns. No groups, no visit. Processes that share
+    one model's weights call this together, as :func:`flowright.policy.tree.visit_texts` says."""
+    use(policy.device)
     if section.prefix_sharing:
         firsts = [0]
         for group in groups:
@@ -43,10 +46,16 @@ def visit_samples(
 
         visit_texts(policy, branches, section.micro_batch_tokens, numbered)
         return
-    for rows in packs(rows_of(groups), section.micro_batch_tokens):
+    plan = list(packs(rows_of(groups), section.micro_batch_tokens))
+    (most,) = policy.peers.longest([len(plan)])
+    for rows in plan:
         loss = visit(plain_hidden(policy, rows), [row.sample for row in rows])
         if loss is not None:
             loss.backward()
+    for _ in range(most - len(plan)):
+        nothing = 0 * plain_hidden(policy, [IDLE]).sum()
+        if nothing.requires_grad:
+            nothing.backward()
 
 
 def score(

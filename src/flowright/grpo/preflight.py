@@ -54,6 +54,9 @@ def dry_run(config: Config, console: Console) -> int:
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
+        if config.policy.sharded:
+            line = f"the layers' weights, among {demand.cards} processes: torchrun --nproc_per_node"
+            found.plan.append(("sharded", f"{line} {demand.cards}"))
     found.check("device", lambda: _device(config, demand))
     found.check("servers", lambda: uvloop.run(_servers(config)))
     found.check("sandbox", lambda: uvloop.run(_sandbox(config)))
@@ -148,7 +151,13 @@ def _demand(config: Config) -> Demand | None:
             model = AutoModelForCausalLM.from_config(architecture)
     except (OSError, ValueError):
         return None  # reported when it is loaded
-    return Demand(shape_of(model, config.policy), config.policy, config.grpo)
+    shape = shape_of(model, config.policy)
+    return Demand(shape, config.policy, config.grpo, _cards(config) if config.policy.sharded else 1)
+
+
+def _cards(config: Config) -> int:
+    """Those of this machine that the run may have: one process each."""
+    return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
 
 
 async def _servers(config: Config) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import zip_longest
 from typing import Any, TypeVar
 
 import torch
@@ -59,6 +60,33 @@ class Ranks:
     async def shared(self, item: Item) -> Item:
         """The first rank's."""
         return (await self.gathered(item if self.is_first else None))[0]  # pyright: ignore
+
+    def longest(self, counts: Sequence[int]) -> list[int]:
+        """See :class:`flowright.policy.model.Peers`."""
+        if self.size == 1:
+            return list(counts)
+        found: list[Any] = [None] * self.size
+        with _peers():
+            dist.all_gather_object(found, list(counts), self.group)
+        return [max(several) for several in zip_longest(*found, fillvalue=0)]
+
+    async def cards(self) -> int:
+        """Processes of each node, as torchrun or Ray says. Raises ConfigError where it is one, or
+        where nodes have more than others."""
+        own = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
+        found = sorted(set(await self.gathered(own)))
+        if len(found) > 1:
+            raise ConfigError(
+                f"policy.sharded: nodes have {' and '.join(map(str, found))} processes; start as "
+                "many on each"
+            )
+        if own == 1:
+            raise ConfigError(
+                "policy.sharded: one process on a node has nobody to share the weights with; start "
+                "one for each card (torchrun --nproc_per_node 4 train.py ...), or set "
+                "policy.sharded: false"
+            )
+        return own
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add up each tensor over the ranks, in place: one message for all of them."""

@@ -32,7 +32,8 @@ from flowright.grpo.world import (
 )
 from flowright.judge.panel import families
 from flowright.policy.memory import shape_of
-from flowright.policy.model import Policy
+from flowright.policy.model import Policy, choose_device
+from flowright.policy.sharding import shard
 from flowright.runs import RunDirectory, write_json
 
 
@@ -65,7 +66,8 @@ async def _run(
     tasks = load_tasks(config)
     async with AsyncExitStack() as opened:
         world = await opened.enter_async_context(open_world(config, [*tasks.train, *tasks.val]))
-        policy = await _policy_in_turn(config, tasks.train, console, ranks)
+        cards = await ranks.cards() if config.policy.sharded else 1
+        policy = await _policy_in_turn(config, tasks.train, console, ranks, cards)
         _check(policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
@@ -103,17 +105,21 @@ async def _run(
 
 
 async def _policy_in_turn(
-    config: Config, train: Sequence[Task], console: Console, ranks: Ranks
+    config: Config, train: Sequence[Task], console: Console, ranks: Ranks, cards: int
 ) -> Policy:
-    """The policy, on the first rank before the others: a cold start is done once and kept."""
+    """The policy, on the first rank before the others: a cold start is done once and kept. Then,
+    where its weights are to be split among several cards, by all together."""
 
     def load() -> Policy:
         with stage_progress(console, "cold start of the embedded policy") as progress:
-            return open_policy(config, train, progress)
+            return open_policy(config, train, progress, torch.device("cpu") if cards > 1 else None)
 
     policy = load() if ranks.is_first else None
     await ranks.gathered(None)
-    return policy or load()
+    policy = policy or load()
+    if cards == 1:
+        return policy
+    return shard(policy, choose_device(config.policy), cards, ranks.size, ranks)
 
 
 async def run_evaluation(
@@ -213,6 +219,8 @@ def _introduce(
         lines.append(f"sampler   vLLM at {', '.join(config.policy.vllm.base_urls)}")
     if ranks.size > 1:
         lines.append(f"ranks     {ranks.size} processes share each batch")
+    if policy.cards > 1:
+        lines.append(f"sharded   the layers' weights are split among {policy.cards} processes")
     if config.judge.panel:
         lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
     for name in sorted(set(config.judge_names)):
@@ -233,5 +241,6 @@ def _memory(config: Config, policy: Policy) -> list[str]:
         return []
     free, _ = torch.cuda.mem_get_info(policy.device)
     available = free + torch.cuda.memory_reserved(policy.device)
-    demand = Demand(shape_of(policy.causal_lm, config.policy), config.policy, config.grpo)
+    shape = shape_of(policy.causal_lm, config.policy)
+    demand = Demand(shape, config.policy, config.grpo, policy.cards)
     return demand.announce(available)

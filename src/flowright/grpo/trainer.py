@@ -209,9 +209,10 @@ class Trainer:
         to pause, all do."""
         mine, problems = Played([], [], []), ()
         try:
-            mine = await self._penalised(await share)
+            mine = await share
         except RunPaused as error:
             problems = error.problems
+        mine = await self._penalised(mine)  # with nothing, too: all run the model or none does
         shares = await self._ranks.gathered((mine, problems))
         for _, problems in shares:
             if problems:

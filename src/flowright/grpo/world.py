@@ -10,6 +10,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from flowright.config import SIMULATED, Config, load_entries
 from flowright.data.offline import build_offline
 from flowright.data.splits import Splits, check_disjoint
@@ -135,15 +137,17 @@ def open_policy(
     config: Config,
     train: Sequence[Task],
     progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+    device: torch.device | None = None,
 ) -> Policy:
-    """The policy with a fresh adapter; the embedded one is cold-started on the train problems."""
+    """The policy with a fresh adapter, on ``device`` or else on the configured one; the embedded
+    one is cold-started on the train problems."""
     path = config.strategy_model
     if path == TINY:
         section = config.policy.tiny
         examples = draw_examples(train, section.examples, section.programs, section.seed)
         longest = config.policy.max_prompt_tokens
         path = str(tiny_checkpoint(section, examples, longest, _render, progress))
-    return load_policy(path, config.policy, config.seed)
+    return load_policy(path, config.policy, config.seed, device)
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ are decoded is :mod:`flowright.policy.decoding`'s.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -90,7 +90,6 @@ class Tree(Protocol):
         ...
 
 
-@dataclass(slots=True)
 class Pass:
     """What one forward pass over packed texts attends to: a :class:`Tree`.
 
@@ -99,13 +98,23 @@ class Pass:
     (:meth:`take`) before anything is run backward. Where there are ``sinks``, of the prefixes'
     shapes, the gradients of the prefixes are added to these, in place, and autograd is told of
     none: what gathers over many passes is written once.
+
+    No dataclass: in those that a sharded layer is given, FSDP looks for tensors with a gradient
+    (``kept``), and hands the layer a copy with others in their place.
     """
 
-    stacks: Sequence[Stack]
-    parts: Sequence[Part] = ()
-    prefixes: Sequence[Sequence[KeysValues]] = ()
-    sinks: Sequence[Sequence[KeysValues]] = ()
-    kept: dict[int, KeysValues] | None = field(default_factory=dict)
+    def __init__(
+        self,
+        stacks: Sequence[Stack],
+        parts: Sequence[Part] = (),
+        prefixes: Sequence[Sequence[KeysValues]] = (),
+        sinks: Sequence[Sequence[KeysValues]] = (),
+    ) -> None:
+        self.stacks = stacks
+        self.parts = parts
+        self.prefixes = prefixes
+        self.sinks = sinks
+        self.kept: dict[int, KeysValues] | None = {}
 
     def take(self) -> list[KeysValues]:
         """The texts' keys and values, by layer; from here on nothing is kept.

@@ -18,7 +18,7 @@ from torch import Tensor
 from flowright.policy.attention import Attended, KeysValues, merge
 from flowright.policy.kernels import Kernel, kernel_for
 from flowright.policy.model import Policy
-from flowright.policy.tree import Level, packs_of, tree_attention, trunk_of
+from flowright.policy.tree import Level, packs_of, shared_length, tree_attention
 
 PREFILL_TOKENS = 1024
 """Of prompts, in one forward pass; a single prompt may be longer."""
@@ -129,4 +129,5 @@ def shared_decoding(
     """Compute what all prompts begin with. Waves are made by ``(prompts, n, room)``, each with n
     rows for some of the prompts."""
     with tree_attention(policy):
-        yield partial(SharedDecoding, policy, trunk_of(policy, prompts))
+        trunk = Level(policy, [prompts[0][: shared_length(prompts)]], 0)
+        yield partial(SharedDecoding, policy, trunk)

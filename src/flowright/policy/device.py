@@ -1,4 +1,4 @@
-"""Getting small tensors to where the policy is, without waiting for it. No model here."""
+"""Getting small tensors, and a thread, to where the policy is. No model here."""
 
 import torch
 from torch import Tensor
@@ -14,3 +14,10 @@ def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda":
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
+
+
+def use(device: torch.device) -> None:
+    """Make a GPU this thread's own. Each thread begins with the first one, and FSDP asks for the
+    streams of the current one."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

@@ -11,6 +11,7 @@ and up; the norms' inputs in float32. With ``policy.gradient_checkpointing`` it 
 input alone, and one layer at a time is as above.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,10 @@ from flowright.policy.head import LOGITS_AT_ONCE
 
 FLOAT = 4
 WIDTHS = {"float32": 4, "bfloat16": 2}
+
+GATHERED = 3
+"""Layers that are whole on a card at once, where their weights are split among several: one that
+computes, and two in the buffers from and into which the next is gathered."""
 
 FRAGMENTS = 0.1
 """Of the peak, added to it: what the allocator cannot use. A guess, not measured."""
@@ -41,6 +46,7 @@ class ModelShape:
     words: int
     norms_heads: bool
     weights: int  # of the base model
+    layered: int  # of these, in the layers
     adapted: int  # of these, under an adapter
     adapter: int
     rank: int
@@ -83,7 +89,7 @@ def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
         for name, module in modules.items()
         if name.rpartition(".")[2] in targets
     ]
-    weights = (p.numel() for name, p in causal_lm.named_parameters() if "lora_" not in name)
+    weights = {n: p.numel() for n, p in causal_lm.named_parameters() if "lora_" not in n}
     heads = config.num_attention_heads
     return ModelShape(
         layers=config.num_hidden_layers,
@@ -94,7 +100,8 @@ def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
         words=config.vocab_size,
         norms_heads=any(name.endswith("q_norm") for name in modules),
-        weights=sum(weights),
+        weights=sum(weights.values()),
+        layered=sum(size for name, size in weights.items() if ".layers." in name),
         adapted=sum(a * b for a, b in sizes),
         adapter=section.lora.rank * sum(a + b for a, b in sizes),
         rank=section.lora.rank,
@@ -103,12 +110,17 @@ def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
 
 
 def memory_plan(
-    shape: ModelShape, policy: PolicySection, grpo: GrpoSection, device: str = "cuda"
+    shape: ModelShape,
+    policy: PolicySection,
+    grpo: GrpoSection,
+    device: str = "cuda",
+    cards: int = 1,
 ) -> Plan:
-    """What a step takes at the limits of the configuration."""
+    """What a step takes at the limits of the configuration, where ``cards`` share the weights of
+    the layers."""
     number = WIDTHS[policy.dtype]
     held = {
-        "base weights": number * shape.weights,
+        **_base(shape, number, cards),
         "adapter": FLOAT * shape.adapter,
         "optimizer": 2 * FLOAT * shape.adapter,  # AdamW: two means of each weight's gradient
     }
@@ -118,6 +130,15 @@ def memory_plan(
     layer = update.pop("one layer, backward")
     update["the head or one layer, backward"] = max(head, layer)
     return Plan(held, sampling, {"gradients": FLOAT * shape.adapter, **update})
+
+
+def _base(shape: ModelShape, number: int, cards: int) -> dict[str, int]:
+    if cards == 1:
+        return {"base weights": number * shape.weights}
+    return {
+        "base weights": number * (shape.weights - shape.layered + math.ceil(shape.layered / cards)),
+        "layers, gathered": number * GATHERED * (shape.layered // shape.layers),
+    }
 
 
 def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:

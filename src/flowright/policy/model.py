@@ -4,11 +4,11 @@ The reference policy is this same model with its adapter switched off. No sampli
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -26,14 +26,37 @@ from flowright.policy.lora import LoraLinear
 ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 
+class Peers(Protocol):
+    """The processes that run the model together, where each holds a part of its weights. What one
+    of them runs all have to run: the weights are gathered from all."""
+
+    def longest(self, counts: Sequence[int]) -> list[int]:
+        """Place by place the largest of all processes' counts; a list that ends early goes on with
+        zeros. Called by all."""
+        ...
+
+
+class _Alone:
+    def longest(self, counts: Sequence[int]) -> list[int]:
+        return list(counts)
+
+
+ALONE = _Alone()
+"""The peers of a process that holds all weights."""
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A causal language model with a LoRA adapter, and its tokenizer."""
+    """A causal language model with a LoRA adapter, and its tokenizer. Where the weights of its
+    layers are split among several ``cards`` (:mod:`flowright.policy.sharding`), all ``peers`` run
+    the same passes."""
 
     model: PeftModel
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
     name: str
+    cards: int = 1
+    peers: Peers = ALONE
 
     @property
     def causal_lm(self) -> Any:
@@ -91,13 +114,16 @@ def choose_device(section: PolicySection) -> torch.device:
     return torch.device(section.device)
 
 
-def load_policy(path: str, section: PolicySection, seed: int) -> Policy:
-    """The model of ``path`` (a folder or a Hugging Face id) with a fresh adapter.
+def load_policy(
+    path: str, section: PolicySection, seed: int, device: torch.device | None = None
+) -> Policy:
+    """The model of ``path`` (a folder or a Hugging Face id) with a fresh adapter, on ``device`` or
+    else on the configured one.
 
     The adapter's random half is drawn from ``seed``; its other half is zero, so that the policy
     starts as the base model exactly. Raises ConfigError where the model cannot be loaded.
     """
-    device = choose_device(section)
+    device = device or choose_device(section)
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         base = AutoModelForCausalLM.from_pretrained(

@@ -24,6 +24,10 @@ from flowright.policy.model import Policy
 SHORTEST_TEMPLATE = 16
 """Tokens; a beginning that fewer share is left with the prompts."""
 
+IDLE = (0,)
+"""The text of a pass that runs only because others need this process' weights: nothing stands
+behind it, and its gradients are 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Branch:
@@ -57,27 +61,27 @@ def visit_texts(policy: Policy, branches: Sequence[Branch], budget: int, visit: 
     """Run all texts behind their prompts, forward and, where gradients are on, backward.
 
     ``budget``: tokens of prompts, and of texts, that are in memory at once; a single prompt or
-    text may be longer.
+    text may be longer. Where the weights are split among several processes, these call this
+    together, run as many passes as the one with the most, and with gradients on every visit gives
+    a loss.
     """
+    template = shared_length([branch.prompt_ids for branch in branches])
+    packs = list(_packs(branches, template, budget))
+    has_trunk, *passes = policy.peers.longest([int(template > 0), *(p.passes for p in packs)])
+    packs += [_Pack([IDLE], ())] * (len(passes) - len(packs))
     with tree_attention(policy):
-        trunk = trunk_of(policy, [branch.prompt_ids for branch in branches])
-        template = trunk.length
-        for some in packs_of([len(b.prompt_ids) - template for b in branches], budget):
-            prompts = [branches[index].prompt_ids[template:] for index in some]
-            stems = Level(policy, prompts, template, trunk, [0] * len(prompts))
-            leaves = [
-                _Leaf(place, (index, number), text)
-                for place, index in enumerate(some)
-                for number, text in enumerate(branches[index].texts)
-            ]
-            depths = [len(branches[index].prompt_ids) for index in some]
-            for chunk in packs_of([len(leaf.token_ids) for leaf in leaves], budget):
-                of_chunk = [leaves[i] for i in chunk]
-                loss = visit(
-                    _hidden(policy, stems, depths, of_chunk), [leaf.name for leaf in of_chunk]
-                )
+        texts = [branches[0].prompt_ids[:template]] if template else [IDLE][:has_trunk]
+        trunk = Level(policy, texts, 0)
+        above = trunk if template else None
+        for pack, most in zip(packs, passes, strict=True):
+            stems = Level(policy, pack.prompts, template, above, [0] * len(pack.prompts))
+            depths = [template + len(prompt) for prompt in pack.prompts]
+            for chunk in pack.chunks:
+                loss = visit(_hidden(policy, stems, depths, chunk), [leaf.name for leaf in chunk])
                 if loss is not None:
                     loss.backward()
+            for _ in range(most - pack.passes):
+                Level(policy, [IDLE], 0).backward()
             stems.backward()
         trunk.backward()
 
@@ -93,11 +97,6 @@ def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     length = min(len(prompt) for prompt in prompts) - 1
     length = length if alike is None else min(alike, length)
     return length if length >= SHORTEST_TEMPLATE else 0
-
-
-def trunk_of(policy: Policy, prompts: Sequence[Sequence[int]]) -> "Level":
-    """What all prompts begin with, computed; empty where that is not worth while."""
-    return Level(policy, [prompts[0][: shared_length(prompts)]], 0)
 
 
 def packs_of(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
@@ -142,11 +141,13 @@ class Level:
         self.prefix = [(k.detach(), v.detach()) for k, v in self._kept]
         if self._ends.requires_grad:
             self.sinks = [(torch.zeros_like(k), torch.zeros_like(v)) for k, v in self.prefix]
+            if policy.cards > 1:  # the last layer is gathered when its output gets a gradient
+                self.last_hidden.grad = torch.zeros_like(self._ends)
 
     @property
     def length(self) -> int:
         """Tokens of all texts."""
-        return self.spans[-1][1]
+        return self.spans[-1][1] if self.spans else 0
 
     def backward(self) -> None:
         if not self.sinks:
@@ -227,6 +228,31 @@ class _Leaf:
     place: int
     name: tuple[int, int]
     token_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    """Prompts, without the template, that are run at once, and the texts behind them by chunk."""
+
+    prompts: Sequence[Sequence[int]]
+    chunks: Sequence[Sequence[_Leaf]]
+
+    @property
+    def passes(self) -> int:
+        """Chunks that go through the model: a text of one token is its prompt's to predict."""
+        return sum(any(len(leaf.token_ids) > 1 for leaf in chunk) for chunk in self.chunks)
+
+
+def _packs(branches: Sequence[Branch], template: int, budget: int) -> Iterator[_Pack]:
+    for some in packs_of([len(branch.prompt_ids) - template for branch in branches], budget):
+        leaves = [
+            _Leaf(place, (index, number), text)
+            for place, index in enumerate(some)
+            for number, text in enumerate(branches[index].texts)
+        ]
+        chunks = packs_of([len(leaf.token_ids) for leaf in leaves], budget)
+        prompts = [branches[index].prompt_ids[template:] for index in some]
+        yield _Pack(prompts, [[leaves[i] for i in chunk] for chunk in chunks])
 
 
 def _hidden(policy: Policy, stems: Level, depths: Sequence[int], leaves: Sequence[_Leaf]) -> Tensor:
