@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -225,6 +226,17 @@ def test_the_sums_of_a_known_model() -> None:
     assert plan.needed == round(1.1 * max(plan.phases.values()))
 
 
+def test_weights_that_are_split_among_cards() -> None:
+    whole = qwen(gradient_checkpointing=True)
+    split = replace(whole, cards=4).plan
+    layer, rest = 2 * 233_057_792, 2 * (2 * 152_064 * 3584 + 3584)
+    assert split.held["base weights"] == rest + 28 * layer // 4
+    assert split.held["layers, gathered"] == 3 * layer
+    for name in ("adapter", "optimizer"):
+        assert split.held[name] == whole.plan.held[name]
+    assert split.updating == whole.plan.updating
+
+
 def test_shape_of_a_model_without_contents() -> None:
     config = Qwen2Config(vocab_size=512, num_hidden_layers=2, **SIZES)
     with torch.device("meta"):
@@ -268,13 +280,16 @@ def test_the_table_adds_up() -> None:
 
 def test_the_dry_run_shows_the_plan(tmp_path: Path) -> None:
     """Of a model on a card that this machine need not have."""
-    config = load_config(
-        Path("config/quickstart.yaml"),
-        [f"strategy_model={checkpoint()}", "policy.device=cuda", f"run.output_dir={tmp_path}"],
-    )
+    model, output = f"strategy_model={checkpoint()}", f"run.output_dir={tmp_path}"
+    given = [model, output, "policy.device=cuda"]
     console = Console(width=120, file=StringIO())
-    dry_run(config, console)
+    dry_run(load_config(Path("config/quickstart.yaml"), given), console)
     assert isinstance(console.file, StringIO)
     shown = console.file.getvalue()
     assert "memory    GiB, at the configured limits     sampling updating" in shown
     assert "          base weights " in shown
+    sharded = ["policy.sharded=true", "policy.sampler=vllm", "physical_gpus=[0,1]"]
+    dry_run(load_config(Path("config/quickstart.yaml"), [*given, *sharded]), console)
+    shown = console.file.getvalue()
+    assert "          layers, gathered " in shown
+    assert "among 2 processes: torchrun --nproc_per_node 2 train.py" in shown

@@ -63,7 +63,7 @@ class Demand:
         elif self.least > available:
             advice = (
                 f"weights, adapter and optimizer alone take {_gib(self.least)} GiB: choose a "
-                "smaller strategy_model or a larger card"
+                "smaller strategy_model or a larger card, or policy.sharded over several"
             )
         else:
             advice = "lower policy.max_prompt_tokens or policy.max_new_tokens"

@@ -54,9 +54,8 @@ def dry_run(config: Config, console: Console) -> int:
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
-        if config.policy.sharded:
-            line = f"the layers' weights, among {demand.cards} processes: torchrun --nproc_per_node"
-            found.plan.append(("sharded", f"{line} {demand.cards}"))
+    if config.policy.sharded:
+        found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: _device(config, demand))
     found.check("servers", lambda: uvloop.run(_servers(config)))
     found.check("sandbox", lambda: uvloop.run(_sandbox(config)))
@@ -153,6 +152,18 @@ def _demand(config: Config) -> Demand | None:
         return None  # reported when it is loaded
     shape = shape_of(model, config.policy)
     return Demand(shape, config.policy, config.grpo, _cards(config) if config.policy.sharded else 1)
+
+
+def _sharded(config: Config) -> str:
+    cards = _cards(config)
+    if cards == 1:
+        raise UserError(
+            "policy.sharded: one GPU; name several (physical_gpus), or set policy.sharded: false"
+        )
+    return (
+        f"the layers' weights are split among {cards} processes: torchrun --nproc_per_node "
+        f"{cards} train.py"
+    )
 
 
 def _cards(config: Config) -> int:

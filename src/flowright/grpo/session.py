@@ -64,9 +64,9 @@ async def _run(
     config: Config, run: RunDirectory | Follower, resume: bool, console: Console, ranks: Ranks
 ) -> None:
     tasks = load_tasks(config)
+    cards = await ranks.cards() if config.policy.sharded else 1
     async with AsyncExitStack() as opened:
         world = await opened.enter_async_context(open_world(config, [*tasks.train, *tasks.val]))
-        cards = await ranks.cards() if config.policy.sharded else 1
         policy = await _policy_in_turn(config, tasks.train, console, ranks, cards)
         _check(policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
@@ -109,17 +109,19 @@ async def _policy_in_turn(
 ) -> Policy:
     """The policy, on the first rank before the others: a cold start is done once and kept. Then,
     where its weights are to be split among several cards, by all together."""
+    device = choose_device(config.policy)
+    first = device if cards == 1 else torch.device("cpu")
 
     def load() -> Policy:
         with stage_progress(console, "cold start of the embedded policy") as progress:
-            return open_policy(config, train, progress, torch.device("cpu") if cards > 1 else None)
+            return open_policy(config, train, progress, first)
 
     policy = load() if ranks.is_first else None
     await ranks.gathered(None)
     policy = policy or load()
     if cards == 1:
         return policy
-    return shard(policy, choose_device(config.policy), cards, ranks.size, ranks)
+    return shard(policy, device, cards, ranks.size, ranks)
 
 
 async def run_evaluation(
@@ -127,7 +129,8 @@ async def run_evaluation(
 ) -> Comparison:
     """Compare checkpoints, the untrained policy and the fixed workflows.
 
-    On the validation set; or on ``data``, with the best fixed workflows chosen on validation.
+    On the validation set; or on ``data``, with the best fixed workflows chosen on validation. In
+    one process, which has the whole policy, sharded in training or not.
     """
     tasks = load_tasks(config)
     measured = read_tasks(data) if data else tasks.val

@@ -9,7 +9,7 @@ small, is trained as it is without sharding. Which passes the processes have to 
 """
 
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -35,10 +35,10 @@ def shard(policy: Policy, device: torch.device, cards: int, processes: int, peer
         fully_shard(layer, mesh=mesh["card"], ignored_params=whole)
     # The root has no weights of its own: it is what the layers' gathering has in common.
     fully_shard(decoder, mesh=mesh["card"], ignored_params=set(decoder.parameters()))
-    for before, layer in zip([decoder.layers[0], *decoder.layers], decoder.layers, strict=False):
-        # Left to itself FSDP guesses from the last forward pass which layer comes next, and there
-        # are several forward passes before one backward. The first layer is followed by none.
-        layer.set_modules_to_backward_prefetch([before])
+    # Left to itself, FSDP takes what is gathered next from the order of the forward passes, and
+    # there are several before one backward. Nothing comes after the first layer, which is there.
+    for following, layer in pairwise([decoder.layers[0], *decoder.layers]):
+        layer.set_modules_to_backward_prefetch([following])
     for tensor in chain(policy.model.parameters(), policy.model.buffers()):
         if not isinstance(tensor, DTensor):
             tensor.data = tensor.data.to(device)
