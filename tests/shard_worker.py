@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from rank_worker import LONGEST, Update
+from rich.console import Console
 from served_run import served, train
 from tiny_policy import ARCHITECTURES, checkpoint, random_groups, shake, tiny_policy, weights
 from torch import Tensor
@@ -24,6 +25,7 @@ from flowright.grpo.checkpoint import portable_state, take_over
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks
 from flowright.grpo.selfcheck import check_sharing
+from flowright.grpo.session import _policy_in_turn
 from flowright.policy.model import Policy
 from flowright.policy.sharding import shard
 from flowright.policy.vllm_proof import learner_scores
@@ -87,11 +89,16 @@ CASES = {
 
 
 def updates(ranks: Ranks, prepared: Callable[[Policy], Policy]) -> dict[str, Update]:
-    """By case, each from the policy's first weights."""
-    found = {}
+    """By case, each from the policy's first weights. Loading is what costs, so that cases share."""
+    found: dict[str, Update] = {}
+    policies: dict[tuple[str, bool], tuple[Policy, dict[str, Tensor]]] = {}
     for seed, (name, case) in enumerate(CASES.items()):
-        policy = tiny_policy(case.architecture, gradient_checkpointing=case.checkpointing)
-        policy = prepared(policy)
+        kind = (case.architecture, case.checkpointing)
+        if kind not in policies:
+            policy = prepared(tiny_policy(kind[0], gradient_checkpointing=kind[1]))
+            policies[kind] = policy, weights(policy)
+        policy, first = policies[kind]
+        policy.load_adapter_state(first)
         learner = Learner(policy, case.section, 1.0, 0, ranks)
         steps: list[list[Tensor]] = []
 
@@ -149,7 +156,7 @@ def alive() -> int:
 
 def toy_run(url: str, path: Path, sharded: bool, steps: int = 2) -> Config:
     """A run whose batches have an odd number of problems and whose rewards need the reference."""
-    config = served(url, path)
+    config = served(url, path).model_copy(update={"strategy_model": str(checkpoint())})
     grpo = {"steps": steps, "prompts_per_step": 3, "kl_coefficient": 0.05, "kl_in": "reward"}
     return config.model_copy(
         update={
@@ -159,14 +166,13 @@ def toy_run(url: str, path: Path, sharded: bool, steps: int = 2) -> Config:
     )
 
 
-async def toy_training(
-    url: str, path: Path, ranks: Ranks, prepared: Callable[[Policy], Policy] | None = None
-) -> None:
+async def toy_training(url: str, path: Path, ranks: Ranks, cards: int = 1) -> None:
     """Two steps, and a third after the run was resumed."""
     for resume in (False, True):
-        policy = tiny_policy(trained=False)
-        config = toy_run(url, path, ranks.size > 1, 3 if resume else 2)
-        await train(config, resume, prepared(policy) if prepared else policy, ranks)
+        config = toy_run(url, path, cards > 1, 3 if resume else 2)
+        policy = await _policy_in_turn(config, [], Console(quiet=True), ranks, cards)
+        assert policy.cards == cards
+        await train(config, resume, policy, ranks)
 
 
 async def main(out: Path, url: str) -> None:
@@ -184,7 +190,7 @@ async def main(out: Path, url: str) -> None:
         found = {"updates": found, "looked": looked_at(policy, ranks), "held": held(split)}
         policy.save_adapter(out / f"adapter-{ranks.rank}")
         torch.save(found, out / f"{ranks.rank}.pt")
-        await toy_training(url, out, ranks, split)
+        await toy_training(url, out, ranks, cards)
 
 
 if __name__ == "__main__":

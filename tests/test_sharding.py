@@ -125,4 +125,6 @@ async def test_what_cannot_be_split_is_refused():
         PolicySection(sharded=True)
     with pytest.raises(ConfigError, match="torchrun --nproc_per_node"):
         await ONE.cards()
-    assert ONE.longest([3, 0]) == [3, 0]
+    evaluated = tiny_policy(sampler="vllm", sharded=True)  # by scripts/evaluate.py
+    assert evaluated.cards == 1
+    assert evaluated.peers.longest([3, 0]) == ONE.longest([3, 0]) == [3, 0]
