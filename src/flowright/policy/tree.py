@@ -67,10 +67,10 @@ def visit_texts(policy: Policy, branches: Sequence[Branch], budget: int, visit: 
     """
     template = shared_length([branch.prompt_ids for branch in branches])
     packs = list(_packs(branches, template, budget))
-    has_trunk, *passes = policy.peers.longest([int(template > 0), *(p.passes for p in packs)])
+    trunks, *passes = policy.peers.longest([int(template > 0), *(p.passes for p in packs)])
     packs += [_Pack([IDLE], ())] * (len(passes) - len(packs))
     with tree_attention(policy):
-        texts = [branches[0].prompt_ids[:template]] if template else [IDLE][:has_trunk]
+        texts = [branches[0].prompt_ids[:template]] if template else [IDLE] * trunks
         trunk = Level(policy, texts, 0)
         above = trunk if template else None
         for pack, most in zip(packs, passes, strict=True):
