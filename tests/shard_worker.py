@@ -5,6 +5,7 @@ RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python shard_worker.py OUT U
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -20,10 +21,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from flowright.config import Config, GrpoSection
+from flowright.errors import PeerLost
 from flowright.grpo.batch import Group
 from flowright.grpo.checkpoint import portable_state, take_over
 from flowright.grpo.learner import Learner
-from flowright.grpo.ranks import ONE, Ranks, open_ranks
+from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
 from flowright.grpo.selfcheck import check_sharing
 from flowright.grpo.session import _policy_in_turn
 from flowright.policy.model import Policy
@@ -191,6 +193,13 @@ async def main(out: Path, url: str) -> None:
         policy.save_adapter(out / f"adapter-{ranks.rank}")
         torch.save(found, out / f"{ranks.rank}.pt")
         await toy_training(url, out, ranks, cards)
+        if not ranks.is_first:
+            os._exit(0)  # as a process that is killed: nothing is closed in order
+        try:
+            with peers_of_passes():
+                learner_scores(policy, list(range(10, 20)))
+        except PeerLost as error:
+            (out / "lost.txt").write_text(str(error))
 
 
 if __name__ == "__main__":

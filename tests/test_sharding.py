@@ -16,7 +16,7 @@ from vllm_double import VllmDouble
 
 from flowright.config import PolicySection
 from flowright.errors import ConfigError
-from flowright.grpo.ranks import ONE
+from flowright.grpo.ranks import ONE, peers_of_passes
 from flowright.policy.model import ADAPTER_FILE
 from flowright.runs import read_metrics, read_rollouts
 
@@ -118,6 +118,17 @@ async def test_a_run_of_split_weights_is_that_of_one_process(
 
 def without_clock(row: dict[str, float]) -> dict[str, float]:
     return {name: value for name, value in row.items() if not name.startswith("time/")}
+
+
+def test_a_process_that_dies_in_a_pass_is_said_to_have_gone(
+    shards: tuple[Path, list[dict[str, Any]]],
+):
+    assert "another process of this run has gone" in (shards[0] / "lost.txt").read_text()
+
+
+def test_other_errors_of_torch_keep_their_words():
+    with pytest.raises(RuntimeError, match="out of memory"), peers_of_passes():
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 async def test_what_cannot_be_split_is_refused():

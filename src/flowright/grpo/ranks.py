@@ -117,13 +117,31 @@ def interleaved(shares: Sequence[Sequence[Item]]) -> list[Item]:
 
 @contextmanager
 def _peers() -> Iterator[None]:
+    """Around an exchange with the others, where nothing else is done."""
     try:
         yield
     except RuntimeError as error:  # what torch raises for a peer that has gone
-        raise PeerLost(
-            "another process of this run has gone, so the run ends (its own message or the "
-            "system's log says why: killed? out of memory?); start again with --resume"
-        ) from error
+        raise _lost() from error
+
+
+@contextmanager
+def peers_of_passes() -> Iterator[None]:
+    """Around much else: where weights are split, layers are gathered from the others within every
+    pass, and torch says there, in its own words, that one has gone. Turned into PeerLost."""
+    try:
+        yield
+    except RuntimeError as error:
+        # gloo has no kind of error for it: "Connection closed by peer", "Connection reset by peer".
+        if isinstance(error, dist.DistError) or "by peer" in str(error):
+            raise _lost() from error
+        raise
+
+
+def _lost() -> PeerLost:
+    return PeerLost(
+        "another process of this run has gone, so the run ends (its own message or the system's "
+        "log says why: killed? out of memory?); start again with --resume"
+    )
 
 
 @contextmanager

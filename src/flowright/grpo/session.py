@@ -18,7 +18,7 @@ from flowright.grpo.comparison import TRAINED, UNTRAINED, Comparison, Measure, c
 from flowright.grpo.evaluation import Evaluator, Row
 from flowright.grpo.fit import Demand
 from flowright.grpo.follower import Follower
-from flowright.grpo.ranks import Ranks
+from flowright.grpo.ranks import Ranks, peers_of_passes
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.grpo.terminal import StepProgress, findings, stage_progress, table
 from flowright.grpo.trainer import Trainer
@@ -46,7 +46,8 @@ async def run_training(config: Config, resume: bool, console: Console, ranks: Ra
     run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
     run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
     try:
-        await _run(config, run, resume, console, ranks)
+        with peers_of_passes():
+            await _run(config, run, resume, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
         raise
