@@ -139,7 +139,7 @@ def test_every_check_runs_even_after_one_failed(house: House) -> None:
         "-m ruff check",
         "-m ruff format --check",
         "-m basedpyright --level error",
-        "-m pytest -k sandbox",
+        "-m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -k sandbox",
     ]
     installed = house.log("pip")
     assert len(installed) == 2 and installed[1].endswith("-r requirements-test.txt")
