@@ -134,10 +134,11 @@ class VllmSampler:
     def _save(self, version: int) -> Weights:
         name = f"{step_name(version)}-{secrets.token_hex(4)}"
         path = self._folder / name
+        # Before what may fail: where weights are split, all processes run this together.
+        known = Known(f"version {version}", learner_scores(self._policy, self._ids))
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._policy.save_adapter(path)
-        known = Known(f"version {version}", learner_scores(self._policy, self._ids))
         return Weights(f"flowright-{name}", version, known, path)
 
     def _probe(self) -> Probe:
