@@ -1,8 +1,10 @@
-"""Is learning hurt by what makes it fast? The quickstart, seed by seed, in two ways.
+"""Is learning hurt by what makes it fast? The quickstart, seed by seed, in three ways.
 
 - plain: ``grpo.prefix_sharing: false`` and strictly in turn;
 - fast: sharing, and ``pipeline.max_staleness: 1``, so that a batch is sampled before the update of
-  the one before it.
+  the one before it;
+- truncated: as fast, with ``grpo.off_policy: truncated``, where the clipped ratio is to the policy
+  before the update and the sampler's has a weight of its own.
 
 Whole runs of ``config/quickstart.yaml`` (embedded policy, simulated server), each with its cold
 start's weights, problems and draws from its seed. Printed is the validation accuracy along the
@@ -26,8 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 KINDS = {
     "plain": ("grpo.prefix_sharing=false", "pipeline.max_staleness=0"),
     "fast": ("grpo.prefix_sharing=true", "pipeline.max_staleness=1"),
+    "truncated": ("pipeline.max_staleness=1", "grpo.off_policy=truncated"),
 }
-COLOURS = {"plain": "#e8710a", "fast": "#2f81f7"}
+COLOURS = {"plain": "#e8710a", "fast": "#2f81f7", "truncated": "#2da44e"}
 FINAL = "trained policy"
 
 Curve = Mapping[int, float]
