@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from figure import GREY, drawing, save
 from meter import Meter, apart, least
 from shapes import Shape, checkpoint, groups_of, learner, policy
 
@@ -108,16 +109,8 @@ def table(figures: Figures) -> str:
 
 
 def plot(figures: Figures, file: Path) -> None:
-    """Time above, memory below, for each of the three; readable on light and on dark pages."""
-    import matplotlib as mpl  # pyright: ignore[reportMissingImports]
-
-    mpl.use("svg")
-    from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
-
-    grey = "#808080"
-    keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    mpl.rcParams.update(dict.fromkeys(keys, grey))
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "growth", "font.size": 9})
+    """Time above, memory below, for each of the three."""
+    pyplot = drawing("growth")
     figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.6), sharex="col", sharey="row")
     units = {"update s": "CPU seconds", "update GB": "GB above the model"}
     for column, (name, values) in enumerate(GROWTH.items()):
@@ -128,8 +121,7 @@ def plot(figures: Figures, file: Path) -> None:
         axes[1][column].set_xlabel(NAMES[name])
         axes[1][column].set_xticks(values, [str(value) for value in values])
     axes[0][0].legend(frameon=False)
-    figure.tight_layout()
-    figure.savefig(file, transparent=True, metadata={"Date": None})
+    save(figure, file)
 
 
 def _draw(axis: Any, figures: Figures, name: str, unit: str) -> None:
@@ -141,7 +133,7 @@ def _draw(axis: Any, figures: Figures, name: str, unit: str) -> None:
     axis.set_yscale("log")
     axis.set_yticks(TICKS[unit], [f"{tick:g}" for tick in TICKS[unit]])
     axis.minorticks_off()
-    axis.grid(color="#808080", alpha=0.25)
+    axis.grid(color=GREY, alpha=0.25)
 
 
 def main() -> None:

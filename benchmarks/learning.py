@@ -6,32 +6,33 @@
 - truncated: as fast, with ``grpo.off_policy: truncated``, where the clipped ratio is to the policy
   before the update and the sampler's has a weight of its own.
 
-Whole runs of ``config/quickstart.yaml`` (embedded policy, simulated server), each with its cold
-start's weights, problems and draws from its seed. Printed is the validation accuracy along the
-way, by gold and not by the judge, and that of the final comparison: mean and range over the seeds.
-A run of two cores takes 6 to 12 minutes; those that ``--runs`` has already are not run again.
+Whole runs of ``config/quickstart.yaml`` (embedded policy, simulated server), each with the adapter,
+problems and draws of its seed; the embedded policy below is the same. Printed is the validation
+accuracy along the way, by gold and not by the judge, and that of the final comparison: mean and
+range over the seeds. A run on two cores takes 5 to 12 minutes; those that ``--runs`` has already
+are not run again. A picture needs matplotlib, which is no dependency of this project.
 
     python benchmarks/learning.py [--seeds 4] [--runs DIR] [--plot FILE.svg]
 """
 
 import argparse
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from figure import GREY, drawing, save
+from quickstart import trained
+
+from flowright.grpo.comparison import TRAINED
 from flowright.runs import read_evaluation, read_metrics, read_state
 
-ROOT = Path(__file__).resolve().parents[1]
 KINDS = {
     "plain": ("grpo.prefix_sharing=false", "pipeline.max_staleness=0"),
     "fast": ("grpo.prefix_sharing=true", "pipeline.max_staleness=1"),
     "truncated": ("pipeline.max_staleness=1", "grpo.off_policy=truncated"),
 }
 COLOURS = {"plain": "#e8710a", "fast": "#2f81f7", "truncated": "#2da44e"}
-FINAL = "trained policy"
 
 Curve = Mapping[int, float]
 """Validation accuracy by step."""
@@ -42,13 +43,8 @@ def finished(output: Path, kind: str, seed: int) -> Path:
     path = output / f"{kind}-{seed}"
     if read_state(path).get("status") == "finished":
         return path
-    command = [sys.executable, "train.py", "--config", "config/quickstart.yaml", *KINDS[kind]]
-    command += [f"seed={seed}", f"run.output_dir={output}", f"run.name={path.name}"]
-    command += ["--resume"] if path.exists() else []
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
-    return path
+    resume = ["--resume"] if path.exists() else []
+    return trained(output, path.name, *KINDS[kind], f"seed={seed}", *resume)
 
 
 def curve(run: Path) -> Curve:
@@ -58,7 +54,7 @@ def curve(run: Path) -> Curve:
 def final(run: Path) -> float:
     """Of the trained policy, on the problems of the comparison at the end."""
     evaluation = read_evaluation(run) or {}
-    (gold,) = (r["kinds"]["all"]["gold"] for r in evaluation["rows"] if r["name"] == FINAL)
+    (gold,) = (r["kinds"]["all"]["gold"] for r in evaluation["rows"] if r["name"] == TRAINED)
     return gold
 
 
@@ -77,15 +73,8 @@ def table(curves: Mapping[str, Sequence[Curve]], finals: Mapping[str, Sequence[f
 
 
 def plot(curves: Mapping[str, Sequence[Curve]], file: Path) -> None:
-    """Every seed's curve thin, their means bold; readable on light and on dark pages."""
-    import matplotlib as mpl  # pyright: ignore[reportMissingImports]
-
-    mpl.use("svg")
-    from matplotlib import pyplot  # pyright: ignore[reportMissingImports]
-
-    keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
-    mpl.rcParams.update(dict.fromkeys(keys, "#808080"))
-    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "learning", "font.size": 9})
+    """Every seed's curve thin, their means bold."""
+    pyplot = drawing("learning")
     figure, axis = pyplot.subplots(figsize=(6, 3))
     for kind, some in curves.items():
         steps = sorted(some[0])
@@ -96,10 +85,9 @@ def plot(curves: Mapping[str, Sequence[Curve]], file: Path) -> None:
     axis.set_xlabel("step")
     axis.set_ylabel("validation accuracy, %")
     axis.set_xticks(sorted(curves["plain"][0]))
-    axis.grid(color="#808080", alpha=0.25)
+    axis.grid(color=GREY, alpha=0.25)
     axis.legend(frameon=False, loc="lower right")
-    figure.tight_layout()
-    figure.savefig(file, transparent=True, metadata={"Date": None})
+    save(figure, file)
 
 
 def main() -> None:

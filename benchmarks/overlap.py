@@ -13,14 +13,13 @@ Below 1 means that two batches were waiting at once.
 import argparse
 import logging
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+from quickstart import trained
+
 from flowright.runs import read_metrics
 
-ROOT = Path(__file__).resolve().parents[1]
 SHAPE = (
     *("grpo.prompts_per_step=8", "grpo.group_size=8", "evaluation.every=0"),
     *("evaluation.final_problems=1", "evaluation.samples=1", "evaluation.baselines=false"),
@@ -30,12 +29,7 @@ SHAPE = (
 
 def steps(output: Path, name: str, *more: str) -> list[dict[str, float]]:
     """The metrics of a run's steps but the first two, which fill the pipeline."""
-    command = [sys.executable, "train.py", "--config", "config/quickstart.yaml", *SHAPE, *more]
-    command += [f"run.output_dir={output}", f"run.name={name}"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stdout + done.stderr)
-    return read_metrics(output / name)[3:]
+    return read_metrics(trained(output, name, *SHAPE, *more))[3:]
 
 
 def mean(rows: list[dict[str, float]], name: str) -> float:
