@@ -24,7 +24,7 @@ def main() -> int:
         if config.physical_gpus is not None:  # before torch starts
             os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbers of nvidia-smi
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.physical_gpus))
-        from flowright.launch import dry_run, train, train_on_ray
+        from flowright.app.launch import dry_run, train, train_on_ray
 
         if arguments.dry_run:
             return dry_run(config)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import torch
 from shapes import MODEL, RANK, Shape, groups_of
 
-from flowright.policy.tree import shared_length
+from flowright.policy.prefix.tree import shared_length
 
 
 def linears() -> list[tuple[int, int]]:

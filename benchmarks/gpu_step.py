@@ -37,11 +37,11 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from flowright.config import GrpoSection, LoraSection, PolicySection
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
-from flowright.policy.attention import Part, Pass, attend, stacks_of
-from flowright.policy.kernels import Kernel, PlainKernel, kernel_for
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import ModelShape, Plan, memory_plan, shape_of
 from flowright.policy.model import Policy, policy_of
+from flowright.policy.prefix.attention import Part, Pass, attend, stacks_of
+from flowright.policy.prefix.kernels import Kernel, PlainKernel, kernel_for
 from flowright.policy.sampler import Sampling
 from flowright.policy.tiny import SPECIAL, train_tokenizer
 

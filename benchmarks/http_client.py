@@ -20,7 +20,7 @@ from flowright.config import LlmSection, SimulatedSection
 from flowright.data.offline import build_offline
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
-from flowright.llm.simulated import SimulatedServer
+from flowright.simulation.process import SimulatedServer
 
 REPEATS = 3
 Ask = Callable[[], Awaitable[object]]

@@ -38,9 +38,9 @@ from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.judge.wrappers import Gated, WithRuleFallback
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
-from flowright.llm.simulated import SimulatedServer
-from flowright.llm.simulation.draws import unit
-from flowright.llm.simulation.protocol import MODEL
+from flowright.simulation.draws import unit
+from flowright.simulation.process import SimulatedServer
+from flowright.simulation.protocol import MODEL
 
 SERVER_SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "serve_simulated_llm.py"
 FAULTS: dict[str, FaultSection] = {

@@ -29,7 +29,7 @@ from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.judge.wrappers import Gated
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest, Message
 from flowright.llm.client import ChatClient
-from flowright.llm.simulated import SimulatedServer
+from flowright.simulation.process import SimulatedServer
 
 CORPUS = Path(__file__).resolve().parents[1] / "tests" / "judge_attacks.jsonl"
 IN_FLIGHT = 32

@@ -24,7 +24,7 @@ from pathlib import Path
 from figure import GREY, drawing, save
 from quickstart import trained
 
-from flowright.grpo.comparison import TRAINED
+from flowright.evaluation.comparison import TRAINED
 from flowright.runs import read_evaluation, read_metrics, read_state
 
 KINDS = {

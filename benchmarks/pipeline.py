@@ -15,17 +15,17 @@ from collections.abc import Sequence
 
 import uvloop
 
+from flowright.app.world import open_sandbox
 from flowright.config import Config, LlmSection, RunConfig
 from flowright.data.offline import build_offline
 from flowright.data.task import Task
-from flowright.grpo.rollout import Completion, Rollout
-from flowright.grpo.workflow_environment import WorkflowEnvironment
-from flowright.grpo.world import open_sandbox
+from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow import WorkflowEnvironment
 from flowright.judge.build import build_judge
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
-from flowright.llm.simulated import SimulatedServer
 from flowright.policy.sampler import Sample
+from flowright.simulation.process import SimulatedServer
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import fixed_workflows, shapes_for
 from flowright.workflows.trace import OperatorCall

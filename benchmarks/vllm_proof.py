@@ -2,7 +2,7 @@
 
 The learner computes in float32, a stand-in for the server in bfloat16 with the same code: random
 models of width 64 with 2 layers, and random adapters of growing size. The right server has the
-adapter, the wrong one the base model. See flowright.policy.vllm_proof for the words. No vLLM runs
+adapter, the wrong one the base model. See flowright.policy.vllm.proof for the words. No vLLM runs
 here, and no GPU: another arithmetic is further apart than this.
 
     python benchmarks/vllm_proof.py [--adapters 120]
@@ -20,7 +20,7 @@ from transformers.utils import logging
 from flowright.config import LoraSection, PolicySection
 from flowright.policy.model import Policy, adapter_off, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer
-from flowright.policy.vllm_proof import LARGEST_ERROR, learner_scores, probe_ids, share_of
+from flowright.policy.vllm.proof import LARGEST_ERROR, learner_scores, probe_ids, share_of
 
 SHAPE = {
     "vocab_size": 256 + len(SPECIAL),

@@ -111,9 +111,9 @@ def build_from_files(options: argparse.Namespace) -> "Mixed":
 
 
 def parse_shares(arguments: Sequence[str]) -> dict[str, float]:
-    from flowright.config import suggest
     from flowright.data.sources import DATASETS
     from flowright.errors import UserError
+    from flowright.plugins import suggest
 
     shares: dict[str, float] = {}
     problems: list[str] = []

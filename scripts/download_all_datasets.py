@@ -102,9 +102,9 @@ def download(options: argparse.Namespace) -> int:
 
 def choose(names: Sequence[str]) -> "list[Dataset]":
     """The datasets of these names; all of them and AFlow's archive if there are none."""
-    from flowright.config import suggest
     from flowright.data.sources import AFLOW, DATASETS, DEFAULT_DATASETS
     from flowright.errors import UserError
+    from flowright.plugins import suggest
 
     known = {name: DATASETS[name] for name in DEFAULT_DATASETS} | {AFLOW.name: AFLOW}
     unknown = [name for name in names if name not in known]

@@ -29,7 +29,7 @@ def main() -> int:
 
     try:
         config = load_config(arguments.config, arguments.overrides)
-        from flowright.launch import evaluate
+        from flowright.app.launch import evaluate
 
         return evaluate(config, arguments.checkpoint, arguments.data, arguments.out)
     except UserError as error:

@@ -91,8 +91,8 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     import uvloop
 
     from flowright.config import load_judge_server
-    from flowright.judge.exam.exam import Plan
-    from flowright.judge.exam.session import Sitting, build_file, chosen_perturbations, sit
+    from flowright.judge_exam.exam import Plan
+    from flowright.judge_exam.session import Sitting, build_file, chosen_perturbations, sit
 
     def progress(name: str, total: int) -> Callable[[], None]:
         bars.start()  # not before there is something to show
@@ -119,8 +119,8 @@ def show(folder: Path) -> None:
     """The table, and where everything is."""
     from rich.console import Console
 
-    from flowright.monitoring.exam_page import write_exam_page
-    from flowright.monitoring.exam_screen import exam_screen
+    from flowright.judge_exam.page import write_exam_page
+    from flowright.judge_exam.screen import exam_screen
 
     page = write_exam_page(folder)
     console = Console()

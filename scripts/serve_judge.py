@@ -23,7 +23,7 @@ def main() -> int:
 
     try:
         config = load_judge_server(options.config, options.overrides)
-        from flowright.judge.service.serve import run
+        from flowright.judge_service.serve import run
 
         return run(config, lambda line: print(line, flush=True))
     except UserError as error:

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from flowright.config import FaultSection, SimulatedSection, suggest
+from flowright.config import FaultSection, SimulatedSection
 from flowright.data.task import Task, read_tasks
 from flowright.errors import UserError
-from flowright.llm.simulated import serve
-from flowright.llm.simulation.biases import BIASES
+from flowright.plugins import suggest
+from flowright.simulation.biases import BIASES
+from flowright.simulation.process import serve
 
 FAULTS = tuple(name for name in FaultSection.model_fields if name != "roles")
 

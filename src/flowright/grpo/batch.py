@@ -1,7 +1,7 @@
 """What takes part in an update, and the plain layout of it: one row a sample, prompt and all.
 
-The plain path is the reference that tests hold the shared one (:mod:`flowright.policy.tree`) to,
-and what ``grpo.prefix_sharing: false`` runs.
+The plain path is the reference that tests hold the shared one
+(:mod:`flowright.policy.prefix.tree`) to, and what ``grpo.prefix_sharing: false`` runs.
 """
 
 from collections.abc import Iterator, Sequence

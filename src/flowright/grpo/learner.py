@@ -1,8 +1,8 @@
 """The policy update: advantages and samples in, new adapter weights and metrics out.
 
 A step's prompts and what they begin with alike are computed once
-(:mod:`flowright.policy.tree`); nothing of shape [rows, tokens, vocabulary] is ever made
-(:mod:`flowright.policy.head`).
+(:mod:`flowright.policy.prefix.tree`); nothing of shape [rows, tokens, vocabulary] is ever made
+(:mod:`flowright.policy.prefix.head`).
 """
 
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.loss import kl_terms, policy_terms, token_weights, truncated_weights
+from flowright.grpo.objectives import kl_terms, policy_terms, token_weights, truncated_weights
 from flowright.grpo.passes import sample_logprobs, score, visit_samples
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.policy.device import to_device

@@ -13,9 +13,9 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.grpo.batch import Group, Row, Trained, packs, plain_hidden, rows_of
 from flowright.policy.device import to_device, use
-from flowright.policy.head import token_logprobs
 from flowright.policy.model import Policy
-from flowright.policy.tree import Branch, visit_texts
+from flowright.policy.prefix.head import token_logprobs
+from flowright.policy.prefix.tree import Branch, visit_texts
 
 IDLE = Row(0, (0,), (0,))
 """The row of a pass that runs only because others need this process' weights."""
@@ -33,7 +33,8 @@ def visit_samples(
 ) -> None:
     """Run every sample of the groups, in chunks of ``section.micro_batch_tokens``: forward, the
     visit, and backward from the loss that it returns. No groups, no visit. Processes that share
-    one model's weights call this together, as :func:`flowright.policy.tree.visit_texts` says."""
+    one model's weights call this together, as
+    :func:`flowright.policy.prefix.tree.visit_texts` says."""
     use(policy.device)
     if section.prefix_sharing:
         firsts = [0]
@@ -85,7 +86,7 @@ def sample_logprobs(
     with_entropy: bool,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [N] of the samples' tokens, from what predicts them; see
-    :func:`flowright.policy.head.token_logprobs`."""
+    :func:`flowright.policy.prefix.head.token_logprobs`."""
     tokens = [token for sample in chunk for token in sample.token_ids]
     weight = policy.causal_lm.get_output_embeddings().weight
     target_N = to_device(torch.tensor(tokens), hidden_N.device)

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.grpo.evaluation import SEED_STRIDE
+from flowright.environments.rollout import Completion, Environment, Rollout
+from flowright.evaluation.evaluator import SEED_STRIDE
 from flowright.grpo.ranks import ONE, Ranks, interleaved
-from flowright.grpo.rollout import Completion, Environment, Rollout
 from flowright.policy.sampler import Sample, Sampler, Sampling
 from flowright.workflows.prompt import Prompt
 

@@ -1,6 +1,6 @@
 """The processes of one run: each plays its own share of every batch, and all update alike.
 
-Started by torchrun (or Ray, :mod:`flowright.distributed`), one process a GPU. Nothing that a
+Started by torchrun (or Ray, :mod:`flowright.app.ray`), one process a GPU. Nothing that a
 workflow or a judge may hold up happens inside a collective of the GPUs: shares are exchanged as
 objects over gloo, by processes that have finished theirs, and gradients are summed after that.
 Without torchrun there is one rank, and torch.distributed is not touched.

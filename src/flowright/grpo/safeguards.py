@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from flowright.config import JudgeSection
+from flowright.environments.rollout import Rollout
 from flowright.errors import RunPaused
-from flowright.grpo.rollout import Rollout
 from flowright.judge.audit import agreement
 
 

@@ -18,8 +18,8 @@ from flowright.grpo.batch import Group, Trained, drawn_groups
 from flowright.grpo.passes import sample_logprobs, score, visit_samples
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
+from flowright.policy.prefix.tree import SHORTEST_TEMPLATE
 from flowright.policy.sampler import Sampling
-from flowright.policy.tree import SHORTEST_TEMPLATE
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Largest difference of a gradient over its largest entry. Half precision rounds each product."""

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from flowright.data.task import KINDS
+from flowright.environments.rollout import Rollout
+from flowright.evaluation.evaluator import Score
 from flowright.grpo.advantages import GroupAdvantages
-from flowright.grpo.evaluation import Score
 from flowright.grpo.pipeline import Played
-from flowright.grpo.rollout import Rollout
 
 
 def signal_metrics(

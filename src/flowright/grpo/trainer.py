@@ -14,15 +14,16 @@ from typing import Literal
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import KINDS, Task
+from flowright.environments.reward import with_penalty
+from flowright.environments.rollout import Environment, Rollout, to_record
 from flowright.errors import PeerLost, RunError, RunPaused
+from flowright.evaluation.evaluator import Evaluator
 from flowright.grpo.advantages import GroupAdvantages, group_advantages
 from flowright.grpo.batch import drawn_groups, trained_groups
-from flowright.grpo.evaluation import Evaluator
 from flowright.grpo.follower import Follower, Reporter
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline, Played, whole
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.rollout import Environment, Rollout, to_record
 from flowright.grpo.safeguards import mind_the_judge, refuse_garbage, unscored_share
 from flowright.grpo.saves import Saves
 from flowright.grpo.step_metrics import (
@@ -36,7 +37,6 @@ from flowright.grpo.step_metrics import (
 from flowright.grpo.stopping import StopOnSignals
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampler
-from flowright.rewards import with_penalty
 from flowright.runs import RunDirectory
 from flowright.workflows.prompt import Prompt
 

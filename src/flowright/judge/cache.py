@@ -7,7 +7,7 @@ asks tries again. No prompts and no calls of its own here.
 import time
 from dataclasses import replace
 
-from flowright.judge.foreign import spoken_answer
+from flowright.judge.untrusted import spoken_answer
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.llm.chat import Usage
 from flowright.memo import Memo

@@ -10,7 +10,7 @@ import re
 import string
 import unicodedata
 
-from flowright.judge.foreign import spoken_answer
+from flowright.judge.untrusted import spoken_answer
 from flowright.judge.verdict import JudgeQuery, Verdict
 
 NAME = "gate"

@@ -1,7 +1,7 @@
 """A large model as judge: what it is asked for a query, and what its replies make of the answer.
 
-How often it is asked until it says so clearly is :mod:`flowright.judge.climb`'s. A failing backend
-is a verdict with a status, never an exception.
+How often it is asked until it says so clearly is :mod:`flowright.judge.attempts`'s. A failing
+backend is a verdict with a status, never an exception.
 """
 
 import asyncio
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flowright.config import JudgeSection
-from flowright.judge.climb import Climbed, Climber
-from flowright.judge.menus import TOP_GRADE, Value
+from flowright.judge.attempts import Climbed, Climber
 from flowright.judge.prompts import (
     OVERALL,
     Order,
@@ -25,6 +24,7 @@ from flowright.judge.prompts import (
     which_grades,
     which_met,
 )
+from flowright.judge.schemas import TOP_GRADE, Value
 from flowright.judge.verdict import Criterion, JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Usage
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flowright.judge.foreign import strip_thinking, without_echoes
-from flowright.judge.menus import WRAPPING, Field, Value, folded
+from flowright.judge.schemas import WRAPPING, Field, Value, folded
+from flowright.judge.untrusted import strip_thinking, without_echoes
 
 Form = Literal["json_schema", "json_object", "text"]
 """How a verdict is asked for: a JSON object held to a schema by the server, a JSON object that the

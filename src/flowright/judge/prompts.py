@@ -10,9 +10,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from flowright.judge.foreign import FENCE, defuse, fence_for, spoken_answer
-from flowright.judge.menus import BETTER, GRADE, SHARE, TRUTH, Field
 from flowright.judge.parsing import Form
+from flowright.judge.schemas import BETTER, GRADE, SHARE, TRUTH, Field
+from flowright.judge.untrusted import FENCE, defuse, fence_for, spoken_answer
 from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery
 from flowright.llm.chat import Message
 

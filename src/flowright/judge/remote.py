@@ -1,6 +1,6 @@
 """A judge behind HTTP as a judge here: many queries in one request, tried again where that helps.
 
-Speaks to the judge service (:mod:`flowright.judge.service`) or to anything with its
+Speaks to the judge service (:mod:`flowright.judge_service`) or to anything with its
 ``POST /batch_judge``. A service that fails is a verdict with a status, never a 0 (law 1). No cache
 and no breaker: those are wrappers.
 """

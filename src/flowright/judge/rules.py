@@ -16,7 +16,7 @@ from flowright.grading.text import (
     same_date,
     same_spans,
 )
-from flowright.judge.foreign import spoken_answer
+from flowright.judge.untrusted import spoken_answer
 from flowright.judge.verdict import JudgeQuery, Verdict
 
 NAME = "rules"

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import aiohttp
 
-from flowright.config import LlmSection, ModelEntry, suggest
+from flowright.config import LlmSection, ModelEntry
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import Balance, Lease, Server
 from flowright.llm.chat import (
@@ -27,6 +27,7 @@ from flowright.llm.chat import (
 from flowright.llm.transport import CONNECT_SECONDS, Connection, Response
 from flowright.llm.troubles import HINTS, Trouble, backoff, status_trouble, trouble_of, words_of
 from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
+from flowright.plugins import suggest
 
 _RECONNECT_PAUSE = 3.0  # seconds
 

@@ -1,19 +1,19 @@
 """Groups of attempts as the report shows them: program, trace, verdict, reward arithmetic.
 
 Everything here was written by a policy, a model, a judge or a data set; it reaches the page through
-:func:`~flowright.monitoring.markup.el` alone, cut to the lengths below. The whole texts stay in the
+:func:`~flowright.rendering.markup.el` alone, cut to the lengths below. The whole texts stay in the
 run's rollouts.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowright.monitoring.glyphs import duration
-from flowright.monitoring.highlight import code_block
-from flowright.monitoring.markup import Child, Html, el
 from flowright.monitoring.selection import Group, reward_of
-from flowright.monitoring.snapshot import Row, is_number
-from flowright.monitoring.untrusted import cut
+from flowright.rendering.glyphs import duration
+from flowright.rendering.highlight import code_block
+from flowright.rendering.markup import Child, Html, el
+from flowright.rendering.series import Row, is_number
+from flowright.rendering.untrusted import cut
 
 PROBLEM, ANSWER, PROMPT, REPLY, VALUE = 1600, 1000, 1200, 1200, 400
 CALLS, CHILDREN = 16, 8

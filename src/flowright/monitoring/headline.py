@@ -6,24 +6,15 @@ Judge drift from gold is among the tiles whatever its size (law 3).
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flowright.monitoring.cells import interval
-from flowright.monitoring.charts import Dot, numbered_key, scatter
-from flowright.monitoring.glyphs import duration
-from flowright.monitoring.markup import Child, Html, el
-from flowright.monitoring.page import section
 from flowright.monitoring.sections import settings
-from flowright.monitoring.snapshot import (
-    DRIFT_ALARM,
-    Row,
-    Snapshot,
-    drift,
-    edge,
-    first,
-    is_number,
-    kinds,
-    last,
-)
-from flowright.monitoring.untrusted import one_line
+from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, drift, edge, first, kinds, last
+from flowright.rendering.cells import interval
+from flowright.rendering.charts import Dot, numbered_key, scatter
+from flowright.rendering.glyphs import duration
+from flowright.rendering.markup import Child, Html, el
+from flowright.rendering.page import section
+from flowright.rendering.series import Row, is_number
+from flowright.rendering.untrusted import one_line
 
 
 def tiles(snapshot: Snapshot) -> Html:

@@ -4,7 +4,18 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from flowright.monitoring.glyphs import (
+from flowright.monitoring.snapshot import (
+    DRIFT_ALARM,
+    Snapshot,
+    drift,
+    failures,
+    is_ours,
+    kinds,
+    last,
+    rollout_seconds,
+    stage_seconds,
+)
+from flowright.rendering.glyphs import (
     LABEL,
     VALUE,
     Glyphs,
@@ -15,19 +26,8 @@ from flowright.monitoring.glyphs import (
     shortened,
     wrapped,
 )
-from flowright.monitoring.snapshot import (
-    DRIFT_ALARM,
-    Row,
-    Snapshot,
-    drift,
-    failures,
-    is_ours,
-    kinds,
-    last,
-    rollout_seconds,
-    stage_seconds,
-)
-from flowright.monitoring.untrusted import one_line, visible
+from flowright.rendering.series import Row
+from flowright.rendering.untrusted import one_line, visible
 
 RECENT = 10  # steps that "recent" means
 LONGEST_SAMPLE = 20_000  # characters of a workflow that are looked at

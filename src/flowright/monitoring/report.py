@@ -11,13 +11,13 @@ from pathlib import Path
 from flowright.errors import RunError
 from flowright.monitoring import sections, trust
 from flowright.monitoring.exhibits import exhibits, single_exhibit
-from flowright.monitoring.glyphs import duration
 from flowright.monitoring.headline import evaluation_section, tiles
-from flowright.monitoring.markup import Html, el
-from flowright.monitoring.page import page, section
 from flowright.monitoring.selection import Selection, select_groups
 from flowright.monitoring.snapshot import Snapshot, take_snapshot
-from flowright.monitoring.untrusted import one_line
+from flowright.rendering.glyphs import duration
+from flowright.rendering.markup import Html, el
+from flowright.rendering.page import page, section
+from flowright.rendering.untrusted import one_line
 from flowright.runs import disk_errors, write_text
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}

@@ -11,18 +11,17 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from flowright.monitoring import panels
-from flowright.monitoring.glyphs import ASCII, UNICODE, Glyphs, bar, duration, heading, wrapped
 from flowright.monitoring.snapshot import (
     DRIFT_ALARM,
     QUIET_SECONDS,
-    Row,
     Snapshot,
     drift,
     eta_seconds,
-    is_number,
     last,
 )
-from flowright.monitoring.untrusted import one_line
+from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, duration, heading, wrapped
+from flowright.rendering.series import Row, is_number
+from flowright.rendering.untrusted import one_line
 
 TWO_COLUMNS = 100  # characters, from which two columns are drawn
 GUTTER = 4

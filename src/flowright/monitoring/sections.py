@@ -2,13 +2,7 @@
 
 from collections.abc import Mapping
 
-from flowright.monitoring.charts import Series, before_after, line_chart, plain
-from flowright.monitoring.glyphs import duration
-from flowright.monitoring.markup import Html, el
-from flowright.monitoring.page import grid, section
 from flowright.monitoring.snapshot import (
-    Point,
-    Row,
     Snapshot,
     edge,
     first,
@@ -17,7 +11,12 @@ from flowright.monitoring.snapshot import (
     rollout_seconds,
     stage_seconds,
 )
-from flowright.monitoring.untrusted import one_line
+from flowright.rendering.charts import Series, before_after, line_chart, plain
+from flowright.rendering.glyphs import duration
+from flowright.rendering.markup import Html, el
+from flowright.rendering.page import grid, section
+from flowright.rendering.series import Point, Row
+from flowright.rendering.untrusted import one_line
 
 LEARNER = (
     ("Reward, mean of the step", "reward/mean"),

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from flowright.monitoring.snapshot import Row, load_rollouts
+from flowright.monitoring.snapshot import load_rollouts
+from flowright.rendering.series import Row
 from flowright.runs import rollout_steps
 
 SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick

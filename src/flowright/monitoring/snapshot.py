@@ -6,16 +6,17 @@ is absent is None or an empty list here, and the screens leave it out.
 
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeGuard
+from typing import Any
 
 import zstandard
 
 from flowright.data.task import KINDS
 from flowright.errors import Blame, Reason
+from flowright.rendering.series import Point, Row, is_number
 from flowright.runs import (
     is_held,
     read_config,
@@ -24,9 +25,6 @@ from flowright.runs import (
     read_rollouts,
     read_state,
 )
-
-Row = Mapping[str, Any]
-Point = tuple[float, float]
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
@@ -109,15 +107,6 @@ def last(points: Sequence[Point], count: int) -> float | None:
 def edge(count: int) -> int:
     """How many steps "the first" and "the last" stand for: a tenth, at least 1 and at most 10."""
     return max(1, min(10, count // 10 or 1))
-
-
-def smooth(points: Sequence[Point], window: int) -> list[Point]:
-    """Centred moving mean over ``window`` points, fewer at both ends."""
-    half = window // 2
-    values = [value for _, value in points]
-    return [
-        (step, fmean(values[max(0, i - half) : i + half + 1])) for i, (step, _) in enumerate(points)
-    ]
 
 
 def drift(snapshot: Snapshot) -> list[Point]:
@@ -251,18 +240,6 @@ def merge_steps(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         merged.setdefault(row.get("step", 0), {}).update(row)
     return [{"step": step, **row} for step, row in sorted(merged.items())]
-
-
-def walk_calls(calls: Iterable[Row], depth: int = 0) -> Iterator[tuple[int, Row]]:
-    """Every operator call of a trace with its depth, parents before children."""
-    for call in calls:
-        yield depth, call
-        yield from walk_calls(call.get("children") or (), depth + 1)
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """A number of JSON, which true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

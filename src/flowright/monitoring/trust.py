@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from flowright.errors import Reason
-from flowright.monitoring.cells import spark
-from flowright.monitoring.charts import Series, line_chart
-from flowright.monitoring.markup import Html, el
-from flowright.monitoring.page import grid, section
 from flowright.monitoring.snapshot import FAILED, Snapshot, drift, edge, failures, is_ours
-from flowright.monitoring.untrusted import one_line
+from flowright.rendering.cells import spark
+from flowright.rendering.charts import Series, line_chart
+from flowright.rendering.markup import Html, el
+from flowright.rendering.page import grid, section
+from flowright.rendering.untrusted import one_line
 
 MEANING: Mapping[str, str] = {
     Reason.TRUNCATED: "the completion hit its token limit before the program ended",

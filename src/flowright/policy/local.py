@@ -1,7 +1,7 @@
 """Sampling in the trainer's own process, from the learner's own weights.
 
 Here are the draws, the waves and the rows' ends; how the rows' logits are computed is
-:mod:`flowright.policy.decoding`'s.
+:mod:`flowright.policy.prefix.decoding`'s.
 """
 
 import asyncio
@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from flowright.policy.decoding import shared_decoding
 from flowright.policy.model import Policy, adapter_off, folded
 from flowright.policy.plain_decoding import plain_decoding
+from flowright.policy.prefix.decoding import shared_decoding
 from flowright.policy.sampler import Sample, Sampling
 
 

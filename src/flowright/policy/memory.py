@@ -19,8 +19,8 @@ from typing import Any
 from torch import nn
 
 from flowright.config import GrpoSection, PolicySection
-from flowright.policy.decoding import PREFILL_TOKENS
-from flowright.policy.head import LOGITS_AT_ONCE
+from flowright.policy.prefix.decoding import PREFILL_TOKENS
+from flowright.policy.prefix.head import LOGITS_AT_ONCE
 
 FLOAT = 4
 WIDTHS = {"float32": 4, "bfloat16": 2}

@@ -1,7 +1,7 @@
 """Decoding with the model's own attention and cache, which repeat a prompt for each completion.
 
-For models that :mod:`flowright.policy.decoding` does not know, such as those with sliding windows;
-what `grpo.prefix_sharing: false` samples with.
+For models that :mod:`flowright.policy.prefix.decoding` does not know, such as those with sliding
+windows; what `grpo.prefix_sharing: false` samples with.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +16,7 @@ from flowright.policy.model import Policy
 
 
 class PlainDecoding:
-    """See :class:`flowright.policy.decoding.SharedDecoding`; the cache grows as it is filled."""
+    """See :class:`flowright.policy.prefix.decoding.SharedDecoding`; its cache grows."""
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, room: int) -> None:
         self._lm = policy.causal_lm

@@ -1,0 +1,1 @@
+"""What starts a run: session, world, the dry run, the terminal, processes on a cluster."""

@@ -1,0 +1,216 @@
+"""The dry run: check everything that a run needs, print the plan and every problem at once."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import uvloop
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
+)
+from rich.console import Console
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from flowright.app.memory_plan import GIB, Demand, table
+from flowright.app.world import TINY, is_simulated, load_tasks, open_sandbox
+from flowright.config import SIMULATED, Config, load_entries
+from flowright.data.task import KINDS
+from flowright.errors import UserError
+from flowright.judge.remote import RemoteJudge
+from flowright.llm.client import ChatClient
+from flowright.policy.memory import shape_of
+from flowright.policy.vllm.servers import check_servers
+
+SPARE_DISK = 2 << 30  # bytes beside the checkpoints
+
+
+@dataclass(slots=True)
+class Findings:
+    """What the dry run found: the plan as pairs, and one line per problem."""
+
+    plan: list[tuple[str, str]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def check(self, what: str, look: Callable[[], str]) -> bool:
+        """Add one entry of the plan, or the problems met while looking: whether there was none."""
+        try:
+            self.plan.append((what, look()))
+        except UserError as error:
+            self.plan.append((what, "see below"))
+            self.problems += error.problems
+            return False
+        return True
+
+
+def dry_run(config: Config, console: Console) -> int:
+    """Print plan and problems; 0 when the run could start, else 2."""
+    found = Findings()
+    found.check("data", lambda: _data(config))
+    demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
+    if demand is not None:
+        found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
+    if config.policy.sharded:
+        found.check("sharded", lambda: _sharded(config))
+    found.check("device", lambda: _device(config, demand))
+    found.check("servers", lambda: uvloop.run(_servers(config)))
+    found.check("sandbox", lambda: uvloop.run(_sandbox(config)))
+    found.check("disk", lambda: _disk(config))
+    grpo = config.grpo
+    samples = grpo.prompts_per_step * grpo.group_size
+    found.plan.append(
+        (
+            "training",
+            f"{grpo.steps} steps of {grpo.prompts_per_step} problems x {grpo.group_size} attempts "
+            f"= {samples} samples, {grpo.loss}, lr {grpo.learning_rate:g}, "
+            f"KL {grpo.kl_coefficient:g}",
+        )
+    )
+    found.plan.append(("run", str(config.run.output_dir / config.run.name)))
+    for what, text in found.plan:
+        console.print(f"{what:<9} {text}", highlight=False, markup=False, soft_wrap=True)
+    if is_simulated(config):
+        console.print("SIMULATED: the embedded server answers or judges", highlight=False)
+    if not found.problems:
+        console.print("ready: everything that the run needs is there", highlight=False)
+        return 0
+    console.print(f"\n{len(found.problems)} to mend before this run can start:", highlight=False)
+    for problem in found.problems:
+        console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
+    return 2
+
+
+def _data(config: Config) -> str:
+    tasks = load_tasks(config)
+    parts = []
+    for name, some in (("train", tasks.train), ("val", tasks.val)):
+        counts = ", ".join(f"{sum(t.kind == kind for t in some)} {kind}" for kind in KINDS)
+        parts.append(f"{name} {len(some)} ({counts})")
+    return "; ".join(parts)
+
+
+def _policy(config: Config) -> str:
+    name = config.strategy_model
+    if name == TINY:
+        return "tiny: embedded, cold-started on this machine at the first run"
+    if Path(name).is_dir():
+        if not (Path(name) / "config.json").is_file():
+            raise UserError(f"strategy_model: {name} is a folder without config.json")
+        if not list(Path(name).glob("*.safetensors")):
+            raise UserError(f"strategy_model: {name} has no *.safetensors files")
+        return name
+    if name.startswith((".", "/", "~")):
+        raise UserError(f"strategy_model: no such folder: {name}")
+    weights = ("model.safetensors", "model.safetensors.index.json")
+    if any(isinstance(try_to_load_from_cache(name, file), str) for file in weights):
+        return f"{name} (in the Hugging Face cache)"
+    try:
+        HfApi().model_info(name, timeout=10)
+    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
+        raise UserError(
+            f"strategy_model: {name} is neither a folder, nor in the Hugging Face cache, nor can "
+            f"the hub be asked for it ({type(error).__name__}); download it and give its folder"
+        ) from error
+    return f"{name} (will be downloaded)"
+
+
+def _device(config: Config, demand: Demand | None) -> str:
+    section = config.policy
+    if section.device == "cpu" or (section.device == "auto" and not torch.cuda.is_available()):
+        if config.strategy_model != TINY and section.device == "auto":
+            raise UserError(
+                "policy.device: torch sees no GPU; a model like this needs one (check nvidia-smi "
+                "and physical_gpus), or set policy.device: cpu to insist"
+            )
+        return "cpu"
+    if not torch.cuda.is_available():
+        raise UserError("policy.device: cuda, but torch sees no GPU; check nvidia-smi")
+    free, total = torch.cuda.mem_get_info()
+    line = f"{torch.cuda.get_device_name()}, {free / GIB:.0f} of {total / GIB:.0f} GiB free"
+    shortage = demand.shortage(free) if demand is not None else None
+    if shortage is not None:
+        raise UserError(
+            f"device: {line}: {shortage}; or end what else runs there, or choose another of "
+            "physical_gpus"
+        )
+    return line
+
+
+def _demand(config: Config) -> Demand | None:
+    """None for a run without a GPU, and for a model whose shape is not at hand."""
+    if config.strategy_model == TINY or config.policy.device == "cpu":
+        return None
+    try:
+        architecture = AutoConfig.from_pretrained(config.strategy_model)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(architecture)
+    except (OSError, ValueError):
+        return None  # reported when it is loaded
+    shape = shape_of(model, config.policy)
+    return Demand(shape, config.policy, config.grpo, _cards(config) if config.policy.sharded else 1)
+
+
+def _sharded(config: Config) -> str:
+    cards = _cards(config)
+    if cards == 1:
+        raise UserError(
+            "policy.sharded: one GPU; name several (physical_gpus), or set policy.sharded: false"
+        )
+    return (
+        f"the layers' weights are split among {cards} processes: torchrun --nproc_per_node "
+        f"{cards} train.py"
+    )
+
+
+def _cards(config: Config) -> int:
+    """Those of this machine that the run may have: one process each."""
+    return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
+
+
+async def _servers(config: Config) -> str:
+    problems: list[str] = []
+    shown = []
+    for name, entry in load_entries(config.llm.file, config.models).items():
+        client = ChatClient(name, entry, config.llm)
+        try:
+            problems += await client.check()
+        finally:
+            await client.aclose()
+        shown.append(f"{name} at {', '.join(entry.base_urls)}")
+    if config.judge.service is not None:
+        service = RemoteJudge(config.judge.service)
+        try:
+            problems += await service.check()
+        finally:
+            await service.aclose()
+        shown.append(f"judge service at {service.name}{' (simulated)' * service.simulated}")
+    if config.policy.sampler == "vllm":
+        problems += await check_servers(config.policy, config.served_policy)
+        shown.append(f"policy at {', '.join(config.policy.vllm.base_urls)}")
+    if problems:
+        raise UserError(*problems)
+    if is_simulated(config):
+        shown.append(f"{SIMULATED}: started with the run on a free loopback port")
+    return "; ".join(shown)
+
+
+async def _sandbox(config: Config) -> str:
+    async with open_sandbox(config) as sandbox:
+        return str(sandbox.isolation)
+
+
+def _disk(config: Config) -> str:
+    folder = config.run.output_dir.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if free < SPARE_DISK:
+        raise UserError(
+            f"run.output_dir: {free / GIB:.1f} GiB free on {folder}; make room for at least "
+            f"{SPARE_DISK / GIB:.0f} GiB or choose another output_dir"
+        )
+    return f"{free / GIB:.0f} GiB free for {config.run.output_dir}"

@@ -1,0 +1,250 @@
+"""A training run or an evaluation from configuration to table: the parts put together."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+
+from flowright.app.memory_plan import Demand
+from flowright.app.terminal import StepProgress, findings, stage_progress, table
+from flowright.app.world import (
+    World,
+    load_tasks,
+    open_policy,
+    open_samplers,
+    open_world,
+    prompt_encoder,
+)
+from flowright.config import Config
+from flowright.data.mixture import Mixture
+from flowright.data.task import Task, read_tasks
+from flowright.errors import RunPaused, UserError
+from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
+from flowright.evaluation.evaluator import Evaluator, Row
+from flowright.grpo.checkpoint import load_adapter
+from flowright.grpo.follower import Follower
+from flowright.grpo.ranks import Ranks, peers_of_passes
+from flowright.grpo.selfcheck import check_sampler, check_sharing
+from flowright.grpo.trainer import Trainer
+from flowright.judge.panel import families
+from flowright.policy.memory import shape_of
+from flowright.policy.model import Policy, choose_device
+from flowright.policy.sharding import shard
+from flowright.runs import RunDirectory, write_json
+
+
+async def run_training(config: Config, resume: bool, console: Console, ranks: Ranks) -> None:
+    """Train, compare, and leave everything in the run directory; or be one rank of those who do.
+
+    Raises UserError for what the user can mend, RunPaused when the run stopped itself.
+    """
+    path = config.run.output_dir / config.run.name
+    run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
+    run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
+    try:
+        with peers_of_passes():
+            await _run(config, run, resume, console, ranks)
+    except RunPaused as error:
+        run.state(status="paused", message="\n".join(error.problems))
+        raise
+    except UserError as error:
+        run.state(status="failed", message="\n".join(error.problems))
+        raise
+    except BaseException as error:
+        run.state(status="failed", message=f"{type(error).__name__}: {error}"[:500])
+        raise
+    finally:
+        run.close()
+
+
+async def _run(
+    config: Config, run: RunDirectory | Follower, resume: bool, console: Console, ranks: Ranks
+) -> None:
+    tasks = load_tasks(config)
+    cards = await ranks.cards() if config.policy.sharded else 1
+    async with AsyncExitStack() as opened:
+        world = await opened.enter_async_context(open_world(config, [*tasks.train, *tasks.val]))
+        policy = await _policy_in_turn(config, tasks.train, console, ranks, cards)
+        _check(policy, config)
+        samplers = open_samplers(config, policy, ranks=ranks)
+        sampler, before = await opened.enter_async_context(samplers)
+        encode = prompt_encoder(config, policy)
+        with ExitStack() as stack:
+            reporter = Follower(run.path)
+            if isinstance(run, RunDirectory):
+                _introduce(config, run, world, policy, console, ranks)
+                reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
+            trainer = Trainer(
+                config,
+                run,
+                policy,
+                sampler,
+                world.environment,
+                encode,
+                tasks.train,
+                tasks.val,
+                reporter,
+                ranks,
+            )
+            step = await trainer.train(resume)
+        if step < config.grpo.steps or not ranks.is_first:
+            return
+        run.state(status="running", stage="evaluate", step=step)
+        evaluator = Evaluator(world.environment, encode, config)
+        policies = {
+            UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1),
+            TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1),
+        }
+        problems = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
+        comparison = await run_comparison(config, world, policies, problems, (), console)
+        write_json(run.path / "evaluation.json", comparison.to_json())
+        run.state(status="finished")
+
+
+async def _policy_in_turn(
+    config: Config, train: Sequence[Task], console: Console, ranks: Ranks, cards: int
+) -> Policy:
+    """The policy, on the first rank before the others: a cold start is done once and kept. Then,
+    where its weights are to be split among several cards, by all together."""
+    device = choose_device(config.policy)
+    first = device if cards == 1 else torch.device("cpu")
+
+    def load() -> Policy:
+        with stage_progress(console, "cold start of the embedded policy") as progress:
+            return open_policy(config, train, progress, first)
+
+    policy = load() if ranks.is_first else None
+    await ranks.gathered(None)
+    policy = policy or load()
+    if cards == 1:
+        return policy
+    return shard(policy, device, cards, ranks.size, ranks)
+
+
+async def run_evaluation(
+    config: Config, checkpoints: Sequence[Path], data: Path | None, console: Console
+) -> Comparison:
+    """Compare checkpoints, the untrained policy and the fixed workflows.
+
+    On the validation set; or on ``data``, with the best fixed workflows chosen on validation. In
+    one process, which has the whole policy, sharded in training or not.
+    """
+    tasks = load_tasks(config)
+    measured = read_tasks(data) if data else tasks.val
+    async with AsyncExitStack() as opened:
+        world = await opened.enter_async_context(open_world(config, [*tasks.val, *measured]))
+        with stage_progress(console, "cold start of the embedded policy") as progress:
+            policy = open_policy(config, tasks.train, progress)
+        _check(policy, config)
+        encode = prompt_encoder(config, policy)
+        evaluator = Evaluator(world.environment, encode, config)
+        folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
+        after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
+
+        async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
+            load_adapter(path, policy)
+            await after.refresh(after.version + 1)
+            return await evaluator.row(name, after, some)
+
+        policies: dict[str, Measure] = {UNTRAINED: partial(evaluator.row, UNTRAINED, before)}
+        for path in checkpoints:
+            name = TRAINED if len(checkpoints) == 1 else f"{TRAINED}: {path}"
+            policies[name] = partial(trained, name, path)
+        size = config.evaluation.final_problems
+        problems = Mixture(measured, config.seed).distinct(size)
+        selection = Mixture(tasks.val, config.seed).distinct(size) if data else ()
+        return await run_comparison(config, world, policies, problems, selection, console)
+
+
+async def run_comparison(
+    config: Config,
+    world: World,
+    policies: Mapping[str, Measure],
+    problems: Sequence[Task],
+    select_on: Sequence[Task],
+    console: Console,
+) -> Comparison:
+    """The before/after table, printed and returned."""
+    with stage_progress(console, "comparing") as progress:
+        comparison = await compare(
+            world.environment,
+            policies,
+            problems,
+            world.simulated,
+            config.evaluation.baselines,
+            select_on,
+            progress,
+        )
+    console.print(table(comparison))
+    for line in findings(comparison):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    return comparison
+
+
+def _check(policy: Policy, config: Config) -> None:
+    """Raises UserError where this model can't be trained or sampled as configured."""
+    check_sharing(policy, config.grpo)
+    if config.policy.sampler == "local":  # servers give a proof with every version
+        check_sampler(policy, config.grpo, config.policy.temperature)
+
+
+def _introduce(
+    config: Config,
+    run: RunDirectory,
+    world: World,
+    policy: Policy,
+    console: Console,
+    ranks: Ranks,
+) -> None:
+    """Say what runs where, and leave the same in ``state.json`` for every other screen."""
+    isolation = world.sandbox.isolation
+    run.state(
+        policy=config.strategy_model,
+        executor=config.aflow_executor_model,
+        judge=config.judge_names[0],
+        simulated=world.simulated,
+        isolation=str(isolation),
+        isolation_weaker=not isolation.sufficient,
+    )
+    trainable = sum(p.numel() for p in policy.trainable())
+    total = sum(p.numel() for p in policy.model.parameters())
+    lines = [
+        f"run       {run.path}",
+        f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
+        f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
+        f"sandbox   {isolation}",
+        *_memory(config, policy),
+    ]
+    if config.policy.sampler == "vllm":
+        lines.append(f"sampler   vLLM at {', '.join(config.policy.vllm.base_urls)}")
+    if ranks.size > 1:
+        lines.append(f"ranks     {ranks.size} processes share each batch")
+    if policy.cards > 1:
+        lines.append(f"sharded   the layers' weights are split among {policy.cards} processes")
+    if config.judge.panel:
+        lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
+    for name in sorted(set(config.judge_names)):
+        for family in families(name) & families(config.strategy_model):
+            lines.append(
+                f"WARNING: judge {name} is of the policy's family ({family}): judges prefer the "
+                "style of their own; compare judge/drift with another family's"
+            )
+    if world.simulated:
+        lines.append("SIMULATED: the embedded server answers and judges; its numbers are no claims")
+    for line in lines:
+        console.print(line, highlight=False, markup=False)
+
+
+def _memory(config: Config, policy: Policy) -> list[str]:
+    """What a step will take of the GPU's memory, of which the policy is there already."""
+    if policy.device.type != "cuda":
+        return []
+    free, _ = torch.cuda.mem_get_info(policy.device)
+    available = free + torch.cuda.memory_reserved(policy.device)
+    shape = shape_of(policy.causal_lm, config.policy)
+    demand = Demand(shape, config.policy, config.grpo, policy.cards)
+    return demand.announce(available)

@@ -1,0 +1,216 @@
+"""What a training run shows at the terminal: progress, one line a step, the before/after table.
+
+On a terminal there is a bar below the lines; in a pipe or a log only the lines.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from flowright.data.task import KINDS
+from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison
+from flowright.evaluation.evaluator import Row, Score
+
+_SHOWN = (
+    ("reward", "reward/mean", "{:.2f}"),
+    ("valid", "rollout/valid_frac", "{:.0%}"),
+    ("unscored", "rollout/unscored", "{:.1%}"),
+    ("judge=gold", "judge/agreement_with_gold", "{:.0%}"),
+    ("kl", "policy/kl", "{:.3f}"),
+    ("seconds", "time/step", "{:.1f}"),
+    ("val gold", "val/gold", "{:.1%}"),
+)
+
+
+class StepProgress:
+    """A Reporter: one line a step and, on a terminal, a bar with the time left."""
+
+    def __init__(self, console: Console, steps: int) -> None:
+        self._console = console
+        self._bar = _bar(console)
+        self._task = self._bar.add_task("training", total=steps)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def step(self, step: int, steps: int, metrics: dict[str, float]) -> None:
+        parts = [f"{name} {form.format(metrics[k])}" for name, k, form in _SHOWN if k in metrics]
+        self._bar.update(self._task, completed=step)
+        self.say(f"step {step:>{len(str(steps))}}/{steps}  " + "  ".join(parts))
+
+    def say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def stage_progress(console: Console, title: str) -> "Iterator[StageProgress]":
+    """Progress of a stage that may turn out to have nothing to do; then nothing is shown."""
+    progress = StageProgress(console, title)
+    try:
+        yield progress
+    finally:
+        progress.stop()
+
+
+class StageProgress:
+    """Callable as ``progress(done, total, note)``: a bar on a terminal, else some lines."""
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._bar: Progress | None = None
+
+    def __call__(self, done: int, total: int, note: object = "") -> None:
+        if self._bar is None:
+            self._bar = _bar(self._console)
+            self._bar.start()
+            self._bar.add_task(self._title, total=total)
+        shown = f"loss {note:.3f}" if isinstance(note, float) else str(note)
+        task = self._bar.task_ids[0]
+        self._bar.update(task, completed=done, total=total, description=f"{self._title} {shown}")
+        if not self._console.is_terminal and done % max(1, total // 4) == 0:
+            self._console.print(f"{self._title}: {done}/{total} {shown}", highlight=False)
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+
+
+def table(comparison: Comparison) -> Table:
+    """Policies and the fixed workflows that matter, for a terminal of 80 columns; all rows are in
+    ``evaluation.json`` and in the report."""
+    label = ", simulated server" if comparison.simulated else ""
+    shown = Table(
+        title=f"Gold accuracy on {comparison.problems} held-out problems{label}",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    shown.add_column("", no_wrap=True)
+    shown.add_column("all", justify="right", no_wrap=True)
+    shown.add_column("95 %", justify="right", no_wrap=True)
+    for name in (*KINDS, "judge", "valid", "tokens"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    policies = [row for row in comparison.rows if row.group == "policy"]
+    for row in policies:
+        shown.add_row(*_cells(row), style="bold" if row.name == TRAINED else None)
+    if comparison.best_by_kind:
+        best = f"{comparison.best_by_kind_gold:.1%}"
+        shown.add_row("best fixed per kind", best, *[""] * 7)
+    for row in _baselines(comparison):
+        shown.add_row(*_cells(row))
+    return shown
+
+
+def _baselines(comparison: Comparison) -> list[Row]:
+    """The best single workflow, those that answer once, and the vote at the policy's tokens."""
+    fixed = [row for row in comparison.rows if row.group == "baseline"]
+    names = {comparison.best_single, "fixed: direct", "fixed: step_by_step"}
+    chosen = [row for row in fixed if row.name in names or "same tokens" in row.name]
+    return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
+
+
+def _cells(row: Row) -> list[str]:
+    every = row.kinds["all"]
+    low, high = every.gold_low, every.gold_high
+    return [
+        _name(row),
+        _shown(every.gold, "{:.1%}"),
+        "-" if low is None or high is None else f"{100 * low:.0f}-{100 * high:.0f}",
+        *(_shown(row.kinds[k].gold if k in row.kinds else None, "{:.0%}") for k in KINDS),
+        _shown(every.judge, "{:.0%}"),
+        _shown(every.valid, "{:.0%}"),
+        f"{every.tokens:,.0f}",
+    ]
+
+
+def _shown(value: float | None, form: str) -> str:
+    """A number in its form, a dash where there is none."""
+    return "-" if value is None else form.format(value)
+
+
+def source_table(comparison: Comparison) -> Table:
+    """Gold accuracy and, behind it, the judge's, by dataset; the rows of :func:`table` across."""
+    policies = [row for row in comparison.rows if row.group == "policy"]
+    rows = [*policies, *_baselines(comparison)]
+    shown = Table(
+        title="By dataset, gold / judge in percent",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    shown.add_column("", no_wrap=True)
+    for row in rows:
+        shown.add_column(_name(row), justify="right")
+    for source in sorted({source for row in rows for source in row.sources}):
+        cells = [row.sources.get(source) for row in rows]
+        texts = [_both(cell) if cell else "-" for cell in cells]
+        shown.add_row(source.rpartition("/")[2], *texts)
+    return shown
+
+
+def _both(cell: Score) -> str:
+    gold, judge = (None if share is None else 100 * share for share in (cell.gold, cell.judge))
+    return f"{_shown(gold, '{:.0f}')}/{_shown(judge, '{:.0f}')}"
+
+
+def _name(row: Row) -> str:
+    return row.name.removeprefix("fixed: ").replace("_", " ")
+
+
+def findings(comparison: Comparison) -> list[str]:
+    """What the table says, a line each."""
+    lines = []
+    if comparison.best_by_kind:
+        chosen = "  ".join(
+            f"{kind} {name.removeprefix('fixed: ').replace('_', ' ')}"
+            for kind, name in comparison.best_by_kind.items()
+        )
+        lines.append(f"best fixed workflow, chosen on {comparison.chosen_on}: {chosen}")
+    if comparison.gap_closed is not None:
+        lines.append(
+            f"training went {comparison.gap_closed:.0%} of the way from the untrained policy to "
+            "the best fixed workflow per kind"
+        )
+    lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
+    if worst := max(lost.values(), default=0.0):
+        name = max(lost, key=lambda name: lost[name])
+        lines.append(f"not scored, by no fault of the workflow: up to {worst:.1%} ({name})")
+    for name in (UNTRAINED, TRAINED):
+        row = comparison.row(name)
+        for kind, mix in (row.operators if row else {}).items():
+            calls = "  ".join(f"{operator} {mean:.2f}" for operator, mean in mix.items())
+            lines.append(f"{name.split()[0]:<9} {kind:<4} {calls}")
+    return lines

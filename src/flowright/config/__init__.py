@@ -1,0 +1,81 @@
+"""Every knob of Flowright: its name, type, bounds, default and meaning. Nothing is done here.
+
+One YAML file becomes one frozen :class:`Config`. All mistakes are reported at once, one line each,
+as ``file: key: what is wrong``, with a suggestion for a misspelt key. docs/configuration.md is
+generated from these fields (``python scripts/write_config_docs.py``).
+"""
+
+from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
+from flowright.config.judge import (
+    JudgeRewardSection,
+    JudgeSection,
+    JudgeServerSection,
+    JudgeServiceSection,
+)
+from flowright.config.llm import LlmFile, LlmSection, ModelEntry
+from flowright.config.loading import (
+    judge_reward,
+    load_config,
+    load_entries,
+    load_judge_reward,
+    load_judge_server,
+    load_models,
+)
+from flowright.config.policy import (
+    MAX_LORA_RANKS,
+    LoraSection,
+    PolicySection,
+    TinySection,
+    VllmSection,
+)
+from flowright.config.reading import read_yaml
+from flowright.config.root import Config, EvaluationSection, JudgeServerConfig
+from flowright.config.run import RunConfig
+from flowright.config.section import Fraction, Positive, Seconds, Section
+from flowright.config.simulation import SIMULATED, FaultSection, SimulatedSection
+from flowright.config.workflow import (
+    ExecutorSection,
+    RewardSection,
+    SandboxSection,
+    WorkflowSection,
+)
+
+__all__ = [
+    "MAX_LORA_RANKS",
+    "SIMULATED",
+    "Config",
+    "EvaluationSection",
+    "ExecutorSection",
+    "FaultSection",
+    "Fraction",
+    "GrpoSection",
+    "JudgeRewardSection",
+    "JudgeSection",
+    "JudgeServerConfig",
+    "JudgeServerSection",
+    "JudgeServiceSection",
+    "LlmFile",
+    "LlmSection",
+    "LoraSection",
+    "ModelEntry",
+    "PipelineSection",
+    "PolicySection",
+    "Positive",
+    "RaySection",
+    "RewardSection",
+    "RunConfig",
+    "SandboxSection",
+    "Seconds",
+    "Section",
+    "SimulatedSection",
+    "TinySection",
+    "VllmSection",
+    "WorkflowSection",
+    "judge_reward",
+    "load_config",
+    "load_entries",
+    "load_judge_reward",
+    "load_judge_server",
+    "load_models",
+    "read_yaml",
+]

@@ -1,0 +1,199 @@
+"""The keys of `judge`, and of a judge over HTTP: the service and those who ask it."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from flowright.config.section import Fraction, Positive, Seconds, Section
+
+
+class JudgeServiceSection(Section):
+    """A judge service, and how it is asked."""
+
+    judge_url: str = Field(
+        pattern=r"^https?://\S+$", description="Of the service, such as http://localhost:8003."
+    )
+    api_key: str | None = Field(
+        default=None,
+        exclude=True,  # from config.json in the run directory
+        description="The service's, if it asks for one; better `${NAME}`.",
+    )
+    max_batch_size: Positive = Field(default=16, description="Questions in one request.")
+    batch_timeout: float = Field(
+        default=0.05, ge=0, description="Seconds that a question waits for others to go with it."
+    )
+    max_concurrent_requests: Positive = Field(default=32, description="Requests in flight.")
+    timeout: Seconds = Field(default=30.0, description="Of one request.")
+    max_retries: int = Field(default=3, ge=0, description="Further tries of a request.")
+
+
+class JudgeSection(Section):
+    """Who decides whether an answer is right; see docs/judges.md."""
+
+    model: str | None = Field(
+        default=None, description="Name of the judge; default: the executor's."
+    )
+    service: JudgeServiceSection | None = Field(
+        default=None,
+        description="A judge service that judges in the model's place; what it asks for is its own "
+        "configuration.",
+    )
+    mode: Literal["judge", "judge_with_rule_fallback", "rules_then_judge", "rules"] = Field(
+        default="judge",
+        description="Who decides: the model; the model, and rules (tagged) where it fails; rules, "
+        "and the model where they can't; rules alone.",
+    )
+    ask: Literal["true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect"] = Field(
+        default="true_false",
+        description="What the model is asked for: right or wrong; a score from 0 to 1; a grade "
+        "from 0 to 4; the better of two answers; which criteria are met; a grade for each of "
+        "`aspects` and one overall.",
+    )
+    aspects: Mapping[str, str] = Field(
+        default_factory=lambda: {
+            "correctness": "Is what it states right?",
+            "completeness": "Does it do everything that is asked?",
+            "clarity": "Can its reader follow it?",
+        },
+        description="For `multi_aspect`: names, and the question that each stands for.",
+    )
+    right_from: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.5, description="A score from which an answer counts as right."
+    )
+    criteria_per_call: Positive = Field(
+        default=8, description="For `rubric`: how many the model is asked about at once."
+    )
+    both_orders: bool = Field(
+        default=True,
+        description="For `pairwise`: ask twice, with each answer first once; else once, in an "
+        "order that is drawn.",
+    )
+    on_disagreement: Literal["tie", "abstain"] = Field(
+        default="tie",
+        description="For `pairwise`: where the better answer depends on the order of the two.",
+    )
+    samples: Positive = Field(
+        default=1, description="Verdicts asked for each query, which vote; see `min_confidence`."
+    )
+    sample_temperature: float = Field(
+        default=0.7, ge=0, description="Of the first try, where there are several samples."
+    )
+    min_confidence: Fraction = Field(
+        default=0.0,
+        description="Share of the votes (samples, panel) that agree, below which there is no "
+        "verdict.",
+    )
+    gate: bool = Field(
+        default=True,
+        description="Call empty answers, bare punctuation and master keys wrong without asking.",
+    )
+    max_attempts: Positive = Field(default=4, description="Tries; each changes something.")
+    deadline_seconds: Seconds = Field(
+        default=120.0, description="Of one verdict with all its tries."
+    )
+    max_tokens: Positive = Field(
+        default=512, description="First try's budget; doubles after a cut."
+    )
+    temperature: float = Field(default=0.0, ge=0, description="Of the first try.")
+    reasoning_effort: Literal["low", "medium", "high"] | None = Field(
+        default=None, description="As `executor.reasoning_effort`."
+    )
+    panel: tuple[str, ...] = Field(
+        default=(), description="Names of further judges; all are asked and vote."
+    )
+    combine: Literal["majority", "mean", "median"] = Field(
+        default="majority", description="How the panel's verdicts become one."
+    )
+    quorum: Positive = Field(
+        default=1, description="Members that must have a verdict; the others leave the vote."
+    )
+    weights: tuple[float, ...] = Field(
+        default=(), description="Of the judge and the panel's members, in order; default: equal."
+    )
+    cache_size: int = Field(
+        default=0, ge=0, description="Verdicts kept for equal queries; 0 asks every time."
+    )
+    breaker_threshold: int = Field(
+        default=0,
+        ge=0,
+        description="Failures in a row after which a judge that is down is left alone; 0: never.",
+    )
+    breaker_seconds: Seconds = Field(default=30.0, description="... for so long.")
+    min_agreement: Fraction = Field(
+        default=0.0, description="Of verdicts with gold, over a step; below it `low_agreement`."
+    )
+    low_agreement: Literal["warn", "stop", "rules"] = Field(
+        default="warn",
+        description="Say so; pause the run, untrained; let rules decide that step's samples.",
+    )
+
+    @model_validator(mode="after")
+    def _panel_fits(self) -> "JudgeSection":
+        seats = 1 + len(self.panel)
+        if self.quorum > seats:
+            raise ValueError(f"a quorum of {self.quorum} with {seats} judges")
+        if self.weights and (len(self.weights) != seats or min(self.weights) <= 0):
+            raise ValueError(f"weights must be {seats} positive numbers, one a judge")
+        if self.mode == "rules" and (self.panel or self.service is not None):
+            raise ValueError("a panel or a service with mode rules: the rules ask nobody")
+        return self
+
+    @model_validator(mode="after")
+    def _aspects_have_names(self) -> "JudgeSection":
+        names = [name.casefold() for name in self.aspects]
+        plain = all(re.fullmatch(r"[a-z][a-z_ -]{0,39}", name) for name in names)
+        if not names or not plain or len(set(names) - {"overall", "reason"}) < len(self.aspects):
+            raise ValueError(
+                "aspects: different names of letters, `_`, `-` and spaces; not overall or reason"
+            )
+        return self
+
+
+class JudgeServerSection(Section):
+    """The judge as an HTTP service, and its limits; see docs/judge_service.md."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=8003, ge=0, le=65535, description="Port; 0 takes any free one.")
+    api_key: str | None = Field(
+        default=None,
+        pattern=r"^[\x21-\x7e]*$",
+        description="Asked of every caller; better `${NAME}`. Null or empty: nobody is asked.",
+    )
+    max_body_bytes: Positive = Field(default=2 << 20, description="Of one request; beyond: 413.")
+    max_batch: Positive = Field(default=64, description="Members of one batch; beyond: 413.")
+    max_in_flight: Positive = Field(default=64, description="Verdicts in the making at once.")
+    max_queue: int = Field(
+        default=256, ge=0, description="Verdicts that wait for a place; beyond: 429."
+    )
+    drain_seconds: Seconds = Field(
+        default=30.0, description="After SIGTERM, for the requests that are running."
+    )
+
+    @model_validator(mode="after")
+    def _a_batch_fits(self) -> "JudgeServerSection":
+        if self.max_batch > self.max_in_flight + self.max_queue:
+            raise ValueError("max_batch must fit into max_in_flight + max_queue")
+        return self
+
+
+class JudgeRewardSection(JudgeServiceSection):
+    """A judge service as a reward function: `reward.config` where `reward.type` is
+    `judge_model`. `JUDGE_MAX_BATCH_SIZE` and `JUDGE_MAX_CONCURRENT` in the environment override
+    `max_batch_size` and `max_concurrent_requests`."""
+
+    use_cache: bool = Field(default=True, description="Ask equal questions once.")
+    cache_size: Positive = Field(default=5000, description="Verdicts kept.")
+    fallback_to_rule: bool = Field(
+        default=True, description="Where the judge fails, rules decide what they can, tagged."
+    )
+    circuit_breaker_threshold: int = Field(
+        default=5, ge=0, description="Failures in a row that open the circuit; 0: never."
+    )
+    circuit_breaker_timeout: Seconds = Field(
+        default=30.0, description="Seconds until a service that was down is tried again."
+    )

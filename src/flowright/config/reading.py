@@ -1,0 +1,173 @@
+"""YAML files as mappings, and mappings as sections: variables, overrides, all mistakes at once."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ValidationError,
+)
+
+from flowright.config.llm import LlmFile, ModelEntry
+from flowright.config.section import Section
+from flowright.errors import ConfigError
+from flowright.plugins import suggest
+
+Root = TypeVar("Root", bound="Section")
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML lets the last of two equal keys win without a word; here that is a mistake."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise yaml.MarkedYAMLError(
+                        problem=f"{key.value} is there twice", problem_mark=key.start_mark
+                    )
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+_TYPES = {
+    "model_type": "a section is expected, with keys of its own",
+    "dict_type": "a mapping is expected, with keys of its own",
+    "tuple_type": "a list is expected, such as [0, 1]",
+}
+
+
+_VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+
+
+def read_yaml(path: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A YAML mapping with ``${NAME}`` and ``${NAME:-default}`` read from the environment."""
+    environment = os.environ if environment is None else environment
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
+    try:
+        data = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        raise ConfigError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+    if data is None:
+        data = {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: the top level is a {type(data).__name__}, not a mapping")
+    problems: list[str] = []
+    data = _expand(data, environment, str(path), "", problems)
+    if problems:
+        raise ConfigError(*problems)
+    return data
+
+
+def _expand(
+    value: Any, environment: Mapping[str, str], file: str, key: str, problems: list[str]
+) -> Any:
+    """Variables are replaced in parsed strings, not in the text, so a value can't add YAML. A
+    string that is one variable takes the type YAML gives its value."""
+    if isinstance(value, dict):
+        return {
+            k: _expand(v, environment, file, f"{key}.{k}" if key else str(k), problems)
+            for k, v in value.items()
+        }
+    if isinstance(value, list):
+        return [_expand(v, environment, file, f"{key}.{i}", problems) for i, v in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+
+    def replace(match: re.Match[str]) -> str:
+        found = environment.get(match["name"], match["default"])
+        if found is None:
+            problems.append(
+                f"{file}: {key}: the environment has no {match['name']}; "
+                f"set it or write ${{{match['name']}:-default}}"
+            )
+        return found or ""
+
+    whole = _VARIABLE.fullmatch(value)
+    expanded = _VARIABLE.sub(replace, value)
+    return yaml.safe_load(expanded) if whole and expanded else expanded
+
+
+def load_section(root: type[Root], path: Path, overrides: Sequence[str]) -> Root:
+    data = read_yaml(path)
+    problems: list[str] = []
+    from_command_line: set[str] = set()
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            problems.append(f"command line: {override!r}: write key=value, such as grpo.steps=10")
+            continue
+        try:
+            value = yaml.load(text, _Loader) if text else ""
+        except yaml.YAMLError as error:
+            why = getattr(error, "problem", None) or error
+            problems.append(f"command line: {key}: {text!r} is not YAML: {why}")
+            continue
+        from_command_line.add(key)
+        _assign(data, key.split("."), value)
+    try:
+        config = root.model_validate(data)
+    except ValidationError as error:
+        for detail in error.errors():
+            key = ".".join(str(part) for part in detail["loc"])
+            ours = any(k == key or k.startswith(f"{key}.") for k in from_command_line)
+            file = "command line" if ours else str(path)
+            problems.append(f"{file}: {explain(root, detail)}")
+        raise ConfigError(*problems) from None
+    if problems:
+        raise ConfigError(*problems)
+    return config
+
+
+def _assign(data: dict[str, Any], keys: list[str], value: Any) -> None:
+    for key in keys[:-1]:
+        inner = data.get(key)
+        if not isinstance(inner, dict):
+            inner = data[key] = {}
+        data = inner
+    data[keys[-1]] = value
+
+
+def explain(root: type[BaseModel], detail: Mapping[str, Any]) -> str:
+    location = [str(part) for part in detail["loc"]]
+    key = ".".join(location)
+    if detail["type"] == "extra_forbidden":
+        parent = _section_at(root, location[:-1])
+        prefix = ".".join(location[:-1])
+        hint = suggest(location[-1], list(parent.model_fields)) if parent else ""
+        if hint and prefix:
+            hint = hint.replace("mean ", f"mean {prefix}.")
+        return f"{key}: unknown key{hint}"
+    message = _TYPES.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    given = detail.get("input")
+    showable = isinstance(given, str | int | float | bool) and "api_key" not in location
+    shown = f" (got {given!r})" if showable else ""
+    return f"{key}: {message}{shown}" if key else f"{message}{shown}"
+
+
+def _section_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseModel] | None:
+    """The section that a path of keys leads to; mappings of sections (models by name) skip one."""
+    section: Any = root
+    for part in location:
+        if not (isinstance(section, type) and issubclass(section, BaseModel)):
+            return None
+        if part not in section.model_fields:
+            return section if part else None
+        annotation = section.model_fields[part].annotation
+        if annotation is not None and "Mapping" in str(annotation):
+            return ModelEntry if section is LlmFile else None
+        section = annotation
+    return section if isinstance(section, type) and issubclass(section, BaseModel) else None

@@ -1,0 +1,138 @@
+"""The whole of a configuration: of a run, and of a judge service."""
+
+from typing import Annotated
+
+from pydantic import (
+    Field,
+    model_validator,
+)
+
+from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
+from flowright.config.judge import JudgeSection, JudgeServerSection
+from flowright.config.llm import LlmSection
+from flowright.config.policy import PolicySection
+from flowright.config.run import RunConfig
+from flowright.config.section import Positive, Section
+from flowright.config.simulation import SimulatedSection
+from flowright.config.workflow import (
+    ExecutorSection,
+    RewardSection,
+    SandboxSection,
+    WorkflowSection,
+)
+
+
+class EvaluationSection(Section):
+    """Held-out problems: while training, and for the before/after table."""
+
+    every: int = Field(
+        default=20, ge=0, description="Steps between evaluations while training; 0: never."
+    )
+    problems: Positive = Field(default=90, description="Validation problems of these evaluations.")
+    final_problems: Positive = Field(default=180, description="Of the before/after table.")
+    samples: Positive = Field(default=1, description="Workflows sampled per problem.")
+    temperature: float = Field(default=1.0, ge=0, description="Of the policy when evaluated.")
+    baselines: bool = Field(default=True, description="Fixed workflows in the before/after table.")
+
+
+class Config(Section):
+    """A whole run. The first keys are the ones most people change."""
+
+    seed: int = Field(default=0, description="Of every draw of the run.")
+    strategy_model: str = Field(
+        default="tiny", description="The policy: a Hugging Face id or folder, or `tiny` (embedded)."
+    )
+    aflow_executor_model: str = Field(
+        default="simulated", description="A name in `llm.file`, or `simulated` (embedded server)."
+    )
+    train_dataset: str = Field(
+        default="offline",
+        description="A task file, or `offline` for the mixture that needs no download.",
+    )
+    val_dataset: str = Field(default="offline", description="As `train_dataset`.")
+    physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        default=None, description="Becomes CUDA_VISIBLE_DEVICES before torch starts."
+    )
+    run: RunConfig = RunConfig()
+    policy: PolicySection = PolicySection()
+    grpo: GrpoSection = GrpoSection()
+    pipeline: PipelineSection = PipelineSection()
+    ray: RaySection = RaySection()
+    reward: RewardSection = RewardSection()
+    workflow: WorkflowSection = WorkflowSection()
+    llm: LlmSection = LlmSection()
+    executor: ExecutorSection = ExecutorSection()
+    judge: JudgeSection = JudgeSection()
+    simulated: SimulatedSection = SimulatedSection()
+    sandbox: SandboxSection = SandboxSection()
+    evaluation: EvaluationSection = EvaluationSection()
+
+    @model_validator(mode="after")
+    def _the_judge_can_judge_workflows(self) -> "Config":
+        if self.judge.ask in ("pairwise", "rubric"):
+            raise ValueError(
+                f"judge.ask: {self.judge.ask} does not fit: answers of workflows are judged one by "
+                "one against a reference; use true_false, score, pointwise or multi_aspect"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _a_server_has_the_policy(self) -> "Config":
+        served = self.policy.sampler == "vllm" and not self.policy.vllm.model_name
+        if served and self.strategy_model == "tiny":
+            raise ValueError(
+                "policy.vllm.model_name: name the model that the servers have; the embedded policy "
+                "is a folder of policy.tiny.cache_dir"
+            )
+        return self
+
+    @property
+    def served_policy(self) -> str:
+        """The name of the policy's base model on vLLM servers."""
+        return self.policy.vllm.model_name or self.strategy_model
+
+    @property
+    def judge_model(self) -> str | None:
+        """The name of the model that judges; None where rules or a service do."""
+        if self.judge.mode == "rules" or self.judge.service is not None:
+            return None
+        return self.judge.model or self.aflow_executor_model
+
+    @property
+    def judge_names(self) -> tuple[str, ...]:
+        """Who judges, for people: models, the address of a service, or the rules."""
+        if self.judge.mode == "rules":
+            return ("rules",)
+        service = self.judge.service
+        first = self.judge_model if service is None else service.judge_url
+        return (first or "", *self.judge.panel)
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The names of all large models: the executor, the judge, the panel."""
+        judge = {self.judge_model} if self.judge_model is not None else set[str]()
+        return frozenset({self.aflow_executor_model, *judge, *self.judge.panel})
+
+
+class JudgeServerConfig(Section):
+    """A judge service: `python scripts/serve_judge.py --config config/judge_server.yaml`."""
+
+    server: JudgeServerSection = JudgeServerSection()
+    judge: JudgeSection = JudgeSection()
+    llm: LlmSection = LlmSection()
+    simulated: SimulatedSection = SimulatedSection()
+
+    @model_validator(mode="after")
+    def _named(self) -> "JudgeServerConfig":
+        asks = self.judge.mode != "rules" and self.judge.service is None
+        if asks and not self.judge.model:
+            raise ValueError("judge.model: name a model of `llm.file`, or `simulated`")
+        return self
+
+    @property
+    def models(self) -> frozenset[str]:
+        """The names of all large models that judge; none where rules alone decide."""
+        if self.judge.mode == "rules":
+            return frozenset()
+        model = None if self.judge.service is not None else self.judge.model
+        return frozenset(filter(None, (model, *self.judge.panel)))

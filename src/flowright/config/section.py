@@ -1,0 +1,38 @@
+"""What every section of the configuration is: frozen, strict, and with types for its fields."""
+
+from typing import Annotated, Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+
+Positive = Annotated[int, Field(ge=1)]
+
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Section(BaseModel):
+    """Base of every section: frozen, and unknown keys are mistakes."""
+
+    # A name that looks like a number (run.name=2024) is still a name.
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if (
+            isinstance(value, bool)
+            and cls.model_fields[str(info.field_name)].annotation is not bool
+        ):
+            raise ValueError("this is not a key for true or false")
+        return value

@@ -1,0 +1,1 @@
+"""What a completion means: the environments that turn completions into rewards."""

@@ -1,0 +1,1 @@
+"""Measuring policies and baselines on the same problems: rows, comparisons."""

@@ -1,0 +1,169 @@
+"""One question put to one model, up the retry ladder, until each of its fields has been read.
+
+This module owns every retry that is about what the judge said. Retries that are about transport are
+the chat model's, inside one call. What the values mean is not known here.
+"""
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flowright.config import JudgeSection
+from flowright.errors import FailureError
+from flowright.judge.parsing import parse_reply
+from flowright.judge.prompts import Question
+from flowright.judge.retries import (
+    STATUS,
+    Forms,
+    Outcome,
+    Rung,
+    first_rung,
+    is_last_word,
+    next_rung,
+)
+from flowright.judge.schemas import Value
+from flowright.judge.verdict import Status
+from flowright.llm.chat import (
+    REFUSAL,
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
+
+LENGTH_STOPS = frozenset({"length", "max_tokens", "model_length"})
+FILTER_STOPS = frozenset({"content_filter", REFUSAL})
+
+_REFUSAL = re.compile(
+    r"\W*(?:(?:i'?m|i am)?\s*(?:very |so |truly )?sorry\b|i apologi[sz]e\b|unfortunately\b)?"
+    r"[^.!?]{0,60}?"
+    r"\bi(?:'m| am)? (?:can(?:no|')t|won't|will not|unable to|not able to|not comfortable)\b"
+    r"|\W*(?:抱歉|对不起|很抱歉|我无法|我不能|申し訳)",
+    re.IGNORECASE,
+)
+_LONGEST_REFUSAL = 600  # characters; who explains more has not just declined
+
+
+@dataclass(frozen=True, slots=True)
+class Climbed:
+    """How it ended. ``values`` are those of the fields that were read; ``status`` is "ok" when
+    none is missing. ``reason`` is the judge's own, or tells what went wrong try by try."""
+
+    values: Mapping[str, Value]
+    status: Status
+    reason: str
+    attempts: int
+    usage: Usage
+
+
+@dataclass(slots=True)
+class _State:
+    """``left``: seconds of the deadline that are not spent."""
+
+    question: Question
+    left: float
+    values: dict[str, Value] = field(default_factory=dict)
+    reason: str = ""  # the judge's own
+    notes: list[str] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    last: Outcome | None = None
+
+    def failed(self, rung: Rung, outcome: Outcome, note: str) -> Outcome:
+        self.last = outcome
+        self.notes.append(f"try {rung.number} ({rung.form}): {outcome}: {note}")
+        return outcome
+
+
+class Climber:
+    """Asks one model, at most ``section.max_attempts`` times a question.
+
+    All tries at a question share ``section.deadline_seconds``, counted as the model counts it (a
+    :class:`~flowright.llm.client.ChatClient` leaves out the wait for one of its own slots). A try
+    may spend half of what is left, the last try all of it, so that one hanging request does not
+    take the others' time. :mod:`flowright.judge.retries` says what each try changes; fields that
+    have been read are not asked for again.
+    """
+
+    def __init__(self, model: ChatModel, section: JudgeSection) -> None:
+        self._model = model
+        self._section = section
+        self._forms = Forms()
+
+    async def climb(self, question: Question, key: str) -> Climbed:
+        """``key`` names what is asked; seeds are derived from it."""
+        state = _State(question, self._section.deadline_seconds)
+        rung = first_rung(self._section, self._forms.start)
+        while True:
+            previous = state.last
+            outcome = await self._try(state, rung, key)
+            if outcome is None or rung.number >= self._section.max_attempts or state.left <= 0:
+                break
+            if is_last_word(rung, outcome, previous):
+                break
+            rung = next_rung(rung, outcome, previous, self._section)
+        status: Status = "ok" if outcome is None else STATUS[outcome]
+        return Climbed(
+            values=state.values,
+            status=status,
+            reason=state.reason if status == "ok" else "; ".join(state.notes),
+            attempts=rung.number,
+            usage=state.usage,
+        )
+
+    async def _try(self, state: _State, rung: Rung, key: str) -> Outcome | None:
+        """Ask once; None when nothing is missing any more, else what went wrong."""
+        is_last = rung.number >= self._section.max_attempts
+        allowed = state.left if is_last else state.left / 2
+        request = ChatRequest(
+            messages=state.question.messages(rung.form),
+            temperature=rung.temperature,
+            max_tokens=rung.max_tokens,
+            seed=rung.seed(key),
+            response_format=state.question.response_format(rung.form),
+            reasoning_effort=rung.effort,
+        )
+        began = time.monotonic()
+        try:
+            reply = await self._model.chat(request, deadline=allowed)
+        except FailureError as error:
+            elapsed = time.monotonic() - began
+            state.left -= min(elapsed, allowed)
+            outcome: Outcome = "timeout" if elapsed >= 0.99 * allowed else "unavailable"
+            if isinstance(error, RequestRefused):
+                outcome = "refused"
+            elif isinstance(error, ServerMisconfigured):
+                outcome = "misconfigured"
+            return state.failed(rung, outcome, error.failure.message)
+        state.left -= min(reply.seconds, allowed)
+        state.usage += reply.usage
+        if state.last == "refused":
+            self._forms.refused(served=rung.form)
+        return self._read(state, reply, rung)
+
+    def _read(self, state: _State, reply: ChatReply, rung: Rung) -> Outcome | None:
+        stopped = reply.finish_reason
+        if stopped in LENGTH_STOPS:
+            shown = "in the middle" if reply.text.strip() else "before any content"
+            return state.failed(rung, "truncated", f"{rung.max_tokens} tokens ended {shown}")
+        if stopped in FILTER_STOPS:
+            return state.failed(rung, "declined", f"the server stopped the reply ({stopped})")
+        reading = parse_reply(reply.text, rung.form, state.question.fields)
+        state.values.update(reading.values)
+        if reading.values:
+            self._forms.parsed(rung.form)
+        if reading.fault is None:
+            state.reason = reading.reason
+            return None
+        if reading.values:
+            missing = {f.key for f in state.question.fields} - reading.values.keys()
+            state.question = state.question.narrowed(missing)
+        elif reading.fault == "no_verdict":
+            if len(reply.text) <= _LONGEST_REFUSAL and _REFUSAL.match(reply.text):
+                return state.failed(rung, "declined", f"it says {reply.text.strip()[:80]!r}")
+            if rung.form != "text":
+                self._forms.ignored(rung.form)
+        outcome: Outcome = "empty" if reading.fault == "empty" else "unparsed"
+        return state.failed(rung, outcome, reading.reason)

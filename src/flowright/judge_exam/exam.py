@@ -1,0 +1,248 @@
+"""The exam: which queries are asked of a judge, and what their verdicts come to as one record.
+
+The record is plain data for ``exam.json``; :mod:`flowright.monitoring` draws it. No servers are
+opened here: the judges are handed in.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict as as_dict
+from dataclasses import dataclass, is_dataclass
+from typing import Any, get_args
+
+import numpy as np
+
+from flowright.judge.verdict import Judge, Status, Verdict
+from flowright.judge_exam.asking import Outcome, Probe, ask_all
+from flowright.judge_exam.effects import PLAIN, direction, effects, orders, stability
+from flowright.judge_exam.labelled import LabelledItem
+from flowright.judge_exam.measures import confusion, is_graded, measures, reliability
+from flowright.judge_exam.perturbations import (
+    CONTROL,
+    PERTURBATIONS,
+    control_of,
+    perturbed,
+    reworded,
+)
+from flowright.judge_exam.resampling import Resampler, holm
+
+EQUAL, UNEQUAL = "equal_pair", "unequal_pair"
+_LATENCY_BINS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is asked, and how it is counted. Prices are per million tokens, None where unknown."""
+
+    perturbations: Sequence[str] = PERTURBATIONS
+    repeats: int = 3
+    seed: int = 0
+    concurrency: int = 32
+    resamples: int = 4000
+    price_in: float | None = None
+    price_out: float | None = None
+
+
+def probes_of(items: Sequence[LabelledItem], plan: Plan) -> list[Probe]:
+    """Every query about one answer: as it is, ``repeats`` times, and perturbed."""
+    found = [
+        Probe(item, PLAIN, item.query(f"{plan.seed}/{item.id}/{repeat}"), repeat)
+        for repeat in range(plan.repeats)
+        for item in items
+    ]
+    cued = any(control_of(name) for name in plan.perturbations)
+    for name in (*((CONTROL,) if cued else ()), *plan.perturbations):
+        for item in items:
+            changed = perturbed(item, name, plan.seed)
+            if changed is not None:
+                query = changed.query(f"{plan.seed}/{item.id}/{name}")
+                found.append(Probe(changed, name, query))
+    return found
+
+
+def pairs_of(items: Sequence[LabelledItem], plan: Plan) -> list[Probe]:
+    """Every query about two answers: one worded in two ways, and a right one with a wrong one to
+    the same question. Programs are left out: a query has evidence of one answer only."""
+    items = [item for item in items if item.answer_type != "code"]
+    found: list[Probe] = []
+    for item in items:
+        one, other = reworded(item, plan.seed)
+        key = f"{plan.seed}/{item.id}/{EQUAL}"
+        found.append(Probe(one, EQUAL, one.query(key, rival=other.answer)))
+    wrong = {item.question: item for item in items if not item.label}
+    for item in items:
+        rival = wrong.get(item.question)
+        if item.label and rival is not None:
+            key = f"{plan.seed}/{item.id}/{UNEQUAL}"
+            found.append(Probe(item, UNEQUAL, item.query(key, rival=rival.answer)))
+    return found
+
+
+def sample_items(items: Sequence[LabelledItem], limit: int | None, seed: int) -> list[LabelledItem]:
+    """All answers to ``limit`` questions, drawn; in the order of the file."""
+    questions = list(dict.fromkeys(item.question for item in items))
+    if limit is None or limit >= len(questions):
+        return list(items)
+    kept = set(random.Random(f"{seed}/questions").sample(questions, limit))
+    return [item for item in items if item.question in kept]
+
+
+async def hold_exam(
+    items: Sequence[LabelledItem],
+    judge: Judge,
+    pair_judge: Judge | None,
+    plan: Plan,
+    tell: Callable[[Outcome], None] = lambda outcome: None,
+) -> dict[str, Any]:
+    """Ask everything and return the record. ``pair_judge`` compares two answers in both orders;
+    None leaves position out. Raises JudgeDown."""
+    single = await ask_all(judge, probes_of(items, plan), plan.concurrency, tell)
+    pairs: list[Outcome] = []
+    if pair_judge is not None:
+        pairs = await ask_all(pair_judge, pairs_of(items, plan), plan.concurrency, tell)
+    return as_record(examined(items, single, pairs, plan))
+
+
+def examined(
+    items: Sequence[LabelledItem],
+    single: Sequence[Outcome],
+    pairs: Sequence[Outcome],
+    plan: Plan,
+) -> dict[str, Any]:
+    """What the verdicts come to. Answers are grouped by question for every interval."""
+    resampler = Resampler((item.question for item in items), plan.resamples, plan.seed)
+    plain = [o for o in single if o.probe.variant == PLAIN and o.probe.repeat == 0]
+    variants: dict[str, list[Outcome]] = {PLAIN: plain}
+    for outcome in single:
+        if outcome.probe.variant != PLAIN:
+            variants.setdefault(outcome.probe.variant, []).append(outcome)
+    scored = [outcome for outcome in plain if outcome.called_right is not None]
+    repeated = [outcome for outcome in single if outcome.probe.variant == PLAIN]
+    return {
+        "questions": len({item.question for item in items}),
+        "answers": len(items),
+        "plan": plan,
+        "measures": _by_type(plain, resampler),
+        "confusion": _confusion(plain),
+        "graded": is_graded(scored),
+        "reliability": reliability(scored) if scored else [],
+        "stability": stability(repeated, plan.repeats, resampler) if plan.repeats > 1 else None,
+        "service": service([*single, *pairs], plan),
+        **_robustness(variants, pairs, resampler),
+    }
+
+
+def _robustness(
+    variants: Mapping[str, Sequence[Outcome]], pairs: Sequence[Outcome], resampler: Resampler
+) -> dict[str, Any]:
+    """Effects of perturbations and of order, and which of them are found among all."""
+    alone = effects(variants, resampler)
+    ordered = {
+        name: orders(some, resampler)
+        for name in (EQUAL, UNEQUAL)
+        if (some := [outcome for outcome in pairs if outcome.probe.variant == name])
+    }
+    adjusted = holm([found.chance for found in (*alone, *ordered.values())])
+    values = [*(e.own.value for e in alone), *(o.position.value for o in ordered.values())]
+    verdicts = [
+        {"adjusted": chance, "found": direction(value, chance)}
+        for value, chance in zip(values, adjusted, strict=True)
+    ]
+    count = len(alone)
+    return {
+        "effects": [as_dict(e) | v for e, v in zip(alone, verdicts[:count], strict=True)],
+        "pairs": {
+            name: as_dict(ordered[name]) | v
+            for name, v in zip(ordered, verdicts[count:], strict=True)
+        },
+    }
+
+
+def _by_type(plain: Sequence[Outcome], resampler: Resampler) -> dict[str, Any]:
+    types = dict.fromkeys(outcome.probe.item.answer_type for outcome in plain)
+    groups: dict[str, Sequence[Outcome]] = {"all": plain}
+    if len(types) > 1:
+        groups |= {t: [o for o in plain if o.probe.item.answer_type == t] for t in types}
+    return {name: measures(group, resampler) for name, group in groups.items()}
+
+
+def _confusion(plain: Sequence[Outcome]) -> dict[str, int]:
+    """Counts of the first verdicts; those that failed stand by themselves."""
+    rows = np.asarray([confusion(o) for o in plain if o.called_right is not None]).reshape(-1, 4)
+    tp, fp, tn, fn = (int(count) for count in rows.sum(axis=0))
+    lost = Counter(o.probe.item.label for o in plain if o.called_right is None)
+    return {
+        "right_called_right": tp,
+        "wrong_called_right": fp,
+        "wrong_called_wrong": tn,
+        "right_called_wrong": fn,
+        "right_unscored": lost[True],
+        "wrong_unscored": lost[False],
+    }
+
+
+def service(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, Any]:
+    """How verdicts came about, over all of the exam: states, tries, tokens, cost, seconds. Shares
+    are of all verdicts; tokens and seconds of those for which a model was asked, tries of the
+    questions that it was asked."""
+    verdicts = [outcome.verdict for outcome in outcomes]
+    asked = [verdict for verdict in verdicts if verdict.attempts > 0]
+    statuses = Counter(verdict.status for verdict in verdicts)
+    sources = Counter(verdict.source for verdict in verdicts)
+    tokens_in = sum(verdict.usage.prompt_tokens for verdict in verdicts)
+    tokens_out = sum(verdict.usage.completion_tokens for verdict in verdicts)
+    total = len(verdicts)
+    found: dict[str, Any] = {
+        "verdicts": total,
+        "asked": len(asked),
+        "status": {name: statuses[name] / total for name in get_args(Status)} if total else {},
+        "source": {name: count / total for name, count in sorted(sources.items())},
+        "tries_mean": None,
+        "retried": None,
+        "prompt_tokens_mean": tokens_in / len(asked) if asked else None,
+        "completion_tokens_mean": tokens_out / len(asked) if asked else None,
+        "cost": None,
+        "cost_per_1000": None,
+        "seconds": None,
+    }
+    if asked:
+        tries = [n for verdict in asked for n in _tries(verdict)]
+        found["tries_mean"] = sum(tries) / len(tries)
+        found["retried"] = sum(n > 1 for n in tries) / len(tries)
+        found["seconds"] = _latency([verdict.seconds for verdict in asked])
+    if plan.price_in is not None and plan.price_out is not None and asked:
+        found["cost"] = (tokens_in * plan.price_in + tokens_out * plan.price_out) / 1e6
+        found["cost_per_1000"] = 1000 * found["cost"] / len(asked)
+    return found
+
+
+def _tries(verdict: Verdict) -> list[int]:
+    """Tries at each question that a verdict took: the two orders of a pair, a panel's members."""
+    if verdict.members:
+        return [n for member in verdict.members for n in _tries(member)]
+    return [verdict.attempts] if verdict.attempts > 0 else []
+
+
+def _latency(seconds: Sequence[float]) -> dict[str, Any]:
+    p50, p95, p99 = np.quantile(seconds, [0.5, 0.95, 0.99])
+    counts, edges = np.histogram(seconds, bins=_LATENCY_BINS, range=(0.0, float(p99) or 1.0))
+    return {
+        "p50": float(p50),
+        "p95": float(p95),
+        "longest": float(max(seconds)),
+        "bins": [int(count) for count in counts],
+        "edges": [float(edge) for edge in edges],
+        "beyond": len(seconds) - int(counts.sum()),
+    }
+
+
+def as_record(found: Any) -> Any:
+    """Plain data of a record: dataclasses as objects, mappings and sequences followed."""
+    if is_dataclass(found) and not isinstance(found, type):
+        return as_record(as_dict(found))
+    if isinstance(found, Mapping):
+        return {str(name): as_record(value) for name, value in found.items()}
+    if isinstance(found, tuple | list):
+        return [as_record(value) for value in found]
+    return found

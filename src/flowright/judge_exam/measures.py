@@ -1,0 +1,118 @@
+"""The measures of a set of verdicts on labelled answers: agreement, calibration, ranking.
+
+Pure functions; a verdict that failed is left out and counted by whoever calls.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowright.judge.agreement import COUNTED, Array, ratio
+from flowright.judge_exam.asking import Outcome
+from flowright.judge_exam.resampling import SHARE, Estimate, Resampler
+
+BINS = 10
+"""Bins of confidence. Confidence in one of two findings is at least a half, so they share the
+stretch from there to 1."""
+
+
+def calibration_error(sums: Array) -> Array:
+    """Expected calibration error (Guo et al. 2017, equation 3): the mean distance of accuracy and
+    confidence over bins, weighted by their verdicts. Columns: for each bin, verdicts, right ones
+    among them, sum of confidences. A bootstrap of it leans upward, as the measure itself does."""
+    bins = sums.reshape(*sums.shape[:-1], BINS, 3)
+    gaps = np.abs(bins[..., 1] - bins[..., 2]).sum(axis=-1)
+    return ratio(gaps, bins[..., 0].sum(axis=-1))
+
+
+def ranking(sums: Array) -> Array:
+    """P(a right answer scores above a wrong one), ties by half: the area under the ROC curve
+    (Hanley and McNeil 1982). Columns: right answers at each score, ascending, then wrong ones."""
+    levels = sums.shape[-1] // 2
+    right, wrong = sums[..., :levels], sums[..., levels:]
+    below = np.cumsum(wrong, axis=-1) - wrong
+    wins = (right * (below + wrong / 2)).sum(axis=-1)
+    return ratio(wins, right.sum(axis=-1) * wrong.sum(axis=-1))
+
+
+def measures(outcomes: Sequence[Outcome], resampler: Resampler) -> dict[str, Any]:
+    """All measures of some verdicts, as numbers and :class:`Estimate`."""
+    scored = [outcome for outcome in outcomes if outcome.called_right is not None]
+    questions = [outcome.probe.item.question for outcome in scored]
+    rows = [confusion(outcome) for outcome in scored]
+    found: dict[str, Any] = {
+        "answers": len(outcomes),
+        "scored": len(scored),
+        "right": sum(outcome.probe.item.label for outcome in outcomes),
+        "wrong": sum(not outcome.probe.item.label for outcome in outcomes),
+    }
+    for name, statistic in COUNTED.items():
+        within = None if name in ("kappa", "balanced_accuracy") else SHARE
+        found[name] = resampler.estimate(questions, rows, statistic, within)
+    binned = [_binned(outcome) for outcome in scored]
+    found["calibration_error"] = resampler.estimate(questions, binned, calibration_error, SHARE)
+    found["ranking"] = Estimate(None)
+    if is_graded(scored):
+        found["ranking"] = resampler.estimate(questions, _by_score(scored), ranking)
+    return found
+
+
+def confusion(outcome: Outcome) -> tuple[float, float, float, float]:
+    """One scored verdict as a row of :data:`COUNTED`."""
+    said, true = outcome.called_right, outcome.probe.item.label
+    return (
+        float(bool(said and true)),
+        float(bool(said and not true)),
+        float(not said and not true),
+        float(not said and true),
+    )
+
+
+def is_graded(scored: Sequence[Outcome]) -> bool:
+    """Whether some score lies between 0 and 1: a yes or no alone has no confidence."""
+    return any(outcome.verdict.score not in (0.0, 1.0) for outcome in scored)
+
+
+def reliability(scored: Sequence[Outcome]) -> list[dict[str, float]]:
+    """For each bin that has verdicts: its ends, their number, mean confidence and accuracy."""
+    sums = np.asarray([_binned(outcome) for outcome in scored]).reshape(-1, BINS, 3).sum(axis=0)
+    width = 0.5 / BINS
+    return [
+        {
+            "low": 0.5 + width * place,
+            "high": 0.5 + width * (place + 1),
+            "verdicts": int(count),
+            "confidence": float(confidence / count),
+            "accuracy": float(right / count),
+        }
+        for place, (count, right, confidence) in enumerate(sums)
+        if count
+    ]
+
+
+def _binned(outcome: Outcome) -> list[float]:
+    """One scored verdict as a row of :func:`calibration_error`."""
+    score = outcome.verdict.score or 0.0
+    confidence = max(score, 1 - score)
+    place = min(BINS - 1, int((confidence - 0.5) * 2 * BINS))
+    row = [0.0] * (3 * BINS)
+    row[3 * place : 3 * place + 3] = [
+        1.0,
+        float(outcome.called_right == outcome.probe.item.label),
+        confidence,
+    ]
+    return row
+
+
+def _by_score(scored: Sequence[Outcome]) -> list[list[float]]:
+    """Scored verdicts as rows of :func:`ranking`."""
+    levels = sorted({outcome.verdict.score or 0.0 for outcome in scored})
+    place = {score: index for index, score in enumerate(levels)}
+    rows: list[list[float]] = []
+    for outcome in scored:
+        row = [0.0] * (2 * len(levels))
+        offset = 0 if outcome.probe.item.label else len(levels)
+        row[offset + place[outcome.verdict.score or 0.0]] = 1.0
+        rows.append(row)
+    return rows

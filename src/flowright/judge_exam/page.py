@@ -1,0 +1,189 @@
+"""``exam.html``: one self-contained page that tells a judge's exam, from ``exam.json`` alone."""
+
+import datetime
+from pathlib import Path
+
+from flowright.judge_exam.charts import confusion_chart, histogram, reliability_diagram
+from flowright.judge_exam.effects_page import biases_section, order_section, wide
+from flowright.judge_exam.record import (
+    MEASURES,
+    NAMES,
+    NOTHING,
+    SIMULATED,
+    Form,
+    ends,
+    estimated,
+    percent,
+    plain,
+    points,
+    read_exam,
+    said,
+    title,
+)
+from flowright.rendering.glyphs import duration
+from flowright.rendering.markup import Child, Html, el
+from flowright.rendering.page import grid, page, section
+from flowright.rendering.series import Row
+from flowright.rendering.untrusted import one_line
+from flowright.runs import disk_errors, write_text
+
+
+def write_exam_page(folder: Path) -> Path:
+    """Write the page beside the record; returns its path. Raises DataError without a record."""
+    record = read_exam(folder)
+    path = folder / "exam.html"
+    with disk_errors(folder):
+        write_text(path, render_exam(record))
+    return path
+
+
+def render_exam(record: Row) -> str:
+    """The document."""
+    about = record["about"]
+    label = el("b", "Simulated numbers. ")
+    note = "The embedded server judged; these numbers say nothing about any real judge."
+    strip = el("div", el("div", label, note), class_="strip") if about.get("simulated") else None
+    body = [
+        strip,
+        el(
+            "main",
+            _header(record),
+            _tiles(record),
+            biases_section(record),
+            order_section(record),
+            _agreement(record),
+            _service(record),
+            el("footer", f"{SIMULATED if about.get('simulated') else ''} Written by Flowright."),
+        ),
+    ]
+    return page(f"{one_line(about['judge'], 60)} - judge exam", body)
+
+
+def _header(record: Row) -> Html:
+    about = record["about"]
+    chips = [
+        f"asks: {about.get('ask')}",
+        f"mode: {about.get('mode')}",
+        f"gate: {'on' if about.get('gate') else 'off'}",
+        f"data: {about.get('data')}",
+        f"seed: {record['plan']['seed']}",
+    ]
+    planted = about.get("planted") or {}
+    if about.get("simulated"):
+        told = ", ".join(f"{name} {weight:+g}" for name, weight in planted.items())
+        chips.append(f"planted: {told or 'nothing'}")
+    return el(
+        "header",
+        el("p", "Judge exam", class_="eyebrow"),
+        el("h1", one_line(about["judge"], 100)),
+        el("ul", [el("li", one_line(chip, 160)) for chip in chips], class_="chips"),
+        el("p", f"{title(record)}.{_started(about)}", class_="eyebrow"),
+    )
+
+
+def _started(about: Row) -> str:
+    if not about.get("started") or not about.get("took_seconds"):
+        return ""
+    began = datetime.datetime.fromisoformat(about["started"])
+    return f" Begun {began:%Y-%m-%d %H:%M} UTC, took {duration(about['took_seconds'])}."
+
+
+def _tiles(record: Row) -> Html:
+    measures = record["measures"]["all"]
+    known = [e for e in record["effects"] if not e["label"] and e["own"]["value"] is not None]
+    found = [
+        (effect["own"]["value"], NAMES.get(effect["bias"], effect["bias"]))
+        for effect in known
+        if effect.get("found") == "raises"
+    ]
+    worst = max(found, default=None)
+    nothing = "none found" if known else NOTHING
+    bias = f"{points(worst[0])} points" if worst else nothing
+    pairs = record.get("pairs") or {}
+    swap = (pairs.get("unequal_pair") or pairs.get("equal_pair") or {}).get("consistency")
+    tiles = [
+        _tile("Agreement with the labels", measures["agreement"], percent),
+        _tile("Cohen's kappa", measures["kappa"], plain),
+        _tile("Wrong answers called right", measures["false_positive_rate"], percent),
+        _tile("Right answers called wrong", measures["false_negative_rate"], percent),
+        el(
+            "div",
+            el("span", "What a policy could exploit most"),
+            el("b", bias),
+            el("span", f"{worst[1]}, on wrong answers" if worst else "on wrong answers"),
+            class_="tile alarm" if worst else "tile",
+        ),
+        _tile("The same winner in both orders", swap, percent),
+    ]
+    return el("div", tiles, class_="tiles")
+
+
+def _tile(name: str, estimate: object, form: Form) -> Html:
+    value, low, high = ends(estimate)
+    note = f"{form(low)} to {form(high)}" if low is not None and high is not None else ""
+    return el("div", el("span", name), el("b", said(value, form)), el("span", note), class_="tile")
+
+
+def _agreement(record: Row) -> Html:
+    groups = record["measures"]
+    head = ("", *(one_line(name, 30) for name in groups))
+    body = [
+        el("tr", el("th", name), [el("td", _cell(g.get(key), share)) for g in groups.values()])
+        for key, name, share in MEASURES
+    ]
+    for key in ("right", "wrong", "scored"):
+        name = {"right": "right answers", "wrong": "wrong answers"}.get(key, "with a verdict")
+        body.append(el("tr", el("th", name), [el("td", f"{g[key]:,}") for g in groups.values()]))
+    repeats = record["plan"]["repeats"]
+    stable = estimated(record.get("stability"), percent)
+    told = f"Asked {repeats} times, the verdict stays the same for {stable} of the answers."
+    drawn = grid(
+        [
+            confusion_chart("Labels and findings", record["confusion"]),
+            reliability_diagram("Reliability", record["reliability"]) if record["graded"] else None,
+        ],
+        "charts two",
+    )
+    plain_scores = (
+        "This judge says right or wrong without a degree, so its confidence is always 1 and its "
+        "calibration error is the share of its errors; there is no reliability to draw."
+    )
+    return section(
+        "agreement",
+        "Agreement with the labels",
+        "Answers as they are, judged once; 95 % intervals from a bootstrap over questions.",
+        drawn,
+        wide(head, body),
+        el("p", told) if repeats > 1 else None,
+        None if record["graded"] else el("p", plain_scores, class_="soft"),
+    )
+
+
+def _cell(estimate: object, share: bool) -> list[Child]:
+    form = percent if share else plain
+    value, low, high = ends(estimate)
+    if low is None or high is None:
+        return [said(value, form)]
+    return [said(value, form), el("small", f"{form(low)} to {form(high)}")]
+
+
+def _service(record: Row) -> Html:
+    service = record["service"]
+    rows = [
+        ("verdicts", f"{service['verdicts']:,}"),
+        *((f"status {name}", percent(share)) for name, share in service["status"].items()),
+        *((f"decided by {name}", percent(share)) for name, share in service["source"].items()),
+        ("tries, mean", said(service["tries_mean"], plain)),
+        ("tried again", said(service["retried"], percent)),
+        ("prompt tokens, mean", said(service["prompt_tokens_mean"], "{:,.0f}".format)),
+        ("completion tokens, mean", said(service["completion_tokens_mean"], "{:,.0f}".format)),
+        ("cost of the exam", said(service["cost"], "{:.4g}".format)),
+        ("cost of 1000 verdicts", said(service["cost_per_1000"], "{:.4g}".format)),
+    ]
+    listed = el("dl", [[el("dt", name), el("dd", value)] for name, value in rows])
+    seconds = service.get("seconds")
+    figure = histogram("Seconds per verdict", seconds)
+    lead = "All verdicts of the exam. Tries, tokens and seconds are of those that asked a model."
+    return section(
+        "service", "How the verdicts came about", lead, el("div", listed, figure, class_="pair")
+    )

@@ -1,0 +1,147 @@
+"""One sitting of the exam: data read or made, the judge opened, verdicts and record written.
+
+``scripts/examine_judge.py`` is its command line.
+"""
+
+import datetime
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowright.config import JudgeServerConfig
+from flowright.data.task import read_tasks
+from flowright.errors import UserError
+from flowright.judge_exam.asking import Outcome
+from flowright.judge_exam.construct import labelled_set
+from flowright.judge_exam.exam import Plan, hold_exam, pairs_of, probes_of, sample_items
+from flowright.judge_exam.labelled import (
+    LabelledItem,
+    is_task_file,
+    read_labelled,
+    write_labelled,
+)
+from flowright.judge_exam.opening import examined_section, open_examinee
+from flowright.judge_exam.perturbations import PERTURBATIONS
+from flowright.plugins import suggest
+from flowright.runs import write_json
+from flowright.sandbox import Sandbox
+
+Progress = Callable[[str, int], Callable[[], None]]
+"""Given what is done and how many, something to call as each is done."""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Sitting:
+    """What the command line asks for. ``out`` None is a folder of its own below ``outputs``."""
+
+    config: JudgeServerConfig
+    data: Path
+    plan: Plan
+    limit: int | None = None
+    pairs: bool = True
+    out: Path | None = None
+
+
+def chosen_perturbations(names: str | None) -> tuple[str, ...]:
+    """The perturbations of a comma-separated list, all for None. Raises UserError."""
+    if names is None:
+        return PERTURBATIONS
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    unknown = [name for name in wanted if name not in PERTURBATIONS]
+    if unknown:
+        raise UserError(
+            *(
+                f"--perturbations {name}: there is no such one; there are "
+                f"{', '.join(PERTURBATIONS)}{suggest(name, PERTURBATIONS)}"
+                for name in unknown
+            )
+        )
+    return tuple(dict.fromkeys(wanted))
+
+
+async def build_file(
+    mixture: Path, out: Path, limit: int | None, seed: int, progress: Progress, say: Say
+) -> None:
+    """Make a labelled set of a mixture file and write it. Raises UserError."""
+    items = await _from_mixture(mixture, limit, seed, progress, say)
+    say(f"wrote {write_labelled(out, items)} labelled answers to {out}")
+
+
+async def sit(sitting: Sitting, progress: Progress, say: Say) -> Path:
+    """Hold the exam; returns its folder with ``exam.json`` and ``verdicts.jsonl``, of which the
+    second holds what was said so far where it is cut off. Raises UserError, JudgeDown."""
+    examined_section(sitting.config.judge)  # complain before data are made
+    items = await _items(sitting, progress, say)
+    began = time.monotonic()
+    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    plan = sitting.plan
+    async with open_examinee(sitting.config, sitting.pairs) as examinee:
+        out = sitting.out or _folder(examinee.judge.name, sitting)
+        out.mkdir(parents=True, exist_ok=True)
+        for stale in ("exam.json", "exam.html"):  # of an earlier exam, whose verdicts go now
+            (out / stale).unlink(missing_ok=True)
+        asked = len(probes_of(items, plan))
+        asked += len(pairs_of(items, plan)) if examinee.pair_judge is not None else 0
+        done = progress("asking", asked)
+        with (out / "verdicts.jsonl").open("w", encoding="utf-8") as lines:
+
+            def tell(outcome: Outcome) -> None:
+                lines.write(json.dumps(outcome.row(), ensure_ascii=False) + "\n")
+                done()
+
+            record = await hold_exam(items, examinee.judge, examinee.pair_judge, plan, tell)
+        about = _about(sitting, examinee.judge.name, examinee.simulated, items)
+    about |= {"started": started, "took_seconds": time.monotonic() - began}
+    write_json(out / "exam.json", {"about": about, **record})
+    return out
+
+
+def _about(
+    sitting: Sitting, name: str, simulated: bool, items: Sequence[LabelledItem]
+) -> dict[str, Any]:
+    judge = sitting.config.judge
+    imitated = sitting.config.simulated
+    planted = {bias: weight for bias, weight in imitated.judge_biases.items() if weight}
+    return {
+        "judge": name,
+        "ask": judge.ask,
+        "mode": judge.mode,
+        "gate": judge.gate,
+        "panel": list(judge.panel),
+        "samples": judge.samples,
+        "simulated": simulated,
+        "planted": planted if simulated else {},
+        "data": str(sitting.data),
+        "answer_types": sorted({item.answer_type for item in items}),
+    }
+
+
+async def _items(sitting: Sitting, progress: Progress, say: Say) -> list[LabelledItem]:
+    if is_task_file(sitting.data):
+        say(f"{sitting.data} is a mixture: making right and wrong answers to its tasks")
+        return await _from_mixture(sitting.data, sitting.limit, sitting.plan.seed, progress, say)
+    return sample_items(read_labelled(sitting.data), sitting.limit, sitting.plan.seed)
+
+
+async def _from_mixture(
+    mixture: Path, limit: int | None, seed: int, progress: Progress, say: Say
+) -> list[LabelledItem]:
+    tasks = read_tasks(mixture)
+    done = progress("grading", min(len(tasks), limit or len(tasks)))
+    async with Sandbox() as sandbox:
+        made = await labelled_set(tasks, sandbox, seed, limit, done)
+    for reason, count in made.left_out.items():
+        say(f"left out, {count} tasks: {reason}")
+    if not made.items:
+        raise UserError(f"{mixture}: no labelled answer can be made of it")
+    return list(made.items)
+
+
+def _folder(judge: str, sitting: Sitting) -> Path:
+    name = re.sub(r"[^\w.-]+", "-", f"{judge}-{sitting.data.stem}").strip("-.") or "exam"
+    return Path("outputs/exams") / name

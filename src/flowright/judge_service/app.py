@@ -1,0 +1,231 @@
+"""The judge service: any judge behind HTTP, as a FastAPI app. It opens no model and no socket.
+
+:func:`create_app` is all that others need; :mod:`flowright.judge_service.serve` runs it. A judge
+that failed is an answer like any other, with a status and without a score (law 1).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any
+
+from fastapi import Body, Depends, FastAPI, Request, Response
+from fastapi.exceptions import HTTPException, RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.security import APIKeyHeader, HTTPBearer
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from flowright import __version__
+from flowright.config import JudgeServerSection
+from flowright.errors import UserError, boundary
+from flowright.judge.verdict import Judge, Verdict
+from flowright.judge_service.metrics import CONTENT_TYPE, ServiceMetrics
+from flowright.judge_service.middleware import Door
+from flowright.judge_service.traffic import Admission, Overloaded, Ticket, Traffic
+from flowright.judge_service.wire import (
+    BatchRequest,
+    BatchResponse,
+    ErrorBody,
+    JudgeRequest,
+    JudgeResponse,
+    broken,
+    read_member,
+    response_of,
+    told,
+)
+
+Ready = Callable[[], Awaitable[Sequence[str]]]
+"""What keeps the backend from answering, one line each; empty when all is well."""
+
+PROBE_SECONDS = 5.0  # how long a probe of the backend counts
+SIMULATED_NOTICE = "simulated: no language model judges here"
+
+_log = logging.getLogger(__name__)
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorBody, "description": "No key, or a wrong one."},
+    413: {"model": ErrorBody, "description": "The body or the batch is too large."},
+    422: {"model": ErrorBody, "description": "Not a request; says what is wrong."},
+    429: {"model": ErrorBody, "description": "Too much at once; Retry-After says when to try."},
+    503: {"model": ErrorBody, "description": "The server is shutting down."},
+}
+
+
+def create_app(
+    judge: Judge,
+    settings: JudgeServerSection,
+    *,
+    ready: Ready | None = None,
+    simulated: bool = False,
+) -> FastAPI:
+    """The service as an app of one event loop. ``ready`` asks the backend; None: always ready.
+
+    ``app.state.traffic`` is its :class:`~flowright.judge_service.traffic.Traffic`, to drain it by.
+    """
+    app = FastAPI(
+        title="Flowright judge",
+        version=__version__,
+        description=f"Judge: `{judge.name}`." + f" **{SIMULATED_NOTICE}**" * simulated,
+        docs_url="/docs",
+        redoc_url=None,
+        redirect_slashes=False,
+        swagger_ui_oauth2_redirect_url=None,
+        # Questions and answers are the callers' own: they do not go to a collector of traces.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+        exception_handlers={
+            StarletteHTTPException: _refused,
+            RequestValidationError: _not_valid,
+            Exception: _crashed,
+        },
+    )
+    admission = Admission(settings.max_in_flight, settings.max_queue)
+    metrics = ServiceMetrics(admission, judge.name, simulated)
+    app.state.traffic = Traffic()
+    app.add_middleware(Door, settings=settings, traffic=app.state.traffic, metrics=metrics)
+    _add_judging(app, _Desk(judge, admission, metrics), settings)
+    _add_probes(app, _Health(judge, admission, ready, simulated), metrics)
+    return app
+
+
+class _Desk:
+    """Takes requests to the judge, within what the admission allows."""
+
+    def __init__(self, judge: Judge, admission: Admission, metrics: ServiceMetrics) -> None:
+        self._judge = judge
+        self._admission = admission
+        self._metrics = metrics
+
+    async def judge(self, members: Sequence[JudgeRequest | JudgeResponse]) -> list[JudgeResponse]:
+        """Judge the requests among ``members`` at once; what is a response already stays one.
+
+        Raises HTTPException(429) where there is no room for all of them.
+        """
+        count = sum(isinstance(member, JudgeRequest) for member in members)
+        try:
+            with self._admission.admit(count) as ticket:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._respond(m, ticket)) for m in members]
+        except Overloaded:
+            self._metrics.refused.inc()
+            message = "too many verdicts at once (server.max_in_flight, server.max_queue)"
+            raise HTTPException(429, message, {"Retry-After": "1"}) from None
+        return [task.result() for task in tasks]
+
+    async def _respond(self, member: JudgeRequest | JudgeResponse, ticket: Ticket) -> JudgeResponse:
+        response = member
+        if isinstance(response, JudgeRequest):
+            async with ticket.place():
+                response = await self._ask(response)
+        self._metrics.judged(response)
+        return response
+
+    async def _ask(self, request: JudgeRequest) -> JudgeResponse:
+        began = time.monotonic()
+        verdict: Verdict | None = None
+        problem = ""
+        try:
+            with boundary("judge") as attribution:
+                verdict = await self._judge.judge(request.query())
+            problem = str(attribution.failure)
+        except UserError as error:
+            problem = str(error)
+        seconds = time.monotonic() - began
+        if verdict is None:
+            _log.error("a judge raised: %s", problem)
+            return broken(request.id, self._judge.name, seconds)
+        return response_of(verdict, request.id, seconds)
+
+
+class _Health:
+    """Whether verdicts can be had. One probe serves everybody who asks within its time."""
+
+    def __init__(
+        self, judge: Judge, admission: Admission, ready: Ready | None, simulated: bool
+    ) -> None:
+        self._judge = judge
+        self._admission = admission
+        self._ready = ready
+        self._simulated = simulated
+        self._probing = asyncio.Lock()
+        self._problems: Sequence[str] = ()
+        self._probed: float | None = None
+
+    async def state(self, draining: bool) -> tuple[int, dict[str, object]]:
+        """HTTP code and body."""
+        shown: dict[str, object] = {
+            "judge": self._judge.name,
+            "simulated": self._simulated,
+            "in_flight": self._admission.running,
+            "queued": self._admission.queued,
+        }
+        if self._simulated:
+            shown["notice"] = SIMULATED_NOTICE
+        if draining:
+            return 503, {"status": "draining", "error": "draining", **shown}
+        if problems := await self._probe():
+            return 503, {"status": "unavailable", "error": "; ".join(problems), **shown}
+        return 200, {"status": "ready", **shown}
+
+    async def _probe(self) -> Sequence[str]:
+        if self._ready is None:
+            return ()
+        async with self._probing:
+            now = time.monotonic()
+            if self._probed is None or now - self._probed >= PROBE_SECONDS:
+                with boundary("probe") as attribution:
+                    self._problems = await self._ready()
+                if attribution.failure is not None:
+                    _log.error("the probe of the backend raised: %s", attribution.failure)
+                    self._problems = ("the backend cannot be probed; the server's log says how",)
+                self._probed = time.monotonic()
+            return self._problems
+
+
+def _add_judging(app: FastAPI, desk: _Desk, settings: JudgeServerSection) -> None:
+    # For the OpenAPI page only: the door checks the key before a body is read.
+    schemes = [HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False)]
+    guarded = [Depends(scheme) for scheme in schemes] if settings.api_key else []
+
+    @app.post("/judge", responses=_ERRORS, dependencies=guarded)
+    async def judge(request: JudgeRequest) -> JudgeResponse:
+        """Judge one answer."""
+        return (await desk.judge([request]))[0]
+
+    @app.post("/batch_judge", responses=_ERRORS, dependencies=guarded)
+    async def batch_judge(batch: Annotated[BatchRequest, Body()]) -> BatchResponse:
+        """Judge many answers at once. A member that is no request gets a response of its own,
+        with the status "invalid"."""
+        count, limit = len(batch.requests), settings.max_batch
+        if count > limit:
+            message = f"{count} requests in one batch; at most {limit} (server.max_batch)"
+            raise HTTPException(413, message)
+        return BatchResponse(responses=await desk.judge([read_member(m) for m in batch.requests]))
+
+
+def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:
+    @app.get("/health", responses={503: {"description": "No verdicts now; says why."}})
+    async def show_health() -> JSONResponse:
+        """Whether verdicts can be had: the backend was asked within the last seconds."""
+        code, body = await health.state(app.state.traffic.draining)
+        return JSONResponse(body, code)
+
+    @app.get("/metrics")
+    async def show_metrics() -> Response:
+        """Counters in Prometheus' text format."""
+        return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+
+async def _refused(request: Request, error: StarletteHTTPException) -> JSONResponse:
+    return JSONResponse({"error": str(error.detail)}, error.status_code, error.headers)
+
+
+async def _not_valid(request: Request, error: RequestValidationError) -> JSONResponse:
+    if "json" not in request.headers.get("content-type", "").lower():
+        return JSONResponse({"error": "send JSON, as Content-Type: application/json"}, 415)
+    return JSONResponse({"error": told(error.errors())}, 422)
+
+
+async def _crashed(request: Request, error: Exception) -> JSONResponse:
+    # The exception goes on to the server's log; its words are not for the caller.
+    return JSONResponse({"error": "internal error"}, 500)

@@ -1,0 +1,166 @@
+"""What every request to the judge service passes first: key, size, drain; and what it leaves by.
+
+An ASGI middleware. It reads the whole body itself, so that the limit holds while reading, and then
+watches the connection: a client that goes away takes its verdicts along.
+"""
+
+import asyncio
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flowright.config import JudgeServerSection
+from flowright.judge_service.metrics import ServiceMetrics
+from flowright.judge_service.traffic import Traffic
+
+OPEN = frozenset({"/health", "/metrics", "/docs", "/openapi.json"})
+"""Paths that ask for no key and answer while draining: what they show is no caller's own."""
+
+ENDPOINTS = frozenset({"/judge", "/batch_judge"}) | OPEN
+CLIENT_GONE = 499  # nginx's code; nobody receives it, only the metrics show it
+
+
+class Refused(Exception):
+    """A request that ends here, with a status and a sentence."""
+
+    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.response = JSONResponse({"error": message}, status, headers)
+
+
+class Door:
+    """The middleware. Refusals are counted like every other answer."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: JudgeServerSection,
+        traffic: Traffic,
+        metrics: ServiceMetrics,
+    ) -> None:
+        self._app = app
+        self._limit = settings.max_body_bytes
+        self._key = _digest(settings.api_key.encode()) if settings.api_key else None
+        self._traffic = traffic
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        code = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "http.response.start":
+                code = message["status"]
+            await send(message)
+
+        path = scope["path"]
+        try:
+            if path in OPEN:
+                await self._app(scope, receive, counted)
+            elif not await self._guarded(scope, receive, counted):
+                code = code or CLIENT_GONE
+        except Refused as refusal:
+            await refusal.response(scope, receive, counted)
+        finally:
+            endpoint = path if path in ENDPOINTS else "other"
+            self._metrics.requests.labels(endpoint, str(code or 500)).inc()
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Check and answer a request; False where its client left. Raises Refused."""
+        self._let_in()
+        if self._key is not None and not _shows(self._key, scope["headers"]):
+            wanted = "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
+            raise Refused(401, wanted, {"WWW-Authenticate": 'Bearer realm="judge"'})
+        body = await self._read(scope, receive)
+        if body is None:
+            return False
+        self._let_in()  # again: a body may take its time
+        return await self._answered(scope, body, receive, send)
+
+    def _let_in(self) -> None:
+        if self._traffic.draining:
+            raise Refused(503, "draining: this server is shutting down", {"Connection": "close"})
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body; None where the client left before its end. Raises Refused when too large."""
+        headers = dict(scope["headers"])
+        if int(headers.get(b"content-length", b"0")) > self._limit:
+            raise self._too_large()
+        parts = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts += message.get("body", b"")
+            if len(parts) > self._limit:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return bytes(parts)
+
+    def _too_large(self) -> Refused:
+        return Refused(413, f"the body is larger than {self._limit} bytes (server.max_body_bytes)")
+
+    async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> bool:
+        """Let the app answer while the connection is watched; False where the client left."""
+        left = asyncio.create_task(_until_gone(receive))
+        started = False
+
+        async def replayed() -> Message:
+            nonlocal started
+            if started:
+                await asyncio.wait({left})
+                return {"type": "http.disconnect"}
+            started = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        work = asyncio.create_task(_run(self._app, scope, replayed, send))
+        self._traffic.add(work)
+        try:
+            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()  # does nothing to work that is done
+            gone = left.done()
+            left.cancel()
+        await asyncio.wait({work})
+        if not work.cancelled():
+            await work  # raises what the app raised
+            return True
+        if gone:
+            return False
+        if self._traffic.expired:
+            raise Refused(503, "the server shut down before there was a verdict")
+        raise Refused(500, "the judge gave up")
+
+
+async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()
+
+
+def _shows(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a header holds the key. Digests are compared, in a time that tells nothing."""
+    found = False
+    for name, value in headers:
+        given = value
+        if name == b"authorization":
+            scheme, _, given = value.partition(b" ")
+            if scheme.lower() != b"bearer":
+                continue
+        elif name != b"x-api-key":
+            continue
+        found |= hmac.compare_digest(_digest(given.strip()), expected)
+    return found

@@ -1,4 +1,0 @@
-"""The embedded server's model: an item-response simulator that answers, and judges, known tasks.
-
-Everything that it says is simulated. ``flowright.llm.simulated`` runs it as a server.
-"""

@@ -1,0 +1,1 @@
+"""Shared prefixes: each token that several texts begin with is computed once."""

@@ -1,0 +1,294 @@
+"""Attention of packed texts over the prefixes that they share: each key and value is stored once.
+
+A query sees several parts: the prefixes that it stands behind, all of them, and its own text, up to
+itself. Each part is attended to by an ordinary kernel that also gives the log-sum-exp of its scores
+(Dao et al. 2022, arXiv 2205.14135, section 3.1), and the parts are merged by these:
+
+    lse = log(sum_i exp(lse_i)),    out = sum_i exp(lse_i - lse) out_i
+
+where for two parts the second one's share is sigmoid(lse_2 - lse_1).
+
+In the backward pass every part's kernel gets the merged ``out`` and ``lse``. From those it finds
+the probabilities of the softmax over all parts, so that its gradients are exact. Heads that share
+keys (grouped-query attention) are folded into the queries, so that no key is copied for them.
+
+No model here, no packing: see :mod:`flowright.policy.prefix.tree`. How rows of one token attend
+while they are decoded is :mod:`flowright.policy.prefix.decoding`'s.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface
+
+from flowright.policy.device import to_device
+from flowright.policy.prefix.kernels import Kernel, kernel_for
+
+NAME = "flowright_tree"
+"""As which transformers knows this attention."""
+
+LEAST_FILLED = 0.75
+"""Texts are attended to in stacks of like length; a shorter one than this share of its stack's
+longest begins another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Queries from ``start`` to ``stop`` see all keys from ``first`` to ``last`` of a prefix."""
+
+    start: int
+    stop: int
+    prefix: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Texts of like length as rows: where their tokens stand in the pack. ``places`` of the rows,
+    flattened, hold the ``tokens`` of the pack; the ``empty`` ones point at some token, and what
+    comes of them is not used. Texts of one length, one behind the other, are a ``run`` from its
+    first token to its last: taken as they lie, not gathered."""
+
+    index: Tensor  # [texts, longest] long
+    places: Tensor  # [tokens of the texts] long
+    tokens: Tensor  # the same
+    empty: Tensor  # [texts * longest - tokens of the texts] long
+    run: slice | None = None
+
+    def rows(self, x: Tensor) -> Tensor:
+        """[H, N, ...] of the pack as [H * texts, longest, ...]."""
+        longest = self.index.shape[1]
+        if self.run is not None:
+            return x[:, self.run].reshape(-1, longest, *x.shape[2:])
+        return x[:, self.index].flatten(0, 1)
+
+    def put(self, target: Tensor, rows: Tensor) -> None:
+        """Write what :meth:`rows` is like, [H * texts, longest, ...], to the pack's [H, N, ...]."""
+        rows = rows.reshape(target.shape[0], -1, *rows.shape[2:])
+        if self.run is not None:
+            target[:, self.run] = rows
+        else:
+            target[:, self.tokens] = rows[:, self.places]
+
+
+KeysValues = tuple[Tensor, Tensor]
+"""Of one layer: keys and values [key/value heads, tokens, head size]."""
+
+Attended = tuple[Tensor, Tensor]
+"""What a kernel gives: outputs [..., head size] and the log-sum-exp of their scores [...]."""
+
+
+class Tree(Protocol):
+    """What one forward pass attends to, handed through the model as the keyword ``tree``."""
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        """Queries [H, N, D], keys and values [H_kv, N, D] of a pack's tokens to [N, H, D]."""
+        ...
+
+
+class Pass:
+    """What one forward pass over packed texts attends to: a :class:`Tree`.
+
+    ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer;
+    ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer; take them away
+    (:meth:`take`) before anything is run backward. Where there are ``sinks``, of the prefixes'
+    shapes, the gradients of the prefixes are added to these, in place, and autograd is told of
+    none: what gathers over many passes is written once.
+
+    No dataclass: in those that a sharded layer is given, FSDP looks for tensors with a gradient
+    (``kept``), and hands the layer a copy with others in their place.
+    """
+
+    def __init__(
+        self,
+        stacks: Sequence[Stack],
+        parts: Sequence[Part] = (),
+        prefixes: Sequence[Sequence[KeysValues]] = (),
+        sinks: Sequence[Sequence[KeysValues]] = (),
+    ) -> None:
+        self.stacks = stacks
+        self.parts = parts
+        self.prefixes = prefixes
+        self.sinks = sinks
+        self.kept: dict[int, KeysValues] | None = {}
+
+    def take(self) -> list[KeysValues]:
+        """The texts' keys and values, by layer; from here on nothing is kept.
+
+        The graph of these tensors holds this object, so while they were here it would never be
+        freed, and recomputing a layer would put its graph here, too.
+        """
+        assert self.kept is not None
+        kept, self.kept = self.kept, None
+        return [kept[layer] for layer in sorted(kept)]
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        if self.kept is not None:
+            self.kept[layer] = (k, v)
+        return attend(q, (k, v), self, layer, scale).transpose(0, 1)
+
+
+def stacks_of(spans: Sequence[tuple[int, int]], device: torch.device) -> list[Stack]:
+    """Texts from start to stop each, some of them empty, in stacks."""
+    ordered = sorted((span for span in spans if span[1] > span[0]), key=lambda s: s[0] - s[1])
+    stacks: list[Stack] = []
+    rows: list[tuple[int, int]] = []
+    for span in [*ordered, None]:
+        if rows and (span is None or span[1] - span[0] < LEAST_FILLED * (rows[0][1] - rows[0][0])):
+            stacks.append(_stack(rows, device))
+            rows = []
+        if span is not None:
+            rows.append(span)
+    return stacks
+
+
+def _stack(rows: Sequence[tuple[int, int]], device: torch.device) -> Stack:
+    starts = torch.tensor([[start] for start, _ in rows])
+    stops = torch.tensor([[stop] for _, stop in rows])
+    index = starts + torch.arange(rows[0][1] - rows[0][0])
+    holds = (index < stops).flatten()
+    index = torch.minimum(index, stops - 1)
+    places, empty = holds.nonzero()[:, 0], (~holds).nonzero()[:, 0]
+    made = (index, places, index.flatten()[places], empty)
+    index, places, tokens, empty = (to_device(tensor, device) for tensor in made)
+    return Stack(index, places, tokens, empty, _run(rows))
+
+
+def _run(rows: Sequence[tuple[int, int]]) -> slice | None:
+    """The tokens of texts of one length that lie one behind the other; None of any others."""
+    first, length = rows[0][0], rows[0][1] - rows[0][0]
+    expected = [(first + i * length, first + (i + 1) * length) for i in range(len(rows))]
+    return slice(first, rows[-1][1]) if list(rows) == expected else None
+
+
+class _Merged(torch.autograd.Function):
+    """Attention over all parts. Inputs: q [H, N, D], then keys and values of the texts themselves
+    and of each prefix [H_kv, S, D]; H is a multiple of H_kv."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, kernel: Kernel, tree: Pass, layer: int, scale: float, q: Tensor, *sources: Tensor
+    ) -> Tensor:
+        out = torch.empty_like(q)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
+        for stack in tree.stacks:
+            out_i, lse_i = kernel.forward(*_stacked(stack, q, *sources[:2]), True, scale)
+            stack.put(out, out_i)
+            stack.put(lse, lse_i)
+        for part in tree.parts:
+            queries = slice(part.start, part.stop)
+            k, v = _seen(part, sources)
+            out_i, lse_i = kernel.forward(_fold(q[:, queries], k), k, v, False, scale)
+            out[:, queries], lse[:, queries] = merge(
+                (out[:, queries], lse[:, queries]), (_unfolded(out_i, q), _unfolded(lse_i, q))
+            )
+        ctx.kernel, ctx.tree, ctx.layer, ctx.scale = kernel, tree, layer, scale
+        ctx.save_for_backward(q, out, lse, *sources)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (grad,) = grads
+        q, out, lse, *sources = ctx.saved_tensors
+        dq, dk, dv = (torch.empty_like(x) for x in (q, *sources[:2]))
+        for stack in ctx.tree.stacks:
+            grad_i = stack.rows(grad)
+            if stack.empty.numel():  # so that an empty place changes no key
+                grad_i.unflatten(0, (len(q), -1)).flatten(1, 2)[:, stack.empty] = 0
+            dq_i, *own = ctx.kernel.backward(
+                grad_i,
+                *_stacked(stack, q, *sources[:2]),
+                stack.rows(out),
+                stack.rows(lse),
+                True,
+                ctx.scale,
+            )
+            stack.put(dq, dq_i)
+            for target, gradient in zip((dk, dv), own, strict=True):
+                stack.put(target, _summed(gradient, len(target), len(q)))
+        sinks = [x for prefix in ctx.tree.sinks for x in prefix[ctx.layer]]
+        found = sinks or [torch.zeros_like(source) for source in sources[2:]]
+        for part in ctx.tree.parts:
+            queries, keys = slice(part.start, part.stop), slice(part.first, part.last)
+            k, v = _seen(part, sources)
+            folded = (_fold(x[:, queries], k) for x in (grad, q, out, lse))
+            grad_i, q_i, out_i, lse_i = folded
+            dq_i, dk_i, dv_i = ctx.kernel.backward(
+                grad_i, q_i, k, v, out_i, lse_i, False, ctx.scale
+            )
+            dq[:, queries] += _unfolded(dq_i, q)
+            found[2 * part.prefix][:, keys] += dk_i
+            found[2 * part.prefix + 1][:, keys] += dv_i
+        returned = [None] * len(found) if sinks else found
+        return None, None, None, None, dq, dk, dv, *returned
+
+
+def merge(one: Attended, other: Attended) -> Attended:
+    """Attention over two parts from that over each; in float32, whatever the parts are in."""
+    (out, lse), (out_i, lse_i) = one, other
+    share = (lse_i - lse).sigmoid()[..., None]
+    return torch.lerp(out.float(), out_i.float(), share).to(out.dtype), torch.logaddexp(lse, lse_i)
+
+
+def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values [H * texts, longest, D]. Keys are repeated for the heads that share
+    them: laid behind each other as queries, heads would lose the order of their tokens."""
+    times = len(q) // len(k)
+    k, v = (stack.rows(x.repeat_interleave(times, dim=0)) for x in (k, v))
+    return stack.rows(q), k, v
+
+
+def _summed(gradient: Tensor, kv_heads: int, heads: int) -> Tensor:
+    """[H * texts, longest, D] over the heads that share keys: [H_kv * texts, longest, D]."""
+    texts = len(gradient) // heads
+    split = gradient.reshape(kv_heads, heads // kv_heads, texts, *gradient.shape[1:])
+    return split.sum(dim=1).flatten(0, 1)
+
+
+def _seen(part: Part, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Keys and values of a part, as they are: the heads that share them are folded into the
+    queries."""
+    k, v = (s[:, part.first : part.last] for s in sources[2 + 2 * part.prefix :][:2])
+    return k, v
+
+
+def _fold(x: Tensor, k: Tensor) -> Tensor:
+    """[H, N, ...] as [heads of k, H / heads of k * N, ...]."""
+    return x.reshape(k.shape[0], -1, *x.shape[2:])
+
+
+def _unfolded(x: Tensor, q: Tensor) -> Tensor:
+    """Back to the heads of q."""
+    return x.reshape(q.shape[0], -1, *x.shape[2:])
+
+
+def attend(
+    q: Tensor, own: KeysValues, tree: Pass, layer: int, scale: float, kernel: Kernel | None = None
+) -> Tensor:
+    """Attention [H, N, D] of packed texts, differentiable in queries, keys and values."""
+    sources = [*own, *(x for prefix in tree.prefixes for x in prefix[layer])]
+    return _Merged.apply(kernel or kernel_for(q), tree, layer, scale, q, *sources)
+
+
+def _tree_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    tree: Tree | None = None,
+    **_: object,
+) -> tuple[Tensor, None]:
+    """As transformers calls it, with a batch of one: [1, heads, N, size] to [1, N, heads, size]."""
+    if tree is None or attention_mask is not None or dropout:
+        raise ValueError(f"{NAME} wants a tree, no mask and no dropout")
+    return tree.attend(module.layer_idx, query[0], key[0], value[0], scaling)[None], None
+
+
+AttentionInterface.register(NAME, _tree_attention)

@@ -1,0 +1,150 @@
+"""Attention with its log-sum-exp, and the gradients of one part of a merged softmax.
+
+The kernels of PyTorch do both, by operators that are private; public operations do the same where
+there is none. Merging is :mod:`flowright.policy.prefix.attention`'s.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Kernel(Protocol):
+    """Attention of [heads, queries, size] over [heads, keys, size] with its log-sum-exp
+    [heads, queries] in float32, and its gradients from those of a merged softmax."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]: ...
+
+    def backward(
+        self,
+        grad: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]: ...
+
+
+class PlainKernel:
+    """By public operations, on any device and in any precision; holds all scores of a part."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        scores = self._scores(q, k, causal, scale)
+        lse = scores.logsumexp(dim=-1)
+        return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
+
+    def backward(
+        self,
+        grad: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        p = (self._scores(q, k, causal, scale) - lse[..., None]).exp()
+        rows = (grad.float() * out.float()).sum(dim=-1, keepdim=True)
+        ds = (p * ((grad @ v.mT).float() - rows) * scale).to(q.dtype)
+        return ds @ k, ds.mT @ q, p.to(grad.dtype).mT @ grad
+
+    def _scores(self, q: Tensor, k: Tensor, causal: bool, scale: float) -> Tensor:
+        scores = (q @ k.mT).float() * scale
+        if causal:
+            unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
+            scores = scores.masked_fill(unseen, -torch.inf)
+        return scores
+
+
+class CpuFlashKernel:
+    """PyTorch's own blocked kernel for the CPU, whose operators are private."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            q[None], k[None], v[None], 0.0, causal, scale=scale
+        )
+        return out[0], lse[0]
+
+    def backward(
+        self,
+        grad: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        # The kernel lays its log-sum-exp out as [queries, heads] and reads it so.
+        strided = lse.mT.contiguous().mT
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+            grad[None], q[None], k[None], v[None], out[None], strided[None], 0.0, causal,
+            scale=scale,
+        )  # fmt: skip
+        return dq[0], dk[0], dv[0]
+
+
+class CudaFlashKernel:
+    """FlashAttention on NVIDIA GPUs from Ampere on, in half precision, by the operators that
+    PyTorch's own ring attention merges parts with. Was not run where this was written: its shapes
+    are tested, not its numbers (``benchmarks/gpu_step.py`` checks these first).
+
+    Heads go in as a batch: they lie one behind the other in memory, so nothing is copied.
+    """
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
+    ) -> tuple[Tensor, Tensor]:
+        out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
+            q[:, None], k[:, None], v[:, None], 0.0, causal, False, scale=scale
+        )
+        return out[:, 0], lse[:, 0]
+
+    def backward(
+        self,
+        grad: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        causal: bool,
+        scale: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        unused = q.new_empty(0)  # where the random state would be, had we dropout
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
+            # The kernel reads the log-sum-exp as if it were contiguous, and does not check.
+            grad[:, None], q[:, None], k[:, None], v[:, None], out[:, None],
+            lse.contiguous()[:, None], None, None, q.shape[1], k.shape[1], 0.0, causal,
+            unused, unused, scale=scale,
+        )  # fmt: skip
+        return dq[:, 0], dk[:, 0], dv[:, 0]
+
+
+def kernel_for(q: Tensor) -> Kernel:
+    """The fastest kernel for tensors like this one."""
+    if q.device.type == "cpu" and q.dtype in (torch.float32, torch.bfloat16):
+        return CpuFlashKernel()
+    if q.device.type == "cuda" and _cuda_flash_takes(q):
+        return CudaFlashKernel()
+    return PlainKernel()
+
+
+def _cuda_flash_takes(q: Tensor) -> bool:
+    """FlashAttention's own limits: precision, head size, and the generation of the card."""
+    size = q.shape[-1]
+    if q.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
+        return False
+    return torch.cuda.get_device_capability(q.device) >= (8, 0)

@@ -1,0 +1,208 @@
+"""Sampling from vLLM servers that get each step's adapter and have to prove that they use it.
+
+A LoRA that never reaches the sampler is silent: rewards go on, and nothing is learnt. So each
+adapter goes to a path and a name of its own (vLLM's prefix cache knows adapters by these), every
+server is asked for the log-probabilities of a probe text before it is asked for a sample, and every
+reply is checked. What cannot be proven ends the run; it is never sampled from instead.
+
+The proof is in :mod:`flowright.policy.vllm.proof`, one server's requests in
+:mod:`flowright.policy.vllm.server`, tries over several servers in
+:mod:`flowright.policy.vllm.servers`.
+"""
+
+import asyncio
+import secrets
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+from flowright.config import PolicySection
+from flowright.errors import RunError
+from flowright.llm.transport import CONNECT_SECONDS
+from flowright.policy.model import Policy, adapter_off
+from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.vllm.proof import Known, Probe, Proof, Weights, learner_scores, probe_ids
+from flowright.policy.vllm.server import PolicyServer
+from flowright.policy.vllm.servers import Fleet, all_of
+from flowright.policy.vllm.wire import Drawn
+from flowright.runs import disk_errors, step_name
+
+
+class VllmSampler:
+    """A :class:`flowright.policy.sampler.Sampler` over one or several servers, which serve
+    ``model``, the policy's base. ``folder`` is this run's alone, and the servers see it under the
+    same path. For one event loop."""
+
+    def __init__(self, policy: Policy, section: PolicySection, model: str, folder: Path) -> None:
+        self._policy = policy
+        self._model = model
+        self._folder = folder.absolute()
+        self._max_loras = section.vllm.max_loras
+        self._fleet = Fleet(section, model)
+        self._ids = tuple(probe_ids(policy))
+        self._base: Weights | None = None
+        self._kept: list[Weights] = []  # on the servers, the newest last
+        self._earlier: list[Known] = []
+        self._in_use: Counter[str] = Counter()
+
+    @property
+    def version(self) -> int:
+        return self._kept[-1].version if self._kept else 0
+
+    @property
+    def proofs(self) -> dict[str, Proof]:
+        """The newest proof of each server that has given one, by its URL."""
+        servers = self._fleet.servers.items()
+        return {url: server.proof for url, server in servers if server.proof is not None}
+
+    async def aclose(self) -> None:
+        """Take this run's adapters from the servers that can be reached, and from the disk."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._drop(set())
+        await self._fleet.aclose()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def refresh(self, version: int) -> None:
+        """Write the adapter to a new folder, have it loaded and proven, then drop the oldest.
+
+        Raises RunError where no server proves within ``wait_seconds`` that it serves the adapter,
+        and at once where one serves something else. Samples go on being drawn from the version
+        before until this returns.
+        """
+        weights = self._save(version)
+        await self._fleet.publish(weights, self._probe())
+        self._kept.append(weights)
+        self._earlier.append(weights.known)
+        await self._retire()
+
+    async def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
+    ) -> list[list[Sample]]:
+        """See :class:`flowright.policy.sampler.Sampler`: one request a completion, each with a seed
+        of its own. All are from the version that is served when the call begins.
+
+        Raises RunPaused and RunError as :meth:`flowright.policy.vllm.servers.Fleet.ask`.
+        """
+        if not self._kept:
+            raise RunError("policy.sampler: nothing was published yet; refresh comes first")
+        return await self._sample(self._kept[-1], prompts, n, sampling, places)
+
+    def untrained(self) -> "UntrainedSampler":
+        """A sampler of the base model, on the same servers."""
+        return UntrainedSampler(self)
+
+    async def _sample(
+        self,
+        weights: Weights,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None,
+    ) -> list[list[Sample]]:
+        probe = self._probe()
+        places = range(len(prompts)) if places is None else places
+        with self._using(weights):
+            samples = await all_of(
+                self._one(weights, probe, prompt, replace(sampling, seed=seed))
+                for p, prompt in zip(places, prompts, strict=True)
+                for seed in (_seed(sampling.seed, p, g) for g in range(n))
+            )
+        return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+    async def _one(
+        self, weights: Weights, probe: Probe, prompt: Sequence[int], sampling: Sampling
+    ) -> Sample:
+        async def work(server: PolicyServer) -> Drawn:
+            await server.ready(weights, probe)
+            return await server.draw(weights.name, prompt, sampling, probe.end_ids)
+
+        drawn = await self._fleet.ask(str(sampling.seed), work)
+        kept = [token for token in drawn.token_ids if token not in probe.end_ids]
+        text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
+        assert isinstance(text, str)
+        return Sample(drawn.token_ids, drawn.logprobs, text, drawn.finish_reason, weights.version)
+
+    def _save(self, version: int) -> Weights:
+        name = f"{step_name(version)}-{secrets.token_hex(4)}"
+        path = self._folder / name
+        # Before what may fail: where weights are split, all processes run this together.
+        known = Known(f"version {version}", learner_scores(self._policy, self._ids))
+        with disk_errors(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._policy.save_adapter(path)
+        return Weights(f"flowright-{name}", version, known, path)
+
+    def _probe(self) -> Probe:
+        base = self._base_weights().known
+        return Probe(self._ids, base, tuple(self._earlier), self._policy.end_ids)
+
+    def _base_weights(self) -> Weights:
+        """They never change, so the learner is asked once."""
+        if self._base is None:
+            with adapter_off(self._policy):
+                scores = learner_scores(self._policy, self._ids)
+            self._base = Weights(self._model, 0, Known("the base model", scores))
+        return self._base
+
+    @contextmanager
+    def _using(self, weights: Weights) -> Iterator[None]:
+        self._in_use[weights.name] += 1
+        try:
+            yield
+        finally:
+            self._in_use[weights.name] -= 1
+
+    async def _retire(self) -> None:
+        """Drop all but the newest adapters and those in use, on the servers first: one of them may
+        read a folder again."""
+        newest = {weights.name for weights in self._kept[-self._max_loras :]}
+        self._kept = [w for w in self._kept if w.name in newest or self._in_use[w.name]]
+        await self._drop({weights.name for weights in self._kept})
+        folders = {weights.path for weights in self._kept}
+        for path in self._folder.glob("step_*"):
+            if path not in folders:
+                shutil.rmtree(path)
+
+    async def _drop(self, keep: set[str]) -> None:
+        await all_of(s.drop(self._folder, keep) for s in self._fleet.servers.values())
+
+
+class UntrainedSampler:
+    """The policy before training: the servers' base model, asked for by its own name, after it was
+    proven to be the learner's."""
+
+    def __init__(self, sampler: VllmSampler) -> None:
+        self._sampler = sampler
+
+    @property
+    def version(self) -> int:
+        return 0
+
+    async def refresh(self, version: int) -> None:
+        """The base model never changes."""
+
+    async def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
+    ) -> list[list[Sample]]:
+        """As :meth:`VllmSampler.sample`."""
+        base = self._sampler._base_weights()
+        return await self._sampler._sample(base, prompts, n, sampling, places)
+
+
+def _seed(*parts: int) -> int:
+    """A seed for one completion, below 2**63 as vLLM wants it."""
+    text = "/".join(map(str, parts)).encode()
+    return int.from_bytes(blake2b(text, digest_size=8).digest(), "big") >> 1

@@ -1,0 +1,289 @@
+"""One vLLM server: its requests, and how it comes to serve an adapter that is proven to be the
+right one. Which server is asked, and what is tried again, is
+:mod:`flowright.policy.vllm.sampler`'s.
+"""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import aiohttp
+import torch
+from torch import Tensor
+
+from flowright.config import MAX_LORA_RANKS, PolicySection
+from flowright.errors import RunError
+from flowright.llm.transport import CONNECT_SECONDS, Connection, Response
+from flowright.llm.troubles import Trouble, message_of, status_trouble, trouble_of
+from flowright.policy.sampler import Sampling
+from flowright.policy.vllm.proof import (
+    Probe,
+    Proof,
+    Weights,
+    consistent,
+    prove_adapter,
+    prove_base,
+    scales,
+)
+from flowright.policy.vllm.wire import (
+    BadReply,
+    Card,
+    Drawn,
+    alternatives_body,
+    draw_body,
+    read_alternatives,
+    read_cards,
+    read_drawn,
+    read_scores,
+    score_body,
+)
+
+T = TypeVar("T")
+
+MEND = "policy.vllm"
+PROBE_DRAWS = 16  # tokens
+# For a look at the temperature any prompt will do; these ids are in every vocabulary.
+_SOME_PROMPT = (65, 66, 67, 68)
+
+_NO_RUNTIME_LORA = (
+    "takes no adapters while it runs; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and "
+    "--enable-lora, as launch_vllm_safe.sh policy does"
+)
+_RAW = (
+    "its log-probabilities leave out policy.temperature and policy.top_p; start it with "
+    "--logprobs-mode processed_logprobs, as launch_vllm_safe.sh policy does"
+)
+
+FORGOTTEN, BAD_REPLY = "forgotten", "bad reply"
+"""Kinds of trouble: a server does not know the name of a model that it had, as after a restart; or
+its reply cannot be used."""
+
+
+class PolicyServer:
+    """The server at ``url``, which must serve ``model`` and take adapters while it runs."""
+
+    def __init__(self, url: str, model: str, section: PolicySection) -> None:
+        self.url = url
+        self.proof: Proof | None = None
+        self._model = model
+        self._section = section
+        self._vllm = section.vllm
+        self._connection = Connection(url, section.vllm.no_proxy)
+        self._proven: set[str] = set()
+        self._base: Tensor | None = None  # what it says of the probe without an adapter
+        self._lock = asyncio.Lock()
+
+    async def aclose(self) -> None:
+        await self._connection.aclose()
+
+    async def draw(
+        self, model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
+    ) -> Drawn:
+        """One completion. Raises Trouble."""
+        return await self._complete(
+            draw_body(model, prompt, sampling, end_ids),
+            lambda c: read_drawn(c, model, prompt, sampling.max_new_tokens, end_ids),
+            self._vllm.request_seconds,
+        )
+
+    async def ready(self, weights: Weights, probe: Probe) -> None:
+        """Serve these weights, proven; at once where they are. Raises Trouble where another try or
+        another server may help, RunError where the server is set up wrongly or serves others."""
+        async with self._lock:
+            if weights.name in self._proven:
+                return
+            try:
+                await self._publish(weights, probe)
+            except RunError as error:
+                raise RunError(*(f"{self._where}: {line}" for line in error.problems)) from None
+            self._proven.add(weights.name)
+
+    async def drop(self, folder: Path, keep: Collection[str]) -> None:
+        """Unload the adapters below ``folder`` but those to keep, an earlier process's too. One
+        that will not go does no harm: nobody asks for its name again."""
+        try:
+            cards = await self._cards(CONNECT_SECONDS)
+            for card in cards.values():
+                if card.name not in keep and Path(card.root or "").parent == folder:
+                    await self._post("/unload_lora_adapter", {"lora_name": card.name})
+        except Trouble:
+            return
+
+    async def check(self) -> list[str]:
+        """What keeps the server from being used, one line each, before there is an adapter."""
+        try:
+            if problem := self._missing(await self._cards(CONNECT_SECONDS)):
+                return [f"{self._where}: {problem}"]
+            # A request without a name loads nothing; only its status matters.
+            response = await self._post("/load_lora_adapter", {"lora_name": "", "lora_path": ""})
+            if response.status in (404, 405):
+                return [f"{self._where}: {_NO_RUNTIME_LORA}"]
+            return [] if await self._scales() else [f"{self._where}: {_RAW}"]
+        except Trouble as trouble:
+            return [f"{MEND}: {trouble.message}; start it with: bash launch_vllm_safe.sh policy"]
+
+    def _forget(self) -> None:
+        """Take nothing for proven any more: it may have been started anew."""
+        self._proven.clear()
+        self._base = None
+
+    @property
+    def _where(self) -> str:
+        return f"{MEND}: {self.url}"
+
+    def _missing(self, cards: dict[str, Card]) -> str | None:
+        """What is wrong with the base model."""
+        card = cards.get(self._model)
+        if card is None or card.parent is not None:
+            bases = ", ".join(card.name for card in cards.values() if card.parent is None)
+            return f"serves {bases or 'nothing'}, not {self._model}; set policy.vllm.model_name"
+        section = self._section
+        needed = section.max_prompt_tokens + section.max_new_tokens
+        if card.max_tokens is not None and card.max_tokens < needed:
+            return (
+                f"--max-model-len is {card.max_tokens}, but policy.max_prompt_tokens and "
+                f"policy.max_new_tokens are {needed} together"
+            )
+        return None
+
+    async def _publish(self, weights: Weights, probe: Probe) -> None:
+        cards = await self._cards()
+        if problem := self._missing(cards):
+            raise RunError(problem)
+        base = await self._proven_base(probe)
+        if weights.path is None:
+            return
+        if weights.name not in cards:
+            await self._load(weights, weights.path)
+            cards = await self._cards()
+        _check_card(cards, weights)
+        self.proof = prove_adapter(
+            await self._score(weights.name, probe.token_ids),
+            base,
+            weights.known,
+            probe.base,
+            [known for known in probe.earlier if known is not weights.known],
+            self._vllm.tolerance,
+        )
+        await self._check_decoding(weights.name, probe)
+
+    async def _proven_base(self, probe: Probe) -> Tensor:
+        """What it says of the probe without an adapter; asked once until it is started anew."""
+        served = self._base
+        if served is None:
+            if not await self._scales():
+                raise RunError(_RAW)
+            served = await self._score(self._model, probe.token_ids)
+            prove_base(served, probe.base, self._vllm.tolerance)
+            self._base = served
+        return served
+
+    async def _check_decoding(self, model: str, probe: Probe) -> None:
+        prompt = probe.token_ids[: len(probe.token_ids) // 2]
+        drawn = await self.draw(model, prompt, Sampling(1.0, 1.0, PROBE_DRAWS, 0), probe.end_ids)
+        scored = await self._score(model, [*prompt, *drawn.token_ids])
+        consistent(drawn.logprobs, scored[len(prompt) - 1 :].tolist(), self._vllm.tolerance)
+
+    async def _load(self, weights: Weights, path: Path) -> None:
+        fields = {"lora_name": weights.name, "lora_path": str(path)}
+        response = await self._post("/load_lora_adapter", fields)
+        if response.status != 200:
+            raise _load_trouble(response, self.url, path, self._section.lora.rank)
+
+    async def _scales(self) -> bool:
+        """Whether log-probabilities are of the distribution that is drawn from: looked at only
+        where that is not the plain one, but then at a temperature that shows it."""
+        if self._section.temperature == 1 and self._section.top_p == 1:
+            return True
+        found = []
+        for temperature in (1.0, 0.5):
+            body = alternatives_body(self._model, _SOME_PROMPT, temperature)
+            found.append(await self._complete(body, lambda c: read_alternatives(c, self._model)))
+        return scales(*found)
+
+    async def _score(self, model: str, token_ids: Sequence[int]) -> Tensor:
+        body = score_body(model, token_ids)
+        found = await self._complete(body, lambda c: read_scores(c, model, token_ids))
+        return torch.tensor(found, dtype=torch.float64)
+
+    async def _cards(self, seconds: float | None = None) -> dict[str, Card]:
+        seconds = seconds or self._vllm.load_seconds
+        response = await self._ask(self._connection.get("/models", self._vllm.api_key), seconds)
+        if response.status != 200:
+            raise status_trouble(response, self.url, MEND)
+        return self._read(response, read_cards)
+
+    async def _complete(
+        self, body: bytes, read: Callable[[bytes], T], seconds: float | None = None
+    ) -> T:
+        request = self._connection.post("/completions", self._vllm.api_key, body)
+        response = await self._ask(request, seconds or self._vllm.load_seconds)
+        if response.status == 404:
+            self._forget()
+            raise Trouble(FORGOTTEN, f"{self.url}: {message_of(response)}", blames_server=False)
+        if response.status != 200:
+            raise status_trouble(response, self.url, MEND)
+        return self._read(response, read)
+
+    async def _post(self, path: str, fields: dict[str, str]) -> Response:
+        request = self._connection.post(path, self._vllm.api_key, json.dumps(fields).encode())
+        return await self._ask(request, self._vllm.load_seconds)
+
+    async def _ask(self, request: Awaitable[Response], seconds: float) -> Response:
+        try:
+            async with asyncio.timeout(seconds):
+                return await request
+        except aiohttp.ClientError as error:  # before TimeoutError: one of them is both
+            trouble = trouble_of(error, self.url)
+            if trouble.kind == "unreachable":
+                self._forget()
+            raise trouble from None
+        except TimeoutError:
+            raise Trouble("timeout", f"{self.url}: no reply within {seconds:g} s") from None
+
+    def _read(self, response: Response, read: Callable[[bytes], T]) -> T:
+        try:
+            return read(response.content)
+        except BadReply as error:
+            self._forget()
+            raise Trouble(BAD_REPLY, f"{self.url}: {error}") from None
+
+
+def _check_card(cards: dict[str, Card], weights: Weights) -> None:
+    """Raises RunError unless the adapter is listed as it was loaded."""
+    card = cards.get(weights.name)
+    if card is None:
+        raise RunError(
+            f"it took {weights.name} but does not list it; run one API server a process "
+            "(--api-server-count 1) and name each in policy.vllm.base_urls"
+        )
+    parent = cards.get(card.parent or "")
+    if card.root != str(weights.path) or parent is None or parent.parent is not None:
+        raise RunError(
+            f"it lists {weights.name} as loaded from {card.root} upon {card.parent}, not from "
+            f"{weights.path} upon its base model"
+        )
+
+
+def _load_trouble(response: Response, url: str, path: Path, rank: int) -> Trouble:
+    """Why an adapter was not loaded. vLLM's statuses vary with its version (a rank that is too
+    high is 400 or 500), so its words are read."""
+    said = message_of(response)
+    words = said.lower()
+    if response.status in (404, 405) and "adapter" not in words:
+        return Trouble("refused", f"{url}: {_NO_RUNTIME_LORA}", final=True)
+    if "no adapter found" in words:  # a network disk may show it a moment later
+        hint = f"it must see {path} as we do; set policy.vllm.adapter_dir"
+        return Trouble("not seen", f"{url}: {said}; {hint}", blames_server=False)
+    if "not enabled" in words or "enable_lora" in words:
+        return Trouble("refused", f"{url}: {_NO_RUNTIME_LORA} ({said})", final=True)
+    if "max_lora_rank" in words:
+        enough = next(limit for limit in MAX_LORA_RANKS if limit >= rank)
+        hint = f"start it with --max-lora-rank {enough} or above, or lower policy.lora.rank"
+        return Trouble("refused", f"{url}: {said}; {hint}", final=True)
+    if "lora slots" in words:
+        hint = "start it with --max-loras of policy.vllm.max_loras or above"
+        return Trouble("refused", f"{url}: {said}; {hint}", final=True)
+    return status_trouble(response, url, MEND)

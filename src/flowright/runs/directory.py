@@ -1,0 +1,157 @@
+"""The run directory: what a run writes and what everybody else reads. No training, no drawing.
+
+::
+
+    outputs/<run>/
+      config.json             the resolved configuration
+      state.json              status, step and stage of the run now; replaced at every stage
+      metrics.jsonl           one flat object a step: {"step": 12, "reward/mean": 0.41, ...}
+      rollouts/step_000012.jsonl.zst   one object a rollout
+      evaluation.json         the before/after table
+      tensorboard/            event files
+      checkpoints/step_000010/
+      report.html
+
+A metric without a value (no scored sample, say) is absent; NaN and infinity are refused (law 1).
+"""
+
+import fcntl
+import json
+import math
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import zstandard
+
+from flowright.config import Config
+from flowright.errors import RunError
+from flowright.runs.files import disk_errors, write_json
+from flowright.runs.reading import read_config, read_metrics, step_name
+from flowright.runs.tensorboard import Events
+
+Record = Mapping[str, Any]
+
+
+class RunDirectory:
+    """A run directory opened by the trainer that owns it.
+
+    Opening takes a lock, so that a second trainer refuses; the kernel drops it with the process,
+    even after ``kill -9``. ``changes`` are the settings in which a resumed run differs from what it
+    was, as ``key: before -> now``. Raises RunError when the directory is held by another process,
+    when it already holds a run and ``resume`` is False, or when ``resume`` finds nothing to go on
+    from.
+    """
+
+    def __init__(self, path: Path, config: Config, resume: bool = False) -> None:
+        self.path = path
+        self.metrics_path = path / "metrics.jsonl"
+        self.checkpoints_path = path / "checkpoints"
+        if resume and not (path / "config.json").exists():
+            raise RunError(f"{path}: nothing to resume; start without --resume")
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _take_lock(path)
+            if self.metrics_path.exists() and not resume:
+                self._lock.close()
+                raise RunError(
+                    f"{path}: already holds a run; continue it with --resume, "
+                    "or choose another run.name"
+                )
+            self.checkpoints_path.mkdir(exist_ok=True)
+            (path / "rollouts").mkdir(exist_ok=True)
+            resolved = json.loads(config.model_dump_json())
+            self.changes = _changes(read_config(path), resolved) if resume else []
+            write_json(path / "config.json", resolved)
+        self._events = Events(path / "tensorboard") if config.run.tensorboard else None
+        self._started = time.time()
+        self._state: dict[str, Any] = {}
+
+    def state(self, **changes: Any) -> None:
+        """Say where the run is: ``status`` (running, finished, paused, interrupted, failed),
+        ``step``, ``steps``, ``stage`` and whatever the screens show."""
+        self._state.update(changes, pid=os.getpid(), host=socket.gethostname())
+        self._state.update(started=self._started, updated=time.time())
+        with disk_errors(self.path):
+            write_json(self.path / "state.json", self._state)
+
+    def keep_rollouts(self, step: int, rollouts: Sequence[Record]) -> None:
+        """Keep a step's rollouts. Before :meth:`record`: a metrics line always has its rollouts."""
+        with disk_errors(self.path):
+            write_rollouts(self.path / "rollouts" / f"{step_name(step)}.jsonl.zst", rollouts)
+
+    def record(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Keep a step's metrics. Raises ValueError for NaN and infinity."""
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise ValueError(f"step {step}: {name} is {value}; leave out what has no value")
+        line = json.dumps({"step": step, **metrics}, allow_nan=False)
+        with disk_errors(self.path), self.metrics_path.open("a", encoding="utf-8") as out:
+            out.write(line + "\n")
+            out.flush()
+            os.fsync(out.fileno())
+        if self._events:
+            self._events.scalars(step, metrics)
+
+    def text(self, step: int, name: str, markdown: str) -> None:
+        """A text sample for TensorBoard."""
+        if self._events:
+            self._events.text(step, name, markdown)
+
+    def truncate(self, step: int) -> None:
+        """Forget what was recorded after ``step``: a resumed run does those steps again."""
+        kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+        with disk_errors(self.path):
+            temporary = self.metrics_path.with_suffix(".part")
+            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            temporary.replace(self.metrics_path)
+            for path in (self.path / "rollouts").iterdir():
+                if path.name > f"{step_name(step)}.jsonl.zst":
+                    path.unlink()
+        if self._events:
+            self._events.forget_after(step)
+
+    def close(self) -> None:
+        if self._events:
+            self._events.close()
+        self._lock.close()
+
+
+def write_rollouts(path: Path, rollouts: Iterable[Record]) -> None:
+    """Rollouts of one step as zstd-compressed JSON Lines, renamed into place."""
+    temporary = path.with_suffix(".part")
+    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rollouts).encode()
+    temporary.write_bytes(zstandard.ZstdCompressor(level=6).compress(data))
+    temporary.replace(path)
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key in {**before, **now}:
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            found += _changes(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key}: {old} -> {new}")
+    return found
+
+
+def _take_lock(path: Path) -> IO[str]:
+    lock = (path / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise RunError(
+            f"{path}: another trainer (process {holder}) is using this run directory; "
+            "wait for it or choose another run.name"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock

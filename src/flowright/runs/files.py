@@ -1,0 +1,70 @@
+"""Files that are there whole or not at all, and a full disk in one line. Nothing of runs here."""
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flowright.errors import RunError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """As :func:`write_text`, for JSON."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file at once: a reader sees the old one or the new one."""
+    temporary = path.with_name(path.name + ".part")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, renamed to ``path`` once everything in it is on the disk."""
+    temporary = path.with_name(path.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with disk_errors(path):
+            temporary.mkdir(parents=True)
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _fsync(file)
+            _fsync(temporary)
+            shutil.rmtree(path, ignore_errors=True)
+            temporary.rename(path)
+            _fsync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+_UNWRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what a full or read-only disk raises into one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(
+                f"{path}: the disk is full; free some space and continue with --resume"
+            ) from error
+        if error.errno in _UNWRITABLE:
+            raise RunError(f"{path}: cannot write here ({error.strerror})") from error
+        raise
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

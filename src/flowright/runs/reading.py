@@ -1,0 +1,109 @@
+"""A run directory as its readers see it: plain JSON, damaged files named. Nothing is written."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from flowright.errors import RunError
+
+
+def step_name(step: int) -> str:
+    return f"step_{step:06d}"
+
+
+def free_run_name(output_dir: Path, name: str) -> str:
+    """``name``, or ``name-2``, ``name-3``... where that directory already holds a run."""
+    candidate, number = name, 1
+    while (output_dir / candidate / "metrics.jsonl").exists():
+        number += 1
+        candidate = f"{name}-{number}"
+    return candidate
+
+
+def newest_run(output_dir: Path) -> Path | None:
+    """The run whose state changed last."""
+    states = list(output_dir.glob("*/state.json"))
+    return max(states, key=lambda path: path.stat().st_mtime).parent if states else None
+
+
+def read_state(run: Path) -> dict[str, Any]:
+    """``state.json``, or an empty mapping where there is none yet."""
+    return _read_object(run / "state.json")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """``config.json`` as plain JSON, or an empty mapping: a reader needs no more than values."""
+    return _read_object(run / "config.json")
+
+
+def read_evaluation(run: Path) -> dict[str, Any] | None:
+    """``evaluation.json``, or None where the run has none (yet)."""
+    return _read_object(run / "evaluation.json") or None
+
+
+def is_held(run: Path) -> bool | None:
+    """Whether a trainer owns the directory now; None where it has no lock file (a copy, say).
+
+    Only to be asked about a run that looks alive: where no trainer holds the lock, asking takes it
+    for some microseconds.
+    """
+    try:
+        with (run / "lock").open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """All complete lines of ``metrics.jsonl``; a torn last line (killed while writing) is not."""
+    try:
+        text = (run / "metrics.jsonl").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return []
+    rows: list[dict[str, Any]] = []
+    lines = text.split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number == len(lines):
+                break
+            raise RunError(f"{run}/metrics.jsonl:{number}: not JSON: {error.msg}") from None
+    return rows
+
+
+def read_rollouts(run: Path, step: int) -> Iterator[dict[str, Any]]:
+    """The rollouts of a step; none where the step kept none."""
+    path = run / "rollouts" / f"{step_name(step)}.jsonl.zst"
+    if path.exists():
+        data = zstandard.ZstdDecompressor().decompress(path.read_bytes())
+        for line in data.decode().splitlines():
+            yield json.loads(line)
+
+
+def rollout_steps(run: Path) -> list[int]:
+    """Steps whose rollouts were kept, ascending."""
+    paths = (run / "rollouts").glob("step_*.jsonl.zst")
+    return sorted(int(path.name.removeprefix("step_").split(".")[0]) for path in paths)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is no such file. Raises RunError for anything else."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise RunError(f"{path}: not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise RunError(f"{path}: a JSON object was expected, not a {type(value).__name__}")
+    return value

@@ -1,0 +1,215 @@
+"""Wrong solutions of code tasks: small mutations of the reference that really fail its tests.
+
+Each is run against the hidden tests in the sandbox before it is used, and against the public ones
+to know whether they catch it. Found on first need and kept in memory.
+"""
+
+import ast
+import asyncio
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from flowright.data.task import Task
+from flowright.sandbox import Limits, Sandbox
+from flowright.simulation.draws import unit
+
+_TRIES = 16  # mutants run per task at most
+_LIMITS = Limits(cpu_seconds=0.4, wall_seconds=8.0)
+
+_COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.In: ast.NotIn, ast.NotIn: ast.In,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
+    ast.Div: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
+}  # fmt: skip
+
+
+class WrongSolutions:
+    """The popular wrong solutions of each code task, most popular first.
+
+    The last of them may pass the public tests though it fails the hidden ones; the others fail
+    both where such mutants exist (and there are public tests).
+    """
+
+    def __init__(self, sandbox: Sandbox, seed: int, count: int) -> None:
+        self._sandbox = sandbox
+        self._seed = seed
+        self._count = count
+        self._found: dict[str, asyncio.Task[tuple[str, ...]]] = {}
+
+    async def of(self, task: Task) -> tuple[str, ...]:
+        """At least one wrong solution. Raises FailureError(SANDBOX_LOST) with the sandbox."""
+        pending = self._found.get(task.id)
+        if pending is None:
+            pending = self._found[task.id] = asyncio.ensure_future(self._search(task))
+            pending.add_done_callback(lambda done: self._forget_failure(task.id, done))
+        return await asyncio.shield(pending)
+
+    def _forget_failure(self, task_id: str, done: "asyncio.Task[tuple[str, ...]]") -> None:
+        if done.cancelled() or done.exception() is not None:
+            self._found.pop(task_id, None)
+
+    async def _search(self, task: Task) -> tuple[str, ...]:
+        caught: list[str] = []
+        uncaught: list[str] = []
+        for mutant in islice(mutations(task.reference, self._seed, task.id), _TRIES):
+            if await self._passes(task, mutant, task.tests):
+                continue
+            public = bool(task.public_tests) and await self._passes(task, mutant, task.public_tests)
+            (uncaught if public else caught).append(mutant)
+            if len(caught) >= self._count or (len(caught) == self._count - 1 and uncaught):
+                break
+        found = [*caught[: self._count - 1], *uncaught[:1]] if uncaught else caught
+        return tuple(found or uncaught) or (stub(task),)
+
+    async def _passes(self, task: Task, mutant: str, tests: tuple[str, ...]) -> bool:
+        """True also for a mutant that runs out of time: it would be slow to test ever after."""
+        report = await self._sandbox.check(
+            mutant, task.test_setup, tests, task.entry_point, limits=_LIMITS
+        )
+        return report.passed or report.status in ("timeout", "memory")
+
+
+def stub(task: Task) -> str:
+    """A solution that gives up: for tasks of which no mutant fails."""
+    return f"def {task.entry_point or 'solution'}(*args, **kwargs):\n    raise NotImplementedError"
+
+
+def shape(code: str) -> str | None:
+    """A program's structure without comments, layout and docstrings; None if it is no Python."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
+            node.body = _undocumented(node.body)
+    return ast.dump(tree)
+
+
+def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:
+    first = body[0] if body else None
+    is_doc = (
+        isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    )
+    return (body[1:] or [ast.Pass()]) if is_doc else body
+
+
+def mutations(code: str, *rank: object) -> Iterator[str]:
+    """Programs that differ from ``code`` in one small place, none twice, in an order that is drawn
+    from ``rank``."""
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    seen = {ast.unparse(tree)}
+    places = [
+        (site, variant)
+        for site, node in enumerate(ast.walk(tree))
+        if type(node) in _CHANGES
+        for variant in (0, 1)
+    ]
+    places.sort(key=lambda place: unit(*rank, *place))
+    for site, variant in places:
+        changed = ast.parse(code)
+        node = next(islice(ast.walk(changed), site, None))
+        if not _CHANGES[type(node)](node, variant):
+            continue
+        text = ast.unparse(ast.fix_missing_locations(changed))
+        if text not in seen:
+            seen.add(text)
+            yield text
+
+
+def _compare(node: ast.AST, variant: int) -> bool:
+    assert isinstance(node, ast.Compare)
+    new = _COMPARISONS.get(type(node.ops[0]))
+    if variant or new is None:
+        return False
+    node.ops[0] = new()
+    return True
+
+
+def _binary(node: ast.AST, variant: int) -> bool:
+    assert isinstance(node, ast.BinOp)
+    new = _OPERATORS.get(type(node.op))
+    if variant or new is None:
+        return False
+    node.op = new()
+    return True
+
+
+def _logic(node: ast.AST, variant: int) -> bool:
+    assert isinstance(node, ast.BoolOp)
+    if variant:
+        return False
+    node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+    return True
+
+
+def _constant(node: ast.AST, variant: int) -> bool:
+    assert isinstance(node, ast.Constant)
+    if isinstance(node.value, bool):
+        node.value = not node.value
+        return variant == 0
+    if isinstance(node.value, int):
+        node.value += 1 if variant == 0 else -1
+        return True
+    return False
+
+
+def _return(node: ast.AST, variant: int) -> bool:
+    assert isinstance(node, ast.Return)
+    if variant or node.value is None:
+        return False
+    node.value = ast.Constant(None)
+    return True
+
+
+def _branch(node: ast.AST, variant: int) -> bool:
+    assert isinstance(node, ast.If | ast.IfExp)
+    if variant:
+        return False
+    node.test = ast.UnaryOp(ast.Not(), node.test)
+    return True
+
+
+def _not(node: ast.AST, variant: int) -> bool:
+    assert isinstance(node, ast.UnaryOp)
+    if variant or not isinstance(node.op, ast.Not | ast.USub):
+        return False
+    node.op = ast.UAdd() if isinstance(node.op, ast.USub) else node.op
+    if isinstance(node.op, ast.Not):
+        node.operand = ast.UnaryOp(ast.Not(), node.operand)
+    return True
+
+
+def _call(node: ast.AST, variant: int) -> bool:
+    """``sorted(x, reverse=True)`` loses a keyword; ``range(a, b)`` its last step."""
+    assert isinstance(node, ast.Call)
+    if variant == 0 and node.keywords:
+        node.keywords.pop()
+        return True
+    is_range = isinstance(node.func, ast.Name) and node.func.id == "range"
+    if variant == 1 and is_range and 1 <= len(node.args) <= 2:
+        node.args[-1] = ast.BinOp(node.args[-1], ast.Sub(), ast.Constant(1))
+        return True
+    return False
+
+
+_CHANGES: dict[type[ast.AST], Callable[[ast.AST, int], bool]] = {
+    ast.Compare: _compare,
+    ast.BinOp: _binary,
+    ast.BoolOp: _logic,
+    ast.Constant: _constant,
+    ast.Return: _return,
+    ast.If: _branch,
+    ast.IfExp: _branch,
+    ast.UnaryOp: _not,
+    ast.Call: _call,
+}

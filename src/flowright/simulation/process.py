@@ -1,0 +1,281 @@
+"""The embedded server: a simulated large model and judge, in a process of its own.
+
+It makes the whole system run with no GPU, no key and no hub: an OpenAI-compatible server on a
+loopback socket that knows the tasks it was started with and answers them as well as the table in
+:mod:`flowright.simulation.table` says, or as badly. Numbers that come from it are simulated and
+say nothing about any real model. docs/simulated_server.md describes it.
+
+``python -m flowright.simulation.process`` is what :class:`SimulatedServer` starts;
+``scripts/serve_simulated_llm.py`` is the same for people.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import uvicorn
+import uvloop
+
+from flowright.config import ModelEntry, SandboxSection, SimulatedSection
+from flowright.data.task import Task, read_tasks, write_tasks
+from flowright.errors import RunError, UserError
+from flowright.sandbox import Sandbox
+from flowright.simulation.app import SimulatedApp
+from flowright.simulation.protocol import MODEL
+
+START_SECONDS = 60.0
+_STOP_SECONDS = 5.0
+_PARENT_CHECK_SECONDS = 0.5
+
+
+class SimulatedServer:
+    """The embedded server as a child process; a plain and an async context manager.
+
+    ``tasks`` is a task file or the tasks themselves. It listens on a free loopback port, and ends
+    with this process however that ends. Entering raises UserError when it cannot start.
+    """
+
+    def __init__(
+        self,
+        tasks: Path | Sequence[Task],
+        section: SimulatedSection | None = None,
+        sandbox: SandboxSection | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._section = section or SimulatedSection()
+        self._weaker = sandbox is not None and sandbox.allow_weaker
+        self._process: subprocess.Popen[bytes] | None = None
+        self._port: int | None = None
+
+    @property
+    def base_url(self) -> str:
+        if self._port is None:
+            raise RuntimeError("enter the server first: with SimulatedServer(...) as server")
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def entry(self) -> ModelEntry:
+        """The server as a model of the LLM file."""
+        return ModelEntry(base_url=self.base_url, model_name=MODEL, no_proxy="127.0.0.1")
+
+    def __enter__(self) -> Self:
+        self._start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    async def __aenter__(self) -> Self:
+        await asyncio.to_thread(self._start)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self._stop)
+
+    def _start(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="flowright-") as folder:
+            if isinstance(self._tasks, Path):
+                file = self._tasks
+            else:
+                file = Path(folder) / "tasks.jsonl"
+                write_tasks(file, {task.id: task for task in self._tasks}.values())
+            command = [sys.executable, "-m", "flowright.simulation.process", "--embedded"]
+            command += ["--tasks", str(file), "--settings", self._section.model_dump_json()]
+            command += ["--allow-weaker-sandbox"] if self._weaker else []
+            # A session of its own: Ctrl-C is for the trainer, which still needs its server then.
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+            )
+            try:
+                self._port = _port_from(self._process)
+            except BaseException:
+                self._stop()
+                raise
+
+    def _stop(self) -> None:
+        process, self._process, self._port = self._process, None, None
+        if process is None:
+            return
+        assert process.stdin is not None and process.stdout is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+def _port_from(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for the child's first line: its port, or the problems that kept it from starting."""
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+    line = process.stdout.readline() if ready else b""
+    if not line:
+        state = f"ended with status {process.wait(5)}" if ready else "did not start in time"
+        raise RunError(f"the embedded server {state}; its messages are above")
+    report = json.loads(line)
+    if "problems" in report:
+        raise UserError(*report["problems"])
+    return int(report["port"])
+
+
+def serve(
+    tasks: Sequence[Task],
+    section: SimulatedSection,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    allow_weaker: bool = False,
+    ready: Callable[[int], None],
+    embedded: bool = False,
+) -> None:
+    """Serve until interrupted; ``ready`` is called with the port. ``embedded``: end with the
+    parent process. Raises UserError when it cannot start."""
+    listener = listen(host, port)
+    with contextlib.closing(listener):
+        uvloop.run(_serve(listener, tasks, section, allow_weaker, ready, embedded))
+
+
+async def _serve(
+    listener: socket.socket,
+    tasks: Sequence[Task],
+    section: SimulatedSection,
+    allow_weaker: bool,
+    ready: Callable[[int], None],
+    embedded: bool,
+) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        sandbox = Sandbox(workers=1, allow_weaker=allow_weaker)
+        if any(task.kind == "code" for task in tasks):
+            await stack.enter_async_context(sandbox)
+        app = SimulatedApp(tasks, section, sandbox)
+        server = uvicorn.Server(quiet_server(app, date_header=False))
+        watcher = asyncio.create_task(_end_with_parent(server)) if embedded else None
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        while not (server.started or serving.done()):
+            await asyncio.sleep(0.01)
+        if server.started:
+            ready(listener.getsockname()[1])
+        await serving
+        if watcher is not None:
+            watcher.cancel()
+
+
+async def _end_with_parent(server: uvicorn.Server) -> None:
+    """Stop when stdin closes, or when this process has another parent: either may be missed, the
+    first if a process forked from the parent still holds the other end of the pipe."""
+    parent = os.getppid()
+    gone = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def on_input() -> None:
+        if not os.read(sys.stdin.fileno(), 1024):
+            loop.remove_reader(sys.stdin.fileno())
+            gone.set()
+
+    loop.add_reader(sys.stdin.fileno(), on_input)
+    while not gone.is_set() and os.getppid() == parent:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_PARENT_CHECK_SECONDS):
+                await gone.wait()
+    server.should_exit = True
+
+
+def quiet_server(app: Any, date_header: bool = True) -> uvicorn.Config:
+    """How this package serves an ASGI app on a socket and a loop that are there already."""
+    return uvicorn.Config(
+        app,
+        http="h11",
+        loop="asyncio",
+        ws="none",
+        lifespan="off",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        date_header=date_header,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises UserError where the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named: asyncio turns Nagle's algorithm off only on sockets that say they are TCP, and with it
+    # on a reply in two writes waits 40 ms for the client's delayed acknowledgement.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another port"
+        ) from None
+    listener.listen(2048)
+    listener.setblocking(False)
+    return listener
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """``python -m flowright.simulation.process``: what :class:`SimulatedServer` runs."""
+    parser = argparse.ArgumentParser(
+        prog="python -m flowright.simulation.process", description=main.__doc__
+    )
+    parser.add_argument("--tasks", type=Path, required=True, help="task file (JSON Lines)")
+    parser.add_argument("--settings", default="{}", help="the `simulated` section, as JSON")
+    parser.add_argument("--allow-weaker-sandbox", action="store_true")
+    parser.add_argument("--embedded", action="store_true", help="end with the parent process")
+    options = parser.parse_args(arguments)
+
+    def report(**fields: object) -> None:
+        print(json.dumps(fields), flush=True)
+
+    try:
+        serve(
+            read_tasks(options.tasks),
+            SimulatedSection.model_validate_json(options.settings),
+            allow_weaker=options.allow_weaker_sandbox,
+            ready=lambda port: report(port=port),
+            embedded=options.embedded,
+        )
+    except UserError as error:
+        report(problems=error.problems)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

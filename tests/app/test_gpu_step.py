@@ -1,0 +1,60 @@
+"""The GPU benchmark, on the CPU: the same code on a tiny shape, and its count of FLOPs."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import tiny_policy  # one thread
+
+from flowright.config import LoraSection, PolicySection
+from flowright.policy.memory import shape_of
+
+
+@pytest.fixture(scope="module")
+def gpu_step() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks" / "gpu_step.py"
+    spec = importlib.util.spec_from_file_location("gpu_step", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_step"] = module  # where its dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_measures_both_paths(gpu_step: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--device", "cpu", "--tiny", "--sizes", "2", "--repeats", "1", "--peak", "1"]
+    gpu_step.main([*arguments, "--template", "0.5"])
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("CPU, torch ")
+    gaps = [float(line.rpartition(" ")[2]) for line in lines[1:7]]
+    assert len(gaps) == 6
+    assert max(gaps) < 0.02, "attention in bfloat16 is not that in float32"
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line[0] == "|"]
+    assert {len(row) for row in rows} == {8}
+    assert [row[2] for row in rows[2:]] == ["sampling", "update, shared", "update, plain"]
+    assert all(row[:2] == ["2 x (24 + 24)", "2 x 8"] and float(row[3]) > 0 for row in rows[2:])
+
+
+def test_what_a_path_must_compute(gpu_step: ModuleType) -> None:
+    section = PolicySection(lora=LoraSection(rank=64, alpha=64), device="cpu")
+    policy = tiny_policy.tiny_policy()
+    shape = shape_of(policy.causal_lm, section)
+    load = gpu_step.Load(prompts=1, prompt=4, template=0, size=2, length=3)
+    a_token = 4 * shape.adapted + 6 * shape.adapter
+    a_pair = 12 * 2 * 4 * 4  # layers, heads, head size
+    the_head = 2 * 3 * 4 * 16 * shape.words
+    # Of a completion's three tokens the last is no input: 4 + 2 + 2 tokens.
+    pairs = 10 + 2 * (3 + 2 * 4)
+    assert gpu_step.flops(shape, load, True) == 8 * a_token + pairs * a_pair + the_head
+    assert gpu_step.flops(shape, load, False) == 14 * a_token + 2 * 28 * a_pair + the_head
+
+
+def test_a_card_is_known_by_its_name(gpu_step: ModuleType) -> None:
+    def peak(card: str) -> float | None:
+        return next((p for name, p in gpu_step.PEAKS.items() if name in card), None)
+
+    assert peak("NVIDIA H100 PCIe") == 756
+    assert peak("NVIDIA H100 80GB HBM3") == 989
+    assert peak("Some card") is None

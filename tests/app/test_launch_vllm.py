@@ -1,0 +1,399 @@
+"""launch_vllm_safe.sh against stand-ins for `vllm` and `nvidia-smi` in a house of its own."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+MODEL = "openai/gpt-oss-120b"
+
+VLLM = '''#!{python}
+"""Stands in for vllm: `vllm serve MODEL --host H --port P`, with one worker process."""
+import json, os, subprocess, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+mode, arguments = os.environ["STANDIN"], sys.argv[1:]
+assert arguments[0] == "serve"
+with open(os.environ["STANDIN_SEEN"], "w") as seen:
+    json.dump({{"arguments": arguments, "environment": dict(os.environ)}}, seen)
+print("loading weights", flush=True)
+forgotten = threading.Timer(60, lambda: os._exit(9))  # whatever a test forgets ends by itself
+forgotten.daemon = True
+forgotten.start()
+if mode == "dies":
+    sys.exit("torch.OutOfMemoryError: CUDA out of memory")
+worker = subprocess.Popen(["sleep", "60"])
+with open(os.environ["STANDIN_SEEN"] + ".worker", "w") as seen:
+    print(worker.pid, file=seen)
+if mode == "never":
+    worker.wait()
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        if self.path == "/v1/models" and os.environ.get("VLLM_API_KEY"):
+            if self.headers["Authorization"] != "Bearer " + os.environ["VLLM_API_KEY"]:
+                return self.send_error(401)
+        body = json.dumps({{"data": [{{"id": arguments[1]}}]}}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"" if self.path == "/health" else body)
+
+    def log_message(self, *_):
+        pass
+
+
+host, port = (arguments[arguments.index(f) + 1] for f in ("--host", "--port"))
+ThreadingHTTPServer((host, int(port)), Handler).serve_forever()
+'''
+
+NVIDIA_SMI = """#!/usr/bin/env bash
+if [[ $1 == -L ]]; then
+    echo 'GPU 0: NVIDIA H100 (UUID: GPU-a)'
+elif [[ $1 == -i && $2 == [01] ]]; then
+    echo "81559, ${FREE_MIB:-81000}, NVIDIA H100 80GB HBM3"
+else
+    echo 'No devices were found' >&2
+    exit 6
+fi
+"""
+
+
+class House:
+    """A folder with the script, the stand-ins on PATH, and a port of its own."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        (path / "scripts").mkdir()
+        shutil.copy(ROOT / "launch_vllm_safe.sh", path)
+        shutil.copy(ROOT / "scripts/environment.sh", path / "scripts")
+        (path / "requirements-vllm.txt").write_text("")
+        self.program("vllm", VLLM.format(python=sys.executable))
+        self.program("nvidia-smi", NVIDIA_SMI)
+        self.seen = path / "seen.json"
+        self.environment = {
+            "PATH": f"{path / 'bin'}:/usr/bin:/bin",
+            "HOME": str(path),
+            "PYTHON": sys.executable,
+            "HF_HUB_CACHE": str(path / "hub"),
+            "STANDIN": "healthy",
+            "STANDIN_SEEN": str(self.seen),
+            "EXECUTOR_PORT": str(free_port()),
+        }
+
+    def program(self, name: str, text: str) -> None:
+        program = self.path / "bin" / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text(text)
+        program.chmod(0o755)
+
+    def call(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", self.path / "launch_vllm_safe.sh", *arguments],
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+
+    def start(self, **environment: str) -> int:
+        done = self.call(**environment)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return self.pid()
+
+    def pid(self, role: str = "executor") -> int:
+        return int((self.path / f"outputs/vllm/{role}.pid").read_text().split()[0])
+
+    def worker(self) -> int:
+        return int(Path(f"{self.seen}.worker").read_text())
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path)
+    yield house
+    house.call("--stop")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_running(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"  # dead, but not yet buried
+
+
+def make_model(folder: Path, weights: tuple[str, ...] = ("model.safetensors",)) -> Path:
+    folder.mkdir(parents=True)
+    for name in ("config.json", *weights):
+        (folder / name).write_text("{}")
+    return folder
+
+
+def test_the_executor_starts_serves_and_stops_with_its_workers(house: House) -> None:
+    done = house.call()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{MODEL} is served at http://127.0.0.1:{house.environment['EXECUTOR_PORT']}/v1" in (
+        done.stdout
+    )
+    seen = json.loads(house.seen.read_text())
+    flags = " ".join(seen["arguments"])
+    for flag in (
+        f"serve {MODEL}",
+        "--tensor-parallel-size 1",
+        "--gpu-memory-utilization 0.95",
+        "--max-num-batched-tokens 1024",
+        "--max-model-len 32768",
+        "--reasoning-parser openai_gptoss",
+        "--enable-prefix-caching",
+    ):
+        assert flag in flags
+    assert "lora" not in flags
+    assert seen["environment"]["CUDA_VISIBLE_DEVICES"] == "0"
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in seen["environment"]
+
+    status = house.call("--status")
+    assert (status.returncode, status.stderr) == (0, "")
+    assert f"serves {MODEL}" in status.stdout and f"process {house.pid()}" in status.stdout
+
+    server, worker = house.pid(), house.worker()
+    assert is_running(server) and is_running(worker)
+    assert house.call("--stop").stdout == f"executor: stopped (process {server})\n"
+    assert not is_running(server) and not is_running(worker)
+    assert house.call("--status").returncode == 3
+
+
+def test_a_second_call_finds_the_server_and_starts_none(house: House) -> None:
+    server = house.start()
+    house.seen.unlink()
+    again = house.call()
+    assert again.returncode == 0
+    assert f"{MODEL} is served already" in again.stdout and f"(process {server}" in again.stdout
+    assert not house.seen.exists()
+
+
+def test_another_model_than_the_running_one_is_refused(house: House) -> None:
+    server = house.start()
+    other = make_model(house.path / "other")
+    done = house.call(EXECUTOR_MODEL=str(other))
+    assert done.returncode == 2
+    assert f"process {server} of this script already is {MODEL} at" in done.stderr
+    assert f"it serves {MODEL}, not {other}" in done.stderr
+    moved = house.call(EXECUTOR_PORT=str(free_port()))
+    assert moved.returncode == 2 and "--stop" in moved.stderr
+    assert is_running(server)
+
+
+def test_the_policy_gets_adapters_that_can_be_exchanged(house: House) -> None:
+    house.environment["POLICY_PORT"] = str(free_port())
+    house.environment["POLICY_API_KEY"] = "secret"
+    try:
+        done = house.call("policy", "--", "--seed", "7")
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen = json.loads(house.seen.read_text())
+        flags = " ".join(seen["arguments"])
+        assert "--enable-lora --max-lora-rank 64 --max-loras 2" in flags
+        assert "--logprobs-mode processed_logprobs" in flags and flags.endswith("--seed 7")
+        assert "reasoning-parser" not in flags and "secret" not in flags
+        assert seen["environment"]["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+        assert seen["environment"]["CUDA_VISIBLE_DEVICES"] == "1"
+        assert seen["environment"]["VLLM_API_KEY"] == "secret" and "secret" not in done.stdout
+        assert house.call("policy", "--status").returncode == 0
+        assert house.call("--status").returncode == 3  # the executor is another server
+    finally:
+        house.call("policy", "--stop")
+
+
+def test_a_server_that_dies_shows_its_last_words(house: House) -> None:
+    done = house.call(STANDIN="dies")
+    assert done.returncode == 1
+    assert "ended before it served" in done.stderr
+    assert "| torch.OutOfMemoryError: CUDA out of memory" in done.stderr
+    assert "EXECUTOR_MAX_MODEL_LEN" in done.stderr
+    assert not (house.path / "outputs/vllm/executor.pid").exists()
+
+
+def test_a_server_that_never_serves_is_ended(house: House) -> None:
+    done = house.call(STANDIN="never", EXECUTOR_START_SECONDS="1")
+    assert done.returncode == 1
+    assert "not serving after 1 s (EXECUTOR_START_SECONDS)" in done.stderr
+    assert "| loading weights" in done.stderr
+    assert not is_running(house.worker())
+
+
+def test_an_interrupted_start_leaves_no_server_behind(house: House) -> None:
+    with subprocess.Popen(
+        ["bash", house.path / "launch_vllm_safe.sh"],
+        env=house.environment | {"STANDIN": "never"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as waiting:
+        worker = Path(f"{house.seen}.worker")
+        for _ in range(200):
+            if worker.exists() and worker.read_text():
+                break
+            time.sleep(0.05)
+        waiting.terminate()
+        _, said = waiting.communicate(timeout=20)
+    assert waiting.returncode == 1 and "executor: interrupted" in said
+    assert not is_running(house.worker())
+
+
+def test_a_port_that_something_else_has_is_named(house: House) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(house.environment["EXECUTOR_PORT"])))
+        taken.listen()
+        threading.Thread(target=_hang_up, args=(taken,), daemon=True).start()
+        done = house.call()
+        assert done.returncode == 2
+        assert "taken by something that is no healthy model server" in done.stderr
+        assert not house.seen.exists()
+        taken.shutdown(socket.SHUT_RDWR)
+
+
+def _hang_up(listening: socket.socket) -> None:
+    try:
+        while True:
+            listening.accept()[0].close()
+    except OSError:
+        return
+
+
+def test_a_server_that_somebody_else_started_is_used_and_never_stopped(house: House) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"data": [{"id": MODEL}]}).encode())
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as theirs:
+        threading.Thread(target=theirs.serve_forever, daemon=True).start()
+        port = str(theirs.server_port)
+        done = house.call(EXECUTOR_PORT=port)
+        assert done.returncode == 0 and "not started by this script" in done.stdout
+        assert "nothing was stopped" in house.call("--stop", EXECUTOR_PORT=port).stdout
+        assert house.call("--status", EXECUTOR_PORT=port).returncode == 0
+        theirs.shutdown()
+
+
+def test_stop_leaves_a_later_process_with_the_same_number_alone(house: House) -> None:
+    house.start()
+    pid_file = house.path / "outputs/vllm/executor.pid"
+    recorded = pid_file.read_text().splitlines()
+    house.call("--stop")
+    with subprocess.Popen(["sleep", "30"], start_new_session=True) as bystander:
+        try:
+            pid_file.write_text("\n".join([str(bystander.pid), *recorded[1:]]) + "\n")
+            assert "nothing was stopped" in house.call("--stop").stdout
+            assert bystander.poll() is None
+        finally:
+            bystander.kill()
+
+
+def test_dry_run_prints_the_command_and_starts_nothing(house: House) -> None:
+    done = house.call("--dry-run", EXECUTOR_GPUS="0,1", EXECUTOR_REASONING_PARSER="")
+    assert done.returncode == 0, done.stderr
+    assert f"{house.path}/bin/vllm serve {MODEL} --host 127.0.0.1" in done.stdout
+    assert "CUDA_VISIBLE_DEVICES=0,1" in done.stdout
+    assert "--tensor-parallel-size 2" in done.stdout
+    assert "--reasoning-parser" not in done.stdout
+    assert not house.seen.exists() and not (house.path / "outputs").exists()
+
+
+def test_every_problem_is_named_at_once(house: House) -> None:
+    broken = make_model(house.path / "broken", ("model-1-of-2.safetensors",))
+    index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
+    (broken / "model.safetensors.index.json").write_text(json.dumps(index))
+    done = house.call("--dry-run", EXECUTOR_MODEL=str(broken), EXECUTOR_GPUS="0,7", FREE_MIB="900")
+    assert done.returncode == 2
+    assert f"serve {broken}" in done.stdout
+    assert "lacks 1 of its weight files, such as model-2-of-2.safetensors" in done.stderr
+    assert "900 of 81559 MiB are free, 77481 are needed" in done.stderr
+    assert "GPU 7: nvidia-smi does not know it" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"EXECUTOR_MODEL": "/no/such/model"}, "EXECUTOR_MODEL: no such folder: /no/such/model"),
+        ({"HF_HUB_OFFLINE": "1"}, "is not in"),
+        ({"VLLM_BIN": "/no/such/vllm"}, "VLLM_BIN: no such program"),
+        ({"EXECUTOR_PORT": "eight"}, "EXECUTOR_PORT=eight: not a port number"),
+    ],
+)
+def test_a_bad_setting_is_named(house: House, environment: dict[str, str], expected: str) -> None:
+    done = house.call(**environment)
+    assert done.returncode == 2 and expected in done.stderr
+    assert not house.seen.exists()
+
+
+def test_a_cached_model_is_found_under_its_id(house: House) -> None:
+    make_model(house.path / "hub/models--openai--gpt-oss-120b/snapshots/abc")
+    done = house.call("--dry-run", HF_HUB_OFFLINE="1")
+    assert done.returncode == 0, done.stderr
+    assert "download" not in done.stdout
+
+
+def test_a_missing_environment_is_made_once(house: House) -> None:
+    """The Python that makes it is a stand-in: its venv holds an interpreter that only notes what
+    pip is asked for, and puts the stand-in vllm in place."""
+    (house.path / "bin/vllm").rename(house.path / "bin/standin-vllm")
+    house.program(
+        "python-standin",
+        f"""#!/usr/bin/env bash
+if [[ "$*" == "-m venv "* ]]; then
+    mkdir -p "$3/bin"
+    cp "$0" "$3/bin/python"
+elif [[ "$*" == "-m pip install "* ]]; then
+    echo "$*" >>{house.path}/pip.log
+    cp {house.path}/bin/standin-vllm {house.path}/.venv-vllm/bin/vllm
+elif [[ "$1" != -m ]]; then
+    exec {sys.executable} "$@"
+fi
+""",
+    )
+    python = str(house.path / "bin/python-standin")
+    planned = house.call("--dry-run", PYTHON=python)
+    assert "would be made first" in planned.stdout and not (house.path / ".venv-vllm").exists()
+    for _ in range(2):
+        done = house.call(PYTHON=python)
+        assert done.returncode == 0, done.stdout + done.stderr
+        house.call("--stop")
+    assert (house.path / "pip.log").read_text().count("-r requirements-vllm.txt") == 1
+
+
+def test_the_script_needs_no_arguments_to_be_understood() -> None:
+    done = subprocess.run(
+        ["bash", ROOT / "launch_vllm_safe.sh", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": os.environ["PATH"], "HOME": "/nowhere"},
+    )
+    for name in ("MODEL", "PORT", "GPUS", "TENSOR_PARALLEL", "GPU_MEMORY", "MAX_MODEL_LEN"):
+        assert f"..._{name}" in done.stdout
+    unknown = subprocess.run(
+        ["bash", ROOT / "launch_vllm_safe.sh", "--halt"], capture_output=True, text=True
+    )
+    assert unknown.returncode == 2 and "--halt: unknown" in unknown.stderr

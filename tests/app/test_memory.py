@@ -1,0 +1,295 @@
+"""The memory plan: its sums against what small models really take, and what it advises."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from rich.console import Console
+from tiny_policy import WORDS, checkpoint
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+
+from flowright.app.memory_plan import GIB, Demand, summary, table
+from flowright.app.preflight import dry_run
+from flowright.config import GrpoSection, LoraSection, PolicySection, load_config
+from flowright.errors import ConfigError
+from flowright.grpo.batch import Group, Trained
+from flowright.grpo.learner import Learner
+from flowright.policy.local import LocalSampler
+from flowright.policy.memory import WIDTHS, ModelShape, layer_bytes, memory_plan, shape_of
+from flowright.policy.model import Policy, folded, policy_of
+from flowright.policy.prefix.tree import Branch, visit_texts
+from flowright.policy.sampler import Sampling
+from flowright.policy.tiny import train_tokenizer
+
+KINDS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
+SIZES: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "tie_word_embeddings": True,
+}
+
+
+def sections(dtype: str, **given: Any) -> tuple[PolicySection, GrpoSection]:
+    policy = {
+        "max_prompt_tokens": 192,
+        "max_new_tokens": 64,
+        "device": "cpu",
+        "dtype": dtype,
+        "decode_batch": 256,
+    }
+    grpo = {"prompts_per_step": 2, "group_size": 4, "micro_batch_tokens": 256}
+    for section in (policy, grpo):
+        section.update({key: value for key, value in given.items() if key in section})
+    checkpointing = given.get("gradient_checkpointing", False)
+    return (
+        PolicySection(
+            **policy, lora=LoraSection(rank=8, alpha=8), gradient_checkpointing=checkpointing
+        ),
+        GrpoSection(**grpo, kl_coefficient=0.0, prefix_sharing=given.get("prefix_sharing", True)),
+    )
+
+
+def medium_policy(kind: str, section: PolicySection, layers: int = 2) -> Policy:
+    """Large enough that tensors outweigh what the plan leaves out."""
+    config = KINDS[kind](vocab_size=512, num_hidden_layers=layers, **SIZES)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        base: Any = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
+    base = base.to(getattr(torch, section.dtype))
+    return policy_of(base, train_tokenizer([], WORDS), section, 0, kind)
+
+
+def groups_of(template: int, problem: int, completion: int) -> list[Group]:
+    draw = random.Random(0)
+
+    def ids(count: int) -> list[int]:
+        return [draw.randrange(512) for _ in range(count)]
+
+    shared = ids(template)
+    return [
+        Group(
+            [*shared, *ids(problem)],
+            [
+                Trained(ids(completion), [-6.0] * completion, draw.choice([-1.0, 1.0]))
+                for _ in range(4)
+            ],
+        )
+        for _ in range(2)
+    ]
+
+
+def peak(work: Callable[[], object]) -> int:
+    """Bytes that the CPU's allocator gave out at most, above what it had."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as found:
+        work()
+    assert found.profiler is not None
+    events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        now += event.nbytes()
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "gradient_checkpointing", "prefix_sharing"),
+    [
+        ("qwen2", "float32", False, True),
+        ("qwen2", "float32", True, True),
+        ("qwen2", "float32", False, False),
+        ("llama", "float32", True, False),
+        ("qwen3", "bfloat16", False, True),
+        ("qwen3", "bfloat16", True, True),
+    ],
+)
+def test_an_update_takes_what_is_planned(
+    kind: str, dtype: str, gradient_checkpointing: bool, prefix_sharing: bool
+) -> None:
+    """With prompts at their limit."""
+    section, grpo = sections(
+        dtype, gradient_checkpointing=gradient_checkpointing, prefix_sharing=prefix_sharing
+    )
+    policy = medium_policy(kind, section)
+    learner = Learner(policy, grpo, 1.0, 0)
+    groups = groups_of(64, 128, 64)
+    learner.update(groups, 1, 64)  # AdamW's state is there now
+    measured = peak(lambda: learner.update(groups, 2, 64))
+    planned = memory_plan(shape_of(policy.causal_lm, section), section, grpo, "cpu").updating
+    assert measured <= sum(planned.values()) <= 1.6 * measured
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_sampling_takes_what_is_planned(dtype: str) -> None:
+    section, grpo = sections(dtype, max_new_tokens=16, decode_batch=8)
+    policy = medium_policy("qwen2", section)
+    sampler = LocalSampler(policy, section.decode_batch)
+    prompts = [group.prompt_ids for group in groups_of(32, 160, 1)]
+    measured = peak(lambda: sampler.draw(prompts, grpo.group_size, Sampling(1.0, 1.0, 16, 0)))
+    planned = memory_plan(shape_of(policy.causal_lm, section), section, grpo).sampling
+    assert measured <= sum(planned.values()) <= 1.6 * measured
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_folding_takes_what_is_planned(dtype: str) -> None:
+    section, grpo = sections(dtype)
+    policy = medium_policy("qwen2", section)
+    before = {parameter.data_ptr() for parameter in policy.model.parameters()}
+    with folded(policy):
+        copies = [p for p in policy.model.parameters() if p.data_ptr() not in before]
+        taken = sum(p.nbytes for p in copies)
+    planned = memory_plan(shape_of(policy.causal_lm, section), section, grpo).sampling
+    assert taken == planned["adapter folded in"]
+
+
+def saved(policy: Policy, tokens: int) -> int:
+    """Bytes that autograd keeps of a forward pass, without weights."""
+    weights = {p.untyped_storage().data_ptr() for p in policy.model.parameters()}
+    found: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept = tensor.detach()  # an output that its own node held would never be freed
+        if kept.untyped_storage().data_ptr() not in weights:
+            found[kept.untyped_storage().data_ptr()] = kept
+        return kept
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        visit_texts(policy, [Branch(list(range(tokens)), [[1]])], tokens, lambda *_: None)
+    return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_a_layer_keeps_of_a_token(kind: str, dtype: str) -> None:
+    """Of three layers above those of two."""
+    section, _ = sections(dtype)
+    less, more = (medium_policy(kind, section, layers) for layers in (2, 3))
+    shape, number = shape_of(more.causal_lm, section), WIDTHS[dtype]
+    casts = 0 if dtype == "float32" else number * shape.adapter // shape.layers
+    measured = saved(more, 200) - saved(less, 200) - casts
+    assert measured == pytest.approx(200 * layer_bytes(shape, number), rel=0.02)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing")  # peft asks by an old name
+def test_peft_by_itself_keeps_half_as_much_again_in_bfloat16() -> None:
+    section, _ = sections("bfloat16")
+    ours = medium_policy("qwen2", section)
+    # The same model, adapted by peft's own layers.
+    base: Any = medium_policy("qwen2", section).model.unload()
+    lora = LoraConfig(r=8, lora_alpha=8, target_modules=list(section.lora.target_modules))
+    theirs: Any = get_peft_model(base, lora)
+    policy = Policy(theirs, ours.tokenizer, ours.device, "peft")
+    assert saved(policy, 200) / saved(ours, 200) == pytest.approx(1.5, abs=0.1)
+
+
+def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:
+    """Qwen2.5-7B's shape by hand: Qwen2Config of the published config.json."""
+    shape = ModelShape(
+        layers=28,
+        width=3584,
+        inner=18944,
+        heads=28,
+        kv_heads=4,
+        head_size=128,
+        words=152064,
+        norms_heads=False,
+        weights=7_615_616_512,
+        layered=28 * 233_057_792,
+        adapted=28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944),
+        adapter=64 * 28 * (4 * 3584 + 2 * 3584 + 2 * 512 + 3 * (3584 + 18944)),
+        rank=64,
+        targets=frozenset(LoraSection().target_modules),
+    )
+    policy = PolicySection(dtype=dtype, max_prompt_tokens=4096, max_new_tokens=768, **given)
+    return Demand(shape, policy, GrpoSection(prompts_per_step=16))
+
+
+def test_the_sums_of_a_known_model() -> None:
+    demand = qwen(decode_batch=64, gradient_checkpointing=True)
+    assert demand.shape.kv_numbers == 28_672  # 57,344 bytes a token
+    plan = demand.plan
+    assert plan.held["base weights"] == 15_231_233_024
+    assert plan.held["optimizer"] == 2 * plan.held["adapter"] == 8 * 161_480_704
+    assert plan.sampling["keys and values"] == 57_344 * (8 * 4096 + 64 * 768)
+    assert plan.updating["prompts' keys and values"] == 2 * 57_344 * (4096 + 4096)
+    assert plan.updating["completions' activations"] == 28 * 2 * 3584 * 4096
+    assert plan.needed == round(1.1 * max(plan.phases.values()))
+
+
+def test_weights_that_are_split_among_cards() -> None:
+    whole = qwen(gradient_checkpointing=True)
+    split = replace(whole, cards=4).plan
+    layer, rest = 2 * 233_057_792, 2 * (2 * 152_064 * 3584 + 3584)
+    assert split.held["base weights"] == rest + 28 * layer // 4
+    assert split.held["layers, gathered"] == 3 * layer
+    for name in ("adapter", "optimizer"):
+        assert split.held[name] == whole.plan.held[name]
+    assert split.updating == whole.plan.updating
+
+
+def test_shape_of_a_model_without_contents() -> None:
+    config = Qwen2Config(vocab_size=512, num_hidden_layers=2, **SIZES)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    section, _ = sections("float32")
+    empty = shape_of(model, section)
+    loaded = shape_of(medium_policy("qwen2", section, 2).causal_lm, section)
+    assert empty == loaded
+    assert empty.adapter == 8 * 2 * (4 * 128 + 2 * (128 + 32) + 3 * (128 + 384))
+    assert empty.weights == sum(p.numel() for p in model.parameters())
+
+
+def test_the_knobs_that_make_it_fit() -> None:
+    demand = qwen(decode_batch=256)
+    assert demand.shortage(200 * GIB) is None
+    assert demand.announce(200 * GIB) == [f"memory    {summary(demand.plan)}"]
+    short = demand.shortage(80 * GIB)
+    assert short is not None
+    assert "it fits with policy.gradient_checkpointing: true" in short
+    _, warning = demand.announce(80 * GIB)
+    assert warning == f"WARNING: the GPU may run out of memory: {short}"
+    fitting = demand.fitting(34 * GIB)
+    assert fitting is not None
+    assert int(fitting["policy.decode_batch"]) < 64
+
+
+def test_what_no_knob_makes_fit() -> None:
+    demand = qwen()
+    assert "lower policy.max_prompt_tokens" in str(demand.shortage(30 * GIB))
+    with pytest.raises(ConfigError, match=r"strategy_model: .* choose a smaller strategy_model"):
+        demand.announce(24 * GIB)
+
+
+def test_the_table_adds_up() -> None:
+    head, *rows, total = table(qwen(gradient_checkpointing=True).plan)
+    assert head.split()[-2:] == ["sampling", "updating"]
+    left = [float(row[34:42]) for row in rows if row[34:42].strip()]
+    right = [float(row[43:]) for row in rows if row[43:].strip()]
+    assert (sum(left), sum(right)) == pytest.approx([float(x) for x in total.split()[-2:]], abs=0.4)
+
+
+def test_the_dry_run_shows_the_plan(tmp_path: Path) -> None:
+    """Of a model on a card that this machine need not have."""
+    model, output = f"strategy_model={checkpoint()}", f"run.output_dir={tmp_path}"
+    given = [model, output, "policy.device=cuda"]
+    console = Console(width=120, file=StringIO())
+    dry_run(load_config(Path("config/quickstart.yaml"), given), console)
+    assert isinstance(console.file, StringIO)
+    shown = console.file.getvalue()
+    assert "memory    GiB, at the configured limits     sampling updating" in shown
+    assert "          base weights " in shown
+    sharded = ["policy.sharded=true", "policy.sampler=vllm", "physical_gpus=[0,1]"]
+    dry_run(load_config(Path("config/quickstart.yaml"), [*given, *sharded]), console)
+    shown = console.file.getvalue()
+    assert "          layers, gathered " in shown
+    assert "among 2 processes: torchrun --nproc_per_node 2 train.py" in shown

@@ -1,0 +1,38 @@
+"""What a user reads of a run that failed on a Ray cluster.
+
+Starting one is not tested here: it takes Ray, and a minute (docs/scaling.md has the command).
+"""
+
+from flowright.app.ray import in_words
+from flowright.errors import ConfigError, PeerLost, RunError, RunPaused
+
+GONE = PeerLost("another process of this run has gone")
+RAYS = RuntimeError("Training failed due to worker errors:\n[Rank 0 Error Snippet]: ...")
+
+
+def test_a_rank_that_says_what_is_wrong_is_heard_and_the_others_are_not():
+    wrong = ConfigError("physical_gpus: 1 GPUs for more processes", "second line")
+    found = in_words({0: GONE, 1: wrong, 2: GONE}, RAYS)
+    assert found is wrong
+    assert found.exit_code == 2
+
+
+def test_a_pause_stays_a_pause():
+    paused = RunPaused("step 3: 8 of 8 samples could not be scored")
+    assert in_words({0: paused, 1: paused}, RAYS).exit_code == 3
+
+
+def test_a_rank_that_was_killed_is_named_with_the_way_out():
+    killed = RuntimeError("\n  A worker health check failed.\nTraceback of Ray ...")
+    found = in_words({1: killed, 0: GONE}, RAYS)
+    assert isinstance(found, RunError)
+    assert found.problems == (
+        "rank 1 of the run was lost: RuntimeError: A worker health check failed.",
+        "start again with --resume: the run goes on from its last checkpoint",
+    )
+
+
+def test_without_any_ranks_word_it_is_rays():
+    first, second = in_words({}, RAYS).problems
+    assert first == "RuntimeError: Training failed due to worker errors:"
+    assert "--resume" in second

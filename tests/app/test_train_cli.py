@@ -1,0 +1,99 @@
+"""train.py as a command: quick to answer, and clear about what is missing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def train(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "train.py", *arguments],
+        cwd=ROOT,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_help_and_mistakes_do_not_wait_for_torch(tmp_path: Path) -> None:
+    """What is imported before the configuration is known to be good."""
+    config = tmp_path / "mine.yaml"
+    config.write_text("grpo: {stepz: 3}\n")
+    program = """
+import runpy, sys
+sys.argv[0] = "train.py"
+try:
+    runpy.run_path("train.py", run_name="__main__")
+except SystemExit as end:
+    heavy = {"torch", "transformers", "peft", "openai", "tensorboard", "matplotlib"}
+    print("imported:", sorted(heavy & set(sys.modules)))
+    sys.exit(end.code)
+"""
+    for arguments, code in ((["--help"], 0), (["--config", str(config)], 2)):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (code, "imported: []")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["config/none.yaml"], "config/none.yaml: No such file or directory"),
+        (
+            ["config/quickstart.yaml", "grpo.stepz=1"],
+            "command line: grpo.stepz: unknown key; did you mean grpo.steps?",
+        ),
+    ],
+)
+def test_a_configuration_mistake_is_one_line_and_exit_2(arguments: list[str], told: str) -> None:
+    done = train("--config", *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"{told}\n")
+
+
+def test_the_dry_run_of_the_quickstart_finds_all_it_needs(tmp_path: Path) -> None:
+    done = train("--config", "config/quickstart.yaml", "--dry-run", f"run.output_dir={tmp_path}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIMULATED" in done.stdout and "ready" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_dry_run_names_every_missing_thing_at_once(tmp_path: Path) -> None:
+    """config/training.yaml without data, model, hub, GPU and server, whatever this machine has."""
+    models = tmp_path / "models.yaml"
+    models.write_text(
+        "models: {gpt-oss-120b: {base_url: 'http://127.0.0.1:9/v1', model_name: none}}\n"
+    )
+    done = train(
+        "--config",
+        "config/training.yaml",
+        "--dry-run",
+        f"train_dataset={tmp_path}/train.jsonl",
+        f"llm.file={models}",
+        "physical_gpus=[]",
+        CUDA_VISIBLE_DEVICES="",
+        HF_HOME=str(tmp_path / "empty"),
+        HF_ENDPOINT="http://127.0.0.1:9",  # nothing listens there
+        HF_HUB_OFFLINE="0",
+    )
+    assert done.returncode == 2 and done.stderr == ""
+    plan, _, missing = done.stdout.partition("to mend before this run can start:")
+    assert "300 steps of 16 problems x 8 attempts" in plan
+    for told in (
+        f"{tmp_path}/train.jsonl: no such file",
+        "strategy_model: Qwen/Qwen2.5-7B-Instruct is neither a folder, nor in the",
+        "policy.device: cuda, but torch sees no GPU",
+        "http://127.0.0.1:9/v1: cannot be reached",
+    ):
+        assert told in missing

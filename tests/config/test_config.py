@@ -1,0 +1,195 @@
+"""Configuration files: what is read, and what each mistake is told."""
+
+import importlib.util
+import pickle
+from pathlib import Path
+
+import pytest
+
+from flowright.config import Config, load_config, load_models, read_yaml
+from flowright.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str | bytes) -> Path:
+        path = tmp_path / "mine.yaml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def problems(path: Path, *overrides: str) -> list[str]:
+    """What the file is told, its folder left out."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    assert all("\n" not in line for line in caught.value.problems)
+    return [line.replace(f"{path.parent}/", "") for line in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("grpo: {stepz: 3}", "mine.yaml: grpo.stepz: unknown key; did you mean grpo.steps?"),
+        ("polcy: {}", "mine.yaml: polcy: unknown key; did you mean policy?"),
+        (
+            "policy: {lora: {rnk: 3}}",
+            "mine.yaml: policy.lora.rnk: unknown key; did you mean policy.lora.rank?",
+        ),
+        ("bananas: 1", "mine.yaml: bananas: unknown key"),
+        ("grpo: {steps: many}", "mine.yaml: grpo.steps: input should be a valid integer"),
+        ("grpo: {steps: 0}", "mine.yaml: grpo.steps: input should be greater than or equal to 1"),
+        ("seed: 1.5", "mine.yaml: seed: input should be a valid integer"),
+        ("seed: true", "mine.yaml: seed: this is not a key for true or false (got True)"),
+        (
+            "physical_gpus: [-1]",
+            "mine.yaml: physical_gpus.0: input should be greater than or equal",
+        ),
+        ("policy: {dtype: fp16}", "policy.dtype: input should be 'float32' or 'bfloat16'"),
+        ("grpo: {learning_rate: .nan}", "grpo.learning_rate: input should be a finite number"),
+        ("grpo: 3", "mine.yaml: grpo: a section is expected, with keys of its own (got 3)"),
+        ("grpo:", "mine.yaml: grpo: a section is expected, with keys of its own"),
+        ("physical_gpus: 0", "mine.yaml: physical_gpus: a list is expected, such as [0, 1]"),
+        ("seed: 1\nrun: {name: a}\nseed: 2", "mine.yaml:3: seed is there twice"),
+        ("grpo: {kl_coefficient: .inf}", "grpo.kl_coefficient: input should be a finite number"),
+        ("run: {name: ''}", "mine.yaml: run.name: string should match pattern"),
+        ("run: {name: ../x}", "mine.yaml: run.name: string should match pattern"),
+        (
+            "policy: {sampler: vllm, lora: {rank: 600}, vllm: {model_name: x}}",
+            "mine.yaml: policy: lora.rank 600 with sampler vllm, which takes 512 at most",
+        ),
+        (
+            "policy: {sampler: vllm}",
+            "mine.yaml: policy.vllm.model_name: name the model that the servers have",
+        ),
+        (
+            "policy: {vllm: {base_urls: [localhost:8003]}}",
+            "mine.yaml: policy.vllm.base_urls: different URLs such as http://localhost:8003/v1",
+        ),
+        ("policy: {vllm: {max_loras: 1}}", "policy.vllm.max_loras: input should be greater than"),
+        ("reward: {wrong: 2}", "mine.yaml: reward: must be ordered invalid <= crashed <= wrong"),
+        ("- a list", "mine.yaml: the top level is a list, not a mapping"),
+        ("seed: [1", "mine.yaml:1: expected ',' or ']'"),
+        ("seed: 1\nrun: a: b", "mine.yaml:2: mapping values are not allowed here"),
+        (b"\xff\xfe", "mine.yaml: not UTF-8 at byte 0"),
+        ('!!python/object/apply:os.system ["true"]', "mine.yaml:1: could not determine a constr"),
+        ("seed: ${FLOWRIGHT_NO_SUCH}", "mine.yaml: seed: the environment has no FLOWRIGHT_NO_SUCH"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(write, text: str | bytes, told: str) -> None:
+    (line,) = problems(write(text))
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("grpo.stepz=3", "command line: grpo.stepz: unknown key; did you mean grpo.steps?"),
+        ("grpo.steps=x", "command line: grpo.steps: input should be a valid integer"),
+        ("grpo.steps", "command line: 'grpo.steps': write key=value, such as grpo.steps=10"),
+        ("=3", "command line: '=3': write key=value"),
+        ("physical_gpus=[0", "command line: physical_gpus: '[0' is not YAML: expected ',' or ']'"),
+        ("seed.x=3", "command line: seed: input should be a valid integer"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_so(write, override: str, told: str) -> None:
+    (line,) = problems(write("seed: 1"), override)
+    assert told in line
+
+
+def test_all_mistakes_are_told_at_once(write) -> None:
+    path = write("seed: x\ngrpo: {stepz: 3, group_size: 1}\nreward: {cost_weight: 2}\n")
+    lines = problems(path, "run.nam=a", "policy")
+    assert len(lines) == 6
+    for key in ("seed", "grpo.stepz", "grpo.group_size", "reward.cost_weight", "run.nam", "policy"):
+        assert any(f" {key}:" in line or f"'{key}'" in line for line in lines), key
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    assert problems(tmp_path / "none.yaml") == ["none.yaml: No such file or directory"]
+    with pytest.raises(ConfigError, match="Is a directory"):
+        load_config(tmp_path)
+
+
+def test_an_empty_file_is_the_default_configuration(write) -> None:
+    assert load_config(write("")) == Config()
+
+
+def test_overrides_replace_values_and_leave_the_rest(write) -> None:
+    path = write("grpo: {steps: 5, group_size: 4}\n")
+    config = load_config(
+        path, ["grpo.steps=7", "policy.lora.rank=8", "physical_gpus=[0, 3]", "judge.model=null"]
+    )
+    assert (config.grpo.steps, config.grpo.group_size, config.policy.lora.rank) == (7, 4, 8)
+    assert config.physical_gpus == (0, 3) and config.judge.model is None
+    assert load_config(path, ["grpo={steps: 9}"]).grpo.group_size == Config().grpo.group_size
+    assert load_config(path, ["strategy_model="]).strategy_model == ""
+    assert load_config(path, ["run.name=2024"]).run.name == "2024"
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().grpo.steps = 3  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_variables_are_read_from_the_environment(write) -> None:
+    path = write("a: ${A}\nb: '${B:-two} and ${A}'\nc: ['${C:-}', {d: '${A}-${A}'}]\n")
+    read = read_yaml(path, {"A": "7", "C": "x: y"})
+    # A value that is one variable has the type that YAML gives it; text never becomes structure
+    # of the file around it.
+    assert read == {"a": 7, "b": "two and 7", "c": [{"x": "y"}, {"d": "7-7"}]}
+
+
+def test_a_missing_variable_is_told_with_its_key(write) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_yaml(write("run: {name: '${A}'}\nlist: [1, '${B}']"), {})
+    assert [line.partition("mine.yaml: ")[2] for line in caught.value.problems] == [
+        "run.name: the environment has no A; set it or write ${A:-default}",
+        "list.1: the environment has no B; set it or write ${B:-default}",
+    ]
+
+
+def test_models_are_read_by_name(write) -> None:
+    models = load_models(
+        write("models: {big: {base_url: [http://a/v1, http://b/v1], model_name: m, api_key: k}}")
+    )
+    assert models["big"].base_urls == ("http://a/v1", "http://b/v1")
+    assert models["big"].api_keys == ("k",)
+
+
+def test_mistakes_in_the_file_of_models_are_told(write) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_models(write("models: {big: {base_ur: http://a/v1, model_name: m}}"))
+    told = "\n".join(caught.value.problems)
+    assert "models.big.base_url: field required" in told
+    assert "models.big.base_ur: unknown key; did you mean models.big.base_url?" in told
+
+
+def test_the_documentation_is_the_configuration() -> None:
+    script = ROOT / "scripts/write_config_docs.py"
+    spec = importlib.util.spec_from_file_location("write_config_docs", script)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = (ROOT / "docs/configuration.md").read_text(encoding="utf-8")
+    assert written == module.page(), "run python scripts/write_config_docs.py"
+    for key in ("grpo.group_size` | int ≥ 2", "`evaluation.samples`", "`api_key`"):
+        assert key in written
+
+
+def test_the_policys_servers_are_asked_for_the_policy_and_their_key_is_not_kept() -> None:
+    served = {"sampler": "vllm", "vllm": {"base_urls": ["http://a:1/v1/"], "api_key": "secret"}}
+    config = Config.model_validate({"strategy_model": "Qwen/Qwen2.5-7B", "policy": served})
+    assert config.served_policy == "Qwen/Qwen2.5-7B"
+    assert config.policy.vllm.base_urls == ("http://a:1/v1",)
+    assert "secret" not in config.model_dump_json()
+
+
+def test_a_judge_services_key_is_not_kept_but_reaches_other_processes() -> None:
+    judge = {"service": {"judge_url": "http://a:1", "api_key": "secret"}}
+    config = Config.model_validate({"judge": judge})
+    assert "secret" not in config.model_dump_json()
+    assert pickle.loads(pickle.dumps(config)) == config  # as the processes of a cluster get it

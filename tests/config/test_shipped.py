@@ -1,0 +1,39 @@
+"""Every file in config/ can be read, and names what exists."""
+
+from pathlib import Path
+
+import pytest
+
+from flowright.config import load_config, load_models
+
+CONFIG = Path(__file__).parents[2] / "config"
+MODELS = "aflow_llm.yaml"
+NO_RUNS = {MODELS, "judge_server.yaml"}  # tests/judge_service/test_service.py reads the second
+RUNS = sorted(path.name for path in CONFIG.glob("*.yaml") if path.name not in NO_RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_shipped_configuration_is_valid(name: str) -> None:
+    config = load_config(CONFIG / name)
+    models = {*load_models(CONFIG.parent / config.llm.file), "simulated"}
+    assert {config.aflow_executor_model, config.judge_model} <= models
+    assert config.run.name == Path(name).stem
+    # The KL needs its base, and a group needs enough attempts to differ.
+    assert config.grpo.kl_coefficient > 0 and config.grpo.group_size >= 8
+
+
+def test_the_shipped_models_can_be_pointed_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EXECUTOR_URL", "EXECUTOR_API_KEY", "EXECUTOR_MODEL"):
+        monkeypatch.delenv(name, raising=False)
+    shipped = load_models(CONFIG / MODELS)["gpt-oss-120b"]
+    assert shipped.base_urls == ("http://localhost:8002/v1",)
+    assert shipped.model_name == "openai/gpt-oss-120b"
+    monkeypatch.setenv("EXECUTOR_URL", "http://elsewhere:9000/v1")
+    monkeypatch.setenv("EXECUTOR_MODEL", "/models/gpt-oss-120b")
+    moved = load_models(CONFIG / MODELS)["gpt-oss-120b"]
+    assert moved.base_urls == ("http://elsewhere:9000/v1",)
+    assert moved.model_name == "/models/gpt-oss-120b"
+
+
+def test_the_three_ways_to_train_are_shipped() -> None:
+    assert {"quickstart.yaml", "training.yaml", "mixed_simulated.yaml"} <= set(RUNS)

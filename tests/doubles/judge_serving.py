@@ -1,0 +1,32 @@
+"""The judge service's app behind a real socket, for tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from flowright.judge_service.serve import DrainingServer
+from flowright.simulation.process import listen
+
+
+@asynccontextmanager
+async def served(app: FastAPI, drain_seconds: float = 5.0) -> AsyncIterator[tuple[str, list[str]]]:
+    """The app behind a real socket; its URL and what the server says."""
+    said: list[str] = []
+    listener = listen("127.0.0.1", 0)
+    server = DrainingServer(app, drain_seconds, said.append)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    await until(lambda: server.started)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", said
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,63 @@
+"""One rank of several: updates of the same random policy, for tests/grpo/test_ranks.py.
+
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python rank_worker.py OUT
+"""
+
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny_policy import checkpoint, random_groups, tiny_policy, weights
+from torch import Tensor
+
+from flowright.config import GrpoSection
+from flowright.grpo.learner import Learner
+from flowright.grpo.ranks import ONE, Ranks, open_ranks
+from flowright.policy.model import Policy
+
+LONGEST = 8
+UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
+    # Ranks with unequal shares, one of them with nothing in a minibatch, every kind of weight.
+    ({"loss": "dapo"}, [(3, [2, 5, 1]), (4, [8, 8]), (6, [1, 1])]),
+    ({"loss": "grpo", "kl_coefficient": 0.3}, [(3, [2, 5]), (4, [3, 4]), (2, [7, 1, 1])]),
+    ({"loss": "dr_grpo", "minibatches": 2, "epochs": 2}, [(5, [2, 6]), (4, [3, 4]), (2, [7, 1])]),
+    ({"loss": "gspo", "off_policy": "truncated", "epochs": 2}, [(5, [2, 6]), (3, [4, 4])]),
+    ({"loss": "cispo", "entropy_coefficient": 0.1}, [(4, [3, 2])]),
+)
+
+
+@dataclass(frozen=True)
+class Update:
+    """The summed gradients of its first optimizer step, the adapter after it, its metrics."""
+
+    gradients: list[Tensor]
+    weights: dict[str, Tensor]
+    metrics: dict[str, float]
+
+
+def updates(ranks: Ranks) -> list[Update]:
+    """Each from the policy's first weights."""
+    found = []
+    for seed, (options, shapes) in enumerate(UPDATES):
+        policy = tiny_policy()
+        section = GrpoSection(**{"kl_coefficient": 0.0, "learning_rate": 1e-3, **options})
+        learner = Learner(policy, section, 1.0, 0, ranks)
+        steps: list[list[Tensor]] = []
+
+        def keep(*_: object, steps: list = steps, policy: Policy = policy) -> None:
+            steps.append([p.grad.clone() for p in policy.trainable() if p.grad is not None])
+
+        learner.optimizer.register_step_pre_hook(keep)
+        metrics = learner.update(random_groups(seed, shapes), 1, LONGEST)
+        found.append(Update(steps[0], weights(policy), metrics))
+    return found
+
+
+if __name__ == "__main__":
+    checkpoint()  # before: among several ranks transformers saves a model on the first alone
+    with open_ranks() as opened:
+        assert opened.size > ONE.size
+        found = [asdict(update) for update in updates(opened)]
+        torch.save(found, Path(sys.argv[1]) / f"{opened.rank}.pt")

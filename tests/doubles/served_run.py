@@ -1,0 +1,56 @@
+"""The toy run of :mod:`toy_run`, sampled from a server."""
+
+from pathlib import Path
+from typing import Any
+
+from tiny_policy import tiny_policy
+from toy_run import TASKS, Lines, Toy, configured
+from vllm_double import BASE
+
+from flowright.app.world import open_samplers
+from flowright.config import Config, LoraSection, PolicySection, VllmSection
+from flowright.data.task import Task
+from flowright.grpo.follower import Follower
+from flowright.grpo.ranks import ONE, Ranks
+from flowright.grpo.trainer import Trainer
+from flowright.policy.model import Policy
+from flowright.runs import RunDirectory
+from flowright.workflows.prompt import Prompt, render
+
+
+def served(url: str, path: Path, **run: Any) -> Config:
+    grpo = {"steps": 3, "prompts_per_step": 1, "epochs": 1, "minibatches": 1}
+    config = configured(grpo, run | {"output_dir": path}, {"every": 0})
+    policy = PolicySection(
+        sampler="vllm",
+        max_new_tokens=6,
+        max_prompt_tokens=100,
+        lora=LoraSection(rank=4, alpha=8),
+        vllm=VllmSection(
+            base_urls=(url,),
+            model_name=BASE,
+            tolerance=1e-3,
+            wait_seconds=0.2,
+            backoff_seconds=0.01,
+        ),
+    )
+    return config.model_copy(update={"policy": policy})
+
+
+async def train(
+    config: Config, resume: bool = False, policy: Policy | None = None, ranks: Ranks = ONE
+) -> int:
+    policy, environment = policy or tiny_policy(trained=False), Toy()
+
+    def encode(task: Task) -> Prompt:
+        return render(environment.messages(task), policy.tokenizer, 100)
+
+    path = config.run.output_dir / config.run.name
+    run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
+    try:
+        async with open_samplers(config, policy, ranks=ranks) as (sampler, _):
+            return await Trainer(
+                config, run, policy, sampler, environment, encode, TASKS, TASKS, Lines(), ranks
+            ).train(resume)
+    finally:
+        run.close()

@@ -1,0 +1,206 @@
+"""One process of several that share a policy's weights; for tests/policy/test_sharding.py.
+
+RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python shard_worker.py OUT URL
+"""
+
+import asyncio
+import gc
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rank_worker import LONGEST, Update
+from rich.console import Console
+from served_run import served, train
+from tiny_policy import ARCHITECTURES, checkpoint, random_groups, shake, tiny_policy, weights
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from flowright.app.session import _policy_in_turn
+from flowright.config import Config, GrpoSection
+from flowright.errors import PeerLost
+from flowright.grpo.batch import Group
+from flowright.grpo.checkpoint import portable_state, take_over
+from flowright.grpo.learner import Learner
+from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
+from flowright.grpo.selfcheck import check_sharing
+from flowright.policy.model import Policy
+from flowright.policy.sharding import shard
+from flowright.policy.vllm.proof import learner_scores
+
+
+@dataclass(frozen=True)
+class Case:
+    """An update: of which policy, with which settings, on which groups (the prompt's length and
+    those of its completions; those in ``alike`` begin with the same 20 tokens)."""
+
+    shapes: list[tuple[int, list[int]]]
+    grpo: dict[str, Any]
+    alike: tuple[int, ...] = ()
+    architecture: str = "qwen2"
+    checkpointing: bool = False
+
+    @property
+    def section(self) -> GrpoSection:
+        return GrpoSection(**{"kl_coefficient": 0.0, "learning_rate": 1e-3, **self.grpo})
+
+    def groups(self, seed: int) -> list[Group]:
+        template = list(range(10, 30))
+        return [
+            replace(group, prompt_ids=[*template, *group.prompt_ids]) if i in self.alike else group
+            for i, group in enumerate(random_groups(seed, self.shapes))
+        ]
+
+
+CASES = {
+    "shares of unequal size": Case([(3, [2, 5, 1]), (4, [8, 8]), (6, [1, 1])], {}),
+    "one without a group": Case([(4, [3, 2])], {}, architecture="qwen3"),
+    "one with more packs and chunks": Case(
+        [(3, [6, 5, 6, 4]), (4, [2, 1]), (9, [7, 3, 8])], {"micro_batch_tokens": 8}
+    ),
+    "a template on the first alone": Case(
+        [(3, [4, 5]), (4, [6, 1]), (2, [2, 3])], {}, alike=(0, 2), checkpointing=True
+    ),
+    "a template on the second alone": Case(
+        [(3, [4, 5]), (4, [6, 1]), (2, [2, 3]), (5, [3])], {}, (1, 3), architecture="qwen3"
+    ),
+    "tokens that stand alone": Case([(3, [1, 1]), (4, [1, 5])], {"micro_batch_tokens": 2}),
+    "none but such": Case([(3, [1, 1, 1]), (4, [1, 1])], {}),
+    "the plain path": Case(
+        [(3, [2, 5, 7]), (4, [6])],
+        {"prefix_sharing": False, "micro_batch_tokens": 20},
+        checkpointing=True,
+    ),
+    "the plain path, one without a group": Case([(4, [3, 2])], {"prefix_sharing": False}),
+    "with a reference": Case(
+        [(3, [2, 5]), (4, [3, 4]), (2, [7, 1, 1])],
+        {"kl_coefficient": 0.3, "micro_batch_tokens": 16},
+        alike=(0, 1, 2),
+        architecture="qwen3",
+    ),
+    "several steps, with scores": Case(
+        [(5, [2, 6]), (3, [4, 4]), (2, [7, 1])],
+        {"off_policy": "truncated", "epochs": 2, "minibatches": 2, "entropy_coefficient": 0.1},
+        checkpointing=True,
+    ),
+}
+
+
+def updates(ranks: Ranks, prepared: Callable[[Policy], Policy]) -> dict[str, Update]:
+    """By case, each from the policy's first weights. Loading is what costs, so that cases share."""
+    found: dict[str, Update] = {}
+    policies: dict[tuple[str, bool], tuple[Policy, dict[str, Tensor]]] = {}
+    for seed, (name, case) in enumerate(CASES.items()):
+        kind = (case.architecture, case.checkpointing)
+        if kind not in policies:
+            policy = prepared(tiny_policy(kind[0], gradient_checkpointing=kind[1]))
+            policies[kind] = policy, weights(policy)
+        policy, first = policies[kind]
+        policy.load_adapter_state(first)
+        learner = Learner(policy, case.section, 1.0, 0, ranks)
+        steps: list[list[Tensor]] = []
+
+        def keep(*_: object, steps: list = steps, policy: Policy = policy) -> None:
+            steps.append([p.grad.clone() for p in policy.trainable() if p.grad is not None])
+
+        learner.optimizer.register_step_pre_hook(keep)
+        metrics = learner.update(case.groups(seed), 1, LONGEST)
+        found[name] = Update(steps[0], weights(policy), metrics)
+    return found
+
+
+def looked_at(policy: Policy, ranks: Ranks) -> dict[str, Any]:
+    """What else runs the model, or reads its weights."""
+    section = GrpoSection(micro_batch_tokens=8)
+    learner = Learner(policy, section, 1.0, 0, ranks)
+    groups = random_groups(7, [(3, [2, 5]), (4, [3]), (2, [7, 1])])
+    mine = [[groups], [groups[:1], groups[1:]]][ranks.size - 1][ranks.rank]
+    check_sharing(policy, section)
+    state = portable_state(policy, learner)
+    before = weights(policy)
+    shake(policy, seed=9)
+    moved = learner_scores(policy, list(range(5, 40)))
+    take_over(state, policy, learner)
+    return {
+        "scores": learner_scores(policy, list(range(5, 40))),
+        "moved": moved,
+        "divergences": learner.divergences(mine),
+        "adapter": weights(policy),
+        "before": before,
+    }
+
+
+def held(split: Callable[[Policy], Policy]) -> dict[str, int]:
+    """Bytes of the layers' frozen weights, of all of them and of this process' part; and of
+    whatever tensors it has alive for a policy that has been used."""
+    before = alive()
+    policy = split(tiny_policy())
+    check_sharing(policy, GrpoSection())
+    layers = [p for p in policy.causal_lm.model.layers.parameters() if isinstance(p, DTensor)]
+    return {
+        "whole": sum(p.numel() * p.itemsize for p in layers),
+        "part": sum(p.to_local().numel() * p.itemsize for p in layers),
+        "alive": alive() - before,
+    }
+
+
+def alive() -> int:
+    """Bytes of all tensors of this process."""
+    gc.collect()
+    tensors = [x for x in gc.get_objects() if type(x) in (Tensor, torch.nn.Parameter)]
+    storages = {s.data_ptr(): s.nbytes() for s in (x.untyped_storage() for x in tensors)}
+    return sum(storages.values())
+
+
+def toy_run(url: str, path: Path, sharded: bool, steps: int = 2) -> Config:
+    """A run whose batches have an odd number of problems and whose rewards need the reference."""
+    config = served(url, path).model_copy(update={"strategy_model": str(checkpoint())})
+    grpo = {"steps": steps, "prompts_per_step": 3, "kl_coefficient": 0.05, "kl_in": "reward"}
+    return config.model_copy(
+        update={
+            "grpo": config.grpo.model_copy(update=grpo),
+            "policy": config.policy.model_copy(update={"sharded": sharded}),
+        }
+    )
+
+
+async def toy_training(url: str, path: Path, ranks: Ranks, cards: int = 1) -> None:
+    """Two steps, and a third after the run was resumed."""
+    for resume in (False, True):
+        config = toy_run(url, path, cards > 1, 3 if resume else 2)
+        policy = await _policy_in_turn(config, [], Console(quiet=True), ranks, cards)
+        assert policy.cards == cards
+        await train(config, resume, policy, ranks)
+
+
+async def main(out: Path, url: str) -> None:
+    for architecture in ARCHITECTURES:  # before: among several transformers saves on one alone
+        checkpoint(architecture)
+    with open_ranks() as ranks:
+        assert ranks.size > ONE.size
+        cards = await ranks.cards()
+
+        def split(policy: Policy) -> Policy:
+            return shard(policy, torch.device("cpu"), cards, ranks.size, ranks)
+
+        found = {name: asdict(update) for name, update in updates(ranks, split).items()}
+        policy = split(tiny_policy())
+        found = {"updates": found, "looked": looked_at(policy, ranks), "held": held(split)}
+        policy.save_adapter(out / f"adapter-{ranks.rank}")
+        torch.save(found, out / f"{ranks.rank}.pt")
+        await toy_training(url, out, ranks, cards)
+        if not ranks.is_first:
+            os._exit(0)  # as a process that is killed: nothing is closed in order
+        try:
+            with peers_of_passes():
+                learner_scores(policy, list(range(10, 20)))
+        except PeerLost as error:
+            (out / "lost.txt").write_text(str(error))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

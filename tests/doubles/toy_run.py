@@ -1,0 +1,227 @@
+"""Training runs with a toy environment and a random policy, for tests of the loop around them.
+
+The environment rewards completions that hold one of some tokens; nothing in it runs a program.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_policy import tiny_policy, weights
+from torch import Tensor
+
+from flowright.config import (
+    Config,
+    EvaluationSection,
+    GrpoSection,
+    JudgeSection,
+    PipelineSection,
+    PolicySection,
+    RunConfig,
+)
+from flowright.data.task import Task
+from flowright.environments.reward import UNSCORED, Reward
+from flowright.environments.rollout import Completion, Rollout
+from flowright.errors import Failure, Reason
+from flowright.grading import Gold
+from flowright.grpo.trainer import Trainer
+from flowright.judge.verdict import Verdict
+from flowright.llm.chat import Message
+from flowright.policy.local import LocalSampler
+from flowright.policy.model import Policy
+from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.runs import RunDirectory, read_metrics
+from flowright.workflows.prompt import Prompt, render
+from flowright.workflows.trace import Execution
+
+TASKS = [Task(f"t{i}", "math", "toy", f"What is {i}?", str(i)) for i in range(5)]
+WANTED = frozenset(range(60, 90))
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing may be done about it."""
+
+
+@dataclass
+class Toy:
+    """Rewards a completion that holds a wanted token. ``lost`` says which completions cannot be
+    scored; ``before`` is called with the step whose completions are about to be played."""
+
+    lost: Callable[[Completion], bool] = lambda completion: False
+    before: Callable[[int], None] = lambda step: None
+    reward: Callable[[Completion], float] = lambda completion: float(
+        bool(WANTED & set(completion.sample.token_ids))
+    )
+    fooled: Callable[[Completion], bool] | None = None  # where there is a judge, and it errs
+
+    def messages(self, task: Task) -> list[Message]:
+        return [Message("user", task.question)]
+
+    async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        if "evaluation" not in groups[0][0].key:
+            self.before(int(groups[0][0].key.split("/")[1]))
+        return [[self._play(completion) for completion in group] for group in groups]
+
+    def _play(self, completion: Completion) -> Rollout:
+        task, sample = completion.task, completion.sample
+        if self.lost(completion):
+            failure = Failure(Reason.JUDGE_FAILED, "unavailable: connection refused")
+            return Rollout(task, sample, UNSCORED, failure)
+        value = self.reward(completion)
+        return Rollout(
+            task,
+            sample,
+            Reward(value, {"correctness": value}),
+            execution=Execution("x", None),
+            verdict=self._judge(completion, value > 0),
+            gold=Gold(value > 0, "toy"),
+        )
+
+    def _judge(self, completion: Completion, right: bool) -> Verdict | None:
+        if self.fooled is None:
+            return None
+        said = right != self.fooled(completion)
+        return Verdict(float(said), said, "llm", "ok")
+
+    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        scored = [r.reward.value for r in rollouts if r.reward.value is not None]
+        unscored = {"rollout/unscored": 1 - len(scored) / len(rollouts)}
+        return unscored | ({"reward/mean": sum(scored) / len(scored)} if scored else {})
+
+
+@dataclass
+class Lines:
+    """A reporter that keeps what it was told."""
+
+    said: list[str] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+
+    def step(self, step: int, steps: int, metrics: dict[str, float]) -> None:
+        self.steps.append(step)
+
+    def say(self, line: str) -> None:
+        self.said.append(line)
+
+
+@dataclass
+class Wrapped:
+    """A sampler around the local one: ``change`` edits every group, ``refreshed`` is told the
+    version that is served from now on."""
+
+    inner: LocalSampler
+    more: int = 0
+    change: Callable[[list[Sample]], list[Sample]] = lambda group: group
+    refreshed: Callable[[int], None] = lambda version: None
+
+    @property
+    def version(self) -> int:
+        return self.inner.version
+
+    async def sample(
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int,
+        sampling: Sampling,
+        places: Sequence[int] | None = None,
+    ) -> list[list[Sample]]:
+        groups = await self.inner.sample(prompts, n + self.more, sampling, places)
+        return [self.change(group) for group in groups]
+
+    async def refresh(self, version: int) -> None:
+        await self.inner.refresh(version)
+        self.refreshed(version)
+
+
+def configured(
+    grpo: dict[str, Any] | None = None,
+    run: dict[str, Any] | None = None,
+    evaluation: dict[str, Any] | None = None,
+    judge: dict[str, Any] | None = None,
+    max_staleness: int = 0,
+) -> Config:
+    training: dict[str, Any] = {
+        "steps": 4,
+        "prompts_per_step": 2,
+        "group_size": 4,
+        "learning_rate": 0.02,
+    }
+    training |= {"epochs": 2, "minibatches": 2}
+    kept: dict[str, Any] = {"tensorboard": False, "checkpoint_every": 2}
+    measured: dict[str, Any] = {"every": 2, "problems": 3}
+    return Config(
+        seed=1,
+        policy=PolicySection(max_new_tokens=6, max_prompt_tokens=100),
+        grpo=GrpoSection(**training | (grpo or {})),
+        run=RunConfig(**kept | (run or {})),
+        evaluation=EvaluationSection(**measured | (evaluation or {})),
+        judge=JudgeSection(**judge or {}),
+        pipeline=PipelineSection(max_staleness=max_staleness),
+    )
+
+
+@dataclass
+class Outcome:
+    """What a training run left."""
+
+    step: int
+    policy: Policy
+    reporter: Lines
+    path: Path
+
+    @property
+    def metrics(self) -> list[dict[str, float]]:
+        """All metrics but those of the clock."""
+        return [
+            {name: value for name, value in row.items() if not name.startswith("time/")}
+            for row in read_metrics(self.path)
+        ]
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        return weights(self.policy)
+
+    @property
+    def checkpoints(self) -> list[int]:
+        return sorted(int(p.name.split("_")[1]) for p in (self.path / "checkpoints").iterdir())
+
+
+async def train(
+    path: Path,
+    environment: Toy | None = None,
+    config: Config | None = None,
+    resume: bool = False,
+    sampler: Callable[[LocalSampler], Sampler] = lambda local: local,
+    raises: type[BaseException] | None = None,
+) -> Outcome:
+    """Train a fresh random policy in a run directory; with ``raises``, until that comes up."""
+    config = config or configured()
+    policy, reporter = tiny_policy(trained=False), Lines()
+    environment = environment or Toy()
+
+    def encode(task: Task) -> Prompt:
+        return render(environment.messages(task), policy.tokenizer, 100)
+
+    run = RunDirectory(path, config, resume)
+    try:
+        local = LocalSampler(policy, 64)
+        trainer = Trainer(
+            config,
+            run,
+            policy,
+            sampler(local),
+            environment,
+            encode,
+            TASKS,
+            TASKS,
+            reporter,
+        )
+        if raises is None:
+            return Outcome(await trainer.train(resume), policy, reporter, path)
+        with pytest.raises(raises) as caught:
+            await trainer.train(resume)
+        reporter.said += str(caught.value).splitlines()
+        return Outcome(-1, policy, reporter, path)
+    finally:
+        run.close()

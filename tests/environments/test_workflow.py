@@ -1,0 +1,80 @@
+"""The environment as a whole: completions in, rewards out; and a judge that is found out."""
+
+import pytest
+from workflow_doubles import ScriptedModel, task
+
+from flowright.config import JudgeSection, RewardSection, WorkflowSection
+from flowright.data.task import Task
+from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow import WorkflowEnvironment
+from flowright.errors import Reason
+from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.llm.chat import Usage
+from flowright.policy.sampler import Sample
+from flowright.sandbox import Sandbox
+from flowright.workflows.executor import Executor
+
+SAYS = "async def workflow(problem):\n    return {!r}"
+
+
+class Generous:
+    """Calls everything right."""
+
+    name = "generous"
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        return Verdict(1.0, True, "llm", "ok", "fine", 1, self.name, Usage(1, 10, 5))
+
+
+async def played(trust: JudgeSection, answers: list[str], of: Task) -> list[Rollout]:
+    samples = [
+        Completion(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
+        for n, text in enumerate(answers)
+    ]
+    async with (
+        Sandbox(workers=1) as sandbox,
+        Executor(ScriptedModel(), sandbox, WorkflowSection(workers=1)) as executor,
+    ):
+        environment = WorkflowEnvironment(
+            executor, Generous(), sandbox, RewardSection(), "compact", trust
+        )
+        (group,) = await environment.play([samples])
+        metrics = environment.summarise(group)
+        assert metrics["sandbox/sufficient"] == 1.0 and "rollout/failed/unsupported" in metrics
+        return group
+
+
+ANSWERS = ["42", "41", "40", "39"]
+
+
+@pytest.mark.parametrize(
+    "trust",
+    [
+        JudgeSection(),
+        JudgeSection(min_agreement=0.2, low_agreement="rules"),
+        JudgeSection(min_agreement=0.9, low_agreement="warn"),
+    ],
+)
+async def test_the_reward_stays_the_judges(trust: JudgeSection) -> None:
+    group = await played(trust, ANSWERS, task())
+    assert [r.reward.value for r in group] == [1.0] * 4
+    assert [r.gold.correct for r in group if r.gold] == [True, False, False, False]
+    assert {r.verdict.source for r in group if r.verdict} == {"llm"}
+
+
+async def test_rules_decide_a_step_in_which_the_judge_is_found_out() -> None:
+    trust = JudgeSection(min_agreement=0.9, low_agreement="rules")
+    group = await played(trust, [*ANSWERS, ""], task())
+    assert [r.reward.value for r in group] == [1.0, 0.0, 0.0, 0.0, RewardSection().crashed]
+    verdicts = [r.verdict for r in group if r.verdict]
+    assert len(verdicts) == 4 and {v.source for v in verdicts} == {"rule_fallback"}
+    assert "the judge agreed with gold on 25% of the step" in verdicts[0].reason
+    assert [v.members[0].judge for v in verdicts] == ["generous"] * 4
+    assert sum(v.usage.calls for v in verdicts) == 4, "what the judge cost is kept"
+
+
+async def test_what_no_rule_decides_is_unscored_then() -> None:
+    trust = JudgeSection(min_agreement=0.9, low_agreement="rules")
+    group = await played(trust, ["x^2", "x^3"], task(reference="x^2"))
+    assert [r.reward.value for r in group] == [None, None]
+    assert {r.failure.reason for r in group if r.failure} == {Reason.JUDGE_FAILED}

@@ -1,0 +1,401 @@
+"""The update: the same gradients whatever the layout, and metrics that mean what they say."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
+from torch import Tensor
+
+from flowright.config import GrpoSection
+from flowright.grpo.advantages import group_advantages
+from flowright.grpo.batch import Group, Trained
+from flowright.grpo.learner import Learner, learning_rate
+from flowright.grpo.objectives import Loss
+from flowright.grpo.passes import score
+from flowright.policy.local import LocalSampler
+from flowright.policy.model import Policy
+from flowright.policy.sampler import Sampling
+
+LONGEST = 8
+SHAPES = st.lists(
+    st.tuples(st.integers(1, 6), st.lists(st.integers(1, 5), min_size=2, max_size=4)),
+    min_size=1,
+    max_size=4,
+)
+
+
+def section(**given: Any) -> GrpoSection:
+    return GrpoSection(**{"learning_rate": 1e-3, "kl_coefficient": 0.1, **given})
+
+
+def gradients(
+    policy: Policy, groups: Sequence[Group], temperature: float = 1.0, **given: Any
+) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """Every gradient of one update, before clipping, and its metrics; the weights are put back."""
+    before, found, handles = weights(policy), {}, []
+    for name, parameter in policy.model.named_parameters():
+        if parameter.requires_grad:
+
+            def keep(tensor: Tensor, name: str = name) -> None:
+                assert tensor.grad is not None
+                found[name] = tensor.grad.clone()  # the last micro-batch leaves the sum
+
+            handles.append(parameter.register_post_accumulate_grad_hook(keep))
+    try:
+        metrics = Learner(policy, section(**given), temperature, 0).update(groups, 1, LONGEST)
+    finally:
+        for handle in handles:
+            handle.remove()
+        policy.load_adapter_state(before)
+    return found, metrics
+
+
+def assert_same_update(one: tuple, other: tuple) -> None:
+    (gradients_1, metrics_1), (gradients_2, metrics_2) = one, other
+    assert gradients_1.keys() == gradients_2.keys()
+    # A gradient that is 0 by definition (attention over one token) is rounding noise in both.
+    noise = 1e-6 * max(float(gradient.abs().max()) for gradient in gradients_1.values())
+    for name, gradient in gradients_1.items():
+        largest = float(gradient.abs().max())
+        assert float((gradient - gradients_2[name]).abs().max()) <= 1e-4 * largest + noise, name
+    assert metrics_1 == pytest.approx(metrics_2, rel=1e-4, abs=1e-6)
+
+
+POLICY = tiny_policy()
+RECOMPUTING = tiny_policy(gradient_checkpointing=True)
+LOSSES = st.sampled_from(["grpo", "dr_grpo", "dapo", "gspo", "cispo"])
+
+
+@settings(max_examples=60)
+@given(
+    SHAPES,
+    st.integers(0, 2**31),
+    LOSSES,
+    st.sampled_from(["k1", "k2", "k3"]),
+    st.sampled_from([0, 10, 20, 40]),
+)
+def test_the_shared_prefix_gives_the_plain_batchs_update(
+    shapes: list, seed: int, loss: str, estimator: str, template: int
+):
+    alike = [100 + n for n in range(template)]
+    groups = [
+        Group([*alike, *group.prompt_ids], group.samples) for group in random_groups(seed, shapes)
+    ]
+    options = {"loss": loss, "kl_estimator": estimator, "entropy_coefficient": 0.05}
+    shared = gradients(POLICY, groups, prefix_sharing=True, **options)
+    plain = gradients(POLICY, groups, prefix_sharing=False, **options)
+    assert_same_update(shared, plain)
+    assert any(float(g.abs().max()) > 0 for g in shared[0].values())
+
+
+@settings(max_examples=30)
+@given(SHAPES, st.integers(0, 2**31), st.booleans())
+def test_gradient_checkpointing_changes_no_gradient(shapes: list, seed: int, sharing: bool):
+    groups = random_groups(seed, shapes)
+    kept = gradients(POLICY, groups, prefix_sharing=sharing)
+    recomputed = gradients(RECOMPUTING, groups, prefix_sharing=sharing)
+    assert_same_update(kept, recomputed)
+
+
+@settings(max_examples=30)
+@given(SHAPES, st.integers(0, 2**31), LOSSES, st.integers(1, 60))
+def test_the_micro_batch_budget_changes_no_gradient(
+    shapes: list, seed: int, loss: str, budget: int
+):
+    groups = random_groups(seed, shapes)
+    whole = gradients(POLICY, groups, loss=loss, micro_batch_tokens=100_000)
+    cut = gradients(POLICY, groups, loss=loss, micro_batch_tokens=budget)
+    assert_same_update(whole, cut)
+
+
+def test_gradient_checkpointing_recomputes_the_layers_and_leaves_the_mode_as_it_was():
+    groups = random_groups(0, [(4, [3, 2])])
+    for policy, passes in ((POLICY, 1), (RECOMPUTING, 2)):
+        calls: list[int] = []
+        layers = policy.causal_lm.model.layers
+        handles = [
+            layer.self_attn.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+            for layer in layers
+        ]
+        gradients(policy, groups, kl_coefficient=0.0)
+        for handle in handles:
+            handle.remove()
+        assert len(calls) == 2 * passes * len(layers), "the prompt, and the texts behind it"
+        assert not any(layer.training for layer in layers)
+
+
+@pytest.mark.parametrize("loss_name", ["grpo", "dr_grpo", "dapo"])
+def test_the_gradient_is_that_of_the_definition(loss_name: Loss):
+    """Against a loss written out token by token from the model's whole logits."""
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1, 3])])
+    found, metrics = gradients(policy, groups, loss=loss_name, kl_coefficient=0.3, temperature=0.8)
+
+    def token_logprobs(group: Group, sample: Trained) -> Tensor:
+        ids = torch.tensor([[*group.prompt_ids, *sample.token_ids]])
+        logprobs = (policy.causal_lm(input_ids=ids).logits[0] / 0.8).log_softmax(-1)
+        start = len(group.prompt_ids) - 1
+        return torch.stack([logprobs[start + t, id_] for t, id_ in enumerate(sample.token_ids)])
+
+    loss = torch.zeros(())
+    for group in groups:
+        for sample in group.samples:
+            logprobs = token_logprobs(group, sample)
+            with torch.no_grad(), policy.model.disable_adapter():
+                reference = token_logprobs(group, sample)
+            ratio = (logprobs - torch.tensor(sample.sampled_logprobs)).exp()
+            gain = torch.minimum(ratio * sample.advantage, ratio.clamp(0.8, 1.2) * sample.advantage)
+            kl = (reference - logprobs).exp() - 1 + logprobs - reference
+            # 4 samples, 10 tokens, 8 the longest there may be.
+            share = {"grpo": 4 * len(sample.token_ids), "dr_grpo": 4 * LONGEST, "dapo": 10}
+            loss = loss + (0.3 * kl - gain).sum() / share[loss_name]
+    loss.backward()
+    assert metrics["policy/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    for name, parameter in policy.model.named_parameters():
+        if parameter.requires_grad:
+            assert parameter.grad is not None
+            noise = 1e-4 * float(parameter.grad.abs().max())
+            torch.testing.assert_close(found[name], parameter.grad, rtol=1e-4, atol=noise)
+
+
+def definition(policy: Policy, groups: Sequence[Group], weight: Callable) -> dict[str, Tensor]:
+    """Gradients of the mean over tokens of -weight(log p, log p of the sampler) A log p."""
+    loss, count = torch.zeros(()), 0
+    for group in groups:
+        for sample in group.samples:
+            ids = torch.tensor([[*group.prompt_ids, *sample.token_ids]])
+            rows = policy.causal_lm(input_ids=ids).logits[0].log_softmax(-1)
+            start = len(group.prompt_ids) - 1
+            chosen = [rows[start + t, id_] for t, id_ in enumerate(sample.token_ids)]
+            for logprob, sampled in zip(chosen, sample.sampled_logprobs, strict=True):
+                loss = loss - weight(logprob.item(), sampled) * sample.advantage * logprob
+                count += 1
+    (loss / count).backward()
+    found = {n: p.grad.clone() for n, p in policy.model.named_parameters() if p.grad is not None}
+    for parameter in policy.trainable():
+        parameter.grad = None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("off_policy", "weight"),
+    [
+        ("truncated", lambda now, sampled: min(math.exp(now - sampled), 1.5)),
+        ("ignored", lambda now, sampled: 1.0),
+    ],
+)
+def test_with_one_step_the_old_policy_is_the_new_one(off_policy: str, weight: Callable):
+    """Then the ratio is 1 and nothing is clipped, however far off the sampler was."""
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1, 3])])
+    wanted = definition(policy, groups, weight)
+    calls: list[int] = []
+    hook = policy.causal_lm.model.register_forward_hook(lambda *_: calls.append(1))
+    options = {"off_policy": off_policy, "off_policy_cap": 1.5, "kl_coefficient": 0.0}
+    found, metrics = gradients(policy, groups, **options)
+    hook.remove()
+    assert len(calls) == 2, "one pass over the prompts, one over the texts: none for the old"
+    assert metrics["policy/clip_frac"] == 0.0
+    for name, gradient in wanted.items():
+        noise = 1e-4 * float(gradient.abs().max())
+        torch.testing.assert_close(found[name], gradient, rtol=1e-4, atol=noise)
+    if off_policy == "truncated":
+        tokens = [(g, s) for g in groups for s in g.samples]
+        scores = score(policy, groups, section(), 1.0)
+        ratios = [
+            math.exp(float(now) - sampled)
+            for (_, sample), now_T in zip(tokens, scores, strict=True)
+            for now, sampled in zip(now_T, sample.sampled_logprobs, strict=True)
+        ]
+        capped = sum(ratio >= 1.5 for ratio in ratios) / len(ratios)
+        assert 0 < capped < 1
+        assert metrics["policy/off_policy_capped_frac"] == pytest.approx(capped)
+
+
+def test_with_several_steps_the_old_policy_is_that_before_the_first():
+    """Samples whose log-probabilities are the policy's own: then it is what the sampler said."""
+    policy = tiny_policy()
+    groups = draw(policy, 1.0)
+    options = {"epochs": 2, "minibatches": 2, "learning_rate": 0.01}
+    updated = []
+    for off_policy in ("ratio", "truncated", "ignored"):
+        before = weights(policy)
+        Learner(policy, section(off_policy=off_policy, **options), 1.0, 0).update(
+            groups, 1, LONGEST
+        )
+        updated.append(weights(policy))
+        policy.load_adapter_state(before)
+    for other in updated[1:]:
+        for name, tensor in updated[0].items():
+            torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "term"),
+    [
+        ("k1", lambda d: d),
+        ("k2", lambda d: d * d / 2),
+        ("k3", lambda d: math.exp(-d) - 1 + d),
+    ],
+)
+def test_a_samples_divergence_is_summed_over_its_tokens(estimator: str, term: Callable):
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1])])
+    learner = Learner(policy, section(kl_in="reward", kl_estimator=estimator), 1.0, 0)
+    wanted = []
+    for group in groups:
+        for sample in group.samples:
+            with policy.model.disable_adapter():
+                rows = whole_logits(policy, [*group.prompt_ids, *sample.token_ids]).log_softmax(-1)
+            start = len(group.prompt_ids) - 1
+            base = [rows[start + t, id_].item() for t, id_ in enumerate(sample.token_ids)]
+            pairs = zip(sample.sampled_logprobs, base, strict=True)
+            wanted.append(sum(term(sampled - reference) for sampled, reference in pairs))
+    assert learner.divergences(groups) == pytest.approx(wanted, rel=1e-4)
+
+
+def test_a_kl_in_the_reward_is_none_in_the_loss():
+    policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4])])
+    with_it, metrics = gradients(policy, groups, kl_in="reward", kl_coefficient=0.7)
+    without, _ = gradients(policy, groups, kl_coefficient=0.0)
+    assert "policy/kl" not in metrics
+    assert all(torch.equal(with_it[name], without[name]) for name in without)
+
+
+def test_a_fresh_adapter_is_the_base_model():
+    groups = random_groups(0, [(4, [3, 2]), (2, [5, 5])])
+    fresh, moved = tiny_policy(trained=False), tiny_policy()
+    _, metrics = gradients(fresh, groups)
+    assert metrics["policy/kl"] == pytest.approx(0.0, abs=1e-9)
+    _, metrics = gradients(moved, groups)
+    assert metrics["policy/kl"] > 1e-3
+
+
+def draw(policy: Policy, temperature: float, n: int = 4) -> list[Group]:
+    """Groups sampled from the policy, with advantages by the length of the completion."""
+    prompts = [[60, 61, 62], [70, 71, 72, 73, 74]]
+    sampling = Sampling(temperature, 1.0, LONGEST, 11)
+    drawn = anyio.run(LocalSampler(policy, 64).sample, prompts, n, sampling)
+    advantages = group_advantages([[float(sum(s.token_ids)) for s in group] for group in drawn])
+    return [
+        Group(
+            prompt,
+            [Trained(s.token_ids, s.logprobs, a) for s, a in zip(group, found.values, strict=True)],
+        )
+        for prompt, group, found in zip(prompts, drawn, advantages, strict=True)
+    ]
+
+
+def test_sampler_and_learner_agree_on_the_first_pass_at_the_sampling_temperature():
+    policy = tiny_policy()
+    groups = draw(policy, temperature=0.7)
+    _, metrics = gradients(policy, groups, temperature=0.7)
+    assert metrics["policy/sampler_logp_diff"] < 1e-5
+    assert metrics["policy/clip_frac"] == 0.0
+    _, metrics = gradients(policy, groups, temperature=1.0)
+    assert metrics["policy/sampler_logp_diff"] > 0.01
+
+
+def test_the_metrics_are_means_over_tokens():
+    policy = tiny_policy()
+    groups = random_groups(2, [(3, [2, 5]), (4, [3])])
+    _, metrics = gradients(policy, groups)
+    entropies, gaps = [], []
+    for group in groups:
+        for sample in group.samples:
+            ids = [*group.prompt_ids, *sample.token_ids]
+            logprobs = whole_logits(policy, ids).log_softmax(-1)[len(group.prompt_ids) - 1 : -1]
+            entropies += (-(logprobs.exp() * logprobs).sum(-1)).tolist()
+            chosen = [row[id_].item() for row, id_ in zip(logprobs, sample.token_ids, strict=True)]
+            gaps += [abs(a - b) for a, b in zip(chosen, sample.sampled_logprobs, strict=True)]
+    assert metrics["policy/entropy"] == pytest.approx(sum(entropies) / 10, rel=1e-4)
+    assert metrics["policy/sampler_logp_diff"] == pytest.approx(sum(gaps) / 10, rel=1e-4)
+
+
+def test_the_loss_does_not_grow_with_the_number_of_minibatches():
+    policy = tiny_policy()
+    (group,) = draw(policy, 1.0)[:1]
+    rate = {"learning_rate": 1e-9, "kl_coefficient": 0.5}
+    _, one = gradients(policy, [group] * 4, minibatches=1, **rate)
+    _, four = gradients(policy, [group] * 4, minibatches=4, **rate)
+    assert one["policy/loss"] != 0.0
+    assert four["policy/loss"] == pytest.approx(one["policy/loss"], rel=1e-4)
+    assert four["policy/grad_norm"] == pytest.approx(one["policy/grad_norm"], rel=1e-4)
+
+
+def test_an_update_makes_better_samples_likelier_and_leaves_the_base_alone():
+    policy = tiny_policy()
+    groups = draw(policy, 1.0)
+    base = {name: p.clone() for name, p in policy.model.named_parameters() if not p.requires_grad}
+    learner = Learner(policy, section(learning_rate=0.01, kl_coefficient=0.0), 1.0, 0)
+    before = score(policy, groups, section(), 1.0)
+    metrics = learner.update(groups, 1, LONGEST)
+    after = score(policy, groups, section(), 1.0)
+    advantages = [sample.advantage for group in groups for sample in group.samples]
+    moves = [float((b - a).sum()) for a, b in zip(before, after, strict=True)]
+    assert sum(m * a for m, a in zip(moves, advantages, strict=True)) > 0
+    assert metrics["policy/lr"] == 0.01
+    for name, parameter in policy.model.named_parameters():
+        if not parameter.requires_grad:
+            assert torch.equal(parameter, base[name]), name
+
+
+def test_passes_and_minibatches_are_optimizer_steps_and_clipping_is_seen_after_the_first():
+    policy = tiny_policy()
+    groups = draw(policy, 1.0)
+    learner = Learner(policy, section(learning_rate=0.05, epochs=3, minibatches=2), 1.0, 0)
+    metrics = learner.update(groups, 1, LONGEST)
+    steps = {int(state["step"]) for state in learner.optimizer.state.values()}
+    assert steps == {6}
+    assert metrics["policy/clip_frac"] > 0.0
+    assert all(math.isfinite(value) for value in metrics.values())
+
+
+def test_an_update_without_groups_leaves_weights_and_optimizer():
+    policy = tiny_policy()
+    learner = Learner(policy, section(learning_rate=0.05), 1.0, 0)
+    before = weights(policy)
+    assert learner.update([], 1, LONGEST) == {"policy/lr": 0.05}
+    assert same(weights(policy), before)
+    assert not learner.optimizer.state
+
+
+def test_the_same_update_twice_is_the_same_bit_for_bit():
+    results = []
+    for _ in range(2):
+        policy = tiny_policy()
+        learner = Learner(policy, section(epochs=2, minibatches=2, micro_batch_tokens=24), 1.0, 4)
+        metrics = [learner.update(random_groups(s, [(3, [2, 4])] * 4), s, 8) for s in (1, 2)]
+        results.append((metrics, weights(policy)))
+    (metrics_1, weights_1), (metrics_2, weights_2) = results
+    assert metrics_1 == metrics_2
+    assert same(weights_1, weights_2)
+
+
+def test_the_gradient_norm_is_that_before_clipping():
+    policy, groups = tiny_policy(), random_groups(5, [(3, [2, 4])])
+    found, metrics = gradients(policy, groups, max_grad_norm=1e-6)
+    norm = torch.stack([g.square().sum() for g in found.values()]).sum().sqrt()
+    # The hook sees the gradient before it is clipped in place.
+    assert metrics["policy/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_the_learning_rate_by_hand():
+    def rates(**given: Any) -> list[float]:
+        made = section(learning_rate=1.0, steps=10, **given)
+        return [learning_rate(made, step) for step in range(1, 11)]
+
+    assert rates() == [1.0] * 10
+    assert rates(warmup_steps=4) == pytest.approx([0.25, 0.5, 0.75] + [1.0] * 7)
+    # Linear: 10 steps from 1 by tenths. After 2 steps of warm-up: 8 steps by eighths.
+    assert rates(schedule="linear") == pytest.approx([1 - k / 10 for k in range(10)])
+    assert rates(schedule="linear", warmup_steps=2) == pytest.approx(
+        [0.5, 1.0, 1.0, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    )
+    # Cosine: (1 + cos(pi k / 10)) / 2; cos(pi / 5) = 0.809017, half-way exactly 1/2.
+    cosine = rates(schedule="cosine")
+    assert (cosine[0], cosine[2], cosine[5]) == pytest.approx((1.0, 0.9045085, 0.5))
+    assert cosine == sorted(cosine, reverse=True)

@@ -1,0 +1,192 @@
+"""The objectives, against values and gradients worked out by hand."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from flowright.grpo.objectives import (
+    Estimator,
+    Loss,
+    Terms,
+    kl_terms,
+    policy_terms,
+    token_weights,
+    truncated_weights,
+)
+
+LOW, HIGH = 0.2, 0.28
+PPO_LIKE: tuple[Loss, ...] = ("grpo", "dr_grpo", "dapo")
+EVERY: tuple[Loss, ...] = (*PPO_LIKE, "gspo", "cispo")
+
+
+def play(
+    loss: Loss,
+    ratios: list[float],
+    advantages: list[float],
+    probabilities: list[float] | None = None,
+    samples: list[int] | None = None,
+) -> tuple[Terms, Tensor]:
+    """Terms of tokens with the given ratios, and the gradient of their sum by each log-prob."""
+    chosen = probabilities or [0.5] * len(ratios)
+    logprobs = torch.tensor(chosen, dtype=torch.float64).log().requires_grad_()
+    old = logprobs.detach() - torch.tensor(ratios, dtype=torch.float64).log()
+    terms = policy_terms(
+        loss,
+        logprobs,
+        old,
+        torch.tensor(advantages, dtype=torch.float64),
+        torch.tensor(samples or [0] * len(ratios)),
+        LOW,
+        HIGH,
+    )
+    (gradient,) = torch.autograd.grad(terms.policy_N.sum(), logprobs)
+    return terms, gradient
+
+
+@pytest.mark.parametrize("loss", PPO_LIKE)
+def test_the_clipped_objective_of_better_than_average_samples(loss: Loss):
+    # A = 2. r = 1.5: min(3, 1.28 * 2) = 2.56, clipped. r = 0.5: min(1, 0.8 * 2) = 1, free.
+    # r = 1.1: min(2.2, 2.2). The gradient of -r A by log p is -r A, and 0 where clipped.
+    terms, gradient = play(loss, [1.5, 0.5, 1.1], [2.0, 2.0, 2.0])
+    assert terms.policy_N.tolist() == pytest.approx([-2.56, -1.0, -2.2], rel=1e-5)
+    assert terms.clipped_N.tolist() == [True, False, False]
+    assert gradient.tolist() == pytest.approx([0.0, -1.0, -2.2], rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", PPO_LIKE)
+def test_the_clipped_objective_of_worse_than_average_samples(loss: Loss):
+    # A = -1. r = 1.5: min(-1.5, -1.28) = -1.5, free. r = 0.5: min(-0.5, -0.8) = -0.8, clipped.
+    # r = 1.1: -1.1.
+    terms, gradient = play(loss, [1.5, 0.5, 1.1], [-1.0, -1.0, -1.0])
+    assert terms.policy_N.tolist() == pytest.approx([1.5, 0.8, 1.1], rel=1e-5)
+    assert terms.clipped_N.tolist() == [False, True, False]
+    assert gradient.tolist() == pytest.approx([1.5, 0.0, 1.1], rel=1e-5)
+
+
+def test_gspo_clips_a_sample_as_a_whole():
+    # Sample 0: ratios 1.2 and 0.9, whose geometric mean is sqrt(1.08) = 1.0392305; times A = 2,
+    # that is 2.0784610 for both tokens. Sample 1: r = 1.5 is clipped at 1.28.
+    terms, gradient = play("gspo", [1.2, 0.9, 1.5], [2.0, 2.0, 1.0], samples=[0, 0, 1])
+    assert terms.policy_N.tolist() == pytest.approx([-2.0784610, -2.0784610, -1.28], rel=1e-5)
+    assert terms.clipped_N.tolist() == [False, False, True]
+    assert gradient.tolist() == pytest.approx([-2.0784610, -2.0784610, 0.0], rel=1e-5)
+
+
+def test_gspo_has_the_value_and_the_gradient_of_its_sequence_objective():
+    # arXiv 2507.18071, equation 5: the mean over samples of min(s A, clip(s) A) with
+    # s = exp(mean over tokens of log p - log p_old), differentiated as it stands.
+    old = torch.tensor([0.5, 0.2, 0.9, 0.4, 0.7], dtype=torch.float64).log()
+    ratios = torch.tensor([1.3, 0.8, 1.1, 0.7, 1.05], dtype=torch.float64)
+    logprobs = (old + ratios.log()).requires_grad_()
+    samples, lengths = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([3, 2])
+    advantages = torch.tensor([1.5, 1.5, 1.5, -0.5, -0.5], dtype=torch.float64)
+    terms = policy_terms("gspo", logprobs, old, advantages, samples, LOW, HIGH)
+    ours = (token_weights("gspo", lengths, 8)[samples] * terms.policy_N).sum()
+
+    log_ratio = logprobs - old
+    means = torch.stack([log_ratio[:3].mean(), log_ratio[3:].mean()]).exp()
+    gains = torch.tensor([1.5, -0.5], dtype=torch.float64)
+    theirs = -torch.minimum(means * gains, means.clamp(1 - LOW, 1 + HIGH) * gains).mean()
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
+    (one,), (two,) = torch.autograd.grad(ours, logprobs), torch.autograd.grad(theirs, logprobs)
+    assert one.tolist() == pytest.approx(two.tolist(), rel=1e-6)
+
+
+def test_cispo_caps_the_weight_and_keeps_every_gradient():
+    # -min(r, 1.28) A log p with A = 2: 2.56 * -ln 0.3 = 3.0821705, 1 * -ln 0.1 = 2.3025851,
+    # 2.2 * -ln 0.22 = 3.3310812; the gradient by log p is -min(r, 1.28) A.
+    terms, gradient = play("cispo", [1.5, 0.5, 1.1], [2.0] * 3, probabilities=[0.3, 0.1, 0.22])
+    assert terms.policy_N.tolist() == pytest.approx([3.0821705, 2.3025851, 3.3310812], rel=1e-5)
+    assert gradient.tolist() == pytest.approx([-2.56, -1.0, -2.2], rel=1e-5)
+    assert terms.clipped_N.tolist() == [True, False, False]
+
+
+def test_cispo_has_no_lower_bound():
+    terms, gradient = play("cispo", [0.01, 0.01], [2.0, -2.0])
+    assert gradient.tolist() == pytest.approx([-0.02, 0.02], rel=1e-5)
+    assert not terms.clipped_N.any()
+
+
+@pytest.mark.parametrize("loss", EVERY)
+def test_on_policy_every_objective_is_the_policy_gradient(loss: Loss):
+    # At r = 1 nothing is clipped, and the gradient by log p is -A.
+    terms, gradient = play(loss, [1.0, 1.0, 1.0], [2.0, 2.0, -3.0], samples=[0, 0, 1])
+    assert gradient.tolist() == pytest.approx([-2.0, -2.0, 3.0], rel=1e-5)
+    assert not terms.clipped_N.any()
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        ("grpo", [1 / (2 * 2), 1 / (2 * 3)]),
+        ("gspo", [1 / (2 * 2), 1 / (2 * 3)]),
+        ("dr_grpo", [1 / (2 * 8), 1 / (2 * 8)]),
+        ("dapo", [1 / 5, 1 / 5]),
+        ("cispo", [1 / 5, 1 / 5]),
+    ],
+)
+def test_token_weights_of_samples_of_two_and_three_tokens(loss: Loss, expected: list[float]):
+    assert token_weights(loss, torch.tensor([2, 3]), 8).tolist() == pytest.approx(expected)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8))
+def test_the_weights_of_all_tokens_sum_to_one_or_to_the_share_of_the_longest(lengths: list[int]):
+    for loss in EVERY:
+        weights = token_weights(loss, torch.tensor(lengths), 64)
+        total = sum(float(w) * n for w, n in zip(weights, lengths, strict=True))
+        expected = sum(lengths) / (64 * len(lengths)) if loss == "dr_grpo" else 1.0
+        assert total == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "expected"),
+    [
+        # p = 1/2, reference 1/4: d = ln 2. p = 1/5, reference 2/5: d = -ln 2. Equal: d = 0.
+        ("k1", [0.693147, -0.693147, 0.0]),
+        ("k2", [0.240227, 0.240227, 0.0]),  # (ln 2)^2 / 2
+        ("k3", [0.193147, 0.306853, 0.0]),  # 1/2 - 1 + ln 2, and 2 - 1 - ln 2
+    ],
+)
+def test_kl_estimators(estimator: Estimator, expected: list[float]):
+    logprobs = torch.tensor([0.5, 0.2, 0.7]).log()
+    reference = torch.tensor([0.25, 0.4, 0.7]).log()
+    assert kl_terms(logprobs, reference, estimator).tolist() == pytest.approx(expected, rel=1e-5)
+
+
+@given(st.integers(0, 2**31), st.integers(2, 6))
+def test_k1_and_k3_are_unbiased_and_k3_is_never_negative(seed: int, size: int):
+    generator = torch.Generator().manual_seed(seed)
+    ours, theirs = torch.randn(2, size, generator=generator, dtype=torch.float64).log_softmax(-1)
+    exact = math.fsum(float(p.exp() * (p - q)) for p, q in zip(ours, theirs, strict=True))
+    for estimator in ("k1", "k3"):
+        mean = float((ours.exp() * kl_terms(ours, theirs, estimator)).sum())
+        assert mean == pytest.approx(exact, rel=1e-9, abs=1e-12)
+    assert (kl_terms(ours, theirs, "k3") >= 0).all()
+
+
+def test_as_a_loss_k1_has_no_gradient_on_average_and_k2_has_that_of_the_kl():
+    # A sampled token's term is differentiated with the draw held fixed: E[grad k1] is
+    # sum p grad log p = 0, and E[grad k2] = sum p d grad log p = grad KL.
+    logits = torch.tensor([0.3, -1.0, 0.8], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64).log()
+    logprobs = logits.log_softmax(-1)
+    draws = logprobs.detach().exp()
+    exact = (logprobs.exp() * (logprobs - reference)).sum()
+    (wanted,) = torch.autograd.grad(exact, logits, retain_graph=True)
+    cases: tuple[tuple[Estimator, Tensor], ...] = (("k1", torch.zeros(3)), ("k2", wanted))
+    for estimator, gradient in cases:
+        mean = (draws * kl_terms(logprobs, reference, estimator)).sum()
+        (got,) = torch.autograd.grad(mean, logits, retain_graph=True)
+        assert got.tolist() == pytest.approx(gradient.tolist(), abs=1e-12)
+
+
+def test_truncated_importance_weights_have_a_cap_no_floor_and_no_gradient():
+    # p_old / p_sampler: 0.6 / 0.2 = 3 (capped at 2), 0.3 / 0.2 = 1.5, 0.01 / 0.5 = 0.02.
+    old = torch.tensor([0.6, 0.3, 0.01]).log().requires_grad_()
+    found = truncated_weights(old, torch.tensor([0.2, 0.2, 0.5]).log(), 2.0)
+    assert found.tolist() == pytest.approx([2.0, 1.5, 0.02], rel=1e-5)
+    assert not found.requires_grad

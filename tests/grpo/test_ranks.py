@@ -1,0 +1,65 @@
+"""Several processes of one run: the same update as one, and one end for all."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from processes import DOUBLES, free_port
+from rank_worker import Update, updates
+
+from flowright.grpo.ranks import ONE, Ranks, interleaved
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_shares_make_the_whole_again(count: int):
+    items = list(range(count))
+    shares = [Ranks(rank, 3).mine(items) for rank in range(3)]
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert interleaved(shares) == items
+
+
+async def test_one_process_gathers_from_itself():
+    assert await ONE.gathered("x") == ["x"]
+    assert await ONE.shared("x") == "x"
+    assert ONE.is_first and ONE.speaks()
+    tensor = torch.ones(2)
+    ONE.sum([tensor])
+    assert tensor.tolist() == [1.0, 1.0]
+
+
+def test_two_processes_give_the_update_of_one(tmp_path: Path):
+    port = str(free_port())
+    path = os.pathsep.join([str(DOUBLES), os.environ.get("PYTHONPATH", "")])
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(DOUBLES / "rank_worker.py"), str(tmp_path)],
+            env={
+                **os.environ,
+                "RANK": str(rank),
+                "WORLD_SIZE": "2",
+                "LOCAL_RANK": str(rank),
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "PYTHONPATH": path,
+            },
+        )
+        for rank in (0, 1)
+    ]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    alone = updates(ONE)
+    first, second = (
+        [Update(**fields) for fields in torch.load(tmp_path / f"{rank}.pt")] for rank in (0, 1)
+    )
+    for one, update, other in zip(alone, first, second, strict=True):
+        largest = max(float(gradient.abs().max()) for gradient in one.gradients)
+        for ours, theirs in zip(update.gradients, one.gradients, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6 * largest)
+        for name, tensor in one.weights.items():
+            # Adam divides by a gradient's size, so that one that is 0 but for rounding moves, too.
+            torch.testing.assert_close(update.weights[name], tensor, rtol=1e-6, atol=2e-6)
+            assert torch.equal(update.weights[name], other.weights[name]), "one policy, bit for bit"
+        assert update.metrics == pytest.approx(one.metrics, rel=1e-5, abs=1e-6)
+        assert update.metrics == other.metrics

@@ -1,0 +1,141 @@
+"""A policy whose weights are split among two processes: the updates of one that has them all."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from processes import DOUBLES, SOURCE, free_port
+from safetensors.torch import load_file
+from shard_worker import CASES, looked_at, toy_training, updates
+from tiny_policy import same, tiny_policy
+from vllm_double import VllmDouble
+
+from flowright.config import PolicySection
+from flowright.errors import ConfigError
+from flowright.grpo.ranks import ONE, peers_of_passes
+from flowright.policy.model import ADAPTER_FILE
+from flowright.runs import read_metrics, read_rollouts
+
+
+async def two_processes(out: Path, url: str) -> list[int | None]:
+    """Exit codes of both workers, who sample from ``url``."""
+    path = os.pathsep.join([str(DOUBLES), str(SOURCE)])
+    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    command = [sys.executable, "-W", "error", str(DOUBLES / "shard_worker.py"), str(out), url]
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *command,
+            env=os.environ
+            | given
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": path},
+        )
+        for rank in (0, 1)
+    ]
+    async with asyncio.timeout(120):
+        return [await process.wait() for process in processes]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """Where two processes worked, and what each found."""
+    out = tmp_path_factory.mktemp("shards")
+
+    async def work() -> None:
+        async with VllmDouble() as server:
+            assert await two_processes(out, server.url) == [0, 0]
+
+    asyncio.run(work())
+    return out, [torch.load(out / f"{rank}.pt") for rank in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Any]:
+    return updates(ONE, lambda policy: policy)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_split_weights_give_the_update_of_whole_ones(
+    name: str, shards: tuple[Path, list[dict[str, Any]]], alone: dict[str, Any]
+):
+    one, (first, second) = alone[name], (found["updates"][name] for found in shards[1])
+    largest = max(float(gradient.abs().max()) for gradient in one.gradients)
+    assert largest > 0
+    for ours, theirs in zip(first["gradients"], one.gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6 * largest)
+    for weight, tensor in one.weights.items():
+        # Adam divides by a gradient's size, so that one that is 0 but for rounding moves, too.
+        torch.testing.assert_close(first["weights"][weight], tensor, rtol=1e-6, atol=2e-6)
+    assert same(first["weights"], second["weights"]), "one policy, bit for bit"
+    assert first["metrics"] == pytest.approx(one.metrics, rel=1e-4, abs=1e-6)
+    assert first["metrics"] == second["metrics"]
+
+
+def test_what_else_runs_the_model_finds_the_same(shards: tuple[Path, list[dict[str, Any]]]):
+    out, found = shards
+    one = looked_at(tiny_policy(), ONE)
+    for rank, process in enumerate(found):
+        looked = process["looked"]
+        torch.testing.assert_close(looked["scores"], one["scores"], rtol=0, atol=1e-5)
+        torch.testing.assert_close(looked["moved"], one["moved"], rtol=0, atol=1e-5)
+        assert same(looked["adapter"], one["adapter"]) and same(looked["adapter"], looked["before"])
+        assert same(load_file(out / f"adapter-{rank}" / ADAPTER_FILE), one["adapter"])
+    together = [nats for process in found for nats in process["looked"]["divergences"]]
+    assert together == pytest.approx(one["divergences"], abs=1e-4)
+
+
+def test_a_process_holds_its_part_of_the_layers_alone(
+    shards: tuple[Path, list[dict[str, Any]]],
+):
+    held = [process["held"] for process in shards[1]]
+    whole = held[0]["whole"]
+    layers = tiny_policy().causal_lm.model.layers.named_parameters()
+    assert whole == sum(4 * p.numel() for name, p in layers if "lora_" not in name)
+    assert [process["part"] for process in held] == [whole // 2, whole // 2]
+    others = 4 * sum(p.numel() for p in tiny_policy().model.parameters()) - whole
+    for process in held:  # what was gathered has gone
+        assert whole // 2 < process["alive"] - others < whole
+
+
+async def test_a_run_of_split_weights_is_that_of_one_process(
+    shards: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+):
+    """Sampled from a server, with the reference's scores in the rewards, and resumed once."""
+    async with VllmDouble() as server:
+        await toy_training(server.url, tmp_path, ONE)
+    runs = [tmp_path / "run", shards[0] / "run"]
+    one, two = ([without_clock(row) for row in read_metrics(run)] for run in runs)
+    assert len(one) == 4 and any("policy/loss" in row for row in one)
+    for ours, theirs in zip(two, one, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
+    for step in (1, 2, 3):
+        ours, theirs = ([row["completion"] for row in read_rollouts(run, step)] for run in runs)
+        assert ours == theirs
+
+
+def without_clock(row: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in row.items() if not name.startswith("time/")}
+
+
+def test_a_process_that_dies_in_a_pass_is_said_to_have_gone(
+    shards: tuple[Path, list[dict[str, Any]]],
+):
+    assert "another process of this run has gone" in (shards[0] / "lost.txt").read_text()
+
+
+def test_other_errors_of_torch_keep_their_words():
+    with pytest.raises(RuntimeError, match="out of memory"), peers_of_passes():
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+async def test_what_cannot_be_split_is_refused():
+    with pytest.raises(ValueError, match="set policy"):
+        PolicySection(sharded=True)
+    with pytest.raises(ConfigError, match="torchrun --nproc_per_node"):
+        await ONE.cards()
+    evaluated = tiny_policy(sampler="vllm", sharded=True)  # by scripts/evaluate.py
+    assert evaluated.cards == 1
+    assert evaluated.peers.longest([3, 0]) == ONE.longest([3, 0]) == [3, 0]

@@ -1,0 +1,300 @@
+"""Attention over shared prefixes, the head without logits, and what the shared path computes."""
+
+import gc
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_policy import ARCHITECTURES, random_groups, tiny_policy
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from flowright.config import GrpoSection, LoraSection
+from flowright.errors import ConfigError, RunError
+from flowright.grpo.learner import Learner
+from flowright.grpo.selfcheck import check_sampler, check_sharing
+from flowright.policy.prefix.attention import Part, Pass, attend, stacks_of
+from flowright.policy.prefix.decoding import SharedDecoding
+from flowright.policy.prefix.head import token_logprobs
+from flowright.policy.prefix.kernels import (
+    CpuFlashKernel,
+    CudaFlashKernel,
+    Kernel,
+    PlainKernel,
+    kernel_for,
+)
+from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, Branch, shared_length, visit_texts
+
+HEADS, KV_HEADS, SIZE = 4, 2, 8
+
+
+def tensors(seed: int, count: int, *shape: int, dtype: torch.dtype) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    made = [torch.randn(shape, generator=generator, dtype=dtype) for _ in range(count)]
+    return [tensor.requires_grad_() for tensor in made]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any),
+    st.lists(st.integers(1, 7), max_size=3),
+    st.integers(0, 2**31),
+    st.sampled_from([PlainKernel(), CpuFlashKernel()]),
+)
+def test_it_is_attention_with_a_mask(
+    lengths: list[int], prefixes: list[int], seed: int, kernel: Kernel
+) -> None:
+    """Against the public operator with keys repeated and a mask written out, gradients included."""
+    dtype = torch.float32
+    spans = [(sum(lengths[:i]), sum(lengths[: i + 1])) for i in range(len(lengths))]
+    count = spans[-1][1]
+    cut = seed % (count + 1)  # the queries before it see half of each prefix, those after it all
+    q = tensors(seed, 1, HEADS, count, SIZE, dtype=dtype)[0]
+    own = tensors(seed + 1, 2, KV_HEADS, count, SIZE, dtype=dtype)
+    shared = [tensors(seed + 2 + n, 2, KV_HEADS, n, SIZE, dtype=dtype) for n in prefixes]
+    mask = torch.zeros(count, count + sum(prefixes), dtype=torch.bool)
+    for start, stop in spans:
+        mask[start:stop, start:stop] = True
+    mask[:, :count].tril_()
+    parts, offset = [], count
+    for number, length in enumerate(prefixes):
+        ranges = ((0, cut, 0, max(1, length // 2)), (cut, count, 0, length))
+        for start, stop, first, last in ranges:
+            if stop > start:
+                parts.append(Part(start, stop, number, first, last))
+                mask[start:stop, offset + first : offset + last] = True
+        offset += length
+    tree = Pass(stacks_of(spans, q.device), parts, [[(k, v)] for k, v in shared])
+    out = attend(q, (own[0], own[1]), tree, 0, SIZE**-0.5, kernel)
+
+    times = HEADS // KV_HEADS
+    keys, values = (
+        torch.cat([own[i], *(pair[i] for pair in shared)], dim=1).repeat_interleave(times, dim=0)
+        for i in (0, 1)
+    )
+    expected = scaled_dot_product_attention(q[None], keys[None], values[None], attn_mask=mask)[0]
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
+    leaves = [q, *own, *(x for pair in shared for x in pair)]
+    weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(seed))
+    found = torch.autograd.grad(out, leaves, weights)
+    wanted = torch.autograd.grad(expected, leaves, weights)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_texts_of_like_length_share_a_stack() -> None:
+    stacks = stacks_of([(0, 4), (4, 4), (4, 7), (7, 9), (9, 13)], torch.device("cpu"))
+    assert [stack.index.tolist() for stack in stacks] == [
+        [[0, 1, 2, 3], [9, 10, 11, 12], [4, 5, 6, 6]],
+        [[7, 8]],
+    ]
+    assert [sorted(stack.tokens.tolist()) for stack in stacks] == [
+        [0, 1, 2, 3, 4, 5, 6, 9, 10, 11, 12],
+        [7, 8],
+    ]
+
+
+def test_texts_of_one_length_are_taken_as_they_lie() -> None:
+    runs = [
+        [stack.run for stack in stacks_of(spans, torch.device("cpu"))]
+        for spans in ([(0, 4), (4, 8)], [(2, 4)], [(0, 4), (5, 9)], [(0, 4), (4, 7)])
+    ]
+    assert runs == [[slice(0, 8)], [slice(2, 4)], [None], [None]]
+
+
+def test_gradients_of_prefixes_gather_in_their_sinks() -> None:
+    q, *own = (x.detach() for x in tensors(0, 3, KV_HEADS, 6, SIZE, dtype=torch.float32))
+    prefix = tensors(1, 2, KV_HEADS, 5, SIZE, dtype=torch.float32)
+    sinks = [torch.ones_like(x) for x in prefix]
+    q.requires_grad_()
+    for gathering in (False, True):
+        tree = Pass(
+            stacks_of([(0, 3), (3, 6)], q.device),
+            [Part(0, 6, 0, 0, 5)],
+            [[(prefix[0], prefix[1])]],
+            [[(sinks[0], sinks[1])]] if gathering else (),
+        )
+        attend(q, (own[0], own[1]), tree, 0, 1.0).square().sum().backward()
+    for leaf, sink in zip(prefix, sinks, strict=True):
+        assert leaf.grad is not None
+        torch.testing.assert_close(sink, 1 + leaf.grad)
+
+
+def test_the_kernel_fits_the_tensor() -> None:
+    assert isinstance(kernel_for(torch.zeros(1)), CpuFlashKernel)
+    assert isinstance(kernel_for(torch.zeros(1, dtype=torch.bfloat16)), CpuFlashKernel)
+    assert isinstance(kernel_for(torch.zeros(1, dtype=torch.float64)), PlainKernel)
+
+
+def test_the_kernel_for_gpus_is_called_as_its_operators_want() -> None:
+    """On tensors without contents: shapes and types, not numbers."""
+    q, k = (torch.empty(8, n, 64, dtype=torch.bfloat16, device="meta") for n in (10, 20))
+    kernel = CudaFlashKernel()
+    out, lse = kernel.forward(q, k, k, False, 0.125)
+    assert (out.shape, out.dtype, lse.shape, lse.dtype) == (
+        q.shape,
+        torch.bfloat16,
+        (8, 10),
+        torch.float32,
+    )
+    strided = torch.empty(8, 30, 64, dtype=torch.bfloat16, device="meta")[:, :20]  # as cached
+    assert kernel.forward(q, strided, strided, False, 0.125)[0].shape == q.shape
+    gradients = kernel.backward(out, q, k, k, out, lse, False, 0.125)
+    assert [gradient.shape for gradient in gradients] == [q.shape, k.shape, k.shape]
+
+
+# The head.
+
+
+@given(st.integers(1, 12), st.integers(0, 2**31), st.sampled_from([0.5, 1.0]), st.booleans())
+def test_the_head_is_a_softmax(
+    count: int, seed: int, temperature: float, with_entropy: bool
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    hidden = torch.randn(count, 5, generator=generator, requires_grad=True)
+    weight = torch.randn(17, 5, generator=generator)
+    target = torch.randint(17, (count,), generator=generator)
+    logprobs, entropy = token_logprobs(hidden, weight, target, temperature, with_entropy)
+    every = (hidden @ weight.T / temperature).log_softmax(dim=-1)
+    chosen = every.gather(1, target[:, None])[:, 0]
+    spread = -(every.exp() * every).sum(dim=-1)
+    torch.testing.assert_close(logprobs, chosen)
+    torch.testing.assert_close(entropy, spread)
+    weights = torch.randn(count, generator=generator)
+    share = 0.7 if with_entropy else 0.0
+    (found,) = torch.autograd.grad((weights * (logprobs + share * entropy)).sum(), hidden)
+    (wanted,) = torch.autograd.grad((weights * (chosen + share * spread)).sum(), hidden)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_head_that_is_trained_is_refused() -> None:
+    weight = torch.zeros(4, 2, requires_grad=True)
+    with pytest.raises(ValueError, match="the head is trained"):
+        token_logprobs(torch.zeros(1, 2), weight, torch.tensor([0]), 1.0, False)
+    for name in ("lm_head", "embed_tokens"):
+        with pytest.raises(ValueError, match=f"{name} stays frozen"):
+            LoraSection(target_modules=("q_proj", name))
+
+
+# What is computed.
+
+
+@pytest.mark.parametrize(
+    ("prompts", "length"),
+    [
+        ([[1] * 40 + [2], [1] * 40 + [3]], 40),
+        ([[1] * 40, [1] * 40], 39),  # the last token stays with its prompt
+        ([[1] * 40, [1] * 60], 39),
+        ([[1] * 15 + [2, 3], [1] * 15 + [4, 5]], 0),  # not worth while
+        ([[1] * 40], 0),
+        ([[2, *[1] * 40], [3, *[1] * 40], [2, *[1] * 40]], 0),
+        ([[1] * 30 + [9], [1] * 20 + [7] * 20, [1] * 30 + [8]], 20),
+    ],
+)
+def test_what_all_prompts_begin_with(prompts: list[list[int]], length: int) -> None:
+    assert SHORTEST_TEMPLATE == 16
+    assert shared_length(prompts) == length
+
+
+def computed(branches: Sequence[Branch], budget: int) -> list[int]:
+    """The tokens of each forward pass, and that every text was visited once."""
+    policy = tiny_policy()
+    passes: list[int] = []
+    embed = policy.causal_lm.get_input_embeddings()
+    handle = embed.register_forward_hook(lambda *_: passes.append(_[2].shape[1]))
+    seen: list[tuple[int, int]] = []
+
+    def visit(hidden_N: Tensor, texts: Sequence[tuple[int, int]]) -> Tensor:
+        seen.extend(texts)
+        assert hidden_N.shape[0] == sum(len(branches[b].texts[t]) for b, t in texts)
+        return hidden_N.sum()
+
+    try:
+        visit_texts(policy, branches, budget, visit)
+    finally:
+        handle.remove()
+    assert sorted(seen) == [(b, t) for b, one in enumerate(branches) for t in range(len(one.texts))]
+    return passes
+
+
+def test_every_token_of_a_prefix_is_computed_once() -> None:
+    groups = random_groups(0, [(5, [3, 1, 4]), (7, [2, 2])])
+    template = list(range(100, 130))
+    branches = [
+        Branch([*template, *g.prompt_ids], [s.token_ids for s in g.samples]) for g in groups
+    ]
+    # The last token of a text predicts nothing, so it is no input: 2 + 0 + 3 + 1 + 1.
+    assert computed(branches, 1000) == [30, 5 + 7, 7]
+    # Prompts and texts by 8 at a time, a text by its whole length.
+    assert computed(branches, 8) == [30, 5, 2 + 0 + 3, 7, 1 + 1]
+    assert computed(branches[:1], 1000) == [35, 5]
+    single = [Branch(branches[0].prompt_ids, [[5], [6]])]
+    assert computed(single, 1000) == [35], "texts of one token need the prompt alone"
+
+
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_nothing_of_an_update_stays_in_memory(gradient_checkpointing: bool) -> None:
+    def passes() -> int:
+        gc.collect()
+        return sum(type(one) is Pass for one in gc.get_objects())
+
+    policy = tiny_policy(gradient_checkpointing=gradient_checkpointing)
+    learner = Learner(policy, GrpoSection(micro_batch_tokens=16), 1.0, 0)
+    before = passes()
+    learner.update(random_groups(0, [(5, [3, 4, 5]), (30, [4, 6, 7])]), 1, 8)
+    assert passes() == before
+
+
+# The self-check.
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("trained", [True, False])
+def test_models_pass_the_self_check(architecture: str, trained: bool) -> None:
+    policy = tiny_policy(architecture, trained=trained)
+    check_sharing(policy, GrpoSection())
+    assert all(parameter.grad is None for parameter in policy.trainable())
+
+
+def test_a_model_that_attends_otherwise_is_refused() -> None:
+    policy = tiny_policy("sliding")
+    with pytest.raises(ConfigError, match=r"sliding_attention.*prefix_sharing: false"):
+        check_sharing(policy, GrpoSection())
+    check_sharing(policy, GrpoSection(prefix_sharing=False))
+    check_sampler(policy, GrpoSection(prefix_sharing=False), 1.0)
+
+
+def test_a_path_that_computes_something_else_ends_the_run() -> None:
+    policy = tiny_policy()
+    layer = policy.causal_lm.model.layers[0].self_attn
+
+    def wrong(module: object, arguments: object, keywords: dict, output: tuple) -> tuple:
+        return (output[0] * 1.5, *output[1:]) if "tree" in keywords else output
+
+    handle = layer.register_forward_hook(wrong, with_kwargs=True)
+    with pytest.raises(RunError, match="gradients differ from the plain path's"):
+        check_sharing(policy, GrpoSection())
+    handle.remove()
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_the_sampler_passes_the_self_check(architecture: str, dtype: str, sharing: bool) -> None:
+    check_sampler(tiny_policy(architecture, dtype=dtype), GrpoSection(prefix_sharing=sharing), 0.8)
+
+
+def test_a_sampler_that_computes_something_else_ends_the_run() -> None:
+    policy = tiny_policy()
+    layer = policy.causal_lm.model.layers[0].self_attn
+
+    def wrong(module: object, arguments: object, keywords: dict, output: tuple) -> tuple:
+        decoding = isinstance(keywords["tree"], SharedDecoding)
+        return (output[0] * 1.5, *output[1:]) if decoding else output
+
+    handle = layer.register_forward_hook(wrong, with_kwargs=True)
+    with pytest.raises(RunError, match=r"sampled tokens differ .*prefix_sharing: false"):
+        check_sampler(policy, GrpoSection(), 1.0)
+    handle.remove()

@@ -1,0 +1,616 @@
+"""Sampling from servers: the right adapter or none, whatever a server does."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tiny_policy import shake, tiny_policy, weights, whole_logits
+from torch import Tensor
+from vllm_double import BASE, VllmDouble, error, model
+
+from flowright.config import LoraSection, PolicySection, VllmSection
+from flowright.errors import RunError, RunPaused, UserError
+from flowright.policy.model import Policy, adapter_off
+from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.vllm.sampler import VllmSampler
+from flowright.policy.vllm.servers import check_servers
+
+PROMPTS = [[70], [60, 61, 62, 63]]
+PLAIN = Sampling(1.0, 1.0, 6, 7)
+SMALL = 3e-5
+"""A change of the adapter that moves log-probabilities by less than the tolerance."""
+
+
+def configured(*servers: VllmDouble, temperature: float = 1.0, top_p: float = 1.0, **vllm: Any):
+    given = {"tolerance": 1e-3, "wait_seconds": 0.3, "backoff_seconds": 0.01, "attempts": 3}
+    return PolicySection(
+        sampler="vllm",
+        temperature=temperature,
+        top_p=top_p,
+        max_prompt_tokens=100,
+        max_new_tokens=12,
+        lora=LoraSection(rank=4, alpha=8),
+        vllm=VllmSection(base_urls=tuple(s.url for s in servers), **given | vllm),
+    )
+
+
+class Bench:
+    """A policy, its sampler and the servers."""
+
+    def __init__(self, policy: Policy, sampler: VllmSampler, servers: Sequence[VllmDouble]) -> None:
+        self.policy = policy
+        self.sampler = sampler
+        self.servers = servers
+        self.server = servers[0]
+
+    async def train(self, version: int, scale: float = 0.1) -> None:
+        """Change the adapter and publish it."""
+        shake(self.policy, seed=version, scale=scale)
+        await self.sampler.refresh(version)
+
+    async def draw(self, n: int = 2, sampling: Sampling = PLAIN) -> list[Sample]:
+        groups = await self.sampler.sample(PROMPTS, n, sampling)
+        assert [len(group) for group in groups] == [n] * len(PROMPTS)
+        return [sample for group in groups for sample in group]
+
+
+@cache
+def learner() -> tuple[Policy, dict[str, Tensor]]:
+    """One policy for all tests, and its fresh adapter."""
+    policy = tiny_policy(trained=False)
+    return policy, weights(policy)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Open servers and a sampler over them; ``servers`` are doubles to be started."""
+    async with AsyncExitStack() as stack:
+
+        async def make(*servers: VllmDouble, **section: Any) -> Bench:
+            started = [await stack.enter_async_context(s) for s in servers or (VllmDouble(),)]
+            policy, fresh = learner()
+            policy.load_adapter_state(fresh)
+            policy.causal_lm.generation_config.eos_token_id = 2
+            sampler = VllmSampler(
+                policy, configured(*started, **section), BASE, tmp_path / "adapters"
+            )
+            stack.push_async_callback(sampler.aclose)
+            return Bench(policy, sampler, started)
+
+        yield make
+
+
+def expected(
+    policy: Policy, prompt: Sequence[int], sample: Sample, temperature: float = 1.0
+) -> list[float]:
+    logits = whole_logits(policy, [*prompt, *sample.token_ids]) / temperature
+    rows = logits.log_softmax(-1)[len(prompt) - 1 : -1]
+    return [rows[t, id_].item() for t, id_ in enumerate(sample.token_ids)]
+
+
+def prompt_of(index: int, n: int = 2) -> list[int]:
+    return PROMPTS[index // n]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+async def test_samples_are_the_trained_adapters_with_its_log_probabilities(
+    bench: Any, temperature: float
+):
+    it = await bench(temperature=temperature)
+    await it.sampler.refresh(0)
+    await it.train(1)
+    sampling = Sampling(temperature, 1.0, 6, 7)
+    samples = await it.draw(sampling=sampling)
+    for index, sample in enumerate(samples):
+        assert sample.logprobs == pytest.approx(
+            expected(it.policy, prompt_of(index), sample, temperature), abs=1e-4
+        )
+        kept = [t for t in sample.token_ids if t not in it.policy.end_ids]
+        assert sample.text == it.policy.tokenizer.decode(kept)
+        assert sample.version == 1 == it.sampler.version
+    assert len({sample.token_ids for sample in samples}) > 2
+    assert await it.draw(sampling=sampling) == samples
+    assert await it.draw(sampling=Sampling(temperature, 1.0, 6, 8)) != samples
+    (proof,) = it.sampler.proofs.values()
+    assert proof.gap < 1e-4 and proof.told_apart == 2
+    assert proof.share == pytest.approx(1.0, abs=0.01)
+
+
+async def test_what_a_request_asks_for(bench: Any):
+    it = await bench(api_key="sk-mine")
+    await it.sampler.refresh(0)
+    await it.draw()
+    bodies = it.server.draws
+    assert len({body["seed"] for body in bodies}) == 4
+    assert all(0 <= body["seed"] < 2**63 for body in bodies)
+    assert [body["prompt"] for body in bodies] == [PROMPTS[0]] * 2 + [PROMPTS[1]] * 2
+    # A model's generation_config.json would otherwise cut and bend the distribution.
+    plain = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0}
+    for body in bodies:
+        assert plain.items() <= body.items()
+        assert body["model"].startswith("flowright-step_000000-")
+        assert body["stop_token_ids"] == sorted(it.policy.end_ids)
+        assert (body["max_tokens"], body["temperature"], body["top_p"]) == (6, 1.0, 1.0)
+
+
+async def test_draws_depend_on_the_place_in_the_batch_not_on_who_draws(bench: Any):
+    it = await bench()
+    await it.train(1)
+    whole = await it.sampler.sample(PROMPTS, 2, PLAIN)
+    assert await it.sampler.sample(PROMPTS[1:], 2, PLAIN, [1]) == whole[1:]
+    assert await it.sampler.sample(PROMPTS[1:], 2, PLAIN) != whole[1:]
+    assert await it.sampler.sample([], 2, PLAIN) == []
+
+
+async def test_a_completion_ends_with_its_end_token_or_at_the_limit(bench: Any):
+    it = await bench()
+    it.policy.causal_lm.generation_config.eos_token_id = [2, *range(80, 160)]
+    await it.sampler.refresh(0)
+    samples = await it.draw(n=8)
+    assert {sample.finish_reason for sample in samples} == {"stop", "length"}
+    for sample in samples:
+        ends = [token in it.policy.end_ids for token in sample.token_ids]
+        assert not any(ends[:-1])
+        assert ends[-1] == (sample.finish_reason == "stop")
+
+
+async def test_every_version_has_a_new_name_and_path_and_old_ones_go(bench: Any, tmp_path: Path):
+    it = await bench()
+    seen: list[str] = []
+    for version in range(4):
+        await it.train(version)
+        seen += [name for name in it.server.adapters if name not in seen]
+        assert list(it.server.adapters) == seen[-2:]
+        folders = sorted(f"flowright-{path.name}" for path in (tmp_path / "adapters").iterdir())
+        assert folders == sorted(it.server.adapters)
+    assert len(seen) == 4
+
+
+async def test_samples_under_way_keep_their_version_while_the_next_is_published(bench: Any):
+    it = await bench()
+    await it.train(1)
+    before = await it.draw()
+    it.server.delay = 0.05
+    drawing = asyncio.create_task(it.draw())
+    await asyncio.sleep(0.01)
+    it.server.delay = 0.0
+    for version in (2, 3, 4):  # more than are kept
+        await it.train(version)
+    assert await drawing == before
+    assert {sample.version for sample in before} == {1}
+    assert {sample.version for sample in await it.draw()} == {4}
+
+
+async def test_a_later_process_clears_what_an_earlier_one_left(bench: Any, tmp_path: Path):
+    it = await bench()
+    await it.sampler.refresh(0)
+    other = VllmSampler(it.policy, configured(it.server), BASE, tmp_path / "adapters")
+    elsewhere = VllmSampler(it.policy, configured(it.server), BASE, tmp_path / "another run")
+    await elsewhere.refresh(0)
+    await other.refresh(3)
+    assert len(list((tmp_path / "adapters").iterdir())) == 1
+    paths = {Path(adapter.path).parent.name for adapter in it.server.adapters.values()}
+    assert paths == {"adapters", "another run"} and len(it.server.adapters) == 2
+    await other.aclose()
+    assert not (tmp_path / "adapters").exists()
+    assert len(it.server.adapters) == 1
+    await elsewhere.aclose()
+
+
+async def test_the_untrained_policy_is_the_servers_base_model_by_its_own_name(bench: Any):
+    it = await bench()
+    await it.train(1)
+    (group, _) = await it.sampler.untrained().sample(PROMPTS, 2, PLAIN)
+    assert {body["model"] for body in it.server.draws} == {BASE}
+    for sample in group:
+        with adapter_off(it.policy):
+            rows = expected(it.policy, PROMPTS[0], sample)
+        assert sample.logprobs == pytest.approx(rows, abs=1e-4)
+        assert sample.version == 0
+
+
+# What must never become a sample
+
+
+async def refused(bench: Bench, version: int = 1, scale: float = 0.1) -> str:
+    """What the next version's refresh is told; not one sample was drawn, the old one stays."""
+    before = bench.sampler.version
+    with pytest.raises(RunError) as caught:
+        await bench.train(version, scale)
+    assert bench.sampler.version == before
+    assert not any(server.draws for server in bench.servers)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("scale", [0.1, SMALL])
+async def test_a_server_that_ignores_the_load_is_told_from_one_that_does_not(
+    bench: Any, scale: float
+):
+    it = await bench(VllmDouble(ignores_loads=True))
+    await it.sampler.refresh(0)  # a fresh adapter is the base model: nothing can be said
+    told = await refused(it, 1, scale)
+    assert "does not serve version 1" in told and "the base model" in told
+
+
+@pytest.mark.parametrize("scale", [0.1, SMALL])
+async def test_a_server_that_stays_with_an_earlier_adapter_is_caught(bench: Any, scale: float):
+    it = await bench()
+    await it.train(1, scale)
+    await it.train(2, scale)
+    it.server.serves_first = True
+    told = await refused(it, 3, scale)
+    assert "does not serve version 3" in told
+    assert ("those of version 1" in told) if scale == 0.1 else ("version 1 was" in told), told
+
+
+async def test_an_adapter_that_is_used_for_prompts_but_not_while_decoding_is_caught(bench: Any):
+    it = await bench(VllmDouble(decodes_with_base=True))
+    await it.sampler.refresh(0)
+    assert "draws tokens with other weights than it scores them with" in await refused(it)
+
+
+async def test_another_base_model_is_caught(bench: Any):
+    it = await bench(VllmDouble(model("llama")))
+    assert "base model is not the learner's" in await refused(it)
+
+
+async def test_an_adapter_loaded_from_elsewhere_is_caught(bench: Any):
+    it = await bench()
+
+    def other_path(path: str, body: dict[str, Any]) -> None:
+        for adapter in it.server.adapters.values():
+            adapter.path = "/cache/adapter"
+
+    it.server.fail = other_path
+    assert "lists flowright-step_000001" in await refused(it)
+
+
+async def test_a_load_that_is_not_listed_is_caught(bench: Any):
+    """As with several API servers, each with a list of its own."""
+    it = await bench()
+    plain = it.server._load
+    it.server._routes = lambda: {  # the load goes to another process
+        "models": it.server._models,
+        "completions": it.server._completions,
+        "load_lora_adapter": lambda body: (plain(body), it.server.restart())[0],
+    }
+    assert "does not list it; run one API server" in await refused(it)
+
+
+async def test_replies_of_another_model_are_never_used(bench: Any):
+    it = await bench()
+    await it.sampler.refresh(0)
+
+    def as_base(reply: dict[str, Any], body: dict[str, Any]) -> None:
+        if body.get("seed"):
+            reply["model"] = BASE
+
+    it.server.edit = as_base
+    with pytest.raises(RunError, match=f"from model '{BASE}', not 'flowright-step_000000"):
+        await it.draw()
+
+
+def short(choice: dict[str, Any]) -> None:
+    choice["logprobs"]["token_logprobs"].pop()
+
+
+def endless(choice: dict[str, Any]) -> None:
+    choice["finish_reason"] = "stop"
+
+
+def cut(choice: dict[str, Any]) -> None:
+    choice["token_ids"].pop()
+    choice["logprobs"]["token_logprobs"].pop()
+
+
+def undefined(choice: dict[str, Any]) -> None:
+    choice["logprobs"]["token_logprobs"][0] = math.nan
+
+
+def impossible(choice: dict[str, Any]) -> None:
+    choice["logprobs"]["token_logprobs"][0] = -9999.0
+
+
+def aborted(choice: dict[str, Any]) -> None:
+    choice["finish_reason"] = "abort"
+
+
+def nameless(choice: dict[str, Any]) -> None:
+    del choice["token_ids"]
+
+
+def other_prompt(choice: dict[str, Any]) -> None:
+    choice["prompt_token_ids"] = [1, *choice["prompt_token_ids"]]
+
+
+FAULTS = {
+    short: "6 tokens with 5 log-probabilities",
+    endless: "its last token is not one that ends a completion",
+    cut: "cut after 5 of 6 tokens",
+    undefined: "a log-probability is nan",
+    impossible: "a log-probability is -9999",
+    aborted: "finish_reason 'abort'",
+    nameless: "no token_ids",
+    other_prompt: "the prompt that it answers is not the one that was sent",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
+async def test_a_reply_that_breaks_the_contract_is_tried_again_and_then_fatal(
+    bench: Any, fault: Callable[[dict[str, Any]], None]
+):
+    it = await bench()
+    await it.sampler.refresh(0)
+    good = await it.draw()
+    left = [1]
+
+    def spoil(reply: dict[str, Any], body: dict[str, Any]) -> None:
+        if body.get("seed") and left[0]:
+            left[0] -= 1
+            fault(reply["choices"][0])
+
+    it.server.edit = spoil
+    assert await it.draw() == good
+    left[0] = 10**6
+    with pytest.raises(RunError, match=FAULTS[fault]):
+        await it.draw()
+
+
+async def test_an_end_token_that_is_left_out_is_no_sample(bench: Any):
+    it = await bench()
+    it.policy.causal_lm.generation_config.eos_token_id = [2, *range(60, 220)]
+    await it.sampler.refresh(0)
+
+    def drop_end(reply: dict[str, Any], body: dict[str, Any]) -> None:
+        if body.get("seed") and reply["choices"][0]["finish_reason"] == "stop":
+            cut(reply["choices"][0])
+
+    it.server.edit = drop_end
+    with pytest.raises(RunError, match="its last token is not one that ends"):
+        await it.draw(n=4)
+
+
+# Servers that are set up wrongly
+
+
+@pytest.mark.parametrize("setting", [{"temperature": 0.7}, {"top_p": 0.9}, {}], ids=str)
+async def test_raw_log_probabilities_are_refused_where_they_would_be_wrong(
+    bench: Any, setting: dict[str, float]
+):
+    it = await bench(VllmDouble(logprobs_mode="raw_logprobs"), **setting)
+    if setting:
+        assert "--logprobs-mode processed_logprobs" in await refused(it)
+    else:
+        await it.train(1)
+        assert len(await it.draw()) == 4
+
+
+SETUPS: list[tuple[dict[str, Any], str]] = [
+    ({"max_lora_rank": 2}, "start it with --max-lora-rank 8 or above"),
+    ({"runtime_lora": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+    ({"sees": lambda path: False}, "set policy.vllm.adapter_dir"),
+    (
+        {"fail": lambda path, body: error(500, "No free lora slots") if "load" in path else None},
+        "--max-loras of policy.vllm.max_loras or above",
+    ),
+    (
+        {"fail": lambda path, body: error(400, "LoRA is not enabled.") if "load" in path else None},
+        "--enable-lora",
+    ),
+    (
+        {"fail": lambda path, body: error(401, "Unauthorized")},
+        "check api_key",
+    ),
+    ({"max_model_len": 100}, "--max-model-len is 100, but policy.max_prompt_tokens"),
+]
+
+
+@pytest.mark.parametrize(("setup", "told"), SETUPS, ids=[told for _, told in SETUPS])
+async def test_a_server_that_is_set_up_wrongly_ends_the_run_with_what_to_do(
+    bench: Any, setup: dict[str, Any], told: str
+):
+    assert told in await refused(await bench(VllmDouble(**setup)))
+
+
+async def test_more_adapters_than_the_server_holds_are_pushed_out_without_harm(bench: Any):
+    it = await bench(VllmDouble(capacity=1))
+    for version in range(4):
+        await it.train(version)
+        assert {sample.version for sample in await it.draw()} == {version}
+
+
+# Servers that come and go
+
+
+async def test_a_server_that_was_started_anew_gets_the_adapter_again_with_a_proof(bench: Any):
+    it = await bench()
+    await it.train(1)
+    good = await it.draw()
+    it.server.restart()
+    it.server.requests.clear()
+    assert await it.draw() == good
+    assert it.server.seen["load_lora_adapter"] == 1
+    assert sum("prompt_logprobs" in body for _, body in it.server.requests) == 3
+    it.server.restart()
+    it.server.ignores_loads = True
+    with pytest.raises(RunError, match="does not serve version 1"):
+        await it.draw()
+
+
+async def test_a_server_that_lists_an_adapter_but_does_not_know_it_is_given_up(bench: Any):
+    it = await bench()
+    await it.sampler.refresh(0)
+
+    def unknown(path: str, body: dict[str, Any]) -> web.Response | None:
+        missing = path == "completions" and body["model"] != BASE
+        return error(404, f"The model `{body['model']}` does not exist.") if missing else None
+
+    it.server.fail = unknown
+    with pytest.raises(RunPaused, match=r"given up after 3 tries.*does not exist"):
+        await it.draw()
+
+
+@asynccontextmanager
+async def later(server: VllmDouble, seconds: float) -> AsyncIterator[None]:
+    """Start the server again after a while."""
+
+    async def start() -> None:
+        await asyncio.sleep(seconds)
+        await server.__aenter__()
+
+    starting = asyncio.create_task(start())
+    try:
+        yield
+    finally:
+        await starting
+        await server.__aexit__(None, None, None)
+
+
+async def test_refused_connections_are_waited_out(bench: Any):
+    it = await bench(wait_seconds=20)
+    await it.train(1)
+    good = await it.draw()
+    await it.server.__aexit__(None, None, None)
+    it.server.restart()
+    async with later(it.server, 0.3):
+        assert await it.draw() == good
+        await it.train(2)
+
+
+async def test_a_server_that_stays_away_pauses_the_run(bench: Any):
+    it = await bench()
+    await it.train(1)
+    await it.server.__aexit__(None, None, None)
+    with pytest.raises(
+        RunPaused, match=r"no server could be used for .*launch_vllm_safe.sh policy"
+    ):
+        await it.draw()
+    with pytest.raises(RunError, match="no server could be used") as caught:
+        await it.train(2)
+    assert not isinstance(caught.value, RunPaused)  # an update that was not saved is behind it
+    assert it.sampler.version == 1
+
+
+async def test_errors_are_tried_again_and_a_hanging_request_elsewhere(bench: Any):
+    it = await bench(request_seconds=0.4)
+    await it.train(1)
+    good = await it.draw()
+    replies = iter([error(500, "EngineDeadError"), error(503, "loading")])
+    it.server.fail = lambda path, body: next(replies, None)
+    assert await it.draw() == good
+    it.server.delay = 5
+    with pytest.raises(RunPaused, match=r"no reply within 0\.4 s"):
+        await it.draw()
+    it.server.delay = 0.0
+
+
+async def test_truncated_json_is_no_reply(bench: Any):
+    it = await bench()
+    await it.train(1)
+    good = await it.draw()
+    replies = iter([web.Response(body=b'{"model": "flowri', content_type="application/json")])
+    it.server.fail = lambda path, body: next(replies, None)
+    assert await it.draw() == good
+    it.server.fail = lambda path, body: web.Response(body=b'{"model": "flowri')
+    with pytest.raises(RunError, match="not JSON"):
+        await it.draw()
+
+
+async def test_a_request_that_the_server_refuses_is_not_sent_twice(bench: Any):
+    it = await bench()
+    await it.sampler.refresh(0)
+    it.server.fail = lambda path, body: error(400, "maximum context length is 4096 tokens")
+    it.server.requests.clear()
+    with pytest.raises(RunError, match="maximum context length"):
+        await it.draw(n=1)
+    assert len(it.server.draws) <= 2
+
+
+async def test_work_is_shared_and_goes_on_where_one_of_several_is_lost(bench: Any):
+    it = await bench(VllmDouble(), VllmDouble(), max_concurrency=1)
+    await it.train(1)
+    assert len(it.sampler.proofs) == 2
+    good = await it.draw()
+    assert all(server.draws for server in it.servers)
+    await it.servers[1].__aexit__(None, None, None)
+    assert await it.draw() == good
+    await it.train(2)  # one proof is enough
+    it.servers[1].restart()
+    await it.servers[1].__aenter__()
+    it.servers[1].requests.clear()
+    await it.train(3)
+    while not it.servers[1].draws:  # it rests for a second
+        await it.draw(n=1)
+        await asyncio.sleep(0.1)
+    first = it.servers[1].draws[0]
+    paths = [path for path, body in it.servers[1].requests if body is not first]
+    assert "load_lora_adapter" in paths and paths.count("completions") == 4  # proven before
+
+
+async def test_one_server_of_several_with_another_adapter_ends_the_run(bench: Any):
+    it = await bench(VllmDouble(), VllmDouble(ignores_loads=True))
+    told = await refused(it)
+    assert it.servers[1].url in told and "the base model" in told
+
+
+async def test_no_more_requests_than_allowed_are_in_flight(bench: Any):
+    it = await bench(max_concurrency=3)
+    it.server.delay = 0.002
+    await it.sampler.refresh(0)
+    await it.draw(n=6)
+    assert it.server.most_at_once == 3
+
+
+async def test_sampling_before_anything_was_published_is_refused(bench: Any):
+    it = await bench()
+    with pytest.raises(RunError, match="refresh comes first"):
+        await it.draw()
+
+
+# Before a run
+
+
+async def checked(*servers: VllmDouble, model: str = BASE, **section: Any) -> list[str]:
+    async with AsyncExitStack() as stack:
+        started = [await stack.enter_async_context(server) for server in servers]
+        return await check_servers(configured(*started, **section), model)
+
+
+async def test_the_check_finds_nothing_wrong_with_a_good_server() -> None:
+    server = VllmDouble()
+    assert await checked(server, temperature=0.7) == []
+    assert server.adapters == {}
+
+
+@pytest.mark.parametrize(
+    ("setup", "told"),
+    [
+        ({"runtime_lora": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"),
+        ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
+        ({"max_model_len": 100}, "--max-model-len is 100"),
+        ({"fail": lambda path, body: error(401, "no")}, "answered 401: no (check api_key"),
+    ],
+)
+async def test_the_check_names_what_is_wrong(setup: dict[str, Any], told: str) -> None:
+    (line,) = await checked(VllmDouble(**setup), temperature=0.7)
+    assert told in line and line.startswith("policy.vllm: http://127.0.0.1:")
+
+
+async def test_the_check_names_a_model_that_is_not_served_and_a_server_that_is_not_there() -> None:
+    (line,) = await checked(VllmDouble(), model="Qwen/Qwen2.5-7B-Instruct")
+    assert f"serves {BASE}, not Qwen/Qwen2.5-7B-Instruct; set policy.vllm.model_name" in line
+    gone = VllmDouble()
+    async with gone:
+        section = configured(gone)
+    (line,) = await check_servers(section, BASE)
+    assert "Connection refused; start it with: bash launch_vllm_safe.sh policy" in line
+
+
+def test_refusals_are_for_the_user_to_mend() -> None:
+    assert issubclass(RunPaused, UserError) and not issubclass(RunPaused, RunError)
