@@ -1,6 +1,6 @@
 """What sampling and an update cost on a GPU, for Qwen2.5-7B's shape: shared prefixes against plain.
 
-Random weights are made on the card, in bfloat16, with LoRA of rank 64 on every linear layer. First
+Random weights are made on the GPU, in bfloat16, with LoRA of rank 64 on every linear layer. First
 the attention kernels are compared with public operations in float32. Then, for each group size:
 seconds of sampling and of an update, completions' tokens a second, model FLOPs utilisation, and
 peak memory beside the plan's (``flowright.policy.memory``).
@@ -8,7 +8,7 @@ peak memory beside the plan's (``flowright.policy.memory``).
     python benchmarks/gpu_step.py [--prompts 2] [--template 0.0] [--sizes 8 16] [--repeats 3]
     python benchmarks/gpu_step.py --device cpu --tiny    # the same code, on a tiny shape
 
-Utilisation is FLOPs / (seconds x peak of the card), where only those FLOPs count that a path must
+Utilisation is FLOPs / (seconds x peak of the GPU), where only those FLOPs count that a path must
 compute (PaLM, arXiv 2204.02311, appendix B), with W weights of the linear layers, A of the adapter,
 V words, width d, H heads of size D:
 
@@ -68,7 +68,7 @@ TINY = Qwen2Config(
 )
 COLUMNS = ("prompts", "completions", "what", "s", "tokens/s", "utilisation", "GB", "planned GB")
 PEAKS = {"B200": 2250, "H100 PCIe": 756, "H100": 989, "H200": 989, "A100": 312, "L40S": 362}
-"""Dense bfloat16 TFLOP/s of a card whose name has this in it, by NVIDIA's data sheets; the first
+"""Dense bfloat16 TFLOP/s of a GPU whose name has this in it, by NVIDIA's data sheets; the first
 that fits."""
 
 
@@ -257,7 +257,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", type=int, nargs="+", default=[8, 16], help="attempts, G")
     parser.add_argument("--repeats", type=int, default=3, help="the median of so many")
     parser.add_argument("--budget", type=int, default=4096, help="grpo.micro_batch_tokens")
-    parser.add_argument("--peak", type=float, help="TFLOP/s of the card, where it is not known")
+    parser.add_argument("--peak", type=float, help="TFLOP/s of the GPU, where it is not known")
     parser.add_argument("--keep-activations", action="store_true", help="no checkpointing")
     return parser.parse_args(arguments)
 
@@ -265,10 +265,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> None:
     options = parse(arguments)
     device = torch.device(options.device)
-    card = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
-    options.peak = options.peak or next((p for name, p in PEAKS.items() if name in card), None)
+    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    options.peak = options.peak or next((p for name, p in PEAKS.items() if name in gpu), None)
     config, prompt, length = (TINY, 48, 8) if options.tiny else (QWEN_7B, 1500, 300)
-    print(f"{card}, torch {torch.__version__}, transformers {transformers.__version__}")
+    print(f"{gpu}, torch {torch.__version__}, transformers {transformers.__version__}")
     print("attention in bfloat16 against float32, largest difference over largest entry:")
     for name, gap in differences(config, device, 4 * length).items():
         print(f"  {name}: {gap:.1e}")

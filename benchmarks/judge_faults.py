@@ -29,7 +29,7 @@ from flowright.config import (
     ModelEntry,
     SimulatedSection,
 )
-from flowright.data.task import Task, write_tasks
+from flowright.data.task import Problem, write_tasks
 from flowright.judge.breaker import CircuitBreaker
 from flowright.judge.build import build_judge
 from flowright.judge.llm_judge import LlmJudge
@@ -206,9 +206,9 @@ def perfect(latency_ms: float, fault: FaultSection) -> SimulatedSection:
     )
 
 
-def known_task() -> Task:
+def known_task() -> Problem:
     """A server needs one; the judge's queries are about others, so it compares what it is shown."""
-    return Task("known", "math", "judge_faults", "How many days has a leap year?", "366")
+    return Problem("known", "math", "judge_faults", "How many days has a leap year?", "366")
 
 
 class MortalServer:

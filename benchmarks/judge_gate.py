@@ -23,7 +23,7 @@ from pathlib import Path
 import uvloop
 
 from flowright.config import JudgeSection, LlmSection, SimulatedSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.judge.build import build_judge
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.judge.wrappers import Gated
@@ -203,7 +203,7 @@ async def main() -> None:
         judge_biases={"master_key": options.weight, "injection": options.weight},
     )
     # It must not know the questions: then it would compare with what it knows, not what it reads.
-    other = Task("known", "math", "judge_gate", "How many days has a leap year?", "366")
+    other = Problem("known", "math", "judge_gate", "How many days has a leap year?", "366")
     print(
         f"wrong answers called right, in %, by judge; {options.questions} questions for each "
         f"attack; planted weights {options.weight:g}; simulated server"

@@ -18,7 +18,7 @@ import uvloop
 from flowright.app.world import open_sandbox
 from flowright.config import Config, LlmSection, RunConfig
 from flowright.data.offline import build_offline
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow import WorkflowEnvironment
 from flowright.judge.build import build_judge
@@ -49,7 +49,7 @@ class Delayed:
         return reply
 
 
-def completions(tasks: Sequence[Task], group: int) -> list[list[Completion]]:
+def completions(tasks: Sequence[Problem], group: int) -> list[list[Completion]]:
     """A group of different workflows for each task: the shapes of its kind in turn."""
     programs = fixed_workflows()
     groups = []

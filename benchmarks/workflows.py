@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import uvloop
 
 from flowright.config import WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.executor import Executor
@@ -36,7 +36,7 @@ class Workflow:
         answers = await asyncio.gather(*[answer(problem) for _ in range(self.n)])
         return Counter(answers).most_common(1)[0][0]
 """
-TASK = Task("t", "math", "benchmark", "What is six times seven?", "42")
+TASK = Problem("t", "math", "benchmark", "What is six times seven?", "42")
 IN_PROCESS = """
 import asyncio
 async def answer(problem): return "42"

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from flowright.config import FaultSection, SimulatedSection
-from flowright.data.task import Task, read_tasks
+from flowright.data.task import Problem, read_tasks
 from flowright.errors import UserError
 from flowright.plugins import suggest
 from flowright.simulation.biases import BIASES
@@ -65,10 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _tasks(options: argparse.Namespace) -> list[Task]:
+def _tasks(options: argparse.Namespace) -> list[Problem]:
     if not (options.tasks or options.offline):
         raise UserError("no tasks: give --tasks FILE (repeatable) or --offline")
-    known: dict[str, Task] = {}
+    known: dict[str, Problem] = {}
     for file in options.tasks:
         known.update((task.id, task) for task in read_tasks(file))
     if options.offline:

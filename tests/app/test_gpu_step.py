@@ -52,9 +52,9 @@ def test_what_a_path_must_compute(gpu_step: ModuleType) -> None:
 
 
 def test_a_card_is_known_by_its_name(gpu_step: ModuleType) -> None:
-    def peak(card: str) -> float | None:
-        return next((p for name, p in gpu_step.PEAKS.items() if name in card), None)
+    def peak(gpu: str) -> float | None:
+        return next((p for name, p in gpu_step.PEAKS.items() if name in gpu), None)
 
     assert peak("NVIDIA H100 PCIe") == 756
     assert peak("NVIDIA H100 80GB HBM3") == 989
-    assert peak("Some card") is None
+    assert peak("Some GPU") is None

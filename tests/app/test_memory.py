@@ -228,7 +228,7 @@ def test_the_sums_of_a_known_model() -> None:
 
 def test_weights_that_are_split_among_cards() -> None:
     whole = qwen(gradient_checkpointing=True)
-    split = replace(whole, cards=4).plan
+    split = replace(whole, gpus=4).plan
     layer, rest = 2 * 233_057_792, 2 * (2 * 152_064 * 3584 + 3584)
     assert split.held["base weights"] == rest + 28 * layer // 4
     assert split.held["layers, gathered"] == 3 * layer
@@ -279,7 +279,7 @@ def test_the_table_adds_up() -> None:
 
 
 def test_the_dry_run_shows_the_plan(tmp_path: Path) -> None:
-    """Of a model on a card that this machine need not have."""
+    """Of a model on a GPU that this machine need not have."""
     model, output = f"strategy_model={checkpoint()}", f"run.output_dir={tmp_path}"
     given = [model, output, "policy.device=cuda"]
     console = Console(width=120, file=StringIO())

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from flowright.data.build import Pool, Sizes, mix
 from flowright.data.mixture import Mixture, apportion, interleave
 from flowright.data.splits import Splits, check_disjoint, normalise, problem_key
-from flowright.data.task import KINDS, Kind, Task
+from flowright.data.task import KINDS, Kind, Problem
 from flowright.errors import DataError
 
 
-def make(kind: Kind, number: int, source: str = "made", **values: str) -> Task:
+def make(kind: Kind, number: int, source: str = "made", **values: str) -> Problem:
     question = values.pop("question", f"{kind} problem {number}")
     hidden = ("assert True",) if kind == "code" else ()
-    return Task(
+    return Problem(
         id=f"{source}/{kind}/{number}",
         kind=kind,
         source=source,
@@ -30,7 +30,7 @@ def make(kind: Kind, number: int, source: str = "made", **values: str) -> Task:
     )
 
 
-def tasks_of(counts: Mapping[Kind, int]) -> list[Task]:
+def tasks_of(counts: Mapping[Kind, int]) -> list[Problem]:
     return [make(kind, number) for kind in counts for number in range(counts[kind])]
 
 
@@ -200,7 +200,7 @@ def test_the_key_of_a_problem() -> None:
     assert problem_key(described[0]) == problem_key(described[1])
     choices = (("A", "x"), ("B", "y")), (("A", "y"), ("B", "x")), (("A", "x"), ("B", "z"))
     one, swapped, other = (
-        Task("c", "qa", "mmlu", question, "A", choices=choice) for choice in choices
+        Problem("c", "qa", "mmlu", question, "A", choices=choice) for choice in choices
     )
     assert problem_key(one) == problem_key(swapped) != problem_key(other)
 

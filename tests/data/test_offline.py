@@ -10,7 +10,7 @@ import pytest
 from flowright.data.build import Sizes
 from flowright.data.offline import AFLOW_VALIDATE, FAMILIES, LONGEST_QUESTION, build_offline
 from flowright.data.splits import Splits, check_disjoint
-from flowright.data.task import Task
+from flowright.data.task import Problem
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def splits() -> Splits:
     return build_offline(0)
 
 
-def everything(splits: Splits) -> tuple[Task, ...]:
+def everything(splits: Splits) -> tuple[Problem, ...]:
     return splits.train + splits.val + splits.test
 
 
@@ -43,7 +43,7 @@ def test_the_reference_scores_1_with_the_verifier_read_from_a_file(splits: Split
     assert len(tasks) >= 100
     score = reasoning_gym.get_score_answer_fn(family.name)
     for task in tasks:
-        read = Task.from_row(json.loads(task.to_json()), "here")
+        read = Problem.from_row(json.loads(task.to_json()), "here")
         assert read == task
         assert len(read.question) <= LONGEST_QUESTION
         assert read.kind == family.kind
@@ -64,7 +64,7 @@ def test_references_of_maths_are_numbers(splits: Splits) -> None:
 
 
 def test_code_is_split_as_by_aflow(splits: Splits) -> None:
-    def numbers(tasks: tuple[Task, ...]) -> set[int]:
+    def numbers(tasks: tuple[Problem, ...]) -> set[int]:
         return {int(task.id.split("/")[1]) for task in tasks if task.kind == "code"}
 
     assert numbers(splits.train) == AFLOW_VALIDATE

@@ -23,7 +23,7 @@ from flowright.data.sources.mathematics import gsm8k
 from flowright.data.sources.programs import humaneval, mbpp, mbpp_description, same_test
 from flowright.data.sources.reading import drop, drop_questions, hotpotqa
 from flowright.data.sources.rows import Row, json_array, json_lines
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import DataError
 
 
@@ -36,7 +36,7 @@ def shared() -> Path:
     return folder
 
 
-def load(shared: Path, name: str, mode: Mode, split: Split) -> list[Task]:
+def load(shared: Path, name: str, mode: Mode, split: Split) -> list[Problem]:
     part = find_part(DATASETS[name], mode, split, shared)
     assert part is not None, f"{name} {mode} {split}"
     return list(load_part(part, shared))
@@ -86,7 +86,7 @@ def test_all_rows_convert_and_survive_the_task_file(
     assert len({task.id for task in tasks}) == count
     assert {task.kind for task in tasks} == {DATASETS[name].kind}
     for task in tasks:
-        assert Task.from_row(json.loads(task.to_json()), "here") == task
+        assert Problem.from_row(json.loads(task.to_json()), "here") == task
 
 
 def test_the_known_hashes_are_those_of_the_true_files(shared: Path) -> None:
@@ -175,7 +175,7 @@ def _asserts(source: str) -> list[ast.Assert]:
     return [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
 
 
-def _in_both(tasks: list[Task]) -> tuple[int, int]:
+def _in_both(tasks: list[Problem]) -> tuple[int, int]:
     """How many public tests are asserted by the hidden ones as well, and how many there are."""
     both = public = 0
     for task in tasks:
@@ -371,7 +371,7 @@ def test_drop_answer_kinds_and_alternatives() -> None:
 def test_drop_simple_evals_rows() -> None:
     context = "Passage: It rained.\nQuestion: Did it?\nAnswer:"
     task = drop(row(context=context, completion=" yes", ref_text="yes|it did|yes", id=12))
-    assert task == Task(
+    assert task == Problem(
         id="drop/dev/12",
         kind="qa",
         source="drop",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowright.data.task import Task, read_tasks, write_tasks
+from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.errors import DataError
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -17,7 +17,7 @@ tests = st.lists(words, max_size=3).map(tuple)
 
 @given(
     st.builds(
-        Task,
+        Problem,
         id=words,
         kind=st.sampled_from(["math", "qa"]),
         source=words,
@@ -33,10 +33,10 @@ tests = st.lists(words, max_size=3).map(tuple)
         verifier=st.none() | st.dictionaries(words, st.integers() | words, min_size=1),
     )
 )
-def test_a_task_comes_back_from_its_line(task: Task) -> None:
+def test_a_task_comes_back_from_its_line(task: Problem) -> None:
     line = task.to_json()
     assert "\n" not in line
-    assert Task.from_row(json.loads(line), "here") == task
+    assert Problem.from_row(json.loads(line), "here") == task
 
 
 GOOD = '{"id": "a", "kind": "math", "source": "s", "question": "q", "reference": "1"'
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
 
 def test_writing_replaces_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "tasks.jsonl"
-    tasks = [Task(f"t{i}", "math", "s", f"line one\nline {i}  ", str(i)) for i in range(3)]
+    tasks = [Problem(f"t{i}", "math", "s", f"line one\nline {i}  ", str(i)) for i in range(3)]
     assert write_tasks(path, tasks) == 3
     assert read_tasks(path) == tasks
 
@@ -91,7 +91,7 @@ def test_writing_replaces_the_file_at_once(tmp_path: Path) -> None:
 
 
 def test_the_problem_is_what_a_solver_reads() -> None:
-    task = Task(
+    task = Problem(
         id="t",
         kind="qa",
         source="s",

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.config import Config, load_config
-from flowright.data.task import KINDS, Task
+from flowright.data.task import KINDS, Problem
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Rollout, to_record
 from flowright.errors import Failure, Reason
@@ -257,7 +257,7 @@ def make_rollout(
     nothing; a ``failure`` of the policy comes before anything has run."""
     kind = KINDS[group % 3]
     question, reference = PROBLEMS[kind]
-    task = Task(
+    task = Problem(
         id=f"{kind}-{step}-{group}",
         kind=kind,
         source={"math": "GSM8K", "code": "HumanEval", "qa": "HotpotQA"}[kind],

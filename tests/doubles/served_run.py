@@ -9,7 +9,7 @@ from vllm_double import BASE
 
 from flowright.app.world import open_samplers
 from flowright.config import Config, LoraSection, PolicySection, VllmSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.grpo.follower import Follower
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.trainer import Trainer
@@ -42,7 +42,7 @@ async def train(
 ) -> int:
     policy, environment = policy or tiny_policy(trained=False), Toy()
 
-    def encode(task: Task) -> Prompt:
+    def encode(task: Problem) -> Prompt:
         return render(environment.messages(task), policy.tokenizer, 100)
 
     path = config.run.output_dir / config.run.name

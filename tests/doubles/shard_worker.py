@@ -168,12 +168,12 @@ def toy_run(url: str, path: Path, sharded: bool, steps: int = 2) -> Config:
     )
 
 
-async def toy_training(url: str, path: Path, ranks: Ranks, cards: int = 1) -> None:
+async def toy_training(url: str, path: Path, ranks: Ranks, gpus: int = 1) -> None:
     """Two steps, and a third after the run was resumed."""
     for resume in (False, True):
-        config = toy_run(url, path, cards > 1, 3 if resume else 2)
-        policy = await _policy_in_turn(config, [], Console(quiet=True), ranks, cards)
-        assert policy.cards == cards
+        config = toy_run(url, path, gpus > 1, 3 if resume else 2)
+        policy = await _policy_in_turn(config, [], Console(quiet=True), ranks, gpus)
+        assert policy.gpus == gpus
         await train(config, resume, policy, ranks)
 
 
@@ -182,17 +182,17 @@ async def main(out: Path, url: str) -> None:
         checkpoint(architecture)
     with open_ranks() as ranks:
         assert ranks.size > ONE.size
-        cards = await ranks.cards()
+        gpus = await ranks.gpus_per_node()
 
         def split(policy: Policy) -> Policy:
-            return shard(policy, torch.device("cpu"), cards, ranks.size, ranks)
+            return shard(policy, torch.device("cpu"), gpus, ranks.size, ranks)
 
         found = {name: asdict(update) for name, update in updates(ranks, split).items()}
         policy = split(tiny_policy())
         found = {"updates": found, "looked": looked_at(policy, ranks), "held": held(split)}
         policy.save_adapter(out / f"adapter-{ranks.rank}")
         torch.save(found, out / f"{ranks.rank}.pt")
-        await toy_training(url, out, ranks, cards)
+        await toy_training(url, out, ranks, gpus)
         if not ranks.is_first:
             os._exit(0)  # as a process that is killed: nothing is closed in order
         try:

@@ -21,7 +21,7 @@ from flowright.config import (
     PolicySection,
     RunConfig,
 )
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Failure, Reason
@@ -36,7 +36,7 @@ from flowright.runs import RunDirectory, read_metrics
 from flowright.workflows.prompt import Prompt, render
 from flowright.workflows.trace import Execution
 
-TASKS = [Task(f"t{i}", "math", "toy", f"What is {i}?", str(i)) for i in range(5)]
+TASKS = [Problem(f"t{i}", "math", "toy", f"What is {i}?", str(i)) for i in range(5)]
 WANTED = frozenset(range(60, 90))
 
 
@@ -56,7 +56,7 @@ class Toy:
     )
     fooled: Callable[[Completion], bool] | None = None  # where there is a judge, and it errs
 
-    def messages(self, task: Task) -> list[Message]:
+    def messages(self, task: Problem) -> list[Message]:
         return [Message("user", task.question)]
 
     async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
@@ -200,7 +200,7 @@ async def train(
     policy, reporter = tiny_policy(trained=False), Lines()
     environment = environment or Toy()
 
-    def encode(task: Task) -> Prompt:
+    def encode(task: Problem) -> Prompt:
         return render(environment.messages(task), policy.tokenizer, 100)
 
     run = RunDirectory(path, config, resume)

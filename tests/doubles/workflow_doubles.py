@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowright.data.task import Kind, Task
+from flowright.data.task import Kind, Problem
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import RunResult, TestReport, TestResult
 
 Reply = str | ChatReply | Exception
 
 
-def task(kind: Kind = "math", **fields: object) -> Task:
+def task(kind: Kind = "math", **fields: object) -> Problem:
     values: dict = {
         "id": "t1",
         "kind": kind,
@@ -27,7 +27,7 @@ def task(kind: Kind = "math", **fields: object) -> Task:
             "public_tests": ("assert add(1, 2) == 3",),
             "hidden_tests": ("assert add(5, 7) == 12",),
         }
-    return Task(**{**values, **fields})
+    return Problem(**{**values, **fields})
 
 
 @dataclass

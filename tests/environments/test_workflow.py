@@ -4,7 +4,7 @@ import pytest
 from workflow_doubles import ScriptedModel, task
 
 from flowright.config import JudgeSection, RewardSection, WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow import WorkflowEnvironment
 from flowright.errors import Reason
@@ -26,7 +26,7 @@ class Generous:
         return Verdict(1.0, True, "llm", "ok", "fine", 1, self.name, Usage(1, 10, 5))
 
 
-async def played(trust: JudgeSection, answers: list[str], of: Task) -> list[Rollout]:
+async def played(trust: JudgeSection, answers: list[str], of: Problem) -> list[Rollout]:
     samples = [
         Completion(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
         for n, text in enumerate(answers)

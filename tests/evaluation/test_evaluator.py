@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowright.config import Config, EvaluationSection, PolicySection
-from flowright.data.task import Kind, Task
+from flowright.data.task import Kind, Problem
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Failure, Reason
@@ -43,13 +43,13 @@ from flowright.workflows.trace import Execution
 NOTHING = Sample((), (), "", "stop", -1)
 
 
-def task(number: int = 0, kind: Kind = "math", source: str = "s") -> Task:
+def task(number: int = 0, kind: Kind = "math", source: str = "s") -> Problem:
     tests = ("assert True",) if kind == "code" else ()
-    return Task(f"{kind}-{number}", kind, source, "q", "a", hidden_tests=tests)
+    return Problem(f"{kind}-{number}", kind, source, "q", "a", hidden_tests=tests)
 
 
 def graded(
-    gold: bool, judged: bool | None = None, of: Task | None = None, tokens: int = 10
+    gold: bool, judged: bool | None = None, of: Problem | None = None, tokens: int = 10
 ) -> Rollout:
     """An attempt that gave an answer; the judge agrees with gold unless told otherwise."""
     said = gold if judged is None else judged
@@ -64,7 +64,7 @@ def graded(
     )
 
 
-def failed(reason: Reason, of: Task | None = None) -> Rollout:
+def failed(reason: Reason, of: Problem | None = None) -> Rollout:
     failure = Failure(reason, "why")
     ours = failure.blame == "infrastructure"
     reward = UNSCORED if ours else Reward(-0.2, {"validity": -0.2})
@@ -229,7 +229,7 @@ class Table:
     keys: list[str] = field(default_factory=list)
     largest: int = 0
 
-    def messages(self, task: Task) -> list[Message]:
+    def messages(self, task: Problem) -> list[Message]:
         return [Message("user", task.question)]
 
     async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
@@ -295,7 +295,7 @@ async def test_a_comparison_measures_every_fixed_workflow_on_the_same_problems()
     evaluator = Evaluator(environment, lambda task: Prompt((1,), False), Config())
     seen: list[tuple[int, int, str]] = []
 
-    async def policy(tasks: Sequence[Task]) -> Row:
+    async def policy(tasks: Sequence[Problem]) -> Row:
         return await evaluator.row(UNTRAINED, Repeater(), tasks)
 
     found = await compare(
@@ -322,7 +322,7 @@ async def test_without_baselines_only_the_policies_are_measured():
     environment = Table()
     evaluator = Evaluator(environment, lambda task: Prompt((1,), False), Config())
 
-    async def policy(tasks: Sequence[Task]) -> Row:
+    async def policy(tasks: Sequence[Problem]) -> Row:
         return await evaluator.row(TRAINED, Repeater(), tasks)
 
     found = await compare(environment, {TRAINED: policy}, TASKS, False, baselines=False)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flowright.data.solutions import complete_solution
 from flowright.data.sources import DATASETS, find_part, load_part
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import FailureError, Reason
 from flowright.grading import (
     Gold,
@@ -47,9 +47,9 @@ class Lost(Sandbox):
     check = run
 
 
-def task(reference: str, kind: str = "math", **fields: object) -> Task:
+def task(reference: str, kind: str = "math", **fields: object) -> Problem:
     row = {"id": "t", "kind": kind, "source": "s", "question": "q", "reference": reference}
-    return Task.from_row({**row, **fields}, "test")
+    return Problem.from_row({**row, **fields}, "test")
 
 
 # --- finding the answer --------------------------------------------------------------------------
@@ -358,7 +358,7 @@ async def test_a_solution_cannot_redefine_a_helper_of_the_tests(sandbox: Sandbox
 # --- verifiers -----------------------------------------------------------------------------------
 
 
-def verified(dataset: str, answer: str) -> Task:
+def verified(dataset: str, answer: str) -> Problem:
     entry = {"answer": answer, "metadata": {}}
     verifier = {"name": "reasoning_gym", "dataset": dataset, "entry": entry}
     return task(answer, verifier=verifier)
@@ -392,7 +392,7 @@ async def test_an_unknown_verifier_is_no_verdict(sandbox: Sandbox) -> None:
 # --- upstream data -------------------------------------------------------------------------------
 
 
-def upstream(dataset: str) -> Iterator[Task]:
+def upstream(dataset: str) -> Iterator[Problem]:
     default = Path(__file__).parents[3] / "shared" / "data"
     folder = Path(os.environ.get("FLOWRIGHT_SHARED_DATA", default))
     part = find_part(DATASETS[dataset], "official", "test", folder)
@@ -433,5 +433,5 @@ async def test_another_problems_answer_is_wrong(sandbox: Sandbox) -> None:
 
 @pytest.mark.parametrize(("answer", "right"), [("-5", False), ("5", True), ("5.0", True)])
 async def test_a_sign_is_part_of_a_short_answer(answer: str, right: bool, sandbox: Sandbox) -> None:
-    task = Task("t", "qa", "drop", "How many points?", "5")
+    task = Problem("t", "qa", "drop", "How many points?", "5")
     assert (await gold_check(task, answer, sandbox)).correct is right

@@ -22,8 +22,8 @@ def test_shares_make_the_whole_again(count: int):
 
 
 async def test_one_process_gathers_from_itself():
-    assert await ONE.gathered("x") == ["x"]
-    assert await ONE.shared("x") == "x"
+    assert await ONE.all_gather("x") == ["x"]
+    assert await ONE.broadcast("x") == "x"
     assert ONE.is_first and ONE.speaks()
     tensor = torch.ones(2)
     ONE.sum([tensor])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from judge_doubles import RIGHT, ScriptedModel, reply, unavailable
 
 from flowright.config import JudgeSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judge.build import build_judge
 from flowright.judge.gate import MASTER_KEYS, bare, gate
@@ -241,7 +241,7 @@ def report_of(*failures: str | None) -> TestReport:
 async def test_code_is_decided_by_the_evidence_of_the_gold_check(
     failures: tuple[str | None, ...], expected: bool
 ) -> None:
-    task = Task("t", "code", "s", "Q", "def f(): ...", entry_point="f", hidden_tests=("f()",))
+    task = Problem("t", "code", "s", "Q", "def f(): ...", entry_point="f", hidden_tests=("f()",))
     sandbox: Any = ScriptedSandbox(report_of(*failures))
     gold = await gold_check(task, "def f(): return 1", sandbox)
     assert gold.correct is expected

@@ -11,7 +11,7 @@ from exam_doubles import Comparing, Gullible, items
 from rich.console import Console
 
 from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
-from flowright.data.task import Task, write_tasks
+from flowright.data.task import Problem, write_tasks
 from flowright.errors import DataError, UserError
 from flowright.judge_exam.exam import EQUAL, Plan, hold_exam
 from flowright.judge_exam.labelled import read_labelled, write_labelled
@@ -91,7 +91,9 @@ def test_a_labelled_set_is_built_of_a_mixture(
     main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mixture, out = tmp_path / "mixed.jsonl", tmp_path / "labelled.jsonl"
-    tasks = [Task(f"m{n}", "math", "sums", f"What is {n} + {n}?", str(2 * n)) for n in range(3, 9)]
+    tasks = [
+        Problem(f"m{n}", "math", "sums", f"What is {n} + {n}?", str(2 * n)) for n in range(3, 9)
+    ]
     write_tasks(mixture, tasks)
     assert main(["--build", str(mixture), "--out", str(out), "--limit", "4"]) == 0
     assert len(read_labelled(out)) == 8

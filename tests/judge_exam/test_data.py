@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flowright.data.task import Task, write_tasks
+from flowright.data.task import Problem, write_tasks
 from flowright.errors import DataError
 from flowright.grading import gold_check
 from flowright.judge_exam.construct import labelled_set
@@ -84,14 +84,14 @@ def test_files_that_hold_nothing_usable(tmp_path: Path) -> None:
 
 CHOICES = (("A", "red"), ("B", "blue"), ("C", "green"))
 TASKS = (
-    Task("m1", "math", "sums", "What is 17 + 25?", "42"),
-    Task("m2", "math", "sums", "What is 3/4 of 1?", "\\frac{3}{4}"),
-    Task("m3", "math", "sums", "How long is it?", "2.5"),
-    Task("q1", "qa", "colours", "Which is the sky's?", "B", choices=CHOICES),
-    Task("q2", "qa", "cities", "Capital of France?", "Paris", alternatives=("Paris, France",)),
-    Task("q3", "qa", "cities", "Capital of Italy?", "Rome"),
-    Task("q4", "qa", "facts", "Is water wet?", "yes"),
-    Task(
+    Problem("m1", "math", "sums", "What is 17 + 25?", "42"),
+    Problem("m2", "math", "sums", "What is 3/4 of 1?", "\\frac{3}{4}"),
+    Problem("m3", "math", "sums", "How long is it?", "2.5"),
+    Problem("q1", "qa", "colours", "Which is the sky's?", "B", choices=CHOICES),
+    Problem("q2", "qa", "cities", "Capital of France?", "Paris", alternatives=("Paris, France",)),
+    Problem("q3", "qa", "cities", "Capital of Italy?", "Rome"),
+    Problem("q4", "qa", "facts", "Is water wet?", "yes"),
+    Problem(
         "c1",
         "code",
         "functions",
@@ -146,11 +146,11 @@ async def test_the_set_is_fixed_by_its_seed_and_takes_kinds_in_turn(sandbox: San
 
 
 async def test_what_gold_does_not_bear_out_is_left_out_and_counted(sandbox: Sandbox) -> None:
-    broken = Task(
+    broken = Problem(
         "c2", "code", "f", "Write f().", "def f():\n    return 1", entry_point="f",
         hidden_tests=("assert f() == 2",),
     )  # fmt: skip
-    lonely = Task("q9", "qa", "names", "Who?", "x")
+    lonely = Problem("q9", "qa", "names", "Who?", "x")
     made = await labelled_set([broken, lonely], sandbox, seed=0)
     assert made.items == []
     assert made.left_out == {

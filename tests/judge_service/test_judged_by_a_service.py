@@ -12,14 +12,14 @@ from rich.console import Console
 from flowright.app.preflight import dry_run
 from flowright.app.world import open_world
 from flowright.config import Config, JudgeServerConfig, JudgeServerSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import UserError
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import JudgeQuery
 from flowright.judge_service.app import create_app
 from flowright.judge_service.serve import open_judge
 
-TASK = Task("t/1", "math", "s", "What is 6 * 7?", "42")
+TASK = Problem("t/1", "math", "s", "What is 6 * 7?", "42")
 ASKED = JudgeQuery("What is 6 * 7?", "42", "42", "number")
 
 

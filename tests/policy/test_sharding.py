@@ -135,7 +135,7 @@ async def test_what_cannot_be_split_is_refused():
     with pytest.raises(ValueError, match="set policy"):
         PolicySection(sharded=True)
     with pytest.raises(ConfigError, match="torchrun --nproc_per_node"):
-        await ONE.cards()
+        await ONE.gpus_per_node()
     evaluated = tiny_policy(sampler="vllm", sharded=True)  # by scripts/evaluate.py
-    assert evaluated.cards == 1
+    assert evaluated.gpus == 1
     assert evaluated.peers.longest([3, 0]) == ONE.longest([3, 0]) == [3, 0]

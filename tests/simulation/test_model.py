@@ -10,7 +10,7 @@ from contextlib import redirect_stdout
 import pytest
 
 from flowright.config import ExecutorSection, SimulatedSection, WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import ConfigError
 from flowright.judge.prompts import whether_right
 from flowright.judge.verdict import JudgeQuery
@@ -33,15 +33,15 @@ from flowright.workflows.templates import extract_code
 from flowright.workflows.templates import final_answer as operators_final_answer
 
 
-def math_task(n: int) -> Task:
+def math_task(n: int) -> Problem:
     question = (
         f"Farmer {n} has {n + 3} baskets with {2 * n + 5} pears each and gives away {n} pears at "
         f"market stall {n * 7 % 100}. How many pears are left?"
     )
-    return Task(f"math/{n}", "math", "farm", question, str((n + 3) * (2 * n + 5) - n))
+    return Problem(f"math/{n}", "math", "farm", question, str((n + 3) * (2 * n + 5) - n))
 
 
-def qa_task(n: int) -> Task:
+def qa_task(n: int) -> Problem:
     question = f"Which of the rivers listed in atlas {n} on page {n * 13 % 997} is the longest one?"
     choices = (
         ("A", f"Aare {n}"),
@@ -49,17 +49,17 @@ def qa_task(n: int) -> Task:
         ("C", f"Calancasca {n}"),
         ("D", f"Drance {n}"),
     )
-    return Task(f"qa/{n}", "qa", "atlas", question, "ABCD"[n % 4], choices=choices)
+    return Problem(f"qa/{n}", "qa", "atlas", question, "ABCD"[n % 4], choices=choices)
 
 
-def code_task(n: int) -> Task:
+def code_task(n: int) -> Problem:
     question = (
         f"def shifted_{n}(numbers: list[int]) -> list[int]:\n"
         f'    """Return the positive numbers, each raised by {n + 2}, in the order given."""\n'
     )
     body = f"    return [value + {n + 2} for value in numbers if value > 0]\n"
     name = f"shifted_{n}"
-    return Task(
+    return Problem(
         f"code/{n}",
         "code",
         "shift",
@@ -77,7 +77,7 @@ def code_task(n: int) -> Task:
 MATH, QA, CODE = math_task(4), qa_task(4), code_task(4)
 
 
-def solver(*tasks: Task, seed: int = 0) -> Solver:
+def solver(*tasks: Problem, seed: int = 0) -> Solver:
     """A solver for tasks without code: the sandbox is never entered."""
     return Solver(tasks, seed, WrongSolutions(Sandbox(workers=1), seed, 4))
 
@@ -143,7 +143,7 @@ def test_the_question_is_found_in_any_surroundings():
 
 def test_half_of_a_long_question_is_enough():
     words = [f"word{i}" for i in range(200)]
-    task = Task("long", "qa", "s", " ".join(words), "x")
+    task = Problem("long", "qa", "s", " ".join(words), "x")
     index = TaskIndex([task])
     cut = " ".join([*words[:70], "...", *words[-60:]])
     assert index.find(cut) is task
@@ -154,7 +154,7 @@ def test_the_context_decides_between_equal_questions():
     question = "Who scored the first touchdown of the game?"
     passages = [" ".join(f"p{n}w{i}" for i in range(80)) for n in range(40)]
     tasks = [
-        Task(f"q{n}", "qa", "drop", question, str(n), context=p) for n, p in enumerate(passages)
+        Problem(f"q{n}", "qa", "drop", question, str(n), context=p) for n, p in enumerate(passages)
     ]
     index = TaskIndex(tasks)
     assert all(index.find(task.problem) is task for task in tasks)
@@ -162,7 +162,9 @@ def test_the_context_decides_between_equal_questions():
 
 
 def test_short_questions():
-    tasks = [Task(f"s{i}", "math", "s", text, "1") for i, text in enumerate(("7 * 6 =", "7 * 8 ="))]
+    tasks = [
+        Problem(f"s{i}", "math", "s", text, "1") for i, text in enumerate(("7 * 6 =", "7 * 8 ="))
+    ]
     index = TaskIndex(tasks)
     assert [index.find(f"Compute 7 * {n} = now") for n in (6, 8)] == tasks
 
@@ -181,7 +183,9 @@ class Recorder:
         return ChatReply(self.reply, "stop", Usage(1, 1, 1), "m", 0.0)
 
 
-async def asked_by(operator: str, task: Task, sandbox: Sandbox, **arguments: object) -> list[Ask]:
+async def asked_by(
+    operator: str, task: Problem, sandbox: Sandbox, **arguments: object
+) -> list[Ask]:
     """What the simulated model understands of the prompts that an operator sends."""
     model = Recorder("```python\nprint(undefined_name)\n```")
     call = CallContext(
@@ -207,7 +211,7 @@ async def test_the_operators_prompts_are_recognised():
     objection, approval = "Incorrect. There is a mistake in it.", "Correct. Nothing to change."
     async with Sandbox(workers=1) as sandbox:
 
-        async def ways(name: str, task: Task, **arguments: object) -> list[Way]:
+        async def ways(name: str, task: Problem, **arguments: object) -> list[Way]:
             asks = await asked_by(name, task, sandbox, **arguments)
             return [ask.way for ask in asks]
 
@@ -264,7 +268,7 @@ def test_other_peoples_prompts_are_recognised(prompt: str, way: Way):
 
 def test_the_problems_own_words_are_no_cues():
     question = "Think step by step about how to review and implement a function; write 7."
-    task = Task("cue", "qa", "s", question, "7")
+    task = Problem("cue", "qa", "s", question, "7")
     ask = read_prompt([("user", f"{question}\nJust the answer.")], TaskIndex([task]))
     assert isinstance(ask, Ask)
     assert ask.way is Way.DIRECT
@@ -345,7 +349,7 @@ def test_popular_mistakes_are_wrong_few_and_fixed():
     tasks = [make(n) for make in (math_task, qa_task) for n in range(60)]
     references = ("Yes", "3/4", "Zoey is a knight, Riley is a knave", "5 May 1998", "a, b, c", "x")
     texts = [
-        Task(f"t{i}", "qa", "s", f"question {i} of the set", reference)
+        Problem(f"t{i}", "qa", "s", f"question {i} of the set", reference)
         for i, reference in enumerate(references)
     ]
     known = solver(*tasks, *texts)
@@ -543,7 +547,7 @@ async def test_wrong_code_really_fails_and_right_code_passes():
 
 
 async def test_a_task_whose_mutants_all_pass_gets_a_stub():
-    task = Task(
+    task = Problem(
         "lenient", "code", "s", "def f(): ...", "def f(x):\n    return x + 1\n",
         entry_point="f", hidden_tests=("assert callable(f)",),
     )  # fmt: skip

@@ -17,7 +17,7 @@ import openai
 import pytest
 
 from flowright.config import FaultSection, LlmSection, SimulatedSection
-from flowright.data.task import Task, write_tasks
+from flowright.data.task import Problem, write_tasks
 from flowright.errors import FailureError, UserError
 from flowright.judge.prompts import whether_right
 from flowright.judge.verdict import JudgeQuery
@@ -27,7 +27,7 @@ from flowright.simulation.process import SimulatedServer
 
 ROOT = Path(__file__).parents[2]
 TASKS = [
-    Task(
+    Problem(
         f"sum/{n}",
         "math",
         "sums",
@@ -36,7 +36,7 @@ TASKS = [
     )
     for n in range(2, 62)
 ]
-CODE = Task(
+CODE = Problem(
     "code/double",
     "code",
     "doubles",
@@ -48,12 +48,12 @@ CODE = Task(
 FAST = LlmSection(backoff_seconds=0.01, attempts=8)
 
 
-def ask(task: Task, seed: int | None = 0, temperature: float = 0.7) -> ChatRequest:
+def ask(task: Problem, seed: int | None = 0, temperature: float = 0.7) -> ChatRequest:
     prompt = f"{task.problem}\nThink step by step."
     return ChatRequest((Message("user", prompt),), temperature=temperature, seed=seed)
 
 
-def to_judge(task: Task, answer: str) -> ChatRequest:
+def to_judge(task: Problem, answer: str) -> ChatRequest:
     query = JudgeQuery(task.problem, answer, task.reference, "math_expression")
     return ChatRequest(whether_right(query).messages("text"), temperature=0.0)
 

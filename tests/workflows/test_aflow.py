@@ -6,7 +6,7 @@ import pytest
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, task
 
 from flowright.config import WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import FailureError, Reason
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.source import read_workflow
@@ -50,7 +50,7 @@ async def play(
     text: str,
     model: ScriptedModel | None = None,
     sandbox: ScriptedSandbox | None = None,
-    of: Task | None = None,
+    of: Problem | None = None,
 ) -> Execution:
     """Validated, so type-checked, then executed."""
     parts = (model or ScriptedModel(), sandbox or ScriptedSandbox())

@@ -13,7 +13,7 @@ import pytest
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, said, task
 
 from flowright.config import ExecutorSection, WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import Blame, FailureError, Reason, UserError
 from flowright.llm.chat import Usage
 from flowright.sandbox import Sandbox
@@ -52,7 +52,7 @@ async def play(
     text: str,
     model: ScriptedModel | None = None,
     sandbox: ScriptedSandbox | None = None,
-    of: Task | None = None,
+    of: Problem | None = None,
     **limits: object,
 ) -> Execution:
     async with executor(model, sandbox, **limits) as made:

@@ -18,7 +18,7 @@ from workflow_doubles import (
 )
 
 from flowright.config import ExecutorSection, WorkflowSection
-from flowright.data.task import KINDS, Task
+from flowright.data.task import KINDS, Problem
 from flowright.errors import FailureError, Reason
 from flowright.llm.chat import Usage
 from flowright.sandbox import RunResult
@@ -35,7 +35,7 @@ NAMES += ["ensemble", "format"]
 
 
 def context(
-    model: ScriptedModel, sandbox: ScriptedSandbox | None = None, of: Task | None = None
+    model: ScriptedModel, sandbox: ScriptedSandbox | None = None, of: Problem | None = None
 ) -> CallContext:
     return CallContext(
         task=of or task(),

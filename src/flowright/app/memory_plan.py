@@ -33,16 +33,16 @@ def summary(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a run asks of a GPU's memory, where ``cards`` share the weights of the layers."""
+    """What a run asks of a GPU's memory, where ``gpus`` share the weights of the layers."""
 
     shape: ModelShape
     policy: PolicySection
     grpo: GrpoSection
-    cards: int = 1
+    gpus: int = 1
 
     @property
     def plan(self) -> Plan:
-        return memory_plan(self.shape, self.policy, self.grpo, cards=self.cards)
+        return memory_plan(self.shape, self.policy, self.grpo, gpus=self.gpus)
 
     @property
     def least(self) -> int:
@@ -63,7 +63,7 @@ class Demand:
         elif self.least > available:
             advice = (
                 f"weights, adapter and optimizer alone take {_gib(self.least)} GiB: choose a "
-                "smaller strategy_model or a larger card, or policy.sharded over several"
+                "smaller strategy_model or a larger GPU, or policy.sharded over several"
             )
         else:
             advice = "lower policy.max_prompt_tokens or policy.max_new_tokens"
@@ -87,7 +87,7 @@ class Demand:
         """The first settings that fit, by key: while updating gradient checkpointing and then
         smaller chunks, while sampling fewer rows. None where these are not enough."""
         policy, grpo, found = self.policy, self.grpo, {}
-        while (plan := memory_plan(self.shape, policy, grpo, cards=self.cards)).needed > available:
+        while (plan := memory_plan(self.shape, policy, grpo, gpus=self.gpus)).needed > available:
             phases = plan.phases
             if phases["sampling"] >= phases["updating"] and plan.sampling:
                 rows = max(grpo.group_size, policy.decode_batch // 2)

@@ -151,22 +151,22 @@ def _demand(config: Config) -> Demand | None:
     except (OSError, ValueError):
         return None  # reported when it is loaded
     shape = shape_of(model, config.policy)
-    return Demand(shape, config.policy, config.grpo, _cards(config) if config.policy.sharded else 1)
+    return Demand(shape, config.policy, config.grpo, _gpus(config) if config.policy.sharded else 1)
 
 
 def _sharded(config: Config) -> str:
-    cards = _cards(config)
-    if cards == 1:
+    gpus = _gpus(config)
+    if gpus == 1:
         raise UserError(
             "policy.sharded: one GPU; name several (physical_gpus), or set policy.sharded: false"
         )
     return (
-        f"the layers' weights are split among {cards} processes: torchrun --nproc_per_node "
-        f"{cards} train.py"
+        f"the layers' weights are split among {gpus} processes: torchrun --nproc_per_node "
+        f"{gpus} train.py"
     )
 
 
-def _cards(config: Config) -> int:
+def _gpus(config: Config) -> int:
     """Those of this machine that the run may have: one process each."""
     return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
 

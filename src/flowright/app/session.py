@@ -65,10 +65,10 @@ async def _run(
     config: Config, run: RunDirectory | Follower, resume: bool, console: Console, ranks: Ranks
 ) -> None:
     tasks = load_tasks(config)
-    cards = await ranks.cards() if config.policy.sharded else 1
+    gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
     async with AsyncExitStack() as opened:
         world = await opened.enter_async_context(open_world(config, [*tasks.train, *tasks.val]))
-        policy = await _policy_in_turn(config, tasks.train, console, ranks, cards)
+        policy = await _policy_in_turn(config, tasks.train, console, ranks, gpus)
         _check(policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
@@ -106,23 +106,23 @@ async def _run(
 
 
 async def _policy_in_turn(
-    config: Config, train: Sequence[Task], console: Console, ranks: Ranks, cards: int
+    config: Config, train: Sequence[Task], console: Console, ranks: Ranks, gpus: int
 ) -> Policy:
     """The policy, on the first rank before the others: a cold start is done once and kept. Then,
-    where its weights are to be split among several cards, by all together."""
+    where its weights are to be split among several GPUs, by all together."""
     device = choose_device(config.policy)
-    first = device if cards == 1 else torch.device("cpu")
+    first = device if gpus == 1 else torch.device("cpu")
 
     def load() -> Policy:
         with stage_progress(console, "cold start of the embedded policy") as progress:
             return open_policy(config, train, progress, first)
 
     policy = load() if ranks.is_first else None
-    await ranks.gathered(None)
+    await ranks.all_gather(None)
     policy = policy or load()
-    if cards == 1:
+    if gpus == 1:
         return policy
-    return shard(policy, device, cards, ranks.size, ranks)
+    return shard(policy, device, gpus, ranks.size, ranks)
 
 
 async def run_evaluation(
@@ -223,8 +223,8 @@ def _introduce(
         lines.append(f"sampler   vLLM at {', '.join(config.policy.vllm.base_urls)}")
     if ranks.size > 1:
         lines.append(f"ranks     {ranks.size} processes share each batch")
-    if policy.cards > 1:
-        lines.append(f"sharded   the layers' weights are split among {policy.cards} processes")
+    if policy.gpus > 1:
+        lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
     if config.judge.panel:
         lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
     for name in sorted(set(config.judge_names)):
@@ -246,5 +246,5 @@ def _memory(config: Config, policy: Policy) -> list[str]:
     free, _ = torch.cuda.mem_get_info(policy.device)
     available = free + torch.cuda.memory_reserved(policy.device)
     shape = shape_of(policy.causal_lm, config.policy)
-    demand = Demand(shape, config.policy, config.grpo, policy.cards)
+    demand = Demand(shape, config.policy, config.grpo, policy.gpus)
     return demand.announce(available)

@@ -15,7 +15,7 @@ import torch
 from flowright.config import SIMULATED, Config, load_entries
 from flowright.data.offline import build_offline
 from flowright.data.splits import Splits, check_disjoint
-from flowright.data.task import KINDS, Kind, Task, read_tasks
+from flowright.data.task import KINDS, Kind, Problem, read_tasks
 from flowright.environments.workflow import WorkflowEnvironment
 from flowright.errors import DataError, UserError
 from flowright.grpo.ranks import ONE, Ranks
@@ -42,8 +42,8 @@ OFFLINE, TINY = "offline", "tiny"
 class Tasks:
     """The problems of a run: to train on, and held out."""
 
-    train: Sequence[Task]
-    val: Sequence[Task]
+    train: Sequence[Problem]
+    val: Sequence[Problem]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def load_tasks(config: Config) -> Tasks:
     names = (config.train_dataset, config.val_dataset)
     offline = build_offline(0) if OFFLINE in names else None
     problems: list[str] = []
-    loaded: list[Sequence[Task]] = []
+    loaded: list[Sequence[Problem]] = []
     for name, split in zip(names, ("train", "val"), strict=True):
         if offline and name == OFFLINE:
             loaded.append(getattr(offline, split))
@@ -83,7 +83,7 @@ def is_simulated(config: Config) -> bool:
 
 
 @asynccontextmanager
-async def open_world(config: Config, tasks: Sequence[Task]) -> AsyncIterator[World]:
+async def open_world(config: Config, tasks: Sequence[Problem]) -> AsyncIterator[World]:
     """Start the embedded server if it is named, check every server, open sandbox and executor.
 
     ``tasks`` are those that the embedded server can answer. Raises UserError with a line for each
@@ -135,7 +135,7 @@ def open_sandbox(config: Config) -> Sandbox:
 
 def open_policy(
     config: Config,
-    train: Sequence[Task],
+    train: Sequence[Problem],
     progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
     device: torch.device | None = None,
 ) -> Policy:
@@ -180,7 +180,7 @@ async def open_samplers(
         await sampler.aclose()
 
 
-def draw_examples(train: Sequence[Task], count: int, programs: int, seed: int) -> list[Example]:
+def draw_examples(train: Sequence[Problem], count: int, programs: int, seed: int) -> list[Example]:
     """What the cold start learns from: problems, every kind as often, each with some programs that
     the operators' documentation calls applicable to its kind, uniformly among those."""
     rng = random.Random(seed)
@@ -195,10 +195,10 @@ def draw_examples(train: Sequence[Task], count: int, programs: int, seed: int) -
     return examples
 
 
-def prompt_encoder(config: Config, policy: Policy) -> Callable[[Task], Prompt]:
+def prompt_encoder(config: Config, policy: Policy) -> Callable[[Problem], Prompt]:
     """From a task to the policy's prompt tokens, cut to the configured length."""
 
-    def encode(task: Task) -> Prompt:
+    def encode(task: Problem) -> Prompt:
         messages = build_messages(task, config.policy.prompt, config.workflow)
         return render(messages, policy.tokenizer, config.policy.max_prompt_tokens)
 

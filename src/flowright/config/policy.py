@@ -149,7 +149,7 @@ class PolicySection(Section):
     sharded: bool = Field(
         default=False,
         description="Split the frozen weights of the layers among the processes of a node, for a "
-        "model that does not fit on one card; needs several processes and `sampler: vllm`.",
+        "model that does not fit on one GPU; needs several processes and `sampler: vllm`.",
     )
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()

@@ -26,7 +26,7 @@ from flowright.data.sources import (
 )
 from flowright.data.sources.dataset import sha256_of
 from flowright.data.splits import Seen, Splits, check_disjoint
-from flowright.data.task import Kind, Task, write_tasks
+from flowright.data.task import Kind, Problem, write_tasks
 from flowright.errors import DataError
 
 # Of a train pool whose dataset has no validation split of its own.
@@ -52,12 +52,12 @@ class Pool:
 
     name: str
     kind: Kind
-    train: list[Task]
-    val: list[Task]
-    test: list[Task]
+    train: list[Problem]
+    val: list[Problem]
+    test: list[Problem]
     dropped: int = 0
 
-    def of(self, split: Split) -> list[Task]:
+    def of(self, split: Split) -> list[Problem]:
         return getattr(self, split)
 
 
@@ -85,7 +85,7 @@ def load_pools(names: Sequence[str], mode: Mode, folder: Path) -> Loaded:
     absent: list[str] = []
     for name in names:
         dataset = DATASETS[name]
-        found: dict[Split, list[Task]] = {split: [] for split in SPLITS}
+        found: dict[Split, list[Problem]] = {split: [] for split in SPLITS}
         for split, parts in dataset.splits.get(mode, {}).items():
             part = find_part(dataset, mode, split, folder)
             if part is None:
@@ -153,11 +153,11 @@ def _hold_out(pools: Sequence[Pool], size: int | None, shares: Mapping[str, floa
 
 
 def _draw(
-    tasks: Mapping[str, list[Task]],
+    tasks: Mapping[str, list[Problem]],
     pools: Sequence[Pool],
     size: int | None,
     shares: Mapping[str, float] | None,
-) -> list[Task]:
+) -> list[Problem]:
     places = _places({name: len(tasks[name]) for name in tasks}, pools, size, shares)
     return [task for name in tasks for task in tasks[name][: places[name]]]
 
@@ -246,7 +246,7 @@ def write_mixture(mixed: Mixed, folder: Path) -> list[Path]:
     return [*paths, manifest]
 
 
-def count(tasks: Iterable[Task]) -> dict[str, dict[str, int]]:
+def count(tasks: Iterable[Problem]) -> dict[str, dict[str, int]]:
     """Tasks per kind and source, for the manifest."""
     counted: dict[str, dict[str, int]] = {}
     for (kind, source), number in sorted(Counter((t.kind, t.source) for t in tasks).items()):

@@ -10,18 +10,19 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from flowright.data.task import KINDS, Kind, Task
+from flowright.data.task import KINDS, Task
 from flowright.errors import DataError
 
 Name = TypeVar("Name", bound=str)
 Item = TypeVar("Item")
+T = TypeVar("T", bound=Task)
 
 _SLOTS = 1000  # resolution of the kinds' shares
 
 
-class Mixture:
+class Mixture(Generic[T]):
     """Batches in which every kind keeps its share.
 
     ``shares`` are weights per kind; by default all kinds that occur weigh the same, whatever their
@@ -31,10 +32,10 @@ class Mixture:
     """
 
     def __init__(
-        self, tasks: Sequence[Task], seed: int | str, shares: Mapping[Kind, float] | None = None
+        self, tasks: Sequence[T], seed: int | str, shares: Mapping[str, float] | None = None
     ) -> None:
-        by_kind = {kind: tuple(t for t in tasks if t.kind == kind) for kind in KINDS}
-        present: list[Kind] = [kind for kind in KINDS if by_kind[kind]]
+        by_kind = tasks_by_kind(tasks)
+        present = list(by_kind)
         if not present:
             raise DataError("no task to train on")
         weights = dict.fromkeys(present, 1.0) if shares is None else shares
@@ -46,42 +47,40 @@ class Mixture:
         self._tasks = by_kind
         self._seed = seed
         self._pattern = _pattern(weights)
-        self._order = lru_cache(maxsize=2 * len(KINDS))(self._permutation)
+        self._order = lru_cache(maxsize=2 * len(present))(self._permutation)
 
-    def batch(self, step: int, size: int) -> list[Task]:
+    def batch(self, step: int, size: int) -> list[T]:
         """The ``size`` tasks of step ``step`` (from 0). Keep ``size`` the same in a run: the batch
         is the window [step * size, (step + 1) * size) of one endless sequence."""
         return [self._task(position) for position in range(step * size, (step + 1) * size)]
 
-    def distinct(self, size: int) -> list[Task]:
+    def distinct(self, size: int) -> list[T]:
         """Up to ``size`` different tasks with the kinds in their shares, for an evaluation: fewer
         where a kind runs out first."""
         tasks = {task.id: task for task in self.batch(0, size)}
         return list(tasks.values())
 
-    def epochs(self, step: int, size: int) -> dict[Kind, float]:
-        """How often each kind has been gone through when ``step`` begins."""
-        rounds, rest = divmod(step * size, len(self._pattern))
-        return {
-            kind: (rounds * self._pattern.count(kind) + self._pattern[:rest].count(kind))
-            / len(self._tasks[kind])
-            for kind in dict.fromkeys(self._pattern)
-        }
-
-    def _task(self, position: int) -> Task:
+    def _task(self, position: int) -> T:
         rounds, slot = divmod(position, len(self._pattern))
         kind = self._pattern[slot]
         nth = rounds * self._pattern.count(kind) + self._pattern[:slot].count(kind)
         epoch, index = divmod(nth, len(self._tasks[kind]))
         return self._tasks[kind][self._order(kind, epoch)[index]]
 
-    def _permutation(self, kind: Kind, epoch: int) -> list[int]:
+    def _permutation(self, kind: str, epoch: int) -> list[int]:
         order = list(range(len(self._tasks[kind])))
         random.Random(f"{self._seed}/{kind}/{epoch}").shuffle(order)
         return order
 
 
-def _pattern(weights: Mapping[Kind, float]) -> tuple[Kind, ...]:
+def tasks_by_kind(tasks: Sequence[T]) -> dict[str, tuple[T, ...]]:
+    """Tasks by kind: the kinds of problems in their usual order, then others as they come."""
+    kinds = list(dict.fromkeys(task.kind for task in tasks))
+    kinds = sorted(kinds, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
+    return {kind: tuple(task for task in tasks if task.kind == kind) for kind in kinds}
+
+
+def _pattern(weights: Mapping[str, float]) -> tuple[str, ...]:
     """One period of the sequence of kinds, in the proportions of the weights."""
     if len(set(weights.values())) == 1:
         slots = dict.fromkeys(weights, 1)
@@ -91,7 +90,7 @@ def _pattern(weights: Mapping[Kind, float]) -> tuple[Kind, ...]:
     return tuple(_spread([kind for kind, n in slots.items() for _ in range(n // divisor)], str))
 
 
-def interleave(tasks: Sequence[Task]) -> list[Task]:
+def interleave(tasks: Sequence[T]) -> list[T]:
     """The tasks reordered so that every prefix has about the kinds' shares of the whole; the order
     within a kind stays."""
     return _spread(tasks, lambda task: task.kind)

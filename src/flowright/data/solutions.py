@@ -2,11 +2,11 @@
 
 import ast
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.sandbox import parse_trusted
 
 
-def complete_solution(task: Task, code: str) -> str:
+def complete_solution(task: Problem, code: str) -> str:
     """``code`` behind what the question gave and it may have left out: imports and helpers.
 
     HumanEval's problems are programs to be completed; models often answer with the function alone.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from flowright.data.sources import DATASETS
 from flowright.data.sources.dataset import whole_problem
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import DataError
 
 _ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "−": "-"})
@@ -24,9 +24,9 @@ _ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "
 class Splits:
     """The three task lists of a run. :func:`check_disjoint` says whether they are apart."""
 
-    train: tuple[Task, ...]
-    val: tuple[Task, ...]
-    test: tuple[Task, ...]
+    train: tuple[Problem, ...]
+    val: tuple[Problem, ...]
+    test: tuple[Problem, ...]
 
 
 def normalise(text: str) -> str:
@@ -36,7 +36,7 @@ def normalise(text: str) -> str:
     return re.sub(r"\s+", " ", plain).strip().rstrip(" .?!:;,")
 
 
-def problem_key(task: Task) -> bytes:
+def problem_key(task: Problem) -> bytes:
     """A hash (16 bytes) of the normalised identity of a task."""
     dataset = DATASETS.get(task.source)
     text = dataset.identity(task) if dataset else whole_problem(task)
@@ -46,20 +46,20 @@ def problem_key(task: Task) -> bytes:
 class Seen:
     """Problems met so far."""
 
-    def __init__(self, tasks: Iterable[Task] = ()) -> None:
-        self._first: dict[str | bytes, Task] = {}
+    def __init__(self, tasks: Iterable[Problem] = ()) -> None:
+        self._first: dict[str | bytes, Problem] = {}
         for task in tasks:
             self.meet(task)
 
-    def meet(self, task: Task) -> Task | None:
+    def meet(self, task: Problem) -> Problem | None:
         """The task met before that is the same problem; None, and now it has been met."""
         return self._look(task, remember=True)
 
-    def find(self, task: Task) -> Task | None:
+    def find(self, task: Problem) -> Problem | None:
         """The task met before that is the same problem."""
         return self._look(task, remember=False)
 
-    def _look(self, task: Task, *, remember: bool) -> Task | None:
+    def _look(self, task: Problem, *, remember: bool) -> Problem | None:
         key = problem_key(task)
         found = self._first.get(task.id) or self._first.get(key)
         if found is None and remember:
@@ -79,7 +79,7 @@ def check_disjoint(splits: Splits) -> None:
 
 
 def _overlap(
-    name: str, tasks: Sequence[Task], other_name: str, others: Sequence[Task]
+    name: str, tasks: Sequence[Problem], other_name: str, others: Sequence[Problem]
 ) -> list[str]:
     seen = Seen(others)
     pairs = [(task, found) for task in tasks if (found := seen.find(task)) is not None]

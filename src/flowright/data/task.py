@@ -1,4 +1,5 @@
-"""A task: one problem with what is needed to grade an answer to it. No loading, no grading here.
+"""Tasks: what any environment asks of a policy, and the problems of maths, code and knowledge with
+what is needed to grade an answer. No grading here.
 
 The file format is JSON Lines, one task a line, written and read by this module alone.
 """
@@ -17,7 +18,25 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One problem.
+    """What every environment's tasks have. ``kind`` sorts them: batches keep the kinds' shares, and
+    figures are told by kind and by ``source``. ``question`` and ``reference`` are what screens show
+    of a task and of the best answer to it."""
+
+    id: str
+    kind: str
+    source: str
+    question: str
+    reference: str
+
+    @property
+    def problem(self) -> str:
+        """The text of the task as a solver reads it."""
+        return self.question
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Task):
+    """One problem of maths, code or knowledge.
 
     ``question`` is what the policy and the large model read, together with ``context`` (passages)
     and ``choices`` (pairs of label and text): see :attr:`problem`. Everything else is the grader's
@@ -30,11 +49,7 @@ class Task:
     ``{"name": "reasoning_gym", "dataset": "chain_sum", "entry": {...}}``.
     """
 
-    id: str
     kind: Kind
-    source: str
-    question: str
-    reference: str
     context: str | None = None
     choices: tuple[tuple[str, str], ...] = ()
     alternatives: tuple[str, ...] = ()
@@ -64,7 +79,7 @@ class Task:
         return json.dumps(row, ensure_ascii=False)
 
     @classmethod
-    def from_row(cls, row: object, where: str) -> "Task":
+    def from_row(cls, row: object, where: str) -> "Problem":
         """A task from a parsed line. Raises DataError that begins with ``where`` (file:line)."""
         if not isinstance(row, dict):
             raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}")
@@ -92,7 +107,7 @@ class Task:
         return task
 
 
-_FIELDS = frozenset(f.name for f in fields(Task))
+_FIELDS = frozenset(f.name for f in fields(Problem))
 _REQUIRED = ("id", "kind", "source", "question", "reference")
 _STRINGS = frozenset({*_REQUIRED, "context", "entry_point", "test_setup"})
 _LISTS = frozenset({"choices", "alternatives", "public_tests", "hidden_tests"})
@@ -111,12 +126,12 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
 
 
-def read_tasks(path: Path) -> list[Task]:
+def read_tasks(path: Path) -> list[Problem]:
     """All tasks of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
     return list(iter_tasks(path))
 
 
-def iter_tasks(path: Path) -> Iterator[Task]:
+def iter_tasks(path: Path) -> Iterator[Problem]:
     """The tasks of a file, one by one; the rest as :func:`read_tasks`."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; make it with scripts/create_mixed_dataset.py")
@@ -132,14 +147,14 @@ def iter_tasks(path: Path) -> Iterator[Task]:
                 raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
             except UnicodeDecodeError as error:
                 raise DataError(f"{where}: not UTF-8 at byte {error.start}") from None
-            task = Task.from_row(row, where)
+            task = Problem.from_row(row, where)
             if task.id in seen:
                 raise DataError(f"{where}: id {task.id!r} was used in line {seen[task.id]}")
             seen[task.id] = number
             yield task
 
 
-def write_tasks(path: Path, tasks: Iterable[Task]) -> int:
+def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:
     """Write tasks as JSON Lines, replacing the file at once; returns how many."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(path.suffix + ".part")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Literal
 
 from flowright.config import JudgeSection, RewardSection
-from flowright.data.task import KINDS, Task
+from flowright.data.task import KINDS, Problem, Task
 from flowright.environments.reward import reward_of, with_cost
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Blame, Failure, FailureError, Reason, boundary
@@ -56,6 +56,7 @@ class WorkflowEnvironment:
 
     async def _play_one(self, completion: Completion) -> Rollout:
         task, sample = completion.task, completion.sample
+        assert isinstance(task, Problem)
         workflow: Workflow | None = None
         execution: Execution | None = None
         gold: Gold | None = None
@@ -92,6 +93,7 @@ class WorkflowEnvironment:
         if judged is None or judged.status != "ok" or gold is None:
             return rollout
         assert execution is not None and execution.answer is not None
+        assert isinstance(rollout.task, Problem)
         ruled = await RuleJudge().judge(query_of(rollout.task, execution.answer, "", gold.evidence))
         why = f"the judge agreed with gold on {found:.0%} of the step"
         verdict = replace(

@@ -87,7 +87,7 @@ class Evaluator:
             [Completion(task, sample, f"{key}/{task.id}/{i}") for i, sample in enumerate(group)]
             for task, group in zip(mine, drawn, strict=True)
         ]
-        shares = await self.ranks.gathered(await play_all(self.environment, groups))
+        shares = await self.ranks.all_gather(await play_all(self.environment, groups))
         return make_row(name, "policy", interleaved(shares))
 
 

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from flowright.data.solutions import complete_solution
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import FailureError
 from flowright.grading.numbers import lone_number, quantities
 from flowright.grading.text import (
@@ -51,7 +51,7 @@ class Gold:
     evidence: str | None = None
 
 
-async def gold_check(task: Task, answer: str, sandbox: Sandbox) -> Gold:
+async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     """Whether ``answer`` (a solver's final text) is right by the task's own gold standard."""
     if task.kind == "code":
         return await _check_code(task, answer, sandbox)
@@ -69,7 +69,7 @@ async def gold_check(task: Task, answer: str, sandbox: Sandbox) -> Gold:
 # --- code -------------------------------------------------------------------------------------
 
 
-async def _check_code(task: Task, answer: str, sandbox: Sandbox) -> Gold:
+async def _check_code(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     solution = complete_solution(task, extract_code(answer, task.entry_point))
     setup = trusted_setup(task)
     try:
@@ -89,7 +89,7 @@ def _detail(report: TestReport) -> str:
     return (_outcome(report) + first)[:2000]
 
 
-def trusted_setup(task: Task) -> str:
+def trusted_setup(task: Problem) -> str:
     """The task's test setup, behind those functions that the tests call beside the entry point and
     that the setup lacks, taken from the reference: a solution cannot redefine them."""
     needed = trusted_definitions(task.reference, task.test_setup, task.tests, task.entry_point)
@@ -99,7 +99,7 @@ def trusted_setup(task: Task) -> str:
 # --- mathematics ------------------------------------------------------------------------------
 
 
-async def _check_math(task: Task, answer: str, sandbox: Sandbox) -> Gold:
+async def _check_math(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     """In this order: one number against one number; math-verify on expressions; and, for prose with
     several numbers where a number is expected, the last of them."""
     final = extract_answer(answer)
@@ -164,14 +164,14 @@ async def _verify_symbolically(reference: str, final: str, detail: str, sandbox:
 # --- questions --------------------------------------------------------------------------------
 
 
-def _check_choice(task: Task, answer: str) -> Gold:
+def _check_choice(task: Problem, answer: str) -> Gold:
     label = chosen_label(answer, task.choices) or chosen_label(extract_answer(answer), task.choices)
     if label is None:
         return Gold(False, "choice", f"no choice recognised in {answer[-200:]!r}")
     return Gold(label == task.reference, "choice", f"{label} against {task.reference}")
 
 
-def _check_text(task: Task, answer: str) -> Gold:
+def _check_text(task: Problem, answer: str) -> Gold:
     """Exact match after normalisation with any accepted answer; for a bare number also as a number
     with a unit, for dates and lists in another order."""
     final = extract_answer(answer)
@@ -212,7 +212,7 @@ _COMPARING = frozenset({
 })  # fmt: skip
 
 
-async def _check_by_verifier(task: Task, answer: str) -> Gold:
+async def _check_by_verifier(task: Problem, answer: str) -> Gold:
     verifier: dict[str, Any] = dict(task.verifier or {})
     if verifier.get("name") != "reasoning_gym":
         return Gold(None, "verifier", f"no verifier is called {verifier.get('name')!r}")

@@ -48,7 +48,7 @@ class Ranks:
         """This rank's share: every ``size``-th, from its own number on."""
         return list(items[self.rank :: self.size])
 
-    async def gathered(self, item: Item) -> list[Item]:
+    async def all_gather(self, item: Item) -> list[Item]:
         """What each rank has given, by rank. Waits in a thread: what plays goes on meanwhile."""
         if self.size == 1:
             return [item]
@@ -57,9 +57,9 @@ class Ranks:
             await asyncio.to_thread(dist.all_gather_object, found, item, self.group)
         return found
 
-    async def shared(self, item: Item) -> Item:
+    async def broadcast(self, item: Item) -> Item:
         """The first rank's."""
-        return (await self.gathered(item if self.is_first else None))[0]  # pyright: ignore
+        return (await self.all_gather(item if self.is_first else None))[0]  # pyright: ignore
 
     def longest(self, counts: Sequence[int]) -> list[int]:
         """See :class:`flowright.policy.model.Peers`."""
@@ -70,11 +70,11 @@ class Ranks:
             dist.all_gather_object(found, list(counts), self.group)
         return [max(several) for several in zip_longest(*found, fillvalue=0)]
 
-    async def cards(self) -> int:
+    async def gpus_per_node(self) -> int:
         """Processes of each node, as torchrun or Ray says. Raises ConfigError where it is one, or
         where nodes have more than others."""
         own = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
-        found = sorted(set(await self.gathered(own)))
+        found = sorted(set(await self.all_gather(own)))
         if len(found) > 1:
             raise ConfigError(
                 f"policy.sharded: nodes have {' and '.join(map(str, found))} processes; start as "
@@ -83,7 +83,7 @@ class Ranks:
         if own == 1:
             raise ConfigError(
                 "policy.sharded: one process on a node has nobody to share the weights with; start "
-                "one for each card (torchrun --nproc_per_node 4 train.py ...), or set "
+                "one for each GPU (torchrun --nproc_per_node 4 train.py ...), or set "
                 "policy.sharded: false"
             )
         return own

@@ -44,7 +44,7 @@ class Saves:
 
     async def save(self, step: int) -> None:
         """Everything that the step after this one depends on. Raises RunError (a full disk)."""
-        shares = await self._ranks.gathered(self._pipeline.pending())
+        shares = await self._ranks.all_gather(self._pipeline.pending())
         everywhere = [n for n in shares[0] if all(n in share for share in shares)]
         pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
         if self._ranks.is_first:
@@ -55,11 +55,11 @@ class Saves:
         """Put back the newest checkpoint that is whole, play again what was waiting for the
         learner, and forget what was recorded later. Returns its step; None where a run was killed
         before there was one."""
-        restored = await self._ranks.shared(self._newest())
+        restored = await self._ranks.broadcast(self._newest())
         if restored is None:
             return None
         state = portable_state(self._policy, self._learner) if self._ranks.size > 1 else b""
-        state = await self._ranks.shared(state)
+        state = await self._ranks.broadcast(state)
         if not self._ranks.is_first:
             take_over(state, self._policy, self._learner)
         self._pipeline.restore(restored.pending)

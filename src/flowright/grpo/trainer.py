@@ -107,7 +107,7 @@ class Trainer:
         metrics["time/busy_frac"] = busy / metrics["time/step"]
         self._run.record(step, metrics)
         self._reporter.step(step, steps, metrics)
-        asked = await self._ranks.gathered(self._stopping)  # one rank's signal is everybody's
+        asked = await self._ranks.all_gather(self._stopping)  # one rank's signal is everybody's
         self._stopping = next((name for name in asked if name), None)
         last = step == steps or self._stopping is not None or bool(problems)
         if last or step % self._config.run.checkpoint_every == 0:
@@ -180,7 +180,7 @@ class Trainer:
         except RunError as error:
             problems = error.problems
         metrics["time/update"] += time.perf_counter() - began
-        shares = await self._ranks.gathered(problems)
+        shares = await self._ranks.all_gather(problems)
         return next((share for share in shares if share), ())
 
     async def _play(self, step: int) -> Played:
@@ -213,7 +213,7 @@ class Trainer:
         except RunPaused as error:
             problems = error.problems
         mine = await self._penalised(mine)  # with nothing, too: all run the model or none does
-        shares = await self._ranks.gathered((mine, problems))
+        shares = await self._ranks.all_gather((mine, problems))
         for _, problems in shares:
             if problems:
                 raise RunPaused(*problems)

@@ -1,13 +1,13 @@
 """From a task to what a judge is asked about an answer to it. No prompts, nothing is run."""
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.grading.numbers import lone_number
 from flowright.judge.verdict import AnswerType, JudgeQuery
 
 _LONGEST_SPAN = 8  # words
 
 
-def query_of(task: Task, answer: str, key: str, evidence: str | None = None) -> JudgeQuery:
+def query_of(task: Problem, answer: str, key: str, evidence: str | None = None) -> JudgeQuery:
     """``evidence`` is for code, which is judged by what was seen of its test run; other answers
     are judged by what they say."""
     return JudgeQuery(
@@ -21,7 +21,7 @@ def query_of(task: Task, answer: str, key: str, evidence: str | None = None) -> 
     )
 
 
-def answer_type_of(task: Task) -> AnswerType:
+def answer_type_of(task: Problem) -> AnswerType:
     """What a task's reference is."""
     if task.kind == "code":
         return "code"

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judge.query import query_of
 from flowright.judge_exam.labelled import LabelledItem
@@ -38,7 +38,7 @@ class LabelledSet:
 
 
 async def labelled_set(
-    tasks: Sequence[Task],
+    tasks: Sequence[Problem],
     sandbox: Sandbox,
     seed: int,
     limit: int | None = None,
@@ -56,7 +56,7 @@ async def labelled_set(
             pools.setdefault(pool_of(task), []).append(task.reference)
     slots = asyncio.Semaphore(_IN_FLIGHT)
 
-    async def one(task: Task) -> tuple[LabelledItem, LabelledItem] | str:
+    async def one(task: Problem) -> tuple[LabelledItem, LabelledItem] | str:
         async with slots:
             found = await _pair(task, pools, sandbox, seed)
         tell()
@@ -68,11 +68,11 @@ async def labelled_set(
     return LabelledSet([item for pair in pairs for item in pair], left_out)
 
 
-def _chosen(tasks: Sequence[Task], seed: int, limit: int | None) -> list[Task]:
+def _chosen(tasks: Sequence[Problem], seed: int, limit: int | None) -> list[Problem]:
     """Tasks of all kinds in turn, in an order that is drawn."""
     drawn = random.Random(f"{seed}/chosen").sample(list(tasks), len(tasks))
     places: Counter[str] = Counter()
-    ranked: list[tuple[int, int, Task]] = []
+    ranked: list[tuple[int, int, Problem]] = []
     for order, task in enumerate(drawn):
         ranked.append((places[task.kind], order, task))
         places[task.kind] += 1
@@ -80,7 +80,7 @@ def _chosen(tasks: Sequence[Task], seed: int, limit: int | None) -> list[Task]:
 
 
 async def _pair(
-    task: Task, pools: Mapping[tuple[str, str], Sequence[str]], sandbox: Sandbox, seed: int
+    task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], sandbox: Sandbox, seed: int
 ) -> tuple[LabelledItem, LabelledItem] | str:
     """Both answers, or why there are none."""
     draw = random.Random(f"{seed}/worded/{task.id}")
@@ -95,7 +95,7 @@ async def _pair(
 
 
 async def _graded(
-    task: Task, value: str, label: bool, draw: random.Random, sandbox: Sandbox
+    task: Problem, value: str, label: bool, draw: random.Random, sandbox: Sandbox
 ) -> LabelledItem | None:
     """The value as an answer, if gold says what the label does; in plain form where its wording
     changes what gold makes of it."""
@@ -117,11 +117,11 @@ async def _graded(
     return None
 
 
-def _worded(task: Task, value: str, draw: random.Random) -> str:
+def _worded(task: Problem, value: str, draw: random.Random) -> str:
     if task.kind == "code" or "\n" in value:
         return _bare(task, value)
     return draw.choice(_WORDINGS).format(value)
 
 
-def _bare(task: Task, value: str) -> str:
+def _bare(task: Problem, value: str) -> str:
     return f"```python\n{value.strip()}\n```" if task.kind == "code" else value

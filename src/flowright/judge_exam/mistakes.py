@@ -5,7 +5,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.judge.query import answer_type_of
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -23,7 +23,7 @@ _SLIPS = (
 _LAST_RESORT = ("return ", "return not ")
 
 
-def mistakes(task: Task, pools: Mapping[tuple[str, str], Sequence[str]], seed: int) -> list[str]:
+def mistakes(task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], seed: int) -> list[str]:
     """Wrong answers to try, the most plausible first; fixed by the seed and the task."""
     draw = random.Random(f"{seed}/mistakes/{task.id}")
     if task.kind == "code":
@@ -42,7 +42,7 @@ def mistakes(task: Task, pools: Mapping[tuple[str, str], Sequence[str]], seed: i
     return list(dict.fromkeys(found))
 
 
-def pool_of(task: Task) -> tuple[str, str]:
+def pool_of(task: Problem) -> tuple[str, str]:
     """Tasks whose answers could be taken for each other's: of one source and one look."""
     reference = task.reference
     look = "digits" if reference[:1].isdigit() else "name" if reference[:1].isupper() else "words"

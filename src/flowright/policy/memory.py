@@ -26,7 +26,7 @@ FLOAT = 4
 WIDTHS = {"float32": 4, "bfloat16": 2}
 
 GATHERED = 3
-"""Layers that are whole on a card at once, where their weights are split among several: one that
+"""Layers that are whole on a GPU at once, where their weights are split among several: one that
 computes, and two in the buffers from and into which the next is gathered."""
 
 FRAGMENTS = 0.1
@@ -75,7 +75,7 @@ class Plan:
 
     @property
     def needed(self) -> int:
-        """Bytes that a card must have free."""
+        """Bytes that a GPU must have free."""
         return round((1 + FRAGMENTS) * max(self.phases.values()))
 
 
@@ -114,13 +114,13 @@ def memory_plan(
     policy: PolicySection,
     grpo: GrpoSection,
     device: str = "cuda",
-    cards: int = 1,
+    gpus: int = 1,
 ) -> Plan:
-    """What a step takes at the limits of the configuration, where ``cards`` share the weights of
+    """What a step takes at the limits of the configuration, where ``gpus`` share the weights of
     the layers."""
     number = WIDTHS[policy.dtype]
     held = {
-        **_base(shape, number, cards),
+        **_base(shape, number, gpus),
         "adapter": FLOAT * shape.adapter,
         "optimizer": 2 * FLOAT * shape.adapter,  # AdamW: two means of each weight's gradient
     }
@@ -132,11 +132,11 @@ def memory_plan(
     return Plan(held, sampling, {"gradients": FLOAT * shape.adapter, **update})
 
 
-def _base(shape: ModelShape, number: int, cards: int) -> dict[str, int]:
-    if cards == 1:
+def _base(shape: ModelShape, number: int, gpus: int) -> dict[str, int]:
+    if gpus == 1:
         return {"base weights": number * shape.weights}
     return {
-        "base weights": number * (shape.weights - shape.layered + math.ceil(shape.layered / cards)),
+        "base weights": number * (shape.weights - shape.layered + math.ceil(shape.layered / gpus)),
         "layers, gathered": number * GATHERED * (shape.layered // shape.layers),
     }
 

@@ -48,14 +48,14 @@ ALONE = _Alone()
 @dataclass(frozen=True, slots=True)
 class Policy:
     """A causal language model with a LoRA adapter, and its tokenizer. Where the weights of its
-    layers are split among several ``cards`` (:mod:`flowright.policy.sharding`), all ``peers`` run
+    layers are split among several ``gpus`` (:mod:`flowright.policy.sharding`), all ``peers`` run
     the same passes."""
 
     model: PeftModel
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
     name: str
-    cards: int = 1
+    gpus: int = 1
     peers: Peers = ALONE
 
     @property

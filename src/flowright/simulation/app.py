@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from flowright.config import SimulatedSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import FailureError
 from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor
@@ -49,7 +49,9 @@ _FAULTS: tuple[Fault, ...] = ("hang", "error_500", "error_429", "malformed", "em
 class SimulatedApp:
     """The ASGI application. ``sandbox`` verifies wrong code; it belongs to the caller."""
 
-    def __init__(self, tasks: Sequence[Task], section: SimulatedSection, sandbox: Sandbox) -> None:
+    def __init__(
+        self, tasks: Sequence[Problem], section: SimulatedSection, sandbox: Sandbox
+    ) -> None:
         check_biases(section)
         self._section = section
         self._index = TaskIndex(tasks)

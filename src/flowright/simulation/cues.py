@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.simulation.index import TaskIndex, without
 from flowright.simulation.phrasing import Style
 from flowright.simulation.table import Way
@@ -99,7 +99,7 @@ class Ask:
     says of them."""
 
     way: Way
-    task: Task | None
+    task: Problem | None
     candidates: tuple[str, ...] = ()
     feedback: str = ""
     style: Style = "free"
@@ -113,7 +113,7 @@ class Judgement:
     question: str
     answer: str
     references: tuple[str, ...]
-    task: Task | None
+    task: Problem | None
     evidence: str = ""
     rival: str | None = None
     criteria: Mapping[str, str] = field(default_factory=dict)
@@ -139,7 +139,7 @@ def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> Ask | 
     return _ask(task, parts, instruction, earlier)
 
 
-def _parts(prompt: str, task: Task | None) -> tuple[list[_Part], str]:
+def _parts(prompt: str, task: Problem | None) -> tuple[list[_Part], str]:
     """The labelled parts of a prompt, and the prompt without them and without the problem."""
     parts: list[_Part] = []
     text = prompt
@@ -190,13 +190,13 @@ def _labelled_lines(text: str) -> tuple[list[_Part], str]:
     return parts, before
 
 
-def _quotes(body: str, task: Task) -> bool:
+def _quotes(body: str, task: Problem) -> bool:
     """Whether a part is the problem or a piece of it."""
     start = task.question.strip()[:60]
     return start in body or body.strip()[:60] in task.problem
 
 
-def _ask(task: Task | None, parts: list[_Part], instruction: str, earlier: list[str]) -> Ask:
+def _ask(task: Problem | None, parts: list[_Part], instruction: str, earlier: list[str]) -> Ask:
     feedback = "\n".join(p.text for p in parts if _FEEDBACK.search(p.label))
     bodies = [p for p in parts if p.text.strip("… \n") and not _FEEDBACK.search(p.label)]
     numbered = [p.text for p in bodies if _NUMBERED.search(p.label)]
@@ -217,7 +217,7 @@ def _ask(task: Task | None, parts: list[_Part], instruction: str, earlier: list[
     return Ask(way, task, tuple(candidates), feedback, _style(instruction))
 
 
-def _shows_failed_test(feedback: str, task: Task) -> bool:
+def _shows_failed_test(feedback: str, task: Problem) -> bool:
     """Whether feedback shows how the function that a code task asks for failed. A mere claim that
     tests failed tells a model nothing that a review could not."""
     if task.kind != "code" or not _FAILURE.search(feedback):
@@ -241,7 +241,7 @@ def objects(feedback: str) -> bool:
 
 
 def _judgement(
-    prompt: str, parts: list[_Part], instruction: str, task: Task | None
+    prompt: str, parts: list[_Part], instruction: str, task: Problem | None
 ) -> Judgement | None:
     """A judge's prompt has a reference (or the problem of a known task) and one answer or two."""
     references = [p.text for p in parts if _REFERENCE.search(p.label)]

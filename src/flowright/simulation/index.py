@@ -6,7 +6,7 @@ its context. No understanding: a paraphrase is an unknown question.
 
 from collections.abc import Iterable, Sequence
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 
 _SHINGLE = 4  # words
 _CONTEXT_SHINGLES = 48  # of a task's context and choices, evenly spaced: they only break ties
@@ -23,7 +23,7 @@ def words(text: str) -> list[str]:
 class TaskIndex:
     """Finds the task that a prompt quotes, in time linear in the prompt. Built once."""
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[Problem]) -> None:
         self.tasks = tuple(tasks)
         self._owners: dict[tuple[str, ...], list[int]] = {}
         self._context_owners: dict[tuple[str, ...], list[int]] = {}
@@ -48,7 +48,7 @@ class TaskIndex:
         self._known = self._owners.keys()
         self._known_context = self._context_owners.keys()
 
-    def find(self, prompt: str) -> Task | None:
+    def find(self, prompt: str) -> Problem | None:
         """The task whose question is in the prompt, at least half of it; None if there is none."""
         asked = words(prompt)
         shingles = _shingles(asked)
@@ -82,7 +82,7 @@ class TaskIndex:
         return []
 
 
-def _context(task: Task) -> str:
+def _context(task: Problem) -> str:
     """What tells tasks with the same question apart."""
     return "\n".join([*(f"{label}. {text}" for label, text in task.choices), task.context or ""])
 
@@ -91,7 +91,7 @@ def _shingles(tokens: Sequence[str]) -> set[tuple[str, ...]]:
     return set(zip(*(tokens[i:] for i in range(_SHINGLE)), strict=False))
 
 
-def without(prompt: str, task: Task) -> str:
+def without(prompt: str, task: Problem) -> str:
     """The prompt without the problem's own text, so that its words are not taken for cues."""
     for part in _parts(task):
         if len(part) > 3:
@@ -99,7 +99,7 @@ def without(prompt: str, task: Task) -> str:
     return prompt
 
 
-def _parts(task: Task) -> Iterable[str]:
+def _parts(task: Problem) -> Iterable[str]:
     yield task.problem
     yield task.question
     if task.context:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.sandbox import Limits, Sandbox
 from flowright.simulation.draws import unit
 
@@ -40,7 +40,7 @@ class WrongSolutions:
         self._count = count
         self._found: dict[str, asyncio.Task[tuple[str, ...]]] = {}
 
-    async def of(self, task: Task) -> tuple[str, ...]:
+    async def of(self, task: Problem) -> tuple[str, ...]:
         """At least one wrong solution. Raises FailureError(SANDBOX_LOST) with the sandbox."""
         pending = self._found.get(task.id)
         if pending is None:
@@ -52,7 +52,7 @@ class WrongSolutions:
         if done.cancelled() or done.exception() is not None:
             self._found.pop(task_id, None)
 
-    async def _search(self, task: Task) -> tuple[str, ...]:
+    async def _search(self, task: Problem) -> tuple[str, ...]:
         caught: list[str] = []
         uncaught: list[str] = []
         for mutant in islice(mutations(task.reference, self._seed, task.id), _TRIES):
@@ -65,7 +65,7 @@ class WrongSolutions:
         found = [*caught[: self._count - 1], *uncaught[:1]] if uncaught else caught
         return tuple(found or uncaught) or (stub(task),)
 
-    async def _passes(self, task: Task, mutant: str, tests: tuple[str, ...]) -> bool:
+    async def _passes(self, task: Problem, mutant: str, tests: tuple[str, ...]) -> bool:
         """True also for a mutant that runs out of time: it would be slow to test ever after."""
         report = await self._sandbox.check(
             mutant, task.test_setup, tests, task.entry_point, limits=_LIMITS
@@ -73,7 +73,7 @@ class WrongSolutions:
         return report.passed or report.status in ("timeout", "memory")
 
 
-def stub(task: Task) -> str:
+def stub(task: Problem) -> str:
     """A solution that gives up: for tasks of which no mutant fails."""
     return f"def {task.entry_point or 'solution'}(*args, **kwargs):\n    raise NotImplementedError"
 

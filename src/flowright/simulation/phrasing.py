@@ -6,7 +6,7 @@ The value is decided elsewhere. Programs really compute or print it.
 import re
 from typing import Literal
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.simulation.draws import Draws
 from flowright.simulation.values import is_number
 
@@ -59,12 +59,12 @@ def direct(value: str, style: Style, draws: Draws) -> str:
     return conclude(value, style, draws, free=("{}",))
 
 
-def reasoned(value: str, task: Task, style: Style, draws: Draws) -> str:
+def reasoned(value: str, task: Problem, style: Style, draws: Draws) -> str:
     """Some lines of reasoning, about a hundred tokens, then the answer."""
     return f"{reasoning(task, draws)}\n\n{conclude(value, style, draws)}"
 
 
-def reasoning(task: Task, draws: Draws) -> str:
+def reasoning(task: Problem, draws: Draws) -> str:
     given = list(dict.fromkeys(_NUMBERS.findall(task.question)))[:5]
     if not given:
         given = [word for word in task.question.split() if word[:1].isupper()][:5] or ["the facts"]

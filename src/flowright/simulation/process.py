@@ -29,7 +29,7 @@ import uvicorn
 import uvloop
 
 from flowright.config import ModelEntry, SandboxSection, SimulatedSection
-from flowright.data.task import Task, read_tasks, write_tasks
+from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.errors import RunError, UserError
 from flowright.sandbox import Sandbox
 from flowright.simulation.app import SimulatedApp
@@ -49,7 +49,7 @@ class SimulatedServer:
 
     def __init__(
         self,
-        tasks: Path | Sequence[Task],
+        tasks: Path | Sequence[Problem],
         section: SimulatedSection | None = None,
         sandbox: SandboxSection | None = None,
     ) -> None:
@@ -150,7 +150,7 @@ def _port_from(process: "subprocess.Popen[bytes]") -> int:
 
 
 def serve(
-    tasks: Sequence[Task],
+    tasks: Sequence[Problem],
     section: SimulatedSection,
     *,
     host: str = "127.0.0.1",
@@ -168,7 +168,7 @@ def serve(
 
 async def _serve(
     listener: socket.socket,
-    tasks: Sequence[Task],
+    tasks: Sequence[Problem],
     section: SimulatedSection,
     allow_weaker: bool,
     ready: Callable[[int], None],

@@ -3,7 +3,7 @@
 from collections import Counter
 from functools import lru_cache
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.simulation import phrasing
 from flowright.simulation.cues import Ask, objects
 from flowright.simulation.draws import Draws, normal
@@ -29,7 +29,7 @@ _shape = lru_cache(maxsize=8192)(shape)
 class Solver:
     """Answers prompts about tasks. ``seed`` fixes difficulties and popular mistakes."""
 
-    def __init__(self, tasks: tuple[Task, ...], seed: int, wrong_code: WrongSolutions) -> None:
+    def __init__(self, tasks: tuple[Problem, ...], seed: int, wrong_code: WrongSolutions) -> None:
         self._seed = seed
         self._wrong_code = wrong_code
         self._wrong: dict[str, tuple[str, ...]] = {}
@@ -38,7 +38,7 @@ class Solver:
             if task.kind != "code":
                 self._pools.setdefault(task.source, []).append(task.reference)
 
-    def difficulty(self, task: Task) -> float:
+    def difficulty(self, task: Problem) -> float:
         return normal(self._seed, "difficulty", task.id) * TABLE[task.kind].spread
 
     async def reply(self, ask: Ask, draws: Draws) -> str:
@@ -56,14 +56,14 @@ class Solver:
             return await self._code(ask, ask.task, draws)
         return self._answer(ask, ask.task, draws)
 
-    def is_right(self, task: Task, candidate: str) -> bool:
+    def is_right(self, task: Problem, candidate: str) -> bool:
         """Whether a candidate is the task's solution, as far as this model's own replies go."""
         if task.kind == "code":
             given = _shape(_bare_code(candidate))
             return given is not None and given == _shape(task.reference)
         return right_value(task, candidate)
 
-    def popular_mistakes(self, task: Task) -> tuple[str, ...]:
+    def popular_mistakes(self, task: Problem) -> tuple[str, ...]:
         """The wrong answers to a task of maths or QA, the most popular first."""
         found = self._wrong.get(task.id)
         if found is None:
@@ -76,10 +76,10 @@ class Solver:
             )
         return found
 
-    def _is_drawn_right(self, task: Task, way: Way, draws: Draws) -> bool:
+    def _is_drawn_right(self, task: Problem, way: Way, draws: Draws) -> bool:
         return draws.chance("right", TABLE[task.kind].probability(way, self.difficulty(task)))
 
-    def _answer(self, ask: Ask, task: Task, draws: Draws) -> str:
+    def _answer(self, ask: Ask, task: Problem, draws: Draws) -> str:
         right = self._is_drawn_right(task, ask.way, draws)
         value = task.reference if right else self._mistake(task, ask, draws)
         if ask.way in (Way.PROGRAM, Way.FIX_PROGRAM, Way.CODE, Way.FIX_CODE):
@@ -90,7 +90,7 @@ class Solver:
             return phrasing.reasoned(value, task, ask.style, draws)
         return phrasing.direct(value, ask.style, draws)
 
-    def _mistake(self, task: Task, ask: Ask, draws: Draws) -> str:
+    def _mistake(self, task: Problem, ask: Ask, draws: Draws) -> str:
         mistakes = self.popular_mistakes(task)
         if ask.way is Way.REVISE and ask.candidates:  # a revision does not repeat what was refused
             refused = normal_text(final_answer(ask.candidates[0]))
@@ -98,7 +98,7 @@ class Solver:
         shares = TABLE[task.kind].popularity
         return mistakes[draws.popular("mistake", len(mistakes), shares)]
 
-    async def _code(self, ask: Ask, task: Task, draws: Draws) -> str:
+    async def _code(self, ask: Ask, task: Problem, draws: Draws) -> str:
         way = ask.way
         if way is Way.FIX_CODE and ask.candidates and self.is_right(task, ask.candidates[0]):
             way = Way.REVISE  # the failure shown is not this solution's
@@ -112,7 +112,7 @@ class Solver:
         index = draws.popular("mistake", len(mistakes), shares)
         return self._present(mistakes[index], ask, task, draws)
 
-    def _present(self, solution: str, ask: Ask, task: Task, draws: Draws) -> str:
+    def _present(self, solution: str, ask: Ask, task: Problem, draws: Draws) -> str:
         """A solution in the words of the way that was asked."""
         if task.kind != "code":
             return phrasing.direct(final_answer(solution), ask.style, draws)
@@ -120,12 +120,12 @@ class Solver:
         lead = phrasing.reasoning(task, draws) + "\n\n" if ask.way is Way.STEPS else ""
         return f"{lead}Answer:\n{block}" if ask.style == "marked" else lead + block
 
-    def _review(self, ask: Ask, task: Task, draws: Draws) -> str:
+    def _review(self, ask: Ask, task: Problem, draws: Draws) -> str:
         right = bool(ask.candidates) and self.is_right(task, ask.candidates[-1])
         flagged = draws.chance("flag", REVIEW.false_alarm if right else REVIEW.hit)
         return phrasing.review(flagged, draws)
 
-    def _choose(self, ask: Ask, task: Task, draws: Draws) -> str:
+    def _choose(self, ask: Ask, task: Problem, draws: Draws) -> str:
         right = [i for i, text in enumerate(ask.candidates) if self.is_right(task, text)]
         wrong = [i for i in range(len(ask.candidates)) if i not in right]
         if right and (not wrong or self._is_drawn_right(task, Way.CHOOSE, draws)):
@@ -134,7 +134,7 @@ class Solver:
             chosen = _most_common(ask.candidates, wrong)
         return f"{phrasing.reasoning(task, draws)}\n\nChoice: {chosen + 1}"
 
-    def _format(self, ask: Ask, task: Task) -> str:
+    def _format(self, ask: Ask, task: Problem) -> str:
         given = ask.candidates[-1] if ask.candidates else ""
         if task.kind == "code":
             return phrasing.fence(_bare_code(given))

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.simulation.draws import unit
 
 _BOXED = re.compile(r"\\boxed\s*\{")
@@ -96,13 +96,13 @@ def says(text: str, references: Sequence[str], choices: Sequence[tuple[str, str]
     )
 
 
-def right_value(task: Task, text: str) -> bool:
+def right_value(task: Problem, text: str) -> bool:
     """Whether the final answer of a text is the task's."""
     return says(text, (task.reference, *task.alternatives), task.choices)
 
 
 def wrong_values(
-    task: Task, pool: Sequence[str], seed: int, count: int, wrong: Callable[[str], bool]
+    task: Problem, pool: Sequence[str], seed: int, count: int, wrong: Callable[[str], bool]
 ) -> tuple[str, ...]:
     """A task's popular wrong answers, the most popular first; fixed by the seed and the task.
 
@@ -138,7 +138,7 @@ def _swap_word(word: str, one: str, other: str) -> str:
     return new.capitalize() if word[0].isupper() else new
 
 
-def _perturbed(task: Task, seed: int) -> list[str]:
+def _perturbed(task: Problem, seed: int) -> list[str]:
     """The reference with one of its numbers changed as people (and models) get numbers wrong; a
     list with two items exchanged."""
     reference = task.reference
@@ -159,7 +159,7 @@ def _perturbed(task: Task, seed: int) -> list[str]:
     return results
 
 
-def _near(digits: str, task: Task, seed: int) -> list[str]:
+def _near(digits: str, task: Problem, seed: int) -> list[str]:
     _, dot, decimals = digits.partition(".")
     step = 10 ** len(decimals)
     value = int(digits.replace(".", ""))

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from flowright.config import ExecutorSection
 from flowright.data.solutions import complete_solution
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import FailureError, Reason
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest, Message, Usage
 from flowright.sandbox import RunResult, TestReport
@@ -38,7 +38,7 @@ class CallContext:
     operator, arguments and how often the program made that same call before. ``served_seconds`` is
     what the model and the sandbox took for it, without queues and failed tries of ours."""
 
-    task: Task
+    task: Problem
     model: ChatModel
     sandbox: CodeRunner
     settings: ExecutorSection

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from flowright.config import ExecutorSection, WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import Failure, FailureError, boundary
 from flowright.llm.chat import ChatModel
 from flowright.workflows.checker import ProgramChecker
@@ -91,7 +91,7 @@ class Executor:
             return workflow
         return Failure(failure.reason, failure.message, workflow.source_line(failure.line))
 
-    async def execute(self, workflow: Workflow, task: Task, key: str) -> Execution:
+    async def execute(self, workflow: Workflow, task: Problem, key: str) -> Execution:
         """Run a workflow on a task. ``key`` names the rollout: all seeds come from it, so that the
         same workflow, task, key and replies give the same execution in whatever order the replies
         arrive. Whatever the workflow, a server or a worker does ends up in ``failure``."""

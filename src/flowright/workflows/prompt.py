@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from flowright.config import WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import UserError
 from flowright.llm.chat import Message
 from flowright.workflows.reference import long_docs, short_docs
@@ -20,7 +20,7 @@ _LEAST_PROBLEM_TOKENS = 32
 
 
 def build_messages(
-    task: Task, form: Literal["full", "compact"] = "full", limits: WorkflowSection | None = None
+    task: Problem, form: Literal["full", "compact"] = "full", limits: WorkflowSection | None = None
 ) -> list[Message]:
     """The prompt for a task, before the chat template. The problem is in the last message, alone
     with a line or two, so that :func:`render` can cut it."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flowright.config import ExecutorSection, WorkflowSection
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import Failure, FailureError, Reason
 from flowright.llm.chat import ChatModel, Usage
 from flowright.workflows.arguments import bind
@@ -82,7 +82,7 @@ class _Call:
 class Run:
     """One execution: :meth:`play` it, then take the :meth:`execution`."""
 
-    def __init__(self, host: Host, workflow: Workflow, task: Task, key: str) -> None:
+    def __init__(self, host: Host, workflow: Workflow, task: Problem, key: str) -> None:
         self.host = host
         self.workflow = workflow
         self.task = task

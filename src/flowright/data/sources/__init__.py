@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flowright.data.sources.dataset import SPLITS, Dataset, File, Mode, Part, Split
 from flowright.data.sources.registry import AFLOW, DATASETS, DEFAULT_DATASETS
-from flowright.data.task import Task
+from flowright.data.task import Problem
 
 __all__ = [
     "AFLOW",
@@ -33,7 +33,7 @@ def find_part(dataset: Dataset, mode: Mode, split: Split, folder: Path) -> Part 
     return next((found for part in parts if (found := part.found_in(folder))), None)
 
 
-def load_part(part: Part, folder: Path) -> Iterator[Task]:
+def load_part(part: Part, folder: Path) -> Iterator[Problem]:
     """The tasks of a part, in upstream order. Raises DataError at the first unusable row."""
     for row in part.read(folder / part.path):
         if part.keep(row):

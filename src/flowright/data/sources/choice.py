@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from flowright.data.sources.rows import Reader, Row, tar_csv
-from flowright.data.task import Task
+from flowright.data.task import Problem
 
 
 def mmlu_csv(*folders: str) -> Reader:
@@ -13,7 +13,7 @@ def mmlu_csv(*folders: str) -> Reader:
     return partial(tar_csv, folders=folders, columns=("question", "A", "B", "C", "D", "answer"))
 
 
-def mmlu(row: Row) -> Task:
+def mmlu(row: Row) -> Problem:
     """A CSV row of the official tar, or a row of the hub (``choices`` and a 0-3 ``answer``)."""
     if "choices" in row:
         texts: Sequence[str] = row.texts("choices")
@@ -26,7 +26,7 @@ def mmlu(row: Row) -> Task:
     return _task(row, "mmlu", row.name, row.text("question"), choices, label)
 
 
-def commonsenseqa(row: Row) -> Task:
+def commonsenseqa(row: Row) -> Problem:
     """An official row (``question.stem``) or a hub row (``question`` a string, parallel lists).
 
     Rows of the official test file have no label and are refused.
@@ -50,11 +50,11 @@ def _task(
     question: str,
     choices: tuple[tuple[str, str], ...],
     label: str,
-) -> Task:
+) -> Problem:
     labels = [choice_label for choice_label, _ in choices]
     if label not in labels:
         raise row.error(f"the answer {label!r} is not one of the labels {', '.join(labels)}")
-    return Task(
+    return Problem(
         id=f"{source}/{name}",
         kind="qa",
         source=source,

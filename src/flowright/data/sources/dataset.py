@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from flowright.data.sources.rows import Reader, Row, json_lines
-from flowright.data.task import Kind, Task
+from flowright.data.task import Kind, Problem
 
 Mode = Literal["official", "aflow"]
 Split = Literal["train", "val", "test"]
@@ -36,7 +36,7 @@ class Part:
 
     path: str
     read: Reader
-    convert: Callable[[Row], Task]
+    convert: Callable[[Row], Problem]
     prefix: str = ""
     keep: Callable[[Row], bool] = lambda row: True
     also: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ def hub_rows(path: str) -> str:
     return re.sub(r"(\.jsonl|\.json|\.gz)+$", "", path) + ".hub.jsonl"
 
 
-def whole_problem(task: Task) -> str:
+def whole_problem(task: Problem) -> str:
     """Context, question and choices in any order: the identity of most problems."""
     choices = sorted(text for _, text in task.choices)
     return "\n".join([task.context or "", task.question, *choices])
@@ -78,7 +78,7 @@ class Dataset:
     files: tuple[File, ...]
     splits: Mapping[Mode, Mapping[Split, tuple[Part, ...]]] = field(default_factory=dict)
     archive: File | None = None
-    identity: Callable[[Task], str] = whole_problem
+    identity: Callable[[Problem], str] = whole_problem
 
 
 def sha256_of(path: Path) -> str:

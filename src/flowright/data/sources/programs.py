@@ -12,7 +12,7 @@ from pathlib import Path
 
 from flowright.data.sources.examples import docstring_examples, syntax_tree
 from flowright.data.sources.rows import Row, json_lines
-from flowright.data.task import Task
+from flowright.data.task import Problem
 from flowright.errors import DataError
 
 # Public tests that the official solution fails, because the docstring is wrong (47, 116, 148), or
@@ -32,7 +32,7 @@ _WRONG = {
 }
 
 
-def humaneval(row: Row) -> Task:
+def humaneval(row: Row) -> Problem:
     """An official row; ``public_tests``, where :func:`with_public_tests` added them, are used
     instead of the docstring's examples."""
     task_id, prompt, entry = row.text("task_id"), row.text("prompt"), row.text("entry_point")
@@ -42,7 +42,7 @@ def humaneval(row: Row) -> Task:
         given = docstring_examples(prompt, entry)
     shown = [test for test in given if not _misleading(test, task_id, entry)]
     public, check = _apart(tuple(dict.fromkeys(shown)), row.text("test").strip(), entry)
-    return Task(
+    return Problem(
         id=f"humaneval/{task_id.rpartition('/')[2]}",
         kind="code",
         source="humaneval",
@@ -101,7 +101,7 @@ def with_public_tests(path: Path) -> Iterator[Row]:
         yield row.inner(row.values, row.name, public_tests=tests.get(row.text("task_id"), []))
 
 
-def mbpp(row: Row) -> Task:
+def mbpp(row: Row) -> Problem:
     """A row of ``mbpp.jsonl`` (``text``) or ``sanitized-mbpp.json`` (``prompt``); hub rows are the
     same. The signature comes from the reference: the text alone does not name the function."""
     full = "text" in row
@@ -116,7 +116,7 @@ def mbpp(row: Row) -> Task:
     return _mbpp(row, f"{text}\n\n{interface}", code, entry, setup, [*tests, *challenge])
 
 
-def mbpp_aflow(row: Row) -> Task:
+def mbpp_aflow(row: Row) -> Problem:
     """A row of AFlow's files: ``prompt`` has the signature. Their ``mbpp_public_test.jsonl`` holds
     the first assert of every row and is not needed. The broken reference of 630 is mended."""
     code = row.text("code")
@@ -127,13 +127,13 @@ def mbpp_aflow(row: Row) -> Task:
     return _mbpp(row, row.text("prompt").strip(), code, entry, setup, tests)
 
 
-def _mbpp(row: Row, question: str, code: str, entry: str, setup: str, tests: list[str]) -> Task:
+def _mbpp(row: Row, question: str, code: str, entry: str, setup: str, tests: list[str]) -> Problem:
     if not tests:
         raise row.error("test_list is empty")
     public, rest = tests[0], tests[1:]
     # Row 37 of the full set has one test three times: it is public and hidden.
     hidden = [test for test in rest if same_test(test) != same_test(public)] or [public]
-    return Task(
+    return Problem(
         id=f"mbpp/{row.integer('task_id')}",
         kind="code",
         source="mbpp",
@@ -146,7 +146,7 @@ def _mbpp(row: Row, question: str, code: str, entry: str, setup: str, tests: lis
     )
 
 
-def mbpp_description(task: Task) -> str:
+def mbpp_description(task: Problem) -> str:
     """The words of an MBPP question, without its signature: what makes two of them the same."""
     return re.split(r"\n+(?=(?:import|from|def|class)\b)", task.question, maxsplit=1)[0]
 

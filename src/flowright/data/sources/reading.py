@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flowright.data.sources.rows import Reader, Row, json_table, zip_member
-from flowright.data.task import Task
+from flowright.data.task import Problem
 
 
-def hotpotqa(row: Row) -> Task:
+def hotpotqa(row: Row) -> Problem:
     """A row of the official files (``context`` is a list of title and sentences) or of the hub (one
     list of titles, one of sentences). Sentences carry their own spaces. An id of digits only is a
     number in AFlow's files."""
@@ -30,7 +30,7 @@ def hotpotqa(row: Row) -> Task:
         f"[{title}]\n{''.join(map(str, text)).strip()}"
         for title, text in zip(titles, passages, strict=True)
     ]
-    return Task(
+    return Problem(
         id=f"hotpotqa/{row.get('_id' if '_id' in row else 'id')}",
         kind="qa",
         source="hotpotqa",
@@ -40,7 +40,7 @@ def hotpotqa(row: Row) -> Task:
     )
 
 
-def drop(row: Row) -> Task:
+def drop(row: Row) -> Problem:
     """A question of the official files (from :func:`questions`), or a row of openai/simple-evals or
     of AFlow, whose ``id`` is the row's index in the simple-evals file."""
     if "ref_text" in row:
@@ -80,7 +80,7 @@ def _answer(answer: Row) -> str:
     return str(number).strip() or " and ".join(spans) or dated
 
 
-def _packed(row: Row) -> Task:
+def _packed(row: Row) -> Problem:
     text = row.text("context").removeprefix("Passage:").rstrip().removesuffix("Answer:")
     passage, mark, question = text.rpartition("\nQuestion:")
     if not mark:
@@ -89,11 +89,11 @@ def _packed(row: Row) -> Task:
     return _task(row, name, passage, question, row.text("ref_text").split("|"))
 
 
-def _task(row: Row, name: str, passage: str, question: str, answers: list[str]) -> Task:
+def _task(row: Row, name: str, passage: str, question: str, answers: list[str]) -> Problem:
     distinct = [a for a in dict.fromkeys(answer.strip() for answer in answers) if a]
     if not distinct:
         raise row.error("the question has no answer")
-    return Task(
+    return Problem(
         id=f"drop/{name}",
         kind="qa",
         source="drop",

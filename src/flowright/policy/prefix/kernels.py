@@ -143,7 +143,7 @@ def kernel_for(q: Tensor) -> Kernel:
 
 
 def _cuda_flash_takes(q: Tensor) -> bool:
-    """FlashAttention's own limits: precision, head size, and the generation of the card."""
+    """FlashAttention's own limits: precision, head size, and the generation of the GPU."""
     size = q.shape[-1]
     if q.dtype not in (torch.float16, torch.bfloat16) or size % 8 or size > 256:
         return False

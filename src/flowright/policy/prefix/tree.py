@@ -141,7 +141,7 @@ class Level:
         self.prefix = [(k.detach(), v.detach()) for k, v in self._kept]
         if self._ends.requires_grad:
             self.sinks = [(torch.zeros_like(k), torch.zeros_like(v)) for k, v in self.prefix]
-            if policy.cards > 1:  # the last layer is gathered when its output gets a gradient
+            if policy.gpus > 1:  # the last layer is gathered when its output gets a gradient
                 self.last_hidden.grad = torch.zeros_like(self._ends)
 
     @property
