@@ -1,7 +1,7 @@
 """The dry run: check everything that a run needs, print the plan and every problem at once."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,12 +17,11 @@ from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.world import TINY, is_simulated, load_tasks, open_sandbox
-from flowright.config import SIMULATED, Config, load_entries
-from flowright.data.task import KINDS
+from flowright.app.world import TINY
+from flowright.config import SIMULATED, Config
+from flowright.data.mixture import tasks_by_kind
+from flowright.environments.environment import Environment, make_environment
 from flowright.errors import UserError
-from flowright.judge.remote import RemoteJudge
-from flowright.llm.client import ChatClient
 from flowright.policy.memory import shape_of
 from flowright.policy.vllm.servers import check_servers
 
@@ -50,15 +49,18 @@ class Findings:
 def dry_run(config: Config, console: Console) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
     found = Findings()
-    found.check("data", lambda: _data(config))
+    environment = make_environment(config)
+    found.check("data", lambda: _data(environment))
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
     if config.policy.sharded:
         found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: _device(config, demand))
-    found.check("servers", lambda: uvloop.run(_servers(config)))
-    found.check("sandbox", lambda: uvloop.run(_sandbox(config)))
+    if config.policy.sampler == "vllm":
+        found.check("sampler", lambda: uvloop.run(_vllm(config)))
+    for what, look in environment.checks():
+        found.check(what, lambda look=look: uvloop.run(_line(look)))
     found.check("disk", lambda: _disk(config))
     grpo = config.grpo
     samples = grpo.prompts_per_step * grpo.group_size
@@ -73,7 +75,7 @@ def dry_run(config: Config, console: Console) -> int:
     found.plan.append(("run", str(config.run.output_dir / config.run.name)))
     for what, text in found.plan:
         console.print(f"{what:<9} {text}", highlight=False, markup=False, soft_wrap=True)
-    if is_simulated(config):
+    if SIMULATED in config.models:
         console.print("SIMULATED: the embedded server answers or judges", highlight=False)
     if not found.problems:
         console.print("ready: everything that the run needs is there", highlight=False)
@@ -84,11 +86,15 @@ def dry_run(config: Config, console: Console) -> int:
     return 2
 
 
-def _data(config: Config) -> str:
-    tasks = load_tasks(config)
+async def _line(look: Callable[[], Awaitable[str]]) -> str:
+    return await look()
+
+
+def _data(environment: Environment) -> str:
+    tasks = environment.tasks()
     parts = []
     for name, some in (("train", tasks.train), ("val", tasks.val)):
-        counts = ", ".join(f"{sum(t.kind == kind for t in some)} {kind}" for kind in KINDS)
+        counts = ", ".join(f"{len(those)} {kind}" for kind, those in tasks_by_kind(some).items())
         parts.append(f"{name} {len(some)} ({counts})")
     return "; ".join(parts)
 
@@ -171,36 +177,11 @@ def _gpus(config: Config) -> int:
     return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
 
 
-async def _servers(config: Config) -> str:
-    problems: list[str] = []
-    shown = []
-    for name, entry in load_entries(config.llm.file, config.models).items():
-        client = ChatClient(name, entry, config.llm)
-        try:
-            problems += await client.check()
-        finally:
-            await client.aclose()
-        shown.append(f"{name} at {', '.join(entry.base_urls)}")
-    if config.judge.service is not None:
-        service = RemoteJudge(config.judge.service)
-        try:
-            problems += await service.check()
-        finally:
-            await service.aclose()
-        shown.append(f"judge service at {service.name}{' (simulated)' * service.simulated}")
-    if config.policy.sampler == "vllm":
-        problems += await check_servers(config.policy, config.served_policy)
-        shown.append(f"policy at {', '.join(config.policy.vllm.base_urls)}")
+async def _vllm(config: Config) -> str:
+    problems = await check_servers(config.policy, config.served_policy)
     if problems:
         raise UserError(*problems)
-    if is_simulated(config):
-        shown.append(f"{SIMULATED}: started with the run on a free loopback port")
-    return "; ".join(shown)
-
-
-async def _sandbox(config: Config) -> str:
-    async with open_sandbox(config) as sandbox:
-        return str(sandbox.isolation)
+    return f"policy at {', '.join(config.policy.vllm.base_urls)}"
 
 
 def _disk(config: Config) -> str:

@@ -11,28 +11,30 @@ from rich.console import Console
 
 from flowright.app.memory_plan import Demand
 from flowright.app.terminal import StepProgress, findings, stage_progress, table
-from flowright.app.world import (
-    World,
-    load_tasks,
-    open_policy,
-    open_samplers,
-    open_world,
-    prompt_encoder,
-)
+from flowright.app.world import open_policy, open_samplers
 from flowright.config import Config
 from flowright.data.mixture import Mixture
-from flowright.data.task import Task, read_tasks
+from flowright.data.task import Task
+from flowright.environments.environment import (
+    Environment,
+    TaskSets,
+    make_environment,
+    prompt_encoder,
+)
 from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
-from flowright.evaluation.evaluator import Evaluator, Row
+from flowright.evaluation.evaluator import Evaluator, Row, Validation
 from flowright.grpo.checkpoint import load_adapter
-from flowright.grpo.follower import Follower
-from flowright.grpo.ranks import Ranks, peers_of_passes
+from flowright.grpo.follower import Follower, Reporter
+from flowright.grpo.learner import Learner
+from flowright.grpo.pipeline import Pipeline
+from flowright.grpo.ranks import ONE, Ranks, peers_of_passes
+from flowright.grpo.saves import Saves
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
-from flowright.judge.panel import families
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy, choose_device
+from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
 from flowright.runs import RunDirectory, write_json
 
@@ -64,49 +66,80 @@ async def run_training(config: Config, resume: bool, console: Console, ranks: Ra
 async def _run(
     config: Config, run: RunDirectory | Follower, resume: bool, console: Console, ranks: Ranks
 ) -> None:
-    tasks = load_tasks(config)
+    environment = make_environment(config)
+    tasks = environment.tasks()
     gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
     async with AsyncExitStack() as opened:
-        world = await opened.enter_async_context(open_world(config, [*tasks.train, *tasks.val]))
-        policy = await _policy_in_turn(config, tasks.train, console, ranks, gpus)
+        await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
+        policy = await _policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
         _check(policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
-        encode = prompt_encoder(config, policy)
         with ExitStack() as stack:
             reporter = Follower(run.path)
             if isinstance(run, RunDirectory):
-                _introduce(config, run, world, policy, console, ranks)
+                _introduce(config, run, environment, policy, console, ranks)
                 reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
-            trainer = Trainer(
-                config,
-                run,
-                policy,
-                sampler,
-                world.environment,
-                encode,
-                tasks.train,
-                tasks.val,
-                reporter,
-                ranks,
+            trainer = make_trainer(
+                config, run, reporter, environment, tasks, policy, sampler, ranks
             )
             step = await trainer.train(resume)
         if step < config.grpo.steps or not ranks.is_first:
             return
         run.state(status="running", stage="evaluate", step=step)
-        evaluator = Evaluator(world.environment, encode, config)
+        evaluator = _evaluator(config, environment, policy)
         policies = {
             UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1),
             TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1),
         }
-        problems = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
-        comparison = await run_comparison(config, world, policies, problems, (), console)
+        measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
+        comparison = await run_comparison(config, environment, policies, measured, (), console)
         write_json(run.path / "evaluation.json", comparison.to_json())
         run.state(status="finished")
 
 
+def make_trainer(
+    config: Config,
+    run: RunDirectory | Follower,
+    reporter: Reporter,
+    environment: Environment,
+    tasks: TaskSets,
+    policy: Policy,
+    sampler: Sampler,
+    ranks: Ranks = ONE,
+) -> Trainer:
+    """The trainer and the parts that it is made of."""
+    evaluator = _evaluator(config, environment, policy, ranks)
+    pipeline = Pipeline(config, sampler, environment, evaluator.encode, tasks.train, ranks)
+    learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
+    held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
+    return Trainer(
+        config,
+        run,
+        reporter,
+        pipeline,
+        learner,
+        Saves(config.run, run, policy, learner, pipeline, reporter, ranks),
+        Validation(evaluator, sampler, held_out),
+        ranks,
+    )
+
+
+def _evaluator(
+    config: Config, environment: Environment, policy: Policy, ranks: Ranks = ONE
+) -> Evaluator:
+    longest = config.policy.max_prompt_tokens
+    encode = prompt_encoder(environment, policy.tokenizer, longest)
+    return Evaluator(environment, encode, config, ranks)
+
+
 async def _policy_in_turn(
-    config: Config, train: Sequence[Task], console: Console, ranks: Ranks, gpus: int
+    config: Config,
+    environment: Environment,
+    train: Sequence[Task],
+    console: Console,
+    ranks: Ranks,
+    gpus: int,
 ) -> Policy:
     """The policy, on the first rank before the others: a cold start is done once and kept. Then,
     where its weights are to be split among several GPUs, by all together."""
@@ -115,7 +148,7 @@ async def _policy_in_turn(
 
     def load() -> Policy:
         with stage_progress(console, "cold start of the embedded policy") as progress:
-            return open_policy(config, train, progress, first)
+            return open_policy(config, environment, train, progress, first)
 
     policy = load() if ranks.is_first else None
     await ranks.all_gather(None)
@@ -128,20 +161,20 @@ async def _policy_in_turn(
 async def run_evaluation(
     config: Config, checkpoints: Sequence[Path], data: Path | None, console: Console
 ) -> Comparison:
-    """Compare checkpoints, the untrained policy and the fixed workflows.
+    """Compare checkpoints, the untrained policy and the environment's baselines.
 
-    On the validation set; or on ``data``, with the best fixed workflows chosen on validation. In
+    On the validation set; or on ``data``, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    tasks = load_tasks(config)
-    measured = read_tasks(data) if data else tasks.val
+    environment = make_environment(config)
+    tasks = environment.tasks()
+    measured = environment.read_tasks(str(data)) if data else tasks.val
     async with AsyncExitStack() as opened:
-        world = await opened.enter_async_context(open_world(config, [*tasks.val, *measured]))
+        await opened.enter_async_context(environment.open([*tasks.val, *measured]))
         with stage_progress(console, "cold start of the embedded policy") as progress:
-            policy = open_policy(config, tasks.train, progress)
+            policy = open_policy(config, environment, tasks.train, progress)
         _check(policy, config)
-        encode = prompt_encoder(config, policy)
-        evaluator = Evaluator(world.environment, encode, config)
+        evaluator = _evaluator(config, environment, policy)
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
 
@@ -157,12 +190,12 @@ async def run_evaluation(
         size = config.evaluation.final_problems
         problems = Mixture(measured, config.seed).distinct(size)
         selection = Mixture(tasks.val, config.seed).distinct(size) if data else ()
-        return await run_comparison(config, world, policies, problems, selection, console)
+        return await run_comparison(config, environment, policies, problems, selection, console)
 
 
 async def run_comparison(
     config: Config,
-    world: World,
+    environment: Environment,
     policies: Mapping[str, Measure],
     problems: Sequence[Task],
     select_on: Sequence[Task],
@@ -171,13 +204,7 @@ async def run_comparison(
     """The before/after table, printed and returned."""
     with stage_progress(console, "comparing") as progress:
         comparison = await compare(
-            world.environment,
-            policies,
-            problems,
-            world.simulated,
-            config.evaluation.baselines,
-            select_on,
-            progress,
+            environment, policies, problems, config.evaluation.baselines, select_on, progress
         )
     console.print(table(comparison))
     for line in findings(comparison):
@@ -195,28 +222,20 @@ def _check(policy: Policy, config: Config) -> None:
 def _introduce(
     config: Config,
     run: RunDirectory,
-    world: World,
+    environment: Environment,
     policy: Policy,
     console: Console,
     ranks: Ranks,
 ) -> None:
     """Say what runs where, and leave the same in ``state.json`` for every other screen."""
-    isolation = world.sandbox.isolation
     run.state(
-        policy=config.strategy_model,
-        executor=config.aflow_executor_model,
-        judge=config.judge_names[0],
-        simulated=world.simulated,
-        isolation=str(isolation),
-        isolation_weaker=not isolation.sufficient,
+        policy=config.strategy_model, simulated=environment.simulated, **environment.about()
     )
     trainable = sum(p.numel() for p in policy.trainable())
     total = sum(p.numel() for p in policy.model.parameters())
     lines = [
         f"run       {run.path}",
         f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
-        f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
-        f"sandbox   {isolation}",
         *_memory(config, policy),
     ]
     if config.policy.sampler == "vllm":
@@ -225,17 +244,7 @@ def _introduce(
         lines.append(f"ranks     {ranks.size} processes share each batch")
     if policy.gpus > 1:
         lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
-    if config.judge.panel:
-        lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
-    for name in sorted(set(config.judge_names)):
-        for family in families(name) & families(config.strategy_model):
-            lines.append(
-                f"WARNING: judge {name} is of the policy's family ({family}): judges prefer the "
-                "style of their own; compare judge/drift with another family's"
-            )
-    if world.simulated:
-        lines.append("SIMULATED: the embedded server answers and judges; its numbers are no claims")
-    for line in lines:
+    for line in [*lines, *environment.introduction()]:
         console.print(line, highlight=False, markup=False)
 
 

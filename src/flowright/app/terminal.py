@@ -3,7 +3,7 @@
 On a terminal there is a bar below the lines; in a pipe or a log only the lines.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
@@ -19,7 +19,6 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from flowright.data.task import KINDS
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison
 from flowright.evaluation.evaluator import Row, Score
 
@@ -111,7 +110,7 @@ def _bar(console: Console) -> Progress:
 
 
 def table(comparison: Comparison) -> Table:
-    """Policies and the fixed workflows that matter, for a terminal of 80 columns; all rows are in
+    """Policies and the baselines that matter, for a terminal of 80 columns; all rows are in
     ``evaluation.json`` and in the report."""
     label = ", simulated server" if comparison.simulated else ""
     shown = Table(
@@ -122,35 +121,35 @@ def table(comparison: Comparison) -> Table:
     shown.add_column("", no_wrap=True)
     shown.add_column("all", justify="right", no_wrap=True)
     shown.add_column("95 %", justify="right", no_wrap=True)
-    for name in (*KINDS, "judge", "valid", "tokens"):
-        shown.add_column(name, justify="right", no_wrap=True)
     policies = [row for row in comparison.rows if row.group == "policy"]
+    kinds = [kind for kind in policies[0].kinds if kind != "all"]
+    for name in (*kinds, "judge", "valid", "tokens"):
+        shown.add_column(name, justify="right", no_wrap=True)
     for row in policies:
-        shown.add_row(*_cells(row), style="bold" if row.name == TRAINED else None)
+        shown.add_row(*_cells(row, kinds), style="bold" if row.name == TRAINED else None)
     if comparison.best_by_kind:
         best = f"{comparison.best_by_kind_gold:.1%}"
-        shown.add_row("best fixed per kind", best, *[""] * 7)
+        shown.add_row("best fixed per kind", best, *[""] * (len(kinds) + 4))
     for row in _baselines(comparison):
-        shown.add_row(*_cells(row))
+        shown.add_row(*_cells(row, kinds))
     return shown
 
 
 def _baselines(comparison: Comparison) -> list[Row]:
     """The best single workflow, those that answer once, and the vote at the policy's tokens."""
     fixed = [row for row in comparison.rows if row.group == "baseline"]
-    names = {comparison.best_single, "fixed: direct", "fixed: step_by_step"}
-    chosen = [row for row in fixed if row.name in names or "same tokens" in row.name]
+    chosen = [row for row in fixed if row.shown or row.name == comparison.best_single]
     return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, kinds: Sequence[str]) -> list[str]:
     every = row.kinds["all"]
     low, high = every.gold_low, every.gold_high
     return [
         _name(row),
         _shown(every.gold, "{:.1%}"),
         "-" if low is None or high is None else f"{100 * low:.0f}-{100 * high:.0f}",
-        *(_shown(row.kinds[k].gold if k in row.kinds else None, "{:.0%}") for k in KINDS),
+        *(_shown(row.kinds[k].gold if k in row.kinds else None, "{:.0%}") for k in kinds),
         _shown(every.judge, "{:.0%}"),
         _shown(every.valid, "{:.0%}"),
         f"{every.tokens:,.0f}",
@@ -210,7 +209,7 @@ def findings(comparison: Comparison) -> list[str]:
         lines.append(f"not scored, by no fault of the workflow: up to {worst:.1%} ({name})")
     for name in (UNTRAINED, TRAINED):
         row = comparison.row(name)
-        for kind, mix in (row.operators if row else {}).items():
-            calls = "  ".join(f"{operator} {mean:.2f}" for operator, mean in mix.items())
+        for kind, mix in (row.mix if row else {}).items():
+            calls = "  ".join(f"{what} {mean:.2f}" for what, mean in mix.items())
             lines.append(f"{name.split()[0]:<9} {kind:<4} {calls}")
     return lines

@@ -1,152 +1,48 @@
-"""Opening what a run needs: tasks, servers, sandbox, executor, judge, environment, policy, sampler.
-
-train.py, scripts/evaluate.py and the dry run all come through here, so that they mean the same
-thing by the same configuration.
+"""Opening the policy and its samplers, for train.py, scripts/evaluate.py and the dry run alike. What
+its environment needs is the environment's to open.
 """
 
-import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import torch
 
-from flowright.config import SIMULATED, Config, load_entries
-from flowright.data.offline import build_offline
-from flowright.data.splits import Splits, check_disjoint
-from flowright.data.task import KINDS, Kind, Problem, read_tasks
-from flowright.environments.workflow import WorkflowEnvironment
-from flowright.errors import DataError, UserError
+from flowright.config import Config
+from flowright.data.task import Task
+from flowright.environments.environment import Environment
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.judge.build import build_judge
-from flowright.judge.remote import RemoteJudge
 from flowright.llm.chat import Message
-from flowright.llm.client import ChatClient
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
+from flowright.policy.prompt import Tokenizer, render
 from flowright.policy.sampler import Sampler
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.sampler import VllmSampler
-from flowright.policy.vllm.servers import check_servers
-from flowright.sandbox import Limits, Sandbox
-from flowright.simulation.process import SimulatedServer
-from flowright.workflows.executor import Executor
-from flowright.workflows.grammar import draw_program
-from flowright.workflows.prompt import Prompt, Tokenizer, build_messages, render
 
-OFFLINE, TINY = "offline", "tiny"
-
-
-@dataclass(frozen=True, slots=True)
-class Tasks:
-    """The problems of a run: to train on, and held out."""
-
-    train: Sequence[Problem]
-    val: Sequence[Problem]
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """An open environment and what may be said of it."""
-
-    environment: WorkflowEnvironment
-    sandbox: Sandbox
-    clients: dict[str, ChatClient]
-    simulated: bool
-
-
-def load_tasks(config: Config) -> Tasks:
-    """Read or build both datasets. Raises DataError; an overlap between them is one."""
-    names = (config.train_dataset, config.val_dataset)
-    offline = build_offline(0) if OFFLINE in names else None
-    problems: list[str] = []
-    loaded: list[Sequence[Problem]] = []
-    for name, split in zip(names, ("train", "val"), strict=True):
-        if offline and name == OFFLINE:
-            loaded.append(getattr(offline, split))
-            continue
-        try:
-            loaded.append(read_tasks(Path(name)))
-        except DataError as error:
-            problems += error.problems
-    if problems:
-        raise DataError(*problems)
-    train, val = loaded
-    check_disjoint(Splits(tuple(train), tuple(val), ()))
-    return Tasks(train, val)
-
-
-def is_simulated(config: Config) -> bool:
-    """Whether any number of this run comes from an embedded server of its own."""
-    return SIMULATED in config.models
-
-
-@asynccontextmanager
-async def open_world(config: Config, tasks: Sequence[Problem]) -> AsyncIterator[World]:
-    """Start the embedded server if it is named, check every server, open sandbox and executor.
-
-    ``tasks`` are those that the embedded server can answer. Raises UserError with a line for each
-    server that cannot be used.
-    """
-    async with AsyncExitStack() as stack:
-        entries = load_entries(config.llm.file, config.models)
-        if is_simulated(config):
-            server = SimulatedServer(tasks, config.simulated, config.sandbox)
-            entries[SIMULATED] = (await stack.enter_async_context(server)).entry()
-        clients: dict[str, ChatClient] = {}
-        for name in sorted(config.models):
-            clients[name] = ChatClient(name, entries[name], config.llm)
-            stack.push_async_callback(clients[name].aclose)
-        service: RemoteJudge | None = None
-        if config.judge.service is not None:
-            service = RemoteJudge(config.judge.service)
-            stack.push_async_callback(service.aclose)
-        problems = [line for client in clients.values() for line in await client.check()]
-        problems += await service.check() if service is not None else []
-        if config.policy.sampler == "vllm":
-            problems += await check_servers(config.policy, config.served_policy)
-        if problems:
-            raise UserError(*problems)
-        sandbox = await stack.enter_async_context(open_sandbox(config))
-        model = clients[config.aflow_executor_model]
-        executor = await stack.enter_async_context(
-            Executor(model, sandbox, config.workflow, config.executor)
-        )
-        panel = [clients[name] for name in config.judge.panel]
-        asked = service or clients.get(config.judge_model or "")
-        judge = build_judge(config.judge, asked, panel)
-        environment = WorkflowEnvironment(
-            executor, judge, sandbox, config.reward, config.policy.prompt, config.judge
-        )
-        simulated = is_simulated(config) or (service is not None and service.simulated)
-        yield World(environment, sandbox, clients, simulated)
-
-
-def open_sandbox(config: Config) -> Sandbox:
-    section = config.sandbox
-    limits = Limits(
-        cpu_seconds=section.cpu_seconds,
-        wall_seconds=10 * section.cpu_seconds,
-        memory_bytes=section.memory_mb << 20,
-    )
-    return Sandbox(limits, workers=section.workers, allow_weaker=section.allow_weaker)
+TINY = "tiny"
 
 
 def open_policy(
     config: Config,
-    train: Sequence[Problem],
+    environment: Environment,
+    train: Sequence[Task],
     progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
     device: torch.device | None = None,
 ) -> Policy:
     """The policy with a fresh adapter, on ``device`` or else on the configured one; the embedded
-    one is cold-started on the train problems."""
+    one is cold-started on the environment's demonstrations for the train tasks."""
     path = config.strategy_model
     if path == TINY:
         section = config.policy.tiny
-        examples = draw_examples(train, section.examples, section.programs, section.seed)
+        drawn = environment.demonstrations(train, section.examples, section.programs, section.seed)
+        examples = [Example(one.messages, one.completions) for one in drawn]
         longest = config.policy.max_prompt_tokens
-        path = str(tiny_checkpoint(section, examples, longest, _render, progress))
+
+        def encode(messages: Sequence[Message], tokenizer: Tokenizer, tokens: int) -> Sequence[int]:
+            return render(messages, tokenizer, tokens).token_ids
+
+        path = str(tiny_checkpoint(section, examples, longest, encode, progress))
     return load_policy(path, config.policy, config.seed, device)
 
 
@@ -178,32 +74,3 @@ async def open_samplers(
         yield sampler, sampler.untrained()
     finally:
         await sampler.aclose()
-
-
-def draw_examples(train: Sequence[Problem], count: int, programs: int, seed: int) -> list[Example]:
-    """What the cold start learns from: problems, every kind as often, each with some programs that
-    the operators' documentation calls applicable to its kind, uniformly among those."""
-    rng = random.Random(seed)
-    by_kind = {kind: [task for task in train if task.kind == kind] for kind in KINDS}
-    kinds: list[Kind] = [kind for kind in KINDS if by_kind[kind]]
-    examples = []
-    for _ in range(count):
-        kind = rng.choice(kinds)
-        task = rng.choice(by_kind[kind])
-        drawn = [draw_program(kind, rng) for _ in range(programs)]
-        examples.append(Example(build_messages(task, "compact"), drawn))
-    return examples
-
-
-def prompt_encoder(config: Config, policy: Policy) -> Callable[[Problem], Prompt]:
-    """From a task to the policy's prompt tokens, cut to the configured length."""
-
-    def encode(task: Problem) -> Prompt:
-        messages = build_messages(task, config.policy.prompt, config.workflow)
-        return render(messages, policy.tokenizer, config.policy.max_prompt_tokens)
-
-    return encode
-
-
-def _render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Sequence[int]:
-    return render(messages, tokenizer, max_tokens).token_ids

@@ -7,6 +7,7 @@ from pydantic import (
     model_validator,
 )
 
+from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
 from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.llm import LlmSection
@@ -39,6 +40,11 @@ class Config(Section):
     """A whole run. The first keys are the ones most people change."""
 
     seed: int = Field(default=0, description="Of every draw of the run.")
+    environment: str = Field(
+        default="workflow",
+        description="What a completion means: `workflow`, or `package.module:factory` for an "
+        "environment of your own; see docs/extending/environment.md.",
+    )
     strategy_model: str = Field(
         default="tiny", description="The policy: a Hugging Face id or folder, or `tiny` (embedded)."
     )
@@ -67,9 +73,14 @@ class Config(Section):
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
 
+    @field_validator("environment")
+    @classmethod
+    def _is_an_environment(cls, name: str) -> str:
+        return ENVIRONMENTS.check(name)
+
     @model_validator(mode="after")
     def _the_judge_can_judge_workflows(self) -> "Config":
-        if self.judge.ask in ("pairwise", "rubric"):
+        if self.environment == "workflow" and self.judge.ask in ("pairwise", "rubric"):
             raise ValueError(
                 f"judge.ask: {self.judge.ask} does not fit: answers of workflows are judged one by "
                 "one against a reference; use true_false, score, pointwise or multi_aspect"

@@ -1,23 +1,17 @@
-"""What the trainer knows of the world: environments that turn completions into rewards.
-
-The trainer sees prompts, completions and rewards; what a completion means is the environment's.
-Workflow writing is one environment (:mod:`flowright.environments.workflow`); judging and
-instruction following are others.
+"""One attempt at a task, from completion to reward, and how it is recorded. What else there is to
+know of it is its environment's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from flowright.data.task import Task
 from flowright.environments.reward import Reward
-from flowright.errors import Failure
+from flowright.errors import Blame, Failure
 from flowright.grading import Gold
 from flowright.judge.verdict import Verdict
-from flowright.llm.chat import Message
 from flowright.policy.sampler import Sample
-from flowright.workflows.executor import Execution
-from flowright.workflows.source import Workflow
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -25,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One completion to play. ``key`` names it within the run, as ``step/task/index``: every seed
-    that playing needs is derived from it, never from the order of arrival."""
+    """One completion to be rolled out. ``key`` names it within the run, as ``step/task/index``:
+    every seed that its rollout needs is derived from it, never from the order of arrival."""
 
     task: Task
     sample: Sample
@@ -34,49 +28,61 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Rollout:
-    """One attempt at one task, from completion to reward.
+class Spent:
+    """What an attempt took beside its judging: calls and tokens of large models, and seconds."""
 
-    ``reward.value`` is None when the failure is ours (law 1). Fields that an environment does not
-    have, or that a failure cut off, are None.
+    calls: int
+    tokens: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """One attempt at one task.
+
+    ``reward.value`` is None when the failure is ours (law 1). ``verdict`` and ``gold`` are None
+    where an environment has none, or where a failure cut them off. ``details`` is what only its
+    environment knows of it, in a type of its own.
     """
 
     task: Task
     sample: Sample
     reward: Reward
     failure: Failure | None = None
-    workflow: Workflow | None = None
-    execution: Execution | None = None
     verdict: Verdict | None = None
     gold: Gold | None = None
+    spent: Spent | None = None
+    details: object = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether a failure of ours ended it, which says nothing about the policy."""
+        return self.failure is not None and self.failure.blame is Blame.INFRASTRUCTURE
+
+    @property
+    def gold_score(self) -> float | None:
+        """1 or 0 by the gold check; the policy's failures are 0, ours are None (not counted)."""
+        if self.failure is not None and self.failure.blame is Blame.POLICY:
+            return 0.0
+        if self.gold is None or self.gold.correct is None:
+            return None
+        return float(self.gold.correct)
 
     def rewarded(self, reward: Reward) -> "Rollout":
         """The same rollout with another reward."""
         return replace(self, reward=reward)
 
 
-class Environment(Protocol):
-    """A world to act in: builds prompts, plays completions, sums up what happened."""
-
-    def messages(self, task: Task) -> list[Message]:
-        """The prompt for a task, before the chat template."""
-        ...
-
-    async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
-        """Play all groups of a step at once; rollouts in the order of the completions. Whole
-        groups, because some rewards compare the attempts of a group."""
-        ...
-
-    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Metrics of a step under the field's names; those without a value are left out."""
-        ...
-
-
 def to_record(
-    rollout: Rollout, step: int, group: int, index: int, advantage: float | None
+    rollout: Rollout,
+    own: Mapping[str, Any],
+    step: int,
+    group: int,
+    index: int,
+    advantage: float | None,
 ) -> dict[str, Any]:
-    """A rollout as it is kept in ``rollouts/``: what the viewer and the report read. Values are
-    plain JSON; long texts were cut where they were made."""
+    """A rollout as it is kept in ``rollouts/``: what the viewer and the report read. ``own`` are
+    the environment's fields. Values are plain JSON; long texts were cut where they were made."""
     task, sample = rollout.task, rollout.sample
     return {
         "step": step,
@@ -93,17 +99,17 @@ def to_record(
         "tokens": len(sample.token_ids),
         "finish_reason": sample.finish_reason,
         "policy_version": sample.version,
-        "workflow": _plain(rollout.workflow),
-        "execution": _plain(rollout.execution),
-        "verdict": _plain(rollout.verdict),
-        "gold": _plain(rollout.gold),
+        **own,
+        "verdict": plain(rollout.verdict),
+        "gold": plain(rollout.gold),
         "reward": {"value": rollout.reward.value, "parts": dict(rollout.reward.parts)},
         "advantage": advantage,
         "failure": _failure(rollout.failure),
     }
 
 
-def _plain(value: "DataclassInstance | None") -> dict[str, Any] | None:
+def plain(value: "DataclassInstance | None") -> dict[str, Any] | None:
+    """A dataclass as a mapping."""
     return None if value is None else asdict(value)
 
 

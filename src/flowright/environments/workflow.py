@@ -1,208 +1,236 @@
-"""Workflow writing as an environment: read the program, run it, judge its answer, reward it.
+"""Workflows: the policy writes a program, operators run it, a judge decides on the answer."""
 
-Where a gold check exists it is computed beside the verdict (law 3); the reward is the judge's.
-"""
-
-import asyncio
+import random
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Literal
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
 
-from flowright.config import JudgeSection, RewardSection
-from flowright.data.task import KINDS, Problem, Task
-from flowright.environments.reward import reward_of, with_cost
-from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import Blame, Failure, FailureError, Reason, boundary
-from flowright.grading import Gold, gold_check
-from flowright.judge.audit import agreement, audit
-from flowright.judge.query import query_of
-from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import Judge, Verdict
+from flowright.config import SIMULATED, Config
+from flowright.data.mixture import tasks_by_kind
+from flowright.data.offline import build_offline
+from flowright.data.splits import Splits, check_disjoint
+from flowright.data.task import KINDS, Problem, Task, read_tasks
+from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.metrics import mean_of, outcome_metrics
+from flowright.environments.rollout import Completion, Rollout, plain
+from flowright.environments.workflow_rollout import WorkflowRollouts, details_of
+from flowright.errors import DataError, Reason, UserError
+from flowright.judge.opening import OpenJudge, open_judge
+from flowright.judge.panel import families
 from flowright.llm.chat import Message
-from flowright.sandbox import Sandbox
-from flowright.workflows.executor import Execution, Executor
+from flowright.sandbox import Limits, Sandbox
+from flowright.simulation.opening import open_models
+from flowright.workflows.executor import Executor
+from flowright.workflows.grammar import draw_program, fixed_workflows, self_consistency
 from flowright.workflows.prompt import build_messages
-from flowright.workflows.source import Workflow
+
+OFFLINE = "offline"
+MOST_SAMPLES = 12
+"""Of self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
+
+_SHOWN = ("direct", "step_by_step")  # those that answer once
 
 
-class WorkflowEnvironment:
-    """An :class:`flowright.environments.rollout.Environment` for one event loop."""
+class WorkflowEnvironment(Environment):
+    """The environment of ``environment: workflow``, the default."""
 
-    def __init__(
-        self,
-        executor: Executor,
-        judge: Judge,
-        sandbox: Sandbox,
-        rewards: RewardSection,
-        form: Literal["full", "compact"],
-        trust: JudgeSection | None = None,
-    ) -> None:
-        self._executor = executor
-        self._judge = judge
-        self._sandbox = sandbox
-        self._rewards = rewards
-        self._form: Literal["full", "compact"] = form
-        self._trust = trust or JudgeSection()
+    _sandbox: Sandbox
+    _judge: OpenJudge
+    _rollouts: WorkflowRollouts
+
+    def tasks(self) -> TaskSets:
+        """Both datasets, read or built. An overlap between them is a DataError."""
+        names = (self.config.train_dataset, self.config.val_dataset)
+        offline = build_offline(0) if OFFLINE in names else None
+        problems: list[str] = []
+        loaded: list[Sequence[Problem]] = []
+        for name, split in zip(names, ("train", "val"), strict=True):
+            if offline and name == OFFLINE:
+                loaded.append(getattr(offline, split))
+                continue
+            try:
+                loaded.append(read_tasks(Path(name)))
+            except DataError as error:
+                problems += error.problems
+        if problems:
+            raise DataError(*problems)
+        train, val = loaded
+        check_disjoint(Splits(tuple(train), tuple(val), ()))
+        return TaskSets(train, val)
+
+    def read_tasks(self, name: str) -> Sequence[Task]:
+        return read_tasks(Path(name))
 
     def messages(self, task: Task) -> list[Message]:
-        return build_messages(task, self._form)
-
-    async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
-        flat = [completion for group in groups for completion in group]
-        played = await asyncio.gather(*(self._play_one(item) for item in flat))
-        rollouts = iter(await self._trusted(played))
-        return [self._costed([next(rollouts) for _ in group]) for group in groups]
-
-    async def _play_one(self, completion: Completion) -> Rollout:
-        task, sample = completion.task, completion.sample
         assert isinstance(task, Problem)
-        workflow: Workflow | None = None
-        execution: Execution | None = None
-        gold: Gold | None = None
-        verdict: Verdict | None = None
-        with boundary("rollout") as caught:
-            workflow = await self._executor.validate(sample.text, sample.finish_reason)
-            execution = await self._executor.execute(workflow, task, completion.key)
-            if execution.answer is None:
-                failure = execution.failure
-                assert failure is not None
-                raise FailureError(failure.reason, failure.message, failure.line)
-            gold = await gold_check(task, execution.answer, self._sandbox)
-            query = query_of(task, execution.answer, completion.key, gold.evidence)
-            verdict = await self._judge.judge(query)
-            if verdict.status != "ok":
-                raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
-        reward = reward_of(caught.failure, verdict, self._rewards)
-        return Rollout(task, sample, reward, caught.failure, workflow, execution, verdict, gold)
+        return build_messages(task, self.config.policy.prompt, self.config.workflow)
 
-    async def _trusted(self, rollouts: Sequence[Rollout]) -> Sequence[Rollout]:
-        """The rollouts, by rules where the judge was found out (``judge.low_agreement: rules``).
-        Nothing is remembered: each step is its own case, so that a resumed run sees it alike."""
-        if self._trust.low_agreement != "rules":
-            return rollouts
-        found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
-        if found is None or found >= self._trust.min_agreement:
-            return rollouts
-        return await asyncio.gather(*(self._ruled(rollout, found) for rollout in rollouts))
+    @asynccontextmanager
+    async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        config = self.config
+        problems = [task for task in tasks if isinstance(task, Problem)]
+        async with AsyncExitStack() as stack:
+            models = await stack.enter_async_context(
+                open_models(config.models, config.llm, config.simulated, config.sandbox, problems)
+            )
+            self._judge = await stack.enter_async_context(
+                open_judge(config.judge, config.judge_model, models.clients)
+            )
+            lines = [*await models.check(), *await self._judge.check()]
+            if lines:
+                raise UserError(*lines)
+            self._sandbox = await stack.enter_async_context(open_sandbox(config))
+            model = models.clients[config.aflow_executor_model]
+            executor = await stack.enter_async_context(
+                Executor(model, self._sandbox, config.workflow, config.executor)
+            )
+            self._rollouts = WorkflowRollouts(
+                executor, self._judge.judge, self._sandbox, config.reward, config.judge
+            )
+            yield
 
-    async def _ruled(self, rollout: Rollout, found: float) -> Rollout:
-        """The rollout with the rules' verdict, the judge's kept as its member; unscored where no
-        rule decides."""
-        judged, execution, gold = rollout.verdict, rollout.execution, rollout.gold
-        if judged is None or judged.status != "ok" or gold is None:
-            return rollout
-        assert execution is not None and execution.answer is not None
-        assert isinstance(rollout.task, Problem)
-        ruled = await RuleJudge().judge(query_of(rollout.task, execution.answer, "", gold.evidence))
-        why = f"the judge agreed with gold on {found:.0%} of the step"
-        verdict = replace(
-            ruled,
-            source="rule_fallback",
-            reason=f"{ruled.reason} ({why})",
-            attempts=judged.attempts,
-            usage=judged.usage,
-            members=(judged,),
-        )
-        failure = rollout.failure
-        if verdict.status != "ok":
-            failure = Failure(Reason.JUDGE_FAILED, f"{why}, and {ruled.reason}")
-        reward = reward_of(failure, verdict, self._rewards)
-        return replace(rollout, verdict=verdict, failure=failure, reward=reward)
-
-    def _costed(self, group: list[Rollout]) -> list[Rollout]:
-        tokens = [r.execution.usage.tokens if r.execution else 0 for r in group]
-        rewards = with_cost([r.reward for r in group], tokens, self._rewards)
-        return [rollout.rewarded(reward) for rollout, reward in zip(group, rewards, strict=True)]
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        return await self._rollouts.rollout(groups)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Metrics of some rollouts; a share of nothing is left out."""
+        return workflow_metrics(rollouts) | self._sandbox.metrics()
+
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        return operator_mix(rollouts)
+
+    def record(self, rollout: Rollout) -> Mapping[str, Any]:
+        details = details_of(rollout)
+        return {"workflow": plain(details.workflow), "execution": plain(details.execution)}
+
+    def sample_text(self, rollout: Rollout) -> str:
+        return f"```python\n{rollout.sample.text}\n```"
+
+    def baselines(self) -> Sequence[Baseline]:
+        return [
+            Baseline(f"fixed: {name}", program, name in _SHOWN)
+            for name, program in fixed_workflows().items()
+        ]
+
+    def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
+        """Self-consistency over as many answers as cost what the policy does."""
+        share = policy / max(1.0, spent["fixed: step_by_step"])
+        samples = min(MOST_SAMPLES, max(1, round(share)))
+        name = f"fixed: vote of {samples}, same tokens"
+        return Baseline(name, self_consistency(samples), shown=True)
+
+    def demonstrations(
+        self, tasks: Sequence[Task], count: int, completions: int, seed: int
+    ) -> list[Demonstration]:
+        """Problems, every kind as often, each with some programs that the operators' documentation
+        calls applicable to its kind, uniformly among those."""
+        rng = random.Random(seed)
+        by_kind = tasks_by_kind([task for task in tasks if isinstance(task, Problem)])
+        drawn = []
+        for _ in range(count):
+            task = rng.choice(by_kind[rng.choice(list(by_kind))])
+            programs = [draw_program(task.kind, rng) for _ in range(completions)]
+            drawn.append(Demonstration(build_messages(task, "compact"), programs))
+        return drawn
+
+    @property
+    def simulated(self) -> bool:
+        return SIMULATED in self.config.models or self._judge.simulated
+
+    def about(self) -> Mapping[str, Any]:
+        isolation = self._sandbox.isolation
         return {
-            **_outcomes(rollouts),
-            **_failures([r.failure for r in rollouts]),
-            **audit([r.verdict for r in rollouts], [r.gold for r in rollouts]),
-            **_costs(rollouts),
-            **self._sandbox.metrics(),
-            **{
-                f"operators/{kind}/{name}": mean
-                for kind, mix in operator_mix(rollouts).items()
-                for name, mean in mix.items()
-            },
+            "executor": self.config.aflow_executor_model,
+            "judge": self.config.judge_names[0],
+            "isolation": str(isolation),
+            "isolation_weaker": not isolation.sufficient,
         }
 
+    def introduction(self) -> Sequence[str]:
+        config = self.config
+        lines = [
+            f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
+            f"sandbox   {self._sandbox.isolation}",
+        ]
+        if config.judge.panel:
+            lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
+        for name in sorted(set(config.judge_names)):
+            for family in families(name) & families(config.strategy_model):
+                lines.append(
+                    f"WARNING: judge {name} is of the policy's family ({family}): judges prefer "
+                    "the style of their own; compare judge/drift with another family's"
+                )
+        if self.simulated:
+            lines.append(
+                "SIMULATED: the embedded server answers and judges; its numbers are no claims"
+            )
+        return lines
 
-def _outcomes(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    metrics: dict[str, float] = {}
-    for prefix, kind in (("", None), *((f"/{kind}", kind) for kind in KINDS)):
-        some = [r for r in rollouts if kind in (None, r.task.kind)]
-        rewards = [r.reward.value for r in some if r.reward.value is not None]
-        judged = [r.verdict.correct for r in some if r.verdict and r.verdict.status == "ok"]
-        name = "reward/mean" if kind is None else f"reward/by_kind{prefix}"
-        metrics |= _mean(name, rewards)
-        if kind is None:
-            metrics |= _mean("reward/right_frac", [1.0 if c else 0.0 for c in judged])
-        metrics |= _mean(
-            f"gold/accuracy{prefix}", [g for r in some if (g := gold_of(r)) is not None]
-        )
-    return metrics
+    def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
+        return (("servers", self._check_servers), ("sandbox", self._check_sandbox))
+
+    async def _check_servers(self) -> str:
+        """Asks all servers but the embedded one, which is started with the run."""
+        config = self.config
+        names = config.models - {SIMULATED}
+        async with (
+            open_models(names, config.llm, config.simulated, None, ()) as models,
+            open_judge(config.judge, config.judge_model, models.clients) as judge,
+        ):
+            problems = [*await models.check(), *await judge.check()]
+            shown = [
+                f"{name} at {', '.join(c.entry.base_urls)}" for name, c in models.clients.items()
+            ]
+            if judge.service is not None:
+                stands_in = " (simulated)" if judge.simulated else ""
+                shown.append(f"judge service at {judge.service.name}{stands_in}")
+        if problems:
+            raise UserError(*problems)
+        if SIMULATED in config.models:
+            shown.append(f"{SIMULATED}: started with the run on a free loopback port")
+        return "; ".join(shown)
+
+    async def _check_sandbox(self) -> str:
+        async with open_sandbox(self.config) as sandbox:
+            return str(sandbox.isolation)
 
 
-def gold_of(rollout: Rollout) -> float | None:
-    """1 or 0 by the gold check; the policy's failures are 0, ours are None (not counted)."""
-    if rollout.failure is not None and rollout.failure.blame is Blame.POLICY:
-        return 0.0
-    if rollout.gold is None or rollout.gold.correct is None:
-        return None
-    return float(rollout.gold.correct)
+def open_sandbox(config: Config) -> Sandbox:
+    """The sandbox as configured, not yet entered."""
+    section = config.sandbox
+    limits = Limits(
+        cpu_seconds=section.cpu_seconds,
+        wall_seconds=10 * section.cpu_seconds,
+        memory_bytes=section.memory_mb << 20,
+    )
+    return Sandbox(limits, workers=section.workers, allow_weaker=section.allow_weaker)
 
 
-def is_valid(rollout: Rollout) -> bool:
-    """Whether the program was accepted, ran to its end and gave an answer."""
-    return rollout.execution is not None and rollout.execution.answer is not None
-
-
-def _failures(failures: Sequence[Failure | None]) -> dict[str, float]:
-    """Shares of all rollouts: valid, unscored, repaired, and each reason of the taxonomy."""
-    count = len(failures)
-    reasons = Counter(failure.reason for failure in failures if failure)
-    ours = sum(n for reason, n in reasons.items() if reason.blame is Blame.INFRASTRUCTURE)
-    policy = sum(reasons.values()) - ours
-    # A sample that we lost says nothing about the policy, so it is not in the valid share.
-    shares = {
-        "rollout/unscored": ours / count,
+def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of workflows' rollouts; a share of nothing is left out."""
+    workflows = [w for r in rollouts if (w := details_of(r).workflow)]
+    repairs = Counter(name for workflow in workflows for name in workflow.repairs)
+    return {
         f"rollout/failed/{Reason.UNSUPPORTED.value}": 0.0,  # a rate to watch, so always there
+        **outcome_metrics(rollouts),
+        **mean_of("rollout/repaired", [float(bool(w.repairs)) for w in workflows]),
+        **{f"repair/{name}": n / len(rollouts) for name, n in repairs.items()},
+        **{
+            f"operators/{kind}/{name}": mean
+            for kind, mix in operator_mix(rollouts).items()
+            for name, mean in mix.items()
+        },
     }
-    if count > ours:
-        shares["rollout/valid_frac"] = 1 - policy / (count - ours)
-    return shares | {f"rollout/failed/{reason.value}": n / count for reason, n in reasons.items()}
-
-
-def _costs(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    executions = [r.execution for r in rollouts if r.execution]
-    verdicts = [r.verdict for r in rollouts if r.verdict]
-    repaired = [float(bool(r.workflow.repairs)) for r in rollouts if r.workflow]
-    metrics = {
-        **_mean("llm/calls_mean", [float(e.usage.calls) for e in executions]),
-        **_mean("tokens/llm_mean", [float(e.usage.tokens) for e in executions]),
-        **_mean("tokens/judge_mean", [float(v.usage.tokens) for v in verdicts]),
-        **_mean("time/execute", [e.seconds for e in executions]),
-        **_mean("time/judge", [v.seconds for v in verdicts]),
-        **_mean("rollout/repaired", repaired),
-    }
-    names = Counter(name for r in rollouts if r.workflow for name in r.workflow.repairs)
-    return metrics | {f"repair/{name}": n / len(rollouts) for name, n in names.items()}
 
 
 def operator_mix(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
     """Mean calls of each operator in the text of a valid workflow, by kind of problem."""
     mix: dict[str, dict[str, float]] = {}
     for kind in KINDS:
-        calls = [r.workflow.calls for r in rollouts if r.workflow and r.task.kind == kind]
+        some = [details_of(r).workflow for r in rollouts if r.task.kind == kind]
+        calls = [workflow.calls for workflow in some if workflow]
         counts = Counter(name for names in calls for name in names)
         if counts:
             mix[kind] = {name: n / len(calls) for name, n in counts.most_common()}
     return mix
-
-
-def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
-    return {name: sum(values) / len(values)} if values else {}

@@ -1,19 +1,15 @@
-"""The before/after table: the policy untrained and trained, and fixed workflows, on one set of
-problems with one server and one judge."""
+"""The before/after table: the policy untrained and trained, and the environment's baselines, on one
+set of tasks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from flowright.data.task import KINDS, Task
-from flowright.environments.rollout import Environment
-from flowright.evaluation.evaluator import Row, make_row, play_fixed
-from flowright.workflows.grammar import fixed_workflows, self_consistency
+from flowright.data.task import Task
+from flowright.environments.environment import Baseline, Environment
+from flowright.evaluation.evaluator import Row, make_row, rollout_same
 
 UNTRAINED, TRAINED = "untrained policy", "trained policy"
-MOST_SAMPLES = 12
-"""Of self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
-
 
 Measure = Callable[[Sequence[Task]], Awaitable[Row]]
 """Something that can be measured on problems, such as a policy."""
@@ -23,7 +19,7 @@ Measure = Callable[[Sequence[Task]], Awaitable[Row]]
 class Comparison:
     """All rows and what they say. Gold accuracies are shares of the same ``problems``.
 
-    ``best_single`` is the fixed workflow with the highest accuracy over all kinds, ``best_by_kind``
+    ``best_single`` is the baseline with the highest accuracy over all kinds, ``best_by_kind``
     the best of each kind and ``best_by_kind_gold`` the accuracy of choosing by kind.
     ``chosen_on`` says on which problems they were picked: on the reported ones themselves that
     flatters them, not the policy. ``gap_closed`` is (trained - untrained) / (best_by_kind_gold -
@@ -53,58 +49,52 @@ async def compare(
     environment: Environment,
     policies: Mapping[str, Measure],
     tasks: Sequence[Task],
-    simulated: bool,
-    baselines: bool,
+    with_baselines: bool,
     select_on: Sequence[Task] = (),
     progress: Callable[[int, int, str], None] = lambda done, total, name: None,
 ) -> Comparison:
-    """Evaluate every policy and, if wanted, every fixed workflow on ``tasks``.
+    """Evaluate every policy and, if wanted, every baseline of the environment on ``tasks``.
 
-    The best fixed workflows are picked on ``select_on`` where it is given, else on ``tasks``.
+    The best baselines are picked on ``select_on`` where it is given, else on ``tasks``.
     """
-    programs = fixed_workflows() if baselines else {}
-    selections = programs if select_on else {}
-    total = len(policies) + len(programs) + len(selections) + bool(programs)
+    baselines = environment.baselines() if with_baselines else ()
+    selections = baselines if select_on else ()
+    total = len(policies) + len(baselines) + len(selections) + bool(baselines)
     rows: list[Row] = []
     picks: list[Row] = []
 
-    async def play(name: str, program: str, some: Sequence[Task], into: list[Row]) -> None:
-        progress(len(rows) + len(picks), total, f"fixed: {name}")
-        rollouts = await play_fixed(environment, program, some, 1, f"fixed/{name}")
-        into.append(make_row(f"fixed: {name}", "baseline", rollouts))
+    async def measure(baseline: Baseline, some: Sequence[Task], into: list[Row]) -> None:
+        progress(len(rows) + len(picks), total, baseline.name)
+        key = baseline.name.replace(": ", "/")
+        rollouts = await rollout_same(environment, baseline.completion, some, 1, key)
+        into.append(make_row(baseline.name, "baseline", rollouts, environment, baseline.shown))
 
     for name, evaluate in policies.items():
         progress(len(rows), total, name)
         rows.append(await evaluate(tasks))
     policy = rows[-1]
-    for name, program in programs.items():
-        await play(name, program, tasks, rows)
-    for name, program in selections.items():
-        await play(name, program, select_on, picks)
-    if programs:
-        one = next(row for row in rows if row.name == "fixed: step_by_step")
-        samples = equal_token_samples(policy, one)
-        name = f"vote of {samples}, same tokens"
-        await play(name, self_consistency(samples), tasks, rows)
-    return summarise(rows, len(tasks), simulated, picks)
-
-
-def equal_token_samples(policy: Row, one_answer: Row) -> int:
-    """How many answers self-consistency may draw for the policy's tokens per problem."""
-    share = policy.kinds["all"].tokens / max(1.0, one_answer.kinds["all"].tokens)
-    return min(MOST_SAMPLES, max(1, round(share)))
+    for baseline in baselines:
+        await measure(baseline, tasks, rows)
+    for baseline in selections:
+        await measure(baseline, select_on, picks)
+    if baselines:
+        spent = {row.name: row.kinds["all"].tokens for row in rows if row.group == "baseline"}
+        matched = environment.equal_tokens(policy.kinds["all"].tokens, spent)
+        if matched is not None:
+            await measure(matched, tasks, rows)
+    return summarise(rows, len(tasks), environment.simulated, picks)
 
 
 def summarise(
     rows: Sequence[Row], problems: int, simulated: bool, picks: Sequence[Row] = ()
 ) -> Comparison:
-    """What the rows say. ``picks`` are fixed workflows on other problems, to choose them by."""
+    """What the rows say. ``picks`` are baselines on other problems, to choose them by."""
     fixed = {row.name: row for row in rows if row.group == "baseline"}
     candidates = picks or list(fixed.values())
     best_single, best_by_kind, best_gold = "", {}, 0.0
     if candidates:
         best_single = _best(candidates, "all")
-        for kind in [kind for kind in KINDS if kind in candidates[0].kinds]:
+        for kind in [kind for kind in candidates[0].kinds if kind != "all"]:
             best_by_kind[kind] = _best(candidates, kind)
             score = fixed[best_by_kind[kind]].kinds.get(kind)
             best_gold += (score.gold or 0.0) * score.problems / problems if score else 0.0

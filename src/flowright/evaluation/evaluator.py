@@ -1,4 +1,4 @@
-"""Measuring policies and fixed workflows on the same problems, with the same server and judge.
+"""Measuring policies and baselines on the same tasks, with the same servers and judge.
 
 Nothing is trained here and nothing is drawn: rows go to ``evaluation.json`` and to whoever shows
 them.
@@ -11,20 +11,18 @@ from typing import Literal
 import numpy as np
 
 from flowright.config import Config
-from flowright.data.task import KINDS, Task
-from flowright.environments.rollout import Completion, Environment, Rollout
-from flowright.environments.workflow import gold_of, is_valid, operator_mix
-from flowright.errors import Blame
+from flowright.data.mixture import tasks_by_kind
+from flowright.data.task import Task
+from flowright.environments.environment import Environment
+from flowright.environments.rollout import Completion, Rollout
+from flowright.grpo.pipeline import SEED_STRIDE
 from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
-from flowright.workflows.prompt import Prompt
 
 RESAMPLES = 2000
-SEED_STRIDE = 1_000_003
-"""Between the seeds of runs: more than any run has steps."""
-
 AT_ONCE = 256
-"""Rollouts in play at a time: a fixed workflow over a whole test split is thousands of calls."""
+"""Rollouts at a time: a baseline over a whole test split is thousands of calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,16 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. ``kinds`` and ``sources`` hold scores by kind of problem ("all"
-    included) and by dataset; ``operators`` the mean calls per workflow by kind."""
+    """One line of the table. ``kinds`` and ``sources`` hold scores by kind of task ("all"
+    included) and by dataset; ``mix`` what the attempts are made of, by kind. ``shown``: in short
+    tables, too."""
 
     name: str
     group: Literal["policy", "baseline"]
     kinds: Mapping[str, Score]
     sources: Mapping[str, Score]
-    operators: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    mix: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,55 +87,57 @@ class Evaluator:
             [Completion(task, sample, f"{key}/{task.id}/{i}") for i, sample in enumerate(group)]
             for task, group in zip(mine, drawn, strict=True)
         ]
-        shares = await self.ranks.all_gather(await play_all(self.environment, groups))
-        return make_row(name, "policy", interleaved(shares))
+        shares = await self.ranks.all_gather(await rollout_all(self.environment, groups))
+        return make_row(name, "policy", interleaved(shares), self.environment)
 
 
-async def play_fixed(
-    environment: Environment, program: str, tasks: Sequence[Task], samples: int, key: str
+async def rollout_same(
+    environment: Environment, text: str, tasks: Sequence[Task], samples: int, key: str
 ) -> list[list[Rollout]]:
-    """The same program for every task: a baseline goes through all that a completion does."""
-    sample = Sample((), (), program, "stop", -1)
+    """The same completion for every task: a baseline goes through all that one of a policy does."""
+    sample = Sample((), (), text, "stop", -1)
     groups = [
         [Completion(task, sample, f"{key}/{task.id}/{i}") for i in range(samples)] for task in tasks
     ]
-    return await play_all(environment, groups)
+    return await rollout_all(environment, groups)
 
 
-async def play_all(
+async def rollout_all(
     environment: Environment, groups: Sequence[Sequence[Completion]]
 ) -> list[list[Rollout]]:
-    """Play in parts, so that a large evaluation does not hold every request at once."""
+    """Roll out in parts, so that a large evaluation does not hold every request at once."""
     size = max(1, AT_ONCE // max(1, max((len(group) for group in groups), default=1)))
-    played: list[list[Rollout]] = []
+    done: list[list[Rollout]] = []
     for start in range(0, len(groups), size):
-        played += await environment.play(groups[start : start + size])
-    return played
+        done += await environment.rollout(groups[start : start + size])
+    return done
 
 
 def make_row(
-    name: str, group: Literal["policy", "baseline"], rollouts: Sequence[Sequence[Rollout]]
+    name: str,
+    group: Literal["policy", "baseline"],
+    rollouts: Sequence[Sequence[Rollout]],
+    environment: Environment,
+    shown: bool = True,
 ) -> Row:
-    """A row from groups of rollouts, one group a problem."""
+    """A row from groups of rollouts, one group a task."""
     kinds = {"all": score(rollouts)}
-    for kind in KINDS:
-        some = [g for g in rollouts if g[0].task.kind == kind]
-        if some:
-            kinds[kind] = score(some)
+    for kind in tasks_by_kind([g[0].task for g in rollouts]):
+        kinds[kind] = score([g for g in rollouts if g[0].task.kind == kind])
     names = sorted({g[0].task.source for g in rollouts})
     sources = {s: score([g for g in rollouts if g[0].task.source == s]) for s in names}
     flat = [r for g in rollouts for r in g]
-    return Row(name, group, kinds, sources, operator_mix(flat))
+    return Row(name, group, kinds, sources, environment.mix(flat), shown)
 
 
 def score(groups: Sequence[Sequence[Rollout]]) -> Score:
     """The score of some problems, each a group of attempts. Unscored attempts take no part in an
     accuracy, as in training; a problem with none left does not count."""
-    gold, gold_low, gold_high = bootstrap([[gold_of(r) for r in g] for g in groups])
+    gold, gold_low, gold_high = bootstrap([[r.gold_score for r in g] for g in groups])
     judge, judge_low, judge_high = bootstrap([[_judged(r) for r in g] for g in groups])
     flat = [r for g in groups for r in g]
-    executions = [r.execution for r in flat if r.execution]
-    known = [float(is_valid(r)) for r in flat if not _is_lost(r)]
+    spent = [r.spent for r in flat if r.spent]
+    known = [float(r.failure is None) for r in flat if not r.lost]
     return Score(
         len(groups),
         gold,
@@ -146,9 +148,9 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
         judge_high,
         _mean(known) if known else None,
         _mean([float(r.reward.value is None) for r in flat]),
-        _mean([float(e.usage.calls) for e in executions]),
-        _mean([float(e.usage.tokens) for e in executions]),
-        _mean([e.seconds for e in executions]),
+        _mean([float(s.calls) for s in spent]),
+        _mean([float(s.tokens) for s in spent]),
+        _mean([s.seconds for s in spent]),
     )
 
 
@@ -169,11 +171,6 @@ def bootstrap(
     return float(values.mean()), float(low), float(high)
 
 
-def _is_lost(rollout: Rollout) -> bool:
-    """A failure of ours says nothing about the policy."""
-    return rollout.failure is not None and rollout.failure.blame is Blame.INFRASTRUCTURE
-
-
 def _judged(rollout: Rollout) -> float | None:
     if rollout.reward.value is None:
         return None
@@ -182,3 +179,25 @@ def _judged(rollout: Rollout) -> float | None:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """The policy that is being trained, on held-out tasks: the metrics ``val/*`` of a step."""
+
+    evaluator: Evaluator
+    sampler: Sampler
+    tasks: Sequence[Task]
+
+    async def __call__(self, step: int) -> dict[str, float]:
+        row = await self.evaluator.row(f"step {step}", self.sampler, self.tasks, step)
+        every = row.kinds["all"]
+        measured = {
+            "val/gold": every.gold,
+            "val/judge": every.judge,
+            "val/valid_frac": every.valid,
+            "val/unscored": every.unscored,
+            "val/tokens_llm_mean": every.tokens,
+            **{f"val/gold/{kind}": s.gold for kind, s in row.kinds.items() if kind != "all"},
+        }
+        return {name: value for name, value in measured.items() if value is not None}

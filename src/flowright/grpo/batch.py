@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from flowright.grpo.advantages import GroupAdvantages
-from flowright.grpo.pipeline import Played
+from flowright.grpo.pipeline import Batch
 from flowright.policy.layout import lay_out
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
@@ -46,14 +46,14 @@ def drawn_groups(
 
 
 def trained_groups(
-    played: Played, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
+    batch: Batch, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
 ) -> list[Group]:
     """The groups with a signal, without their unscored samples; without those that were cut at
     their longest, too, if that is asked for (DAPO's overlong filtering, arXiv 2503.14476,
     section 3.4)."""
     groups = []
     for prompt, samples_G, rollouts_G, advantages in zip(
-        played.prompts_P, played.samples_P_G, played.rollouts_P_G, advantages_P, strict=True
+        batch.prompts_P, batch.samples_P_G, batch.rollouts_P_G, advantages_P, strict=True
     ):
         if advantages.signal != "ok":
             continue

@@ -92,6 +92,10 @@ class Learner:
             fused=policy.device.type == "cuda",
         )
 
+    @property
+    def device(self) -> torch.device:
+        return self._policy.device
+
     def update(self, groups: Sequence[Group], step: int, longest: int) -> dict[str, float]:
         """Train on the groups of one step, all ranks' groups on every rank: each computes its share
         of them, and their gradients are summed, so that a token weighs the same wherever it is.

@@ -1,10 +1,10 @@
 """Batches on their way from the sampler to the learner, as far ahead of it as is allowed.
 
-A batch is sampled (on the device), then played (waiting for large models most of the time), then
-trained on. With ``pipeline.max_staleness`` s, batch b is sampled as soon as b - 1 - s updates are
-done, and plays while the learner is still busy with those before it. Which policy samples which
-batch is thus fixed by their numbers and never by who was faster; with s = 0 everything happens in
-turn. The trainer samples and updates one after the other, so that the device has one user.
+A batch is sampled (on the device), then rolled out (waiting for large models most of the time),
+then trained on. With ``pipeline.max_staleness`` s, batch b is sampled as soon as b - 1 - s updates
+are done, and is rolled out while the learner is still busy with those before it. Which policy
+samples which batch is thus fixed by their numbers and never by who was faster; with s = 0
+everything happens in turn. The trainer samples and updates one after the other, so that the device has one user.
 """
 
 import asyncio
@@ -15,11 +15,14 @@ from dataclasses import dataclass
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.rollout import Completion, Environment, Rollout
-from flowright.evaluation.evaluator import SEED_STRIDE
+from flowright.environments.environment import Environment
+from flowright.environments.rollout import Completion, Rollout
 from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
-from flowright.workflows.prompt import Prompt
+
+SEED_STRIDE = 1_000_003
+"""Between the sampling seeds of runs: more than any run has steps."""
 
 ROUND_STRIDE = 1 << 40
 """Between the sampling seeds of a step's rounds: more than the seeds of all runs lie apart."""
@@ -30,7 +33,7 @@ Pending = Mapping[int, list[list[Sample]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class Batch:
     """Prompts, samples and rollouts: lists over P prompts, the inner ones over G attempts."""
 
     prompts_P: list[Prompt]
@@ -41,18 +44,18 @@ class Played:
     def rollouts(self) -> list[Rollout]:
         return [rollout for group in self.rollouts_P_G for rollout in group]
 
-    def and_then(self, more: "Played") -> "Played":
+    def and_then(self, more: "Batch") -> "Batch":
         """This batch with another behind it."""
-        return Played(
+        return Batch(
             self.prompts_P + more.prompts_P,
             self.samples_P_G + more.samples_P_G,
             self.rollouts_P_G + more.rollouts_P_G,
         )
 
 
-def whole(shares: Sequence[Played]) -> Played:
+def whole(shares: Sequence[Batch]) -> Batch:
     """A batch from the ranks' shares of it."""
-    return Played(
+    return Batch(
         interleaved([share.prompts_P for share in shares]),
         interleaved([share.samples_P_G for share in shares]),
         interleaved([share.rollouts_P_G for share in shares]),
@@ -69,16 +72,16 @@ class _Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class _Batch:
-    """One that was sampled; ``playing`` gives what was played, when it began and when it ended."""
+class _Started:
+    """A batch that was sampled; ``running`` gives it whole, when its rollouts began and ended."""
 
     samples_P_G: list[list[Sample]]
-    playing: asyncio.Task[tuple[Played, float, float]]
+    running: asyncio.Task[tuple[Batch, float, float]]
 
 
 class Pipeline:
-    """Samples and plays this rank's share of the batches of a run. Its methods are called by one
-    trainer, in turn."""
+    """Samples and rolls out this rank's share of the batches of a run. One trainer calls its
+    methods, in turn."""
 
     def __init__(
         self,
@@ -92,11 +95,11 @@ class Pipeline:
         self._config = config
         self._ranks = ranks
         self._sampler = sampler
-        self._environment = environment
+        self.environment = environment
         self._encode = encode
         self._mixture = Mixture(tasks, config.seed)
         self._spare = Mixture(tasks, f"{config.seed}/resampled")
-        self._batches: dict[int, _Batch] = {}
+        self._batches: dict[int, _Started] = {}
         self.seconds: dict[str, float] = {}
         """Of the step in progress, by metric; :meth:`begin` empties it."""
 
@@ -104,8 +107,13 @@ class Pipeline:
         """A new step: its seconds are counted from here."""
         self.seconds = {"time/sample": 0.0, "time/wait_for_llm": 0.0}
 
+    async def refresh(self, version: int) -> None:
+        """Sample from the learner's weights of this moment from now on, as ``version``. Raises
+        RunError where the sampler can't."""
+        await self._sampler.refresh(version)
+
     async def run_ahead(self, step: int) -> None:
-        """Sample what may be sampled before the update of ``step``, and begin to play it."""
+        """Sample what may be sampled before the update of ``step``, and begin its rollouts."""
         last = min(step + self._config.pipeline.max_staleness, self._config.grpo.steps)
         for number in range(step, last + 1):
             if number not in self._batches:
@@ -113,17 +121,17 @@ class Pipeline:
                 samples_P_G = await self._sample(problems_P, self._seed(number))
                 self._begin(number, problems_P, samples_P_G)
 
-    async def take(self, step: int) -> Played:
-        """What was played for ``step``; waits for its last attempt. The batch stays
+    async def take(self, step: int) -> Batch:
+        """The batch of ``step``; waits for its last attempt. The batch stays
         :meth:`pending` until it is trained on."""
         asked = time.perf_counter()
-        played, began, ended = await self._batches[step].playing
+        batch, began, ended = await self._batches[step].running
         self.seconds["time/wait_for_llm"] += max(0.0, ended - asked)
         self.seconds["time/wait_for_learner"] = max(0.0, asked - ended)
-        self.seconds["time/play"] = ended - began
-        return played
+        self.seconds["time/rollout"] = ended - began
+        return batch
 
-    async def another_round(self, step: int, number: int, groups: int) -> Played:
+    async def another_round(self, step: int, number: int, groups: int) -> Batch:
         """This rank's share of so many groups more for a step, from problems kept for this: sampled
         by the policy as it is now and waited for. ``number`` of the round, from 1."""
         size, rounds = self._config.grpo.prompts_per_step, self._config.grpo.resample_rounds
@@ -131,11 +139,11 @@ class Pipeline:
         problems_P = self._share(tasks_P)
         samples_P_G = await self._sample(problems_P, self._seed(step) + number * ROUND_STRIDE)
         began = time.perf_counter()
-        played = await self._play(problems_P, samples_P_G, f"{step}/round-{number}")
+        batch = await self._rollout(problems_P, samples_P_G, f"{step}/round-{number}")
         waited = time.perf_counter() - began
         self.seconds["time/wait_for_llm"] += waited
-        self.seconds["time/play"] += waited
-        return played
+        self.seconds["time/rollout"] += waited
+        return batch
 
     def trained(self, step: int) -> None:
         """The batch of ``step`` has been used."""
@@ -147,16 +155,16 @@ class Pipeline:
         return {number: batch.samples_P_G for number, batch in self._batches.items()}
 
     def restore(self, pending: Pending) -> None:
-        """Play again this rank's share of what was pending on all of them."""
+        """Roll out again this rank's share of what was pending on all of them."""
         for number, samples_P_G in pending.items():
             self._begin(number, self._problems(number), self._ranks.mine(samples_P_G))
 
     async def aclose(self) -> None:
-        """Stop whatever still plays."""
-        playing = [batch.playing for batch in self._batches.values()]
-        for task in playing:
+        """Stop whatever is still being rolled out."""
+        running = [started.running for started in self._batches.values()]
+        for task in running:
             task.cancel()
-        await asyncio.gather(*playing, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
 
     def _problems(self, step: int) -> list[_Problem]:
         return self._share(self._mixture.batch(step - 1, self._config.grpo.prompts_per_step))
@@ -184,16 +192,16 @@ class Pipeline:
     def _begin(
         self, number: int, problems_P: Sequence[_Problem], samples_P_G: list[list[Sample]]
     ) -> None:
-        async def play() -> tuple[Played, float, float]:
+        async def run() -> tuple[Batch, float, float]:
             began = time.perf_counter()
-            played = await self._play(problems_P, samples_P_G, str(number))
-            return played, began, time.perf_counter()
+            batch = await self._rollout(problems_P, samples_P_G, str(number))
+            return batch, began, time.perf_counter()
 
-        self._batches[number] = _Batch(samples_P_G, asyncio.create_task(play()))
+        self._batches[number] = _Started(samples_P_G, asyncio.create_task(run()))
 
-    async def _play(
+    async def _rollout(
         self, problems_P: Sequence[_Problem], samples_P_G: list[list[Sample]], key: str
-    ) -> Played:
+    ) -> Batch:
         prefix = f"{self._config.seed}/{key}"
         completions_P_G = [
             [
@@ -202,5 +210,5 @@ class Pipeline:
             ]
             for problem, samples_G in zip(problems_P, samples_P_G, strict=True)
         ]
-        rollouts_P_G = await self._environment.play(completions_P_G)
-        return Played([problem.prompt for problem in problems_P], samples_P_G, rollouts_P_G)
+        rollouts_P_G = await self.environment.rollout(completions_P_G)
+        return Batch([problem.prompt for problem in problems_P], samples_P_G, rollouts_P_G)

@@ -1,4 +1,4 @@
-"""The processes of one run: each plays its own share of every batch, and all update alike.
+"""The processes of one run: each rolls out its own share of every batch, and all update alike.
 
 Started by torchrun (or Ray, :mod:`flowright.app.ray`), one process a GPU. Nothing that a
 workflow or a judge may hold up happens inside a collective of the GPUs: shares are exchanged as
@@ -49,7 +49,7 @@ class Ranks:
         return list(items[self.rank :: self.size])
 
     async def all_gather(self, item: Item) -> list[Item]:
-        """What each rank has given, by rank. Waits in a thread: what plays goes on meanwhile."""
+        """What each rank has given, by rank. Waits in a thread: rollouts go on meanwhile."""
         if self.size == 1:
             return [item]
         found: list[Any] = [None] * self.size

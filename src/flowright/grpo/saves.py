@@ -52,7 +52,7 @@ class Saves:
             save_checkpoint(root, step, self._policy, self._learner, keep, pending)
 
     async def restore(self) -> int | None:
-        """Put back the newest checkpoint that is whole, play again what was waiting for the
+        """Put back the newest checkpoint that is whole, roll out again what was waiting for the
         learner, and forget what was recorded later. Returns its step; None where a run was killed
         before there was one."""
         restored = await self._ranks.broadcast(self._newest())

@@ -1,15 +1,13 @@
 """What a step says of itself beside its environment and its learner: signal, lengths, staleness,
 the device. Names are the field's where it has one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 
-from flowright.data.task import KINDS
 from flowright.environments.rollout import Rollout
-from flowright.evaluation.evaluator import Score
 from flowright.grpo.advantages import GroupAdvantages
-from flowright.grpo.pipeline import Played
+from flowright.grpo.pipeline import Batch
 
 
 def signal_metrics(
@@ -32,10 +30,10 @@ def penalty_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     return {"reward/kl": sum(parts) / len(parts)} if parts else {}
 
 
-def token_metrics(played: Played) -> dict[str, float]:
-    samples = [sample for group in played.samples_P_G for sample in group]
+def token_metrics(batch: Batch) -> dict[str, float]:
+    samples = [sample for group in batch.samples_P_G for sample in group]
     lengths = [len(sample.token_ids) for sample in samples]
-    prompts = played.prompts_P
+    prompts = batch.prompts_P
     return {
         "tokens/completion_mean": sum(lengths) / len(lengths),
         "tokens/completion_max": float(max(lengths)),
@@ -45,9 +43,9 @@ def token_metrics(played: Played) -> dict[str, float]:
     }
 
 
-def staleness(played: Played, step: int) -> dict[str, float]:
+def staleness(batch: Batch, step: int) -> dict[str, float]:
     """Updates between the policy that sampled and the one that is trained, mean over samples."""
-    versions = [sample.version for group in played.samples_P_G for sample in group]
+    versions = [sample.version for group in batch.samples_P_G for sample in group]
     return {"pipeline/staleness": step - 1 - sum(versions) / len(versions)}
 
 
@@ -55,17 +53,3 @@ def memory(device: torch.device) -> dict[str, float]:
     if device.type != "cuda":
         return {}
     return {"gpu/memory_gb": torch.cuda.max_memory_allocated(device) / 2**30}
-
-
-def validation_metrics(scores: Mapping[str, Score]) -> dict[str, float]:
-    """Of a measured policy, by kind of problem ("all" included); what has no value is left out."""
-    every = scores["all"]
-    measured = {
-        "val/gold": every.gold,
-        "val/judge": every.judge,
-        "val/valid_frac": every.valid,
-        "val/unscored": every.unscored,
-        "val/tokens_llm_mean": every.tokens,
-        **{f"val/gold/{kind}": scores[kind].gold for kind in KINDS if kind in scores},
-    }
-    return {name: value for name, value in measured.items() if value is not None}

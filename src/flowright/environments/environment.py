@@ -1,0 +1,156 @@
+"""What an environment is: tasks, prompts, and what a completion means. The trainer knows prompts,
+completions and rewards; everything else of a run is asked of its environment.
+
+The configuration names one (``environment: workflow``, or ``package.module:factory`` for a user's
+own); see docs/extending/environment.md.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flowright.config import Config
+from flowright.config.environment import ENVIRONMENTS
+from flowright.data.task import Task
+from flowright.environments.display import Display
+from flowright.environments.metrics import outcome_metrics
+from flowright.environments.rollout import Completion, Rollout
+from flowright.errors import ConfigError
+from flowright.llm.chat import Message
+from flowright.policy.prompt import Prompt, Tokenizer, render
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSets:
+    """The tasks of a run: to train on, and held out."""
+
+    train: Sequence[Task]
+    val: Sequence[Task]
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A completion that is the same for every task; the policy is compared with it. ``shown``: in
+    the terminal's short table, too, which else has only the best of them."""
+
+    name: str
+    completion: str
+    shown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """A prompt and some completions that answer it: what the embedded policy is cold-started on."""
+
+    messages: Sequence[Message]
+    completions: Sequence[str]
+
+
+class Environment:
+    """The base of every environment, with defaults for all that a small one does not need: it has
+    to say :meth:`tasks` and :meth:`rollout`. Made of the configuration alone; what costs time or
+    may fail is opened by :meth:`open`."""
+
+    display: ClassVar[Display] = Display()
+    """How screens show its runs, from the run's files."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def tasks(self) -> TaskSets:
+        """The tasks of the configuration. Raises DataError."""
+        raise NotImplementedError
+
+    def read_tasks(self, name: str) -> Sequence[Task]:
+        """Tasks to measure on that are not the configuration's, by file name. Raises DataError."""
+        raise ConfigError(f"environment {self.config.environment}: reads no task files; got {name}")
+
+    def messages(self, task: Task) -> list[Message]:
+        """The prompt for a task, before the chat template. Where it is too long the last message
+        is cut in its middle."""
+        return [Message("user", task.problem)]
+
+    @asynccontextmanager
+    async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        """Open what rollouts of these tasks need, such as servers and sandboxes, and close it at
+        the end. Raises UserError with a line for everything that cannot be used."""
+        yield
+
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        """Roll out all groups of a step at once; rollouts in the order of the completions. Whole
+        groups, because some rewards compare the attempts of a group. What goes wrong is a rollout
+        with a failure (:func:`flowright.errors.boundary`), never an exception."""
+        raise NotImplementedError
+
+    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Metrics of some rollouts under the field's names; those without a value are left out."""
+        return outcome_metrics(rollouts)
+
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """By kind of task, the mean of what its attempts are made of; see ``display.mixes``."""
+        return {}
+
+    def record(self, rollout: Rollout) -> Mapping[str, Any]:
+        """What a record of a rollout holds beside what all have: plain JSON, under names that
+        ``display.blocks`` reads."""
+        return {}
+
+    def sample_text(self, rollout: Rollout) -> str:
+        """A completion as Markdown, for TensorBoard."""
+        return f"```\n{rollout.sample.text}\n```"
+
+    def baselines(self) -> Sequence[Baseline]:
+        """What the policy is compared with."""
+        return ()
+
+    def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
+        """A baseline that spends about what the policy does: the policy's mean tokens of large
+        models for a task, and those of :meth:`baselines` by name."""
+        return None
+
+    def demonstrations(
+        self, tasks: Sequence[Task], count: int, completions: int, seed: int
+    ) -> list[Demonstration]:
+        """``count`` prompts, each with so many completions: what the embedded policy learns from
+        before the run. They may not give away which choice pays."""
+        raise ConfigError(
+            f"environment {self.config.environment}: has no demonstrations for the embedded "
+            "policy's cold start; set strategy_model to another model"
+        )
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any number comes from a stand-in; every screen says so then."""
+        return False
+
+    def about(self) -> Mapping[str, Any]:
+        """What ``state.json`` says of an open environment, for the heads of screens. A list
+        ``warnings`` is shown on all of them."""
+        return {}
+
+    def introduction(self) -> Sequence[str]:
+        """The terminal's lines on an open environment, before the first step."""
+        return ()
+
+    def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
+        """What a dry run looks at, by name: a line about what was found, or UserError."""
+        return ()
+
+
+def make_environment(config: Config) -> Environment:
+    """The environment that the configuration names. Raises ConfigError."""
+    made = ENVIRONMENTS.load(config.environment)(config)
+    if not isinstance(made, Environment):
+        raise ConfigError(
+            f"environment: {config.environment} makes a {type(made).__name__}; a subclass of "
+            "flowright.environments.environment.Environment is needed"
+        )
+    return made
+
+
+def prompt_encoder(
+    environment: Environment, tokenizer: Tokenizer, max_tokens: int
+) -> Callable[[Task], Prompt]:
+    """From a task to the policy's prompt tokens, cut to ``max_tokens``."""
+    return lambda task: render(environment.messages(task), tokenizer, max_tokens)

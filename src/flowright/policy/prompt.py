@@ -1,0 +1,58 @@
+"""From messages to the policy's prompt tokens. No tokenizer is imported; any with a chat template
+serves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flowright.errors import UserError
+from flowright.llm.chat import Message
+
+CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
+_LEAST_PROBLEM_TOKENS = 32
+
+
+class Tokenizer(Protocol):
+    """The part of a Hugging Face tokenizer that is used here."""
+
+    def apply_chat_template(self, conversation: Any, **options: Any) -> Any: ...
+
+    def encode(self, text: Any, **options: Any) -> Any: ...
+
+    def decode(self, token_ids: Any, **options: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Token ids of a prompt, ready for a sampler; ``truncated`` when the problem had to be cut."""
+
+    token_ids: tuple[int, ...]
+    truncated: bool
+
+
+def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Prompt:
+    """Apply the tokenizer's chat template; cut the last message in its middle, with a marker, where
+    the prompt is longer than ``max_tokens``. Raises UserError when the rest leaves no room."""
+    ids = _encode(messages, tokenizer)
+    if len(ids) <= max_tokens:
+        return Prompt(tuple(ids), truncated=False)
+    content = tokenizer.encode(messages[-1].content, add_special_tokens=False)
+    keep = len(content) - (len(ids) - max_tokens)
+    while keep >= _LEAST_PROBLEM_TOKENS:
+        head, tail = content[: keep // 2], content[len(content) - keep // 2 :]
+        shorter = tokenizer.decode(head) + CUT_MARKER + tokenizer.decode(tail)
+        ids = _encode([*messages[:-1], Message(messages[-1].role, shorter)], tokenizer)
+        if len(ids) <= max_tokens:
+            return Prompt(tuple(ids), truncated=True)
+        keep -= max(1, len(ids) - max_tokens)  # the marker, and words that were cut apart
+    raise UserError(
+        f"policy.max_prompt_tokens: {max_tokens} leaves no room for the problem; the instructions "
+        f"alone need about {len(_encode(messages, tokenizer)) - len(content)} tokens"
+    )
+
+
+def _encode(messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
+    chat = [{"role": m.role, "content": m.content} for m in messages]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    return list(tokenizer.encode(text, add_special_tokens=False))
