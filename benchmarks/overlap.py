@@ -49,8 +49,8 @@ def main() -> None:
             1, round((options.seconds - mean(once, "time/sample")) / mean(once, "time/update"))
         )
         slow = steps(output, "slow", "grpo.steps=5", "simulated.latency_ms=500")
-        per_ms = (mean(slow, "time/play") - mean(once, "time/play")) / 500
-        latency = max(0.0, (options.seconds - mean(once, "time/play")) / per_ms)
+        per_ms = (mean(slow, "time/rollout") - mean(once, "time/rollout")) / 500
+        latency = max(0.0, (options.seconds - mean(once, "time/rollout")) / per_ms)
         chosen = [f"grpo.steps={options.steps}", f"grpo.epochs={epochs}"]
         chosen += [f"simulated.latency_ms={latency:.0f}"]
         print(f"64 samples, {epochs} epochs, latency {latency:.0f} ms (simulated)")
@@ -60,7 +60,7 @@ def main() -> None:
             run = f"staleness-{staleness}"
             rows = steps(output, run, *chosen, f"pipeline.max_staleness={staleness}")
             sample, update, play, step = (
-                mean(rows, f"time/{stage}") for stage in ("sample", "update", "play", "step")
+                mean(rows, f"time/{stage}") for stage in ("sample", "update", "rollout", "step")
             )
             print(
                 f"| {staleness} | {sample:.2f} s | {update:.2f} s | {play:.2f} s | {step:.2f} s | "

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 import uvloop
 
-from flowright.app.world import open_sandbox
 from flowright.config import Config, LlmSection, RunConfig
 from flowright.data.offline import build_offline
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
-from flowright.environments.workflow import WorkflowEnvironment
+from flowright.environments.workflow import open_sandbox
+from flowright.environments.workflow_rollout import WorkflowRollouts, details_of
 from flowright.judge.build import build_judge
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
@@ -77,10 +77,11 @@ def chain(calls: Sequence[OperatorCall]) -> int:
 
 def critical_path(rollout: Rollout) -> int:
     judged = rollout.verdict.attempts if rollout.verdict else 0
-    return judged + (chain(rollout.execution.trace) if rollout.execution else 0)
+    execution = details_of(rollout).execution
+    return judged + (chain(execution.trace) if execution else 0)
 
 
-async def play(
+async def roll_out(
     config: Config, client: ChatModel, latency: float, groups: list[list[Completion]]
 ) -> tuple[float, list[list[Rollout]]]:
     """Seconds of one rollout phase and its rollouts. The sandbox is new each time: it would
@@ -91,10 +92,10 @@ async def play(
         Executor(model, sandbox, config.workflow, config.executor) as executor,
     ):
         judge = build_judge(config.judge, model)
-        environment = WorkflowEnvironment(executor, judge, sandbox, config.reward, "compact")
+        rollouts = WorkflowRollouts(executor, judge, sandbox, config.reward)
         began = time.perf_counter()
-        played = await environment.play(groups)
-        return time.perf_counter() - began, played
+        done = await rollouts.rollout(groups)
+        return time.perf_counter() - began, done
 
 
 async def main() -> None:
@@ -109,13 +110,13 @@ async def main() -> None:
     groups = completions(step, arguments.group)
     async with SimulatedServer(tasks, config.simulated) as server:
         client = ChatClient("simulated", server.entry(), config.llm)
-        await play(config, client, 0.0, groups)  # wrong solutions are made and verified once
-        computing, _ = await play(config, client, 0.0, groups)
-        measured, played = await play(config, client, arguments.latency, groups)
+        await roll_out(config, client, 0.0, groups)  # wrong solutions are made and verified once
+        computing, _ = await roll_out(config, client, 0.0, groups)
+        measured, groups_done = await roll_out(config, client, arguments.latency, groups)
         await client.aclose()
-    rollouts = [rollout for group in played for rollout in group]
+    rollouts = [rollout for group in groups_done for rollout in group]
     longest = max(critical_path(rollout) for rollout in rollouts)
-    calls = sum(rollout.execution.usage.calls for rollout in rollouts if rollout.execution)
+    calls = sum(rollout.spent.calls for rollout in rollouts if rollout.spent)
     print(f"{len(rollouts)} rollouts, {calls} model calls, {len(rollouts)} verdicts (simulated)")
     print(f"all computing, no latency   {computing:6.2f} s")
     print(f"critical path               {longest * arguments.latency:6.2f} s ({longest} replies)")

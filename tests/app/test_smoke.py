@@ -19,7 +19,7 @@ from flowright.runs import read_evaluation, read_metrics, read_rollouts, read_st
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 4
-STAGES = ("sample", "play", "update")
+STAGES = ("sample", "rollout", "update")
 OVERRIDES = (
     *("policy.temperature=0.6", "policy.tiny.hidden_size=96", "policy.tiny.layers=1"),
     *("policy.tiny.heads=4", "policy.tiny.examples=24", "policy.tiny.steps=150"),

@@ -15,7 +15,8 @@ from typing import Any
 from flowright.config import Config, load_config
 from flowright.data.task import KINDS, Problem
 from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Rollout, to_record
+from flowright.environments.rollout import Rollout, Spent, to_record
+from flowright.environments.workflow_rollout import WorkflowDetails, workflow_record
 from flowright.errors import Failure, Reason
 from flowright.grading import Gold
 from flowright.judge.verdict import Verdict
@@ -195,7 +196,7 @@ def _metrics(progress: float, rng: random.Random, drifting: bool) -> dict[str, f
         "llm/calls_mean": near(2.1 + 1.2 * progress, 0.1),
         "prompt/truncated": 0.0,
         "time/sample": near(1.9, 0.1),
-        "time/play": near(1.1, 0.1),
+        "time/rollout": near(1.1, 0.1),
         "time/execute": near(0.8, 0.1),
         "time/judge": near(0.3, 0.05),
         "time/update": near(1.6, 0.1),
@@ -287,13 +288,14 @@ def make_rollout(
     )
     calls = tuple(names)
     workflow = Workflow(program, program, "class" if "class" in program else "function", (), calls)
+    execution = Execution(answer, None, trace, Usage(4, 726, 504), 1.36, 0.004, note)
     return Rollout(
         task=task,
         sample=sample,
         reward=UNSCORED if judged is None else _reward(judged, cost),
         failure=Failure(Reason.JUDGE_FAILED, "4 tries") if judged is None else None,
-        workflow=workflow,
-        execution=Execution(answer, None, trace, Usage(4, 726, 504), 1.36, 0.004, note),
+        details=WorkflowDetails(workflow, execution),
+        spent=Spent(4, 1230, 1.36),
         verdict=_verdict(judged, f"The answer {answer} is compared with {task.reference}."),
         gold=Gold(solved, "math_verify", f"{answer} against {task.reference}"),
     )
@@ -315,7 +317,14 @@ def _verdict(judged: bool | None, reason: str) -> Verdict:
 def record_of(rollout: Rollout, step: int, group: int, index: int) -> dict[str, Any]:
     """The record as the trainer keeps it."""
     value = rollout.reward.value
-    return to_record(rollout, step, group, index, None if value is None else value - 0.5)
+    return to_record(
+        rollout,
+        workflow_record(rollout),
+        step,
+        group,
+        index,
+        None if value is None else value - 0.5,
+    )
 
 
 def _drawn(
@@ -377,7 +386,7 @@ def _evaluation_row(
         "group": group,
         "kinds": {"all": cell(sum(gold) / 3, 180), **kinds},
         "sources": {"GSM8K": kinds["math"], "HumanEval": kinds["code"], "HotpotQA": kinds["qa"]},
-        "operators": operators,
+        "mix": operators,
     }
 
 

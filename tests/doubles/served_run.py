@@ -4,18 +4,16 @@ from pathlib import Path
 from typing import Any
 
 from tiny_policy import tiny_policy
-from toy_run import TASKS, Lines, Toy, configured
+from toy_run import Lines, Toy, configured
 from vllm_double import BASE
 
+from flowright.app.session import make_trainer
 from flowright.app.world import open_samplers
 from flowright.config import Config, LoraSection, PolicySection, VllmSection
-from flowright.data.task import Problem
 from flowright.grpo.follower import Follower
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.trainer import Trainer
 from flowright.policy.model import Policy
 from flowright.runs import RunDirectory
-from flowright.workflows.prompt import Prompt, render
 
 
 def served(url: str, path: Path, **run: Any) -> Config:
@@ -41,16 +39,12 @@ async def train(
     config: Config, resume: bool = False, policy: Policy | None = None, ranks: Ranks = ONE
 ) -> int:
     policy, environment = policy or tiny_policy(trained=False), Toy()
-
-    def encode(task: Problem) -> Prompt:
-        return render(environment.messages(task), policy.tokenizer, 100)
-
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
     try:
         async with open_samplers(config, policy, ranks=ranks) as (sampler, _):
-            return await Trainer(
-                config, run, policy, sampler, environment, encode, TASKS, TASKS, Lines(), ranks
-            ).train(resume)
+            tasks = environment.tasks()
+            trainer = make_trainer(config, run, Lines(), environment, tasks, policy, sampler, ranks)
+            return await trainer.train(resume)
     finally:
         run.close()

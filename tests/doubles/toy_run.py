@@ -12,6 +12,7 @@ import pytest
 from tiny_policy import tiny_policy, weights
 from torch import Tensor
 
+from flowright.app.session import make_trainer
 from flowright.config import (
     Config,
     EvaluationSection,
@@ -22,19 +23,16 @@ from flowright.config import (
     RunConfig,
 )
 from flowright.data.task import Problem
+from flowright.environments.environment import Environment, TaskSets
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Failure, Reason
 from flowright.grading import Gold
-from flowright.grpo.trainer import Trainer
 from flowright.judge.verdict import Verdict
-from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampler, Sampling
 from flowright.runs import RunDirectory, read_metrics
-from flowright.workflows.prompt import Prompt, render
-from flowright.workflows.trace import Execution
 
 TASKS = [Problem(f"t{i}", "math", "toy", f"What is {i}?", str(i)) for i in range(5)]
 WANTED = frozenset(range(60, 90))
@@ -45,7 +43,7 @@ class Killed(BaseException):
 
 
 @dataclass
-class Toy:
+class Toy(Environment):
     """Rewards a completion that holds a wanted token. ``lost`` says which completions cannot be
     scored; ``before`` is called with the step whose completions are about to be played."""
 
@@ -56,15 +54,15 @@ class Toy:
     )
     fooled: Callable[[Completion], bool] | None = None  # where there is a judge, and it errs
 
-    def messages(self, task: Problem) -> list[Message]:
-        return [Message("user", task.question)]
+    def tasks(self) -> TaskSets:
+        return TaskSets(TASKS, TASKS)
 
-    async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         if "evaluation" not in groups[0][0].key:
             self.before(int(groups[0][0].key.split("/")[1]))
-        return [[self._play(completion) for completion in group] for group in groups]
+        return [[self._one(completion) for completion in group] for group in groups]
 
-    def _play(self, completion: Completion) -> Rollout:
+    def _one(self, completion: Completion) -> Rollout:
         task, sample = completion.task, completion.sample
         if self.lost(completion):
             failure = Failure(Reason.JUDGE_FAILED, "unavailable: connection refused")
@@ -74,7 +72,6 @@ class Toy:
             task,
             sample,
             Reward(value, {"correctness": value}),
-            execution=Execution("x", None),
             verdict=self._judge(completion, value > 0),
             gold=Gold(value > 0, "toy"),
         )
@@ -199,23 +196,11 @@ async def train(
     config = config or configured()
     policy, reporter = tiny_policy(trained=False), Lines()
     environment = environment or Toy()
-
-    def encode(task: Problem) -> Prompt:
-        return render(environment.messages(task), policy.tokenizer, 100)
-
     run = RunDirectory(path, config, resume)
     try:
         local = LocalSampler(policy, 64)
-        trainer = Trainer(
-            config,
-            run,
-            policy,
-            sampler(local),
-            environment,
-            encode,
-            TASKS,
-            TASKS,
-            reporter,
+        trainer = make_trainer(
+            config, run, reporter, environment, environment.tasks(), policy, sampler(local)
         )
         if raises is None:
             return Outcome(await trainer.train(resume), policy, reporter, path)

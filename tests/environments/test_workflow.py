@@ -6,7 +6,8 @@ from workflow_doubles import ScriptedModel, task
 from flowright.config import JudgeSection, RewardSection, WorkflowSection
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
-from flowright.environments.workflow import WorkflowEnvironment
+from flowright.environments.workflow import workflow_metrics
+from flowright.environments.workflow_rollout import WorkflowRollouts
 from flowright.errors import Reason
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Usage
@@ -26,7 +27,7 @@ class Generous:
         return Verdict(1.0, True, "llm", "ok", "fine", 1, self.name, Usage(1, 10, 5))
 
 
-async def played(trust: JudgeSection, answers: list[str], of: Problem) -> list[Rollout]:
+async def rolled_out(trust: JudgeSection, answers: list[str], of: Problem) -> list[Rollout]:
     samples = [
         Completion(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
         for n, text in enumerate(answers)
@@ -35,12 +36,9 @@ async def played(trust: JudgeSection, answers: list[str], of: Problem) -> list[R
         Sandbox(workers=1) as sandbox,
         Executor(ScriptedModel(), sandbox, WorkflowSection(workers=1)) as executor,
     ):
-        environment = WorkflowEnvironment(
-            executor, Generous(), sandbox, RewardSection(), "compact", trust
-        )
-        (group,) = await environment.play([samples])
-        metrics = environment.summarise(group)
-        assert metrics["sandbox/sufficient"] == 1.0 and "rollout/failed/unsupported" in metrics
+        rollouts = WorkflowRollouts(executor, Generous(), sandbox, RewardSection(), trust)
+        (group,) = await rollouts.rollout([samples])
+        assert "rollout/failed/unsupported" in workflow_metrics(group)
         return group
 
 
@@ -56,7 +54,7 @@ ANSWERS = ["42", "41", "40", "39"]
     ],
 )
 async def test_the_reward_stays_the_judges(trust: JudgeSection) -> None:
-    group = await played(trust, ANSWERS, task())
+    group = await rolled_out(trust, ANSWERS, task())
     assert [r.reward.value for r in group] == [1.0] * 4
     assert [r.gold.correct for r in group if r.gold] == [True, False, False, False]
     assert {r.verdict.source for r in group if r.verdict} == {"llm"}
@@ -64,7 +62,7 @@ async def test_the_reward_stays_the_judges(trust: JudgeSection) -> None:
 
 async def test_rules_decide_a_step_in_which_the_judge_is_found_out() -> None:
     trust = JudgeSection(min_agreement=0.9, low_agreement="rules")
-    group = await played(trust, [*ANSWERS, ""], task())
+    group = await rolled_out(trust, [*ANSWERS, ""], task())
     assert [r.reward.value for r in group] == [1.0, 0.0, 0.0, 0.0, RewardSection().crashed]
     verdicts = [r.verdict for r in group if r.verdict]
     assert len(verdicts) == 4 and {v.source for v in verdicts} == {"rule_fallback"}
@@ -75,6 +73,6 @@ async def test_rules_decide_a_step_in_which_the_judge_is_found_out() -> None:
 
 async def test_what_no_rule_decides_is_unscored_then() -> None:
     trust = JudgeSection(min_agreement=0.9, low_agreement="rules")
-    group = await played(trust, ["x^2", "x^3"], task(reference="x^2"))
+    group = await rolled_out(trust, ["x^2", "x^3"], task(reference="x^2"))
     assert [r.reward.value for r in group] == [None, None]
     assert {r.failure.reason for r in group if r.failure} == {Reason.JUDGE_FAILED}

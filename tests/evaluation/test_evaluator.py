@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from flowright.config import Config, EvaluationSection, PolicySection
 from flowright.data.task import Kind, Problem
 from flowright.environments.reward import UNSCORED, Reward
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Completion, Rollout, Spent
+from flowright.environments.workflow import MOST_SAMPLES, WorkflowEnvironment
+from flowright.environments.workflow_rollout import WorkflowDetails
 from flowright.errors import Failure, Reason
 from flowright.evaluation.comparison import (
-    MOST_SAMPLES,
     TRAINED,
     UNTRAINED,
     compare,
-    equal_token_samples,
     summarise,
 )
 from flowright.evaluation.evaluator import (
@@ -33,12 +33,10 @@ from flowright.evaluation.evaluator import (
 )
 from flowright.grading import Gold
 from flowright.judge.verdict import Verdict
-from flowright.llm.chat import Message, Usage
+from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampling
 from flowright.workflows.grammar import fixed_workflows
-from flowright.workflows.prompt import Prompt
 from flowright.workflows.source import Workflow
-from flowright.workflows.trace import Execution
 
 NOTHING = Sample((), (), "", "stop", -1)
 
@@ -57,10 +55,10 @@ def graded(
         of or task(),
         NOTHING,
         Reward(float(said), {"correctness": float(said)}),
-        execution=Execution("a", None, usage=Usage(2, tokens - 4, 4), seconds=0.5),
         verdict=Verdict(float(said), said, "llm", "ok"),
         gold=Gold(gold, "test"),
-        workflow=Workflow("", "", "function", calls=("answer", "answer")),
+        spent=Spent(2, tokens, 0.5),
+        details=WorkflowDetails(Workflow("", "", "function", calls=("answer", "answer"))),
     )
 
 
@@ -78,7 +76,6 @@ def unjudged(gold: bool) -> Rollout:
         NOTHING,
         UNSCORED,
         Failure(Reason.JUDGE_FAILED, "timeout"),
-        execution=Execution("a", None),
         verdict=Verdict(None, None, "llm", "timeout"),
         gold=Gold(gold, "test"),
     )
@@ -159,14 +156,14 @@ def test_a_row_splits_by_kind_and_by_dataset():
         [graded(False, of=task(1, "math", "aqua"))],
         [graded(True, of=task(0, "qa", "drop"))],
     ]
-    row = make_row("x", "policy", groups)
+    row = make_row("x", "policy", groups, Table())
     assert {k: s.gold for k, s in row.kinds.items()} == {
         "all": pytest.approx(2 / 3),
         "math": 0.5,
         "qa": 1.0,
     }
     assert {k: s.gold for k, s in row.sources.items()} == {"aqua": 0.0, "drop": 1.0, "gsm8k": 1.0}
-    assert row.operators == {"math": {"answer": 2.0}, "qa": {"answer": 2.0}}
+    assert row.mix == {"math": {"answer": 2.0}, "qa": {"answer": 2.0}}
     assert row.kinds["qa"].problems == 1
 
 
@@ -217,22 +214,26 @@ def test_without_a_gap_there_is_no_share_of_it():
 
 def test_self_consistency_gets_the_policys_tokens():
     one = row("fixed: step_by_step", 0.5, 0.5, tokens=100.0)
-    samples = [equal_token_samples(row("p", 0.5, 0.5, tokens=t), one) for t in (10, 240, 260, 9000)]
-    assert samples == [1, 2, 3, MOST_SAMPLES]
+    spent = {one.name: one.kinds["all"].tokens}
+    found = [Table().equal_tokens(tokens, spent) for tokens in (10, 240, 260, 9000)]
+    assert [baseline.name for baseline in found if baseline] == [
+        f"fixed: vote of {samples}, same tokens" for samples in (1, 2, 3, MOST_SAMPLES)
+    ]
 
 
 @dataclass
-class Table:
+class Table(WorkflowEnvironment):
     """An environment in which a table says what a program earns; it keeps what it was asked."""
 
     right: frozenset[tuple[str, str]] = frozenset()
     keys: list[str] = field(default_factory=list)
     largest: int = 0
 
-    def messages(self, task: Problem) -> list[Message]:
-        return [Message("user", task.question)]
+    @property
+    def simulated(self) -> bool:
+        return True
 
-    async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         await asyncio.sleep(0)
         self.largest = max(self.largest, sum(len(group) for group in groups))
         self.keys += [c.key for group in groups for c in group]
@@ -240,9 +241,6 @@ class Table:
             [graded((c.task.kind, c.sample.text) in self.right, of=c.task) for c in group]
             for group in groups
         ]
-
-    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        return {}
 
 
 @dataclass
@@ -302,8 +300,7 @@ async def test_a_comparison_measures_every_fixed_workflow_on_the_same_problems()
         environment,
         {UNTRAINED: policy},
         TASKS,
-        simulated=True,
-        baselines=True,
+        with_baselines=True,
         progress=lambda *at: seen.append(at),
     )
     names = [row.name for row in found.rows]
@@ -325,11 +322,11 @@ async def test_without_baselines_only_the_policies_are_measured():
     async def policy(tasks: Sequence[Problem]) -> Row:
         return await evaluator.row(TRAINED, Repeater(), tasks)
 
-    found = await compare(environment, {TRAINED: policy}, TASKS, False, baselines=False)
+    found = await compare(environment, {TRAINED: policy}, TASKS, with_baselines=False)
     assert [row.name for row in found.rows] == [TRAINED]
 
 
-async def test_a_large_evaluation_is_played_in_parts():
+async def test_a_large_evaluation_is_rolled_out_in_parts():
     environment = Table()
     config = Config(evaluation=EvaluationSection(samples=3))
     evaluator = Evaluator(environment, lambda task: Prompt((1,), False), config)

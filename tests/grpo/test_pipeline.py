@@ -14,33 +14,32 @@ from flowright.data.mixture import Mixture
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import RunPaused
-from flowright.evaluation.evaluator import SEED_STRIDE
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, Trained, trained_groups
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Played
+from flowright.grpo.pipeline import SEED_STRIDE, Batch
 from flowright.policy.local import LocalSampler
+from flowright.policy.prompt import Prompt, render
 from flowright.policy.sampler import Sample, Sampling
 from flowright.runs import read_metrics, read_rollouts
-from flowright.workflows.prompt import Prompt, render
 
 QUIET = {"every": 0}
 
 
 @dataclass
 class Timed(Toy):
-    """Plays each batch for so many seconds, and writes down when it began and ended."""
+    """Rolls out each batch in so many seconds, and writes down when it began and ended."""
 
     seconds: Callable[[int], float] = lambda step: 0.0
     events: list[str] = field(default_factory=list)
 
-    async def play(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         place = groups[0][0].key.split("/")[1]
         if place != "evaluation":
-            self.events.append(f"play {place}")
+            self.events.append(f"begin {place}")
             await asyncio.sleep(self.seconds(int(place)))
-            self.events.append(f"played {place}")
-        return await super().play(groups)
+            self.events.append(f"end {place}")
+        return await super().rollout(groups)
 
 
 async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(tmp_path: Path):
@@ -58,7 +57,7 @@ async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(tmp_
             [Completion(task, sample, f"1/{step}/0/0") for sample in group]
             for task, group in zip(tasks, drawn, strict=True)
         ]
-        rewards = [[r.reward.value for r in group] for group in await toy.play(groups)]
+        rewards = [[r.reward.value for r in group] for group in await toy.rollout(groups)]
         trained = [
             Group(
                 prompt,
@@ -83,7 +82,7 @@ async def test_a_batch_is_sampled_as_early_as_allowed_and_no_earlier(
     assert found == [min(step - 1, staleness) for step in range(1, 7)]
 
 
-async def test_a_batch_is_played_while_the_one_before_is_trained_on(tmp_path: Path):
+async def test_a_batch_is_rolled_out_while_the_one_before_is_trained_on(tmp_path: Path):
     toy = Timed(seconds=lambda step: 0.02)
     config = configured({"steps": 4}, evaluation=QUIET, max_staleness=1)
 
@@ -93,15 +92,18 @@ async def test_a_batch_is_played_while_the_one_before_is_trained_on(tmp_path: Pa
     await train(tmp_path, toy, config, sampler=lambda local: Wrapped(local, refreshed=trained))
     for step in (1, 2, 3):
         began, trained_on = (
-            toy.events.index(f"play {step + 1}"),
+            toy.events.index(f"begin {step + 1}"),
             toy.events.index(f"trained {step}"),
         )
         assert began < trained_on, "while the one before is trained on"
     for step in (2, 3):
-        began, ready = toy.events.index(f"play {step + 1}"), toy.events.index(f"trained {step - 1}")
+        began, ready = (
+            toy.events.index(f"begin {step + 1}"),
+            toy.events.index(f"trained {step - 1}"),
+        )
         assert began > ready, "not by a policy that is older than allowed"
     for step in (1, 2, 3, 4):
-        assert toy.events.index(f"played {step}") < toy.events.index(f"trained {step}")
+        assert toy.events.index(f"end {step}") < toy.events.index(f"trained {step}")
 
 
 async def test_who_is_slow_changes_nothing_but_the_clock(tmp_path: Path):
@@ -118,7 +120,7 @@ async def test_the_clock_of_a_step_says_who_waited_for_whom(tmp_path: Path):
     late = Timed(seconds=lambda step: 1.0 if step == 1 else 0.0)
     slow = await train(tmp_path / "slow", late, config)
     first = read_metrics(slow.path)[1]
-    assert first["time/wait_for_llm"] > 0.0 and first["time/play"] > 0.9
+    assert first["time/wait_for_llm"] > 0.0 and first["time/rollout"] > 0.9
     assert first["time/wait_for_learner"] == 0.0
     assert 0 < first["time/busy_frac"] < 1
     fast = await train(tmp_path / "fast", Timed(), config)
@@ -158,7 +160,7 @@ async def test_a_pause_keeps_the_samples_that_could_not_be_scored(tmp_path: Path
     assert same(mended.weights, whole.weights)
 
 
-async def test_what_still_plays_is_stopped_with_the_run(tmp_path: Path):
+async def test_what_is_still_rolled_out_is_stopped_with_the_run(tmp_path: Path):
     toy = Timed(seconds=lambda step: 60.0 if step > 1 else 0.0)
     config = configured({"steps": 4}, evaluation=QUIET, max_staleness=2)
 
@@ -169,7 +171,7 @@ async def test_what_still_plays_is_stopped_with_the_run(tmp_path: Path):
     broken: Any = {"sampler": lambda local: Wrapped(local, refreshed=kill), "raises": Killed}
     before = asyncio.all_tasks()
     await train(tmp_path, toy, config, **broken)
-    assert sorted(toy.events) == ["play 1", "play 2", "play 3", "played 1"]
+    assert sorted(toy.events) == ["begin 1", "begin 2", "begin 3", "end 1"]
     assert asyncio.all_tasks() == before
 
 
@@ -236,12 +238,12 @@ async def test_rounds_are_repeated_by_a_resumed_run(tmp_path: Path, staleness: i
     assert same(resumed.weights, whole.weights)
 
 
-def played(rewards: Sequence[float | None], finish: Sequence[Any]) -> Played:
+def played(rewards: Sequence[float | None], finish: Sequence[Any]) -> Batch:
     """One group of samples of two tokens."""
     samples = [Sample((5, 6 + i), (-1.0, -2.0), "", f, 0) for i, f in enumerate(finish)]
     given = [UNSCORED if r is None else Reward(r, {"correctness": r}) for r in rewards]
     rollouts = [Rollout(TASKS[0], s, r) for s, r in zip(samples, given, strict=True)]
-    return Played([Prompt((1, 2, 3), False)], [samples], [rollouts])
+    return Batch([Prompt((1, 2, 3), False)], [samples], [rollouts])
 
 
 def test_what_was_cut_leaves_the_loss_but_counts_in_its_group():

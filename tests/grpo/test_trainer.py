@@ -31,7 +31,7 @@ async def test_two_steps_from_end_to_end(tmp_path: Path):
             *("reward/mean", "reward/std", "reward/zero_variance_frac", "rollout/unscored"),
             *("policy/loss", "policy/kl", "policy/entropy", "policy/clip_frac", "policy/lr"),
             *("policy/grad_norm", "policy/sampler_logp_diff", "tokens/completion_mean"),
-            *("time/sample", "time/play", "time/update", "time/step", "time/evaluate"),
+            *("time/sample", "time/rollout", "time/update", "time/step", "time/evaluate"),
             *("val/gold", "val/judge", "val/gold/math", "prompt/truncated", "tokens/cut_frac"),
         }
         assert names <= row.keys()

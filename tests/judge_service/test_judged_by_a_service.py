@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from flowright.app.preflight import dry_run
-from flowright.app.world import open_world
 from flowright.config import Config, JudgeServerConfig, JudgeServerSection
 from flowright.data.task import Problem
+from flowright.environments.environment import make_environment
 from flowright.errors import UserError
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import JudgeQuery
@@ -42,8 +42,9 @@ async def test_a_run_needs_no_model_for_its_judge() -> None:
         config = judged_by(url)
         assert (config.judge_model, config.judge_names) == (None, (url,))
         assert config.models == {"simulated"}, "the executor's"
-        async with open_world(config, [TASK]) as world:
-            assert set(world.clients) == {"simulated"}
+        environment = make_environment(config)
+        async with environment.open([TASK]):
+            assert environment.about()["judge"] == url
 
 
 async def test_a_service_that_is_not_there_is_told_before_the_run(
@@ -51,7 +52,7 @@ async def test_a_service_that_is_not_there_is_told_before_the_run(
 ) -> None:
     config = judged_by("http://127.0.0.1:9")
     with pytest.raises(UserError, match=r"127\.0\.0\.1:9: cannot be reached.*judge_url"):
-        async with open_world(config, [TASK]):
+        async with make_environment(config).open([TASK]):
             pass
     code = await asyncio.to_thread(dry_run, config, Console(width=200))
     assert code == 2

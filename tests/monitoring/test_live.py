@@ -61,7 +61,7 @@ def test_the_full_screen_shows_all_that_a_watcher_asks_for(run: Path) -> None:
     for label in (
         *("a-run", "finished", "step 12/12", "reward", "gold", "math", "validation", "valid"),
         *("unscored", "agreement", "drift", "false +", "KL", "entropy", "policy's", "ours", "type"),
-        *("sample", "play", "update", "whole step", "GPU memory", "Sample workflow", "await "),
+        *("sample", "rollout", "update", "whole step", "GPU memory", "Sample workflow", "await "),
     ):
         assert label in text, label
 

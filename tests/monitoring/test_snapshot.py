@@ -100,7 +100,7 @@ def test_a_running_trainer_is_alive_while_it_holds_the_directory(tmp_path: Path)
     run = make_run(tmp_path / "run", steps=2, status="running")
     assert take_snapshot(run).status == "died"
     holder = RunDirectory(run, load_config(_empty(tmp_path), ["run.tensorboard=false"]), True)
-    holder.state(status="running", step=2, steps=4, stage="play")
+    holder.state(status="running", step=2, steps=4, stage="rollout")
     watcher = Watcher(run)
     assert (watcher.look().status, watcher.look().alive) == ("running", True)
     holder.close()

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 from flowright.config import LoraSection, PolicySection, TinySection
 from flowright.llm.chat import Message
 from flowright.policy.model import load_policy
+from flowright.policy.prompt import render
 from flowright.policy.tiny import (
     PROMPT_WEIGHT,
     Encoded,
@@ -20,7 +21,6 @@ from flowright.policy.tiny import (
     tiny_checkpoint,
     train_tokenizer,
 )
-from flowright.workflows.prompt import render
 
 PROGRAMS = (
     "async def workflow(problem):\n    return await answer(problem)",

@@ -10,8 +10,7 @@ from tiny_policy import tiny_policy
 from toy_run import configured
 from vllm_double import VllmDouble, error
 
-from flowright.app.preflight import _servers
-from flowright.app.world import open_samplers
+from flowright.app.world import check_samplers, open_samplers
 from flowright.errors import RunError, RunPaused, UserError
 from flowright.grpo.ranks import Ranks
 from flowright.policy.local import LocalSampler
@@ -124,6 +123,6 @@ async def test_the_sampler_is_the_configured_one(tmp_path: Path) -> None:
 async def test_the_dry_run_looks_at_the_policys_server(tmp_path: Path) -> None:
     async with VllmDouble(runtime_lora=False) as server:
         with pytest.raises(UserError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
-            await _servers(served(server.url, tmp_path))
+            await check_samplers(served(server.url, tmp_path))
         server.runtime_lora = True
-        assert f"policy at {server.url}" in await _servers(served(server.url, tmp_path))
+        assert f"vLLM at {server.url}" in await check_samplers(served(server.url, tmp_path))

@@ -17,13 +17,12 @@ from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.world import TINY
+from flowright.app.world import TINY, check_samplers
 from flowright.config import SIMULATED, Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment
 from flowright.errors import UserError
 from flowright.policy.memory import shape_of
-from flowright.policy.vllm.servers import check_servers
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
 
@@ -57,8 +56,7 @@ def dry_run(config: Config, console: Console) -> int:
     if config.policy.sharded:
         found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: _device(config, demand))
-    if config.policy.sampler == "vllm":
-        found.check("sampler", lambda: uvloop.run(_vllm(config)))
+    found.check("sampler", lambda: uvloop.run(check_samplers(config)))
     for what, look in environment.checks():
         found.check(what, lambda look=look: uvloop.run(_line(look)))
     found.check("disk", lambda: _disk(config))
@@ -175,13 +173,6 @@ def _sharded(config: Config) -> str:
 def _gpus(config: Config) -> int:
     """Those of this machine that the run may have: one process each."""
     return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
-
-
-async def _vllm(config: Config) -> str:
-    problems = await check_servers(config.policy, config.served_policy)
-    if problems:
-        raise UserError(*problems)
-    return f"policy at {', '.join(config.policy.vllm.base_urls)}"
 
 
 def _disk(config: Config) -> str:

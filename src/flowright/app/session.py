@@ -11,7 +11,7 @@ from rich.console import Console
 
 from flowright.app.memory_plan import Demand
 from flowright.app.terminal import StepProgress, findings, stage_progress, table
-from flowright.app.world import open_policy, open_samplers
+from flowright.app.world import check_samplers, open_policy, open_samplers
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
@@ -69,6 +69,7 @@ async def _run(
     environment = make_environment(config)
     tasks = environment.tasks()
     gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
+    await check_samplers(config)
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
         policy = await _policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
@@ -169,6 +170,7 @@ async def run_evaluation(
     environment = make_environment(config)
     tasks = environment.tasks()
     measured = environment.read_tasks(str(data)) if data else tasks.val
+    await check_samplers(config)
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.val, *measured]))
         with stage_progress(console, "cold start of the embedded policy") as progress:
@@ -228,9 +230,7 @@ def _introduce(
     ranks: Ranks,
 ) -> None:
     """Say what runs where, and leave the same in ``state.json`` for every other screen."""
-    run.state(
-        policy=config.strategy_model, simulated=environment.simulated, **environment.about()
-    )
+    run.state(policy=config.strategy_model, simulated=environment.simulated, **environment.about())
     trainable = sum(p.numel() for p in policy.trainable())
     total = sum(p.numel() for p in policy.model.parameters())
     lines = [
@@ -238,7 +238,7 @@ def _introduce(
         f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
         *_memory(config, policy),
     ]
-    if config.policy.sampler == "vllm":
+    if config.policy.sampler != "local":
         lines.append(f"sampler   vLLM at {', '.join(config.policy.vllm.base_urls)}")
     if ranks.size > 1:
         lines.append(f"ranks     {ranks.size} processes share each batch")

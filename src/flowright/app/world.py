@@ -1,5 +1,5 @@
-"""Opening the policy and its samplers, for train.py, scripts/evaluate.py and the dry run alike. What
-its environment needs is the environment's to open.
+"""Opening the policy and its samplers, for training and for evaluation alike. What its environment
+needs is the environment's to open.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -11,6 +11,7 @@ import torch
 from flowright.config import Config
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
+from flowright.errors import UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
@@ -19,6 +20,7 @@ from flowright.policy.prompt import Tokenizer, render
 from flowright.policy.sampler import Sampler
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.sampler import VllmSampler
+from flowright.policy.vllm.servers import check_servers
 
 TINY = "tiny"
 
@@ -44,6 +46,17 @@ def open_policy(
 
         path = str(tiny_checkpoint(section, examples, longest, encode, progress))
     return load_policy(path, config.policy, config.seed, device)
+
+
+async def check_samplers(config: Config) -> str:
+    """Where the policy is sampled, for people. Raises UserError with a line for each server that
+    cannot be used."""
+    if config.policy.sampler == "local":
+        return "in this process"
+    problems = await check_servers(config.policy, config.served_policy)
+    if problems:
+        raise UserError(*problems)
+    return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"
 
 
 @asynccontextmanager

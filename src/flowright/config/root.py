@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import (
     Field,
+    field_validator,
     model_validator,
 )
 

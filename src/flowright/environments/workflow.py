@@ -14,8 +14,8 @@ from flowright.data.splits import Splits, check_disjoint
 from flowright.data.task import KINDS, Problem, Task, read_tasks
 from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
 from flowright.environments.metrics import mean_of, outcome_metrics
-from flowright.environments.rollout import Completion, Rollout, plain
-from flowright.environments.workflow_rollout import WorkflowRollouts, details_of
+from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow_rollout import WorkflowRollouts, details_of, workflow_record
 from flowright.errors import DataError, Reason, UserError
 from flowright.judge.opening import OpenJudge, open_judge
 from flowright.judge.panel import families
@@ -101,8 +101,7 @@ class WorkflowEnvironment(Environment):
         return operator_mix(rollouts)
 
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
-        details = details_of(rollout)
-        return {"workflow": plain(details.workflow), "execution": plain(details.execution)}
+        return workflow_record(rollout)
 
     def sample_text(self, rollout: Rollout) -> str:
         return f"```python\n{rollout.sample.text}\n```"

@@ -6,11 +6,12 @@ Where a gold check exists it is computed beside the verdict (law 3); the reward 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from flowright.config import JudgeSection, RewardSection
 from flowright.data.task import Problem
 from flowright.environments.reward import reward_of, with_cost
-from flowright.environments.rollout import Completion, Rollout, Spent
+from flowright.environments.rollout import Completion, Rollout, Spent, plain
 from flowright.errors import Failure, FailureError, Reason, boundary
 from flowright.grading import Gold, gold_check
 from flowright.judge.audit import agreement
@@ -32,9 +33,16 @@ class WorkflowDetails:
 
 
 def details_of(rollout: Rollout) -> WorkflowDetails:
-    """Those of a workflow's rollout."""
-    assert isinstance(rollout.details, WorkflowDetails)
-    return rollout.details
+    """Those of a workflow's rollout; of one that has none, nothing."""
+    details = rollout.details or WorkflowDetails()
+    assert isinstance(details, WorkflowDetails)
+    return details
+
+
+def workflow_record(rollout: Rollout) -> dict[str, Any]:
+    """The fields of a record that are a workflow's."""
+    details = details_of(rollout)
+    return {"workflow": plain(details.workflow), "execution": plain(details.execution)}
 
 
 class WorkflowRollouts:

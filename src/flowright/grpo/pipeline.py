@@ -4,7 +4,8 @@ A batch is sampled (on the device), then rolled out (waiting for large models mo
 then trained on. With ``pipeline.max_staleness`` s, batch b is sampled as soon as b - 1 - s updates
 are done, and is rolled out while the learner is still busy with those before it. Which policy
 samples which batch is thus fixed by their numbers and never by who was faster; with s = 0
-everything happens in turn. The trainer samples and updates one after the other, so that the device has one user.
+everything happens in turn. The trainer samples and updates one after the other, so that the device
+has one user.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ from flowright.runs import (
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
-STAGES = ("sample", "play", "update", "evaluate")
+STAGES = ("sample", "rollout", "update", "evaluate")
 PER_ROLLOUT = ("execute", "judge")
 DRIFT_ALARM = 0.05  # judge minus gold, as a share of the answers, that the screens call drift
 QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
