@@ -44,12 +44,13 @@ async def run_training(config: Config, resume: bool, console: Console, ranks: Ra
 
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
+    environment = make_environment(config)  # before anything is written
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
     run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
     try:
         with peers_of_passes():
-            await _run(config, run, resume, console, ranks)
+            await _run(config, environment, run, resume, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
         raise
@@ -64,9 +65,13 @@ async def run_training(config: Config, resume: bool, console: Console, ranks: Ra
 
 
 async def _run(
-    config: Config, run: RunDirectory | Follower, resume: bool, console: Console, ranks: Ranks
+    config: Config,
+    environment: Environment,
+    run: RunDirectory | Follower,
+    resume: bool,
+    console: Console,
+    ranks: Ranks,
 ) -> None:
-    environment = make_environment(config)
     tasks = environment.tasks()
     gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
     await check_samplers(config)

@@ -197,16 +197,16 @@ def findings(comparison: Comparison) -> list[str]:
             f"{kind} {name.removeprefix('fixed: ').replace('_', ' ')}"
             for kind, name in comparison.best_by_kind.items()
         )
-        lines.append(f"best fixed workflow, chosen on {comparison.chosen_on}: {chosen}")
+        lines.append(f"best baseline, chosen on {comparison.chosen_on}: {chosen}")
     if comparison.gap_closed is not None:
         lines.append(
             f"training went {comparison.gap_closed:.0%} of the way from the untrained policy to "
-            "the best fixed workflow per kind"
+            "the best baseline of each kind"
         )
     lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
     if worst := max(lost.values(), default=0.0):
         name = max(lost, key=lambda name: lost[name])
-        lines.append(f"not scored, by no fault of the workflow: up to {worst:.1%} ({name})")
+        lines.append(f"not scored, by no fault of the policy: up to {worst:.1%} ({name})")
     for name in (UNTRAINED, TRAINED):
         row = comparison.row(name)
         for kind, mix in (row.mix if row else {}).items():
