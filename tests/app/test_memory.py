@@ -25,7 +25,7 @@ from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import WIDTHS, ModelShape, layer_bytes, memory_plan, shape_of
 from flowright.policy.model import Policy, folded, policy_of
-from flowright.policy.prefix.tree import Branch, visit_texts
+from flowright.policy.prefix.chunks import shared_chunks
 from flowright.policy.sampler import Sampling
 from flowright.policy.tiny import train_tokenizer
 
@@ -164,7 +164,8 @@ def saved(policy: Policy, tokens: int) -> int:
         return kept
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        visit_texts(policy, [Branch(list(range(tokens)), [[1]])], tokens, lambda *_: None)
+        group = Group(list(range(tokens)), [Trained([1], [-1.0], 0.0)])
+        assert len([numbers for _, numbers in shared_chunks(policy, [group], tokens)]) == 1
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
 
 

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowright.grpo.advantages import Scale, group_advantages
+from flowright.grpo.advantages import group_advantages
 
 # Multiples of 1/8: sums and shifts of them are exact, so that equality means equality.
 EIGHTHS = st.integers(-80, 80).map(lambda n: n / 8)
 GROUP = st.lists(st.none() | EIGHTHS, min_size=1, max_size=10)
 
 
-def values(rewards: Sequence[float | None], scale: Scale = "group") -> tuple[float, ...]:
+def values(rewards: Sequence[float | None], scale: str = "group") -> tuple[float, ...]:
     return group_advantages([rewards], scale)[0].values
 
 
@@ -72,7 +72,7 @@ def test_a_reward_that_is_no_number_is_refused(bad: float):
 
 
 @given(GROUP, st.sampled_from(["group", "batch", "none"]))
-def test_advantages_sum_to_zero_and_only_a_signal_has_any(rewards: list, scale: Scale):
+def test_advantages_sum_to_zero_and_only_a_signal_has_any(rewards: list, scale: str):
     (group,) = group_advantages([rewards], scale)
     assert math.fsum(group.values) == pytest.approx(0.0, abs=1e-9)
     assert any(group.values) == (group.signal == "ok")
@@ -80,9 +80,7 @@ def test_advantages_sum_to_zero_and_only_a_signal_has_any(rewards: list, scale: 
 
 
 @given(GROUP, EIGHTHS, st.sampled_from(["group", "batch", "none"]))
-def test_a_constant_added_to_every_reward_changes_nothing(
-    rewards: list, shift: float, scale: Scale
-):
+def test_a_constant_added_to_every_reward_changes_nothing(rewards: list, shift: float, scale: str):
     shifted = [None if r is None else r + shift for r in rewards]
     assert values(shifted, scale) == pytest.approx(values(rewards, scale), rel=1e-9, abs=1e-12)
 
@@ -95,7 +93,7 @@ def test_the_order_of_a_group_is_the_order_of_its_advantages(rewards: list, rng)
 
 
 @given(st.lists(GROUP, min_size=1, max_size=4), st.sampled_from(["group", "batch", "none"]))
-def test_unscored_samples_could_as_well_not_be_there(groups: list, scale: Scale):
+def test_unscored_samples_could_as_well_not_be_there(groups: list, scale: str):
     scored = [[r for r in group if r is not None] for group in groups]
     for rewards, whole, part in zip(
         groups, group_advantages(groups, scale), group_advantages(scored, scale), strict=True

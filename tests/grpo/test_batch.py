@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from tiny_policy import ARCHITECTURES, random_groups, tiny_policy, whole_logits
 
 from flowright.config import GrpoSection
-from flowright.grpo.batch import Group, Trained, packs, plain_hidden, rows_of
-from flowright.grpo.passes import score
-from flowright.policy.layout import lay_out
+from flowright.grpo.scoring import score
+from flowright.policy.layout import lay_out, padded_packs
+from flowright.policy.prefix.chunks import chunks, plain_predictions
 
-GROUP = Group([5, 6, 7], [Trained([8, 2], [-1.0, -2.0], 0.5), Trained([9], [-3.0], -0.5)])
 SHAPE = st.tuples(st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=4))
 SHAPES = st.lists(SHAPE, min_size=1, max_size=3)
 
@@ -46,30 +45,35 @@ def test_rows_of_different_lengths_are_padded():
     ]
 
 
-def test_samples_are_numbered_in_order():
-    rows = rows_of([GROUP, Group([5], [Trained([6], [-1.0], 1.0)])])
-    assert [(row.sample, row.prompt_ids, row.token_ids) for row in rows] == [
-        (0, [5, 6, 7], [8, 2]),
-        (1, [5, 6, 7], [9]),
-        (2, [5], [6]),
-    ]
+@pytest.mark.parametrize("sharing", [True, False])
+def test_samples_are_numbered_in_order_and_each_has_its_hidden_states(sharing: bool):
+    policy, groups = tiny_policy(), random_groups(0, [(3, [2, 1]), (1, [1]), (4, [3, 5])])
+    rows = [(group.prompt_ids, ids) for group in groups for ids in group.completions]
+    seen: list[int] = []
+    with torch.no_grad():
+        alone = [plain_predictions(policy, [row]) for row in rows]
+        for hidden_N, numbers in chunks(policy, groups, 9, sharing):
+            wanted = torch.cat([alone[number] for number in numbers])
+            torch.testing.assert_close(hidden_N, wanted, rtol=1e-4, atol=1e-5)
+            assert len(numbers) < len(rows)
+            seen += numbers
+    assert sorted(seen) == [0, 1, 2, 3, 4]
 
 
-@given(SHAPES, st.integers(1, 80))
-def test_packs_hold_every_row_once_and_keep_the_budget(shapes: list, budget: int):
-    rows = rows_of(random_groups(0, shapes))
-    cut = list(packs(rows, budget))
-    assert sorted(row.sample for pack in cut for row in pack) == list(range(len(rows)))
+@given(st.lists(st.integers(1, 11), max_size=12), st.integers(1, 80))
+def test_packs_hold_every_row_once_and_keep_the_budget(lengths: list[int], budget: int):
+    cut = list(padded_packs(lengths, budget))
+    assert sorted(row for pack in cut for row in pack) == list(range(len(lengths)))
     for pack in cut:
-        assert len(pack) == 1 or len(pack) * max(row.length for row in pack) <= budget
+        assert len(pack) == 1 or len(pack) * max(lengths[row] for row in pack) <= budget
 
 
 def test_the_hidden_states_of_a_pack_are_those_of_its_rows():
     policy = tiny_policy()
-    rows = rows_of([GROUP])
+    rows = [([5, 6, 7], [8, 2]), ([5, 6, 7], [9])]
     with torch.no_grad():
-        both = plain_hidden(policy, rows)
-        alone = torch.cat([plain_hidden(policy, [row]) for row in rows])
+        both = plain_predictions(policy, rows)
+        alone = torch.cat([plain_predictions(policy, [row]) for row in rows])
     torch.testing.assert_close(both, alone, rtol=1e-4, atol=1e-5)
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.learner import Learner, learning_rate
-from flowright.grpo.objectives import Loss
-from flowright.grpo.passes import score
+from flowright.grpo.learner import Learner
+from flowright.grpo.schedules import learning_rate
+from flowright.grpo.scoring import score
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampling
@@ -131,7 +131,7 @@ def test_gradient_checkpointing_recomputes_the_layers_and_leaves_the_mode_as_it_
 
 
 @pytest.mark.parametrize("loss_name", ["grpo", "dr_grpo", "dapo"])
-def test_the_gradient_is_that_of_the_definition(loss_name: Loss):
+def test_the_gradient_is_that_of_the_definition(loss_name: str):
     """Against a loss written out token by token from the model's whole logits."""
     policy, groups = tiny_policy(), random_groups(3, [(3, [2, 4]), (5, [1, 3])])
     found, metrics = gradients(policy, groups, loss=loss_name, kl_coefficient=0.3, temperature=0.8)

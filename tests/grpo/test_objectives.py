@@ -8,23 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flowright.grpo.objectives import (
-    Estimator,
-    Loss,
-    Terms,
-    kl_terms,
-    policy_terms,
-    token_weights,
-    truncated_weights,
-)
+from flowright.config.grpo import KL_ESTIMATORS, OBJECTIVES
+from flowright.grpo.objectives import Objective, Terms, k1, k2, k3, truncated_weights
 
 LOW, HIGH = 0.2, 0.28
-PPO_LIKE: tuple[Loss, ...] = ("grpo", "dr_grpo", "dapo")
-EVERY: tuple[Loss, ...] = (*PPO_LIKE, "gspo", "cispo")
+PPO_LIKE = ("grpo", "dr_grpo", "dapo")
+EVERY = (*PPO_LIKE, "gspo", "cispo")
+
+
+def test_every_objective_is_here() -> None:
+    assert tuple(OBJECTIVES) == EVERY
+
+
+def objective(loss: str) -> Objective:
+    return OBJECTIVES.load(loss)
 
 
 def play(
-    loss: Loss,
+    loss: str,
     ratios: list[float],
     advantages: list[float],
     probabilities: list[float] | None = None,
@@ -34,8 +35,7 @@ def play(
     chosen = probabilities or [0.5] * len(ratios)
     logprobs = torch.tensor(chosen, dtype=torch.float64).log().requires_grad_()
     old = logprobs.detach() - torch.tensor(ratios, dtype=torch.float64).log()
-    terms = policy_terms(
-        loss,
+    terms = objective(loss).terms(
         logprobs,
         old,
         torch.tensor(advantages, dtype=torch.float64),
@@ -48,7 +48,7 @@ def play(
 
 
 @pytest.mark.parametrize("loss", PPO_LIKE)
-def test_the_clipped_objective_of_better_than_average_samples(loss: Loss):
+def test_the_clipped_objective_of_better_than_average_samples(loss: str):
     # A = 2. r = 1.5: min(3, 1.28 * 2) = 2.56, clipped. r = 0.5: min(1, 0.8 * 2) = 1, free.
     # r = 1.1: min(2.2, 2.2). The gradient of -r A by log p is -r A, and 0 where clipped.
     terms, gradient = play(loss, [1.5, 0.5, 1.1], [2.0, 2.0, 2.0])
@@ -58,7 +58,7 @@ def test_the_clipped_objective_of_better_than_average_samples(loss: Loss):
 
 
 @pytest.mark.parametrize("loss", PPO_LIKE)
-def test_the_clipped_objective_of_worse_than_average_samples(loss: Loss):
+def test_the_clipped_objective_of_worse_than_average_samples(loss: str):
     # A = -1. r = 1.5: min(-1.5, -1.28) = -1.5, free. r = 0.5: min(-0.5, -0.8) = -0.8, clipped.
     # r = 1.1: -1.1.
     terms, gradient = play(loss, [1.5, 0.5, 1.1], [-1.0, -1.0, -1.0])
@@ -84,8 +84,8 @@ def test_gspo_has_the_value_and_the_gradient_of_its_sequence_objective():
     logprobs = (old + ratios.log()).requires_grad_()
     samples, lengths = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([3, 2])
     advantages = torch.tensor([1.5, 1.5, 1.5, -0.5, -0.5], dtype=torch.float64)
-    terms = policy_terms("gspo", logprobs, old, advantages, samples, LOW, HIGH)
-    ours = (token_weights("gspo", lengths, 8)[samples] * terms.policy_N).sum()
+    terms = objective("gspo").terms(logprobs, old, advantages, samples, LOW, HIGH)
+    ours = (objective("gspo").weights(lengths, 8)[samples] * terms.policy_N).sum()
 
     log_ratio = logprobs - old
     means = torch.stack([log_ratio[:3].mean(), log_ratio[3:].mean()]).exp()
@@ -112,7 +112,7 @@ def test_cispo_has_no_lower_bound():
 
 
 @pytest.mark.parametrize("loss", EVERY)
-def test_on_policy_every_objective_is_the_policy_gradient(loss: Loss):
+def test_on_policy_every_objective_is_the_policy_gradient(loss: str):
     # At r = 1 nothing is clipped, and the gradient by log p is -A.
     terms, gradient = play(loss, [1.0, 1.0, 1.0], [2.0, 2.0, -3.0], samples=[0, 0, 1])
     assert gradient.tolist() == pytest.approx([-2.0, -2.0, 3.0], rel=1e-5)
@@ -129,14 +129,14 @@ def test_on_policy_every_objective_is_the_policy_gradient(loss: Loss):
         ("cispo", [1 / 5, 1 / 5]),
     ],
 )
-def test_token_weights_of_samples_of_two_and_three_tokens(loss: Loss, expected: list[float]):
-    assert token_weights(loss, torch.tensor([2, 3]), 8).tolist() == pytest.approx(expected)
+def test_token_weights_of_samples_of_two_and_three_tokens(loss: str, expected: list[float]):
+    assert objective(loss).weights(torch.tensor([2, 3]), 8).tolist() == pytest.approx(expected)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8))
 def test_the_weights_of_all_tokens_sum_to_one_or_to_the_share_of_the_longest(lengths: list[int]):
     for loss in EVERY:
-        weights = token_weights(loss, torch.tensor(lengths), 64)
+        weights = objective(loss).weights(torch.tensor(lengths), 64)
         total = sum(float(w) * n for w, n in zip(weights, lengths, strict=True))
         expected = sum(lengths) / (64 * len(lengths)) if loss == "dr_grpo" else 1.0
         assert total == pytest.approx(expected, rel=1e-5)
@@ -151,10 +151,11 @@ def test_the_weights_of_all_tokens_sum_to_one_or_to_the_share_of_the_longest(len
         ("k3", [0.193147, 0.306853, 0.0]),  # 1/2 - 1 + ln 2, and 2 - 1 - ln 2
     ],
 )
-def test_kl_estimators(estimator: Estimator, expected: list[float]):
+def test_kl_estimators(estimator: str, expected: list[float]):
     logprobs = torch.tensor([0.5, 0.2, 0.7]).log()
     reference = torch.tensor([0.25, 0.4, 0.7]).log()
-    assert kl_terms(logprobs, reference, estimator).tolist() == pytest.approx(expected, rel=1e-5)
+    found = KL_ESTIMATORS.load(estimator)(logprobs, reference)
+    assert found.tolist() == pytest.approx(expected, rel=1e-5)
 
 
 @given(st.integers(0, 2**31), st.integers(2, 6))
@@ -162,10 +163,10 @@ def test_k1_and_k3_are_unbiased_and_k3_is_never_negative(seed: int, size: int):
     generator = torch.Generator().manual_seed(seed)
     ours, theirs = torch.randn(2, size, generator=generator, dtype=torch.float64).log_softmax(-1)
     exact = math.fsum(float(p.exp() * (p - q)) for p, q in zip(ours, theirs, strict=True))
-    for estimator in ("k1", "k3"):
-        mean = float((ours.exp() * kl_terms(ours, theirs, estimator)).sum())
+    for estimate in (k1, k3):
+        mean = float((ours.exp() * estimate(ours, theirs)).sum())
         assert mean == pytest.approx(exact, rel=1e-9, abs=1e-12)
-    assert (kl_terms(ours, theirs, "k3") >= 0).all()
+    assert (k3(ours, theirs) >= 0).all()
 
 
 def test_as_a_loss_k1_has_no_gradient_on_average_and_k2_has_that_of_the_kl():
@@ -177,9 +178,8 @@ def test_as_a_loss_k1_has_no_gradient_on_average_and_k2_has_that_of_the_kl():
     draws = logprobs.detach().exp()
     exact = (logprobs.exp() * (logprobs - reference)).sum()
     (wanted,) = torch.autograd.grad(exact, logits, retain_graph=True)
-    cases: tuple[tuple[Estimator, Tensor], ...] = (("k1", torch.zeros(3)), ("k2", wanted))
-    for estimator, gradient in cases:
-        mean = (draws * kl_terms(logprobs, reference, estimator)).sum()
+    for estimate, gradient in ((k1, torch.zeros(3)), (k2, wanted)):
+        mean = (draws * estimate(logprobs, reference)).sum()
         (got,) = torch.autograd.grad(mean, logits, retain_graph=True)
         assert got.tolist() == pytest.approx(gradient.tolist(), abs=1e-12)
 

@@ -1,6 +1,7 @@
 """Attention over shared prefixes, the head without logits, and what the shared path computes."""
 
 import gc
+import weakref
 from collections.abc import Sequence
 
 import pytest
@@ -13,9 +14,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from flowright.config import GrpoSection, LoraSection
 from flowright.errors import ConfigError, RunError
+from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sampler, check_sharing
-from flowright.policy.prefix.attention import Part, Pass, attend, stacks_of
+from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
+from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.decoding import SharedDecoding
 from flowright.policy.prefix.head import token_logprobs
 from flowright.policy.prefix.kernels import (
@@ -25,7 +28,7 @@ from flowright.policy.prefix.kernels import (
     PlainKernel,
     kernel_for,
 )
-from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, Branch, shared_length, visit_texts
+from flowright.policy.prefix.tree import SHORTEST_TEMPLATE, shared_length
 
 HEADS, KV_HEADS, SIZE = 4, 2, 8
 
@@ -58,15 +61,15 @@ def test_it_is_attention_with_a_mask(
     for start, stop in spans:
         mask[start:stop, start:stop] = True
     mask[:, :count].tril_()
-    parts, offset = [], count
+    blocks, offset = [], count
     for number, length in enumerate(prefixes):
         ranges = ((0, cut, 0, max(1, length // 2)), (cut, count, 0, length))
         for start, stop, first, last in ranges:
             if stop > start:
-                parts.append(Part(start, stop, number, first, last))
+                blocks.append(PrefixBlock(start, stop, number, first, last))
                 mask[start:stop, offset + first : offset + last] = True
         offset += length
-    tree = Pass(stacks_of(spans, q.device), parts, [[(k, v)] for k, v in shared])
+    tree = Pass(stacks_of(spans, q.device), blocks, [[(k, v)] for k, v in shared])
     out = attend(q, (own[0], own[1]), tree, 0, SIZE**-0.5, kernel)
 
     times = HEADS // KV_HEADS
@@ -104,22 +107,22 @@ def test_texts_of_one_length_are_taken_as_they_lie() -> None:
     assert runs == [[slice(0, 8)], [slice(2, 4)], [None], [None]]
 
 
-def test_gradients_of_prefixes_gather_in_their_sinks() -> None:
+def test_gradients_of_prefixes_add_up_in_their_accumulators() -> None:
     q, *own = (x.detach() for x in tensors(0, 3, KV_HEADS, 6, SIZE, dtype=torch.float32))
     prefix = tensors(1, 2, KV_HEADS, 5, SIZE, dtype=torch.float32)
-    sinks = [torch.ones_like(x) for x in prefix]
+    accumulators = [torch.ones_like(x) for x in prefix]
     q.requires_grad_()
-    for gathering in (False, True):
+    for adding in (False, True):
         tree = Pass(
             stacks_of([(0, 3), (3, 6)], q.device),
-            [Part(0, 6, 0, 0, 5)],
+            [PrefixBlock(0, 6, 0, 0, 5)],
             [[(prefix[0], prefix[1])]],
-            [[(sinks[0], sinks[1])]] if gathering else (),
+            [[(accumulators[0], accumulators[1])]] if adding else (),
         )
         attend(q, (own[0], own[1]), tree, 0, 1.0).square().sum().backward()
-    for leaf, sink in zip(prefix, sinks, strict=True):
+    for leaf, accumulator in zip(prefix, accumulators, strict=True):
         assert leaf.grad is not None
-        torch.testing.assert_close(sink, 1 + leaf.grad)
+        torch.testing.assert_close(accumulator, 1 + leaf.grad)
 
 
 def test_the_kernel_fits_the_tensor() -> None:
@@ -198,40 +201,78 @@ def test_what_all_prompts_begin_with(prompts: list[list[int]], length: int) -> N
     assert shared_length(prompts) == length
 
 
-def computed(branches: Sequence[Branch], budget: int) -> list[int]:
-    """The tokens of each forward pass, and that every text was visited once."""
+def computed(groups: Sequence[Group], budget: int) -> list[int]:
+    """The tokens of each forward pass, and that every completion was given once."""
     policy = tiny_policy()
     passes: list[int] = []
     embed = policy.causal_lm.get_input_embeddings()
     handle = embed.register_forward_hook(lambda *_: passes.append(_[2].shape[1]))
-    seen: list[tuple[int, int]] = []
-
-    def visit(hidden_N: Tensor, texts: Sequence[tuple[int, int]]) -> Tensor:
-        seen.extend(texts)
-        assert hidden_N.shape[0] == sum(len(branches[b].texts[t]) for b, t in texts)
-        return hidden_N.sum()
-
-    try:
-        visit_texts(policy, branches, budget, visit)
-    finally:
-        handle.remove()
-    assert sorted(seen) == [(b, t) for b, one in enumerate(branches) for t in range(len(one.texts))]
+    lengths = [len(ids) for group in groups for ids in group.completions]
+    seen: list[int] = []
+    for hidden_N, numbers in chunks(policy, groups, budget, sharing=True):
+        seen.extend(numbers)
+        assert hidden_N.shape[0] == sum(lengths[number] for number in numbers)
+        hidden_N.sum().backward()
+    handle.remove()
+    assert sorted(seen) == list(range(len(lengths)))
     return passes
 
 
 def test_every_token_of_a_prefix_is_computed_once() -> None:
-    groups = random_groups(0, [(5, [3, 1, 4]), (7, [2, 2])])
     template = list(range(100, 130))
-    branches = [
-        Branch([*template, *g.prompt_ids], [s.token_ids for s in g.samples]) for g in groups
+    groups = [
+        Group([*template, *g.prompt_ids], g.samples)
+        for g in random_groups(0, [(5, [3, 1, 4]), (7, [2, 2])])
     ]
     # The last token of a text predicts nothing, so it is no input: 2 + 0 + 3 + 1 + 1.
-    assert computed(branches, 1000) == [30, 5 + 7, 7]
+    assert computed(groups, 1000) == [30, 5 + 7, 7]
     # Prompts and texts by 8 at a time, a text by its whole length.
-    assert computed(branches, 8) == [30, 5, 2 + 0 + 3, 7, 1 + 1]
-    assert computed(branches[:1], 1000) == [35, 5]
-    single = [Branch(branches[0].prompt_ids, [[5], [6]])]
-    assert computed(single, 1000) == [35], "texts of one token need the prompt alone"
+    assert computed(groups, 8) == [30, 5, 2 + 0 + 3, 7, 1 + 1]
+    assert computed(groups[:1], 1000) == [35, 5]
+    single = Group(groups[0].prompt_ids, [Trained([id_], [-1.0], 1.0) for id_ in (5, 6)])
+    assert computed([single], 1000) == [35], "texts of one token need the prompt alone"
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+def test_who_leaves_early_leaves_the_model_as_it_was(sharing: bool) -> None:
+    policy, groups = tiny_policy(), random_groups(0, [(5, [3, 4, 5]), (30, [4, 6, 7])])
+    config = policy.causal_lm.config
+    before = config._attn_implementation
+    for _ in chunks(policy, groups, 8, sharing):
+        assert (config._attn_implementation == before) is not sharing
+        break
+    assert config._attn_implementation == before
+    with pytest.raises(RuntimeError, match="in the middle"):
+        for hidden_N, _ in chunks(policy, groups, 8, sharing):
+            hidden_N.sum().backward()
+            raise RuntimeError("in the middle")
+    assert config._attn_implementation == before
+    # What was left is not in the way of the next.
+    for parameter in policy.trainable():
+        parameter.grad = None
+    check_sharing(policy, GrpoSection())
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("gradient_checkpointing", [False, True])
+def test_a_chunk_has_gone_before_the_next_is_computed(
+    gradient_checkpointing: bool, sharing: bool
+) -> None:
+    """Its hidden states, and with them its graph, when the caller has done with them."""
+    policy = tiny_policy(gradient_checkpointing=gradient_checkpointing)
+    groups = random_groups(0, [(5, [3, 4, 5]), (30, [4, 6, 7])])
+    gone: list[weakref.ref[Tensor]] = []
+    alive: list[int] = []
+    embed = policy.causal_lm.get_input_embeddings()
+    handle = embed.register_forward_hook(
+        lambda *_: alive.append(sum(one() is not None for one in gone))
+    )
+    for hidden_N, _ in chunks(policy, groups, 8, sharing):
+        gone.append(weakref.ref(hidden_N))
+        hidden_N.sum().backward()
+        del hidden_N
+    handle.remove()
+    assert len(gone) > 2 and not any(alive)
 
 
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])

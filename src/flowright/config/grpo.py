@@ -3,10 +3,51 @@
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     Field,
 )
 
 from flowright.config.section import Fraction, Positive, Section
+from flowright.plugins import Table
+
+OBJECTIVES = Table(
+    "objective",
+    {
+        name: f"flowright.grpo.objectives:{name.upper()}"
+        for name in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")
+    },
+)
+"""Each an Objective: the weights of tokens, and their terms."""
+
+ADVANTAGES = Table(
+    "advantage",
+    {
+        "group": "flowright.grpo.advantages:by_group",
+        "batch": "flowright.grpo.advantages:by_batch",
+        "none": "flowright.grpo.advantages:centred",
+    },
+)
+"""Functions of the scored rewards of all groups to their advantages."""
+
+KL_ESTIMATORS = Table(
+    "KL estimator", {name: f"flowright.grpo.objectives:{name}" for name in ("k1", "k2", "k3")}
+)
+"""Functions of the tokens' log-probabilities under the policy and under the reference."""
+
+CORRECTIONS = Table(
+    "off-policy correction",
+    {
+        name: f"flowright.grpo.objectives:{name.upper()}"
+        for name in ("ratio", "truncated", "ignored")
+    },
+)
+"""Each a Correction: what the ratio is to, and a weight besides."""
+
+SCHEDULES = Table(
+    "schedule",
+    {name: f"flowright.grpo.schedules:{name}" for name in ("constant", "cosine", "linear")},
+)
+"""Functions of the share of the run that is done to a factor of the learning rate."""
 
 
 class GrpoSection(Section):
@@ -17,10 +58,12 @@ class GrpoSection(Section):
     group_size: int = Field(default=8, ge=2, description="Attempts at each problem, G.")
     epochs: Positive = Field(default=1, description="Passes over a step's samples.")
     minibatches: Positive = Field(default=1, description="Optimizer updates per pass.")
-    loss: Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"] = Field(
-        default="dapo", description="How token terms are averaged; see `flowright.grpo.objectives`."
+    loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = Field(
+        default="dapo",
+        description="The objective: how token terms are made and averaged; see "
+        "`flowright.grpo.objectives`.",
     )
-    advantage_scale: Literal["group", "batch", "none"] = Field(
+    advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = Field(
         default="group", description="What a group's centred rewards are divided by."
     )
     clip_low: float = Field(
@@ -37,11 +80,11 @@ class GrpoSection(Section):
         description="Where the KL counts: at each token of the loss, or summed over a sample in "
         "its reward.",
     )
-    kl_estimator: Literal["k1", "k2", "k3"] = Field(
+    kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] = Field(
         default="k3", description="Schulman's estimators of the KL; k3 is never negative."
     )
     entropy_coefficient: float = Field(default=0.0, ge=0, description="Weight of an entropy bonus.")
-    off_policy: Literal["ratio", "truncated", "ignored"] = Field(
+    off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] = Field(
         default="ratio",
         description="How the learner's distance from what sampled (an older policy, another "
         "engine) is corrected for: by the clipped ratio itself; by truncated importance weights, "
@@ -63,7 +106,7 @@ class GrpoSection(Section):
     )
     learning_rate: float = Field(default=1e-5, gt=0, description="Of AdamW, after the warm-up.")
     warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
-    schedule: Literal["constant", "cosine", "linear"] = Field(
+    schedule: Annotated[str, AfterValidator(SCHEDULES.check)] = Field(
         default="constant", description="Course of the learning rate after the warm-up."
     )
     weight_decay: float = Field(default=0.0, ge=0, description="AdamW's, decoupled.")

@@ -1,19 +1,10 @@
-"""What takes part in an update, and the plain layout of it: one row a sample, prompt and all.
+"""What takes part in an update: samples with their advantages, in groups behind their prompts."""
 
-The plain path is the reference that tests hold the shared one
-(:mod:`flowright.policy.prefix.tree`) to, and what ``grpo.prefix_sharing: false`` runs.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.pipeline import Batch
-from flowright.policy.layout import lay_out
-from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
 
 
@@ -33,6 +24,11 @@ class Group:
 
     prompt_ids: Sequence[int]
     samples: Sequence[Trained]
+
+    @property
+    def completions(self) -> list[Sequence[int]]:
+        """As a :class:`flowright.policy.prefix.chunks.PromptGroup`."""
+        return [sample.token_ids for sample in self.samples]
 
 
 def drawn_groups(
@@ -68,52 +64,3 @@ def trained_groups(
         if kept:
             groups.append(Group(prompt.token_ids, kept))
     return groups
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One prompt with one completion behind it; ``sample`` is its number in the update."""
-
-    sample: int
-    prompt_ids: Sequence[int]
-    token_ids: Sequence[int]
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt_ids) + len(self.token_ids)
-
-
-def rows_of(groups: Sequence[Group]) -> list[Row]:
-    """A row for each sample, numbered in order."""
-    pairs = [(group.prompt_ids, sample.token_ids) for group in groups for sample in group.samples]
-    return [Row(number, prompt, tokens) for number, (prompt, tokens) in enumerate(pairs)]
-
-
-def packs(rows: Sequence[Row], budget: int) -> Iterator[list[Row]]:
-    """Cut rows into packs of at most ``budget`` padded tokens (at least one row each), longest
-    first, so that rows of like length share a pack."""
-    ordered = sorted(rows, key=lambda row: -row.length)
-    pack: list[Row] = []
-    for row in ordered:
-        if pack and pack[0].length * (len(pack) + 1) > budget:
-            yield pack
-            pack = []
-        pack.append(row)
-    if pack:
-        yield pack
-
-
-def plain_hidden(policy: Policy, rows: Sequence[Row]) -> Tensor:
-    """Hidden states [N, width] that predict the rows' completion tokens, one row after the other.
-    Prompts are computed as often as they have completions."""
-    layout = lay_out([(row.prompt_ids, [row.token_ids]) for row in rows])
-    # Which tokens there are, not who sees whom: the model knows of sliding windows.
-    lengths = torch.tensor([[row.length] for row in rows])
-    mask = torch.arange(layout.input_ids.shape[1]) < lengths
-    hidden = policy.causal_lm.model(
-        input_ids=layout.input_ids.to(policy.device),
-        position_ids=layout.positions.to(policy.device),
-        attention_mask=mask.to(policy.device),
-        use_cache=False,
-    ).last_hidden_state
-    return hidden.flatten(0, 1)[torch.cat(layout.sources).to(policy.device)]

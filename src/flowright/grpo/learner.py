@@ -1,25 +1,32 @@
 """The policy update: advantages and samples in, new adapter weights and metrics out.
 
 A step's prompts and what they begin with alike are computed once
-(:mod:`flowright.policy.prefix.tree`); nothing of shape [rows, tokens, vocabulary] is ever made
+(:mod:`flowright.policy.prefix.chunks`); nothing of shape [rows, tokens, vocab_size] is ever made
 (:mod:`flowright.policy.prefix.head`).
 """
 
-import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from flowright.config import GrpoSection
+from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
+from flowright.errors import ConfigError
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.objectives import kl_terms, policy_terms, token_weights, truncated_weights
-from flowright.grpo.passes import sample_logprobs, score, visit_samples
+from flowright.grpo.objectives import Correction, Objective, k3
 from flowright.grpo.ranks import ONE, Ranks
+from flowright.grpo.schedules import learning_rate
+from flowright.grpo.scoring import sample_logprobs, score
+from flowright.plugins import Table
 from flowright.policy.device import to_device
 from flowright.policy.model import Policy, adapter_off, recomputing
+from flowright.policy.prefix.chunks import chunks
+
+Kind = TypeVar("Kind")
 
 
 class Sums:
@@ -52,18 +59,22 @@ class Sums:
 @dataclass(frozen=True, slots=True)
 class Minibatch:
     """This rank's groups of one optimizer step, their samples numbered in order, with the weight of
-    each sample's tokens among all ranks' and with its log-probabilities: the reference's, None
-    without a KL term, and those of the policy as it stood before the update, None where they are
+    each sample's tokens among all ranks' and with its log-probabilities: the reference's, none
+    without a KL term, and those of the policy as it stood before the update, none where they are
     what the first forward pass finds or are not asked for."""
 
     groups: Sequence[Group]
+    samples: Sequence[Trained]
     weights_S: Tensor
-    reference: Sequence[Tensor] | None
-    old: Sequence[Tensor] | None
+    reference: Sequence[Tensor]
+    old: Sequence[Tensor]
 
-    @property
-    def samples(self) -> list[Trained]:
-        return [sample for group in self.groups for sample in group.samples]
+
+def _loaded(table: Table, choice: str, kind: type[Kind]) -> Kind:
+    found = table.load(choice)
+    if not isinstance(found, kind):
+        raise ConfigError(f"{table.kind} {choice}: give a {kind.__module__}.{kind.__name__}")
+    return found
 
 
 class Learner:
@@ -83,6 +94,9 @@ class Learner:
         self._section = section
         self._temperature = temperature
         self._seed = seed
+        self._objective = _loaded(OBJECTIVES, section.loss, Objective)
+        self._correction = _loaded(CORRECTIONS, section.off_policy, Correction)
+        self._kl = KL_ESTIMATORS.load(section.kl_estimator)
         self._parameters = policy.trainable()
         self.optimizer = torch.optim.AdamW(
             self._parameters,
@@ -140,7 +154,7 @@ class Learner:
         }
         if section.kl_coefficient and section.kl_in == "loss":
             metrics["policy/kl"] = met["kl"] / met["tokens"]
-        if section.off_policy == "truncated":
+        if self._correction.weights is not None:
             metrics["policy/off_policy_capped_frac"] = met["capped"] / met["tokens"]
         return metrics
 
@@ -154,17 +168,19 @@ class Learner:
         """This rank's share, with what is needed of the reference and of the policy before its
         ``moves`` optimizer steps: once for all passes. With a single one, the policy before it is
         the policy in it."""
-        section, reference, old = self._section, None, None
+        section, mine = self._section, self._ranks.mine(groups)
         lengths_S = torch.tensor([len(sample.token_ids) for g in groups for sample in g.samples])
-        weights = token_weights(section.loss, lengths_S, longest)
-        shares = weights.split([len(group.samples) for group in groups])
-        mine = self._ranks.mine(groups)
-        if section.kl_coefficient and section.kl_in == "loss":
-            reference = self._reference(mine)
-        if section.off_policy != "ratio" and moves > 1:
-            old = score(self._policy, mine, section, self._temperature)
-        weights_S = torch.cat([weights[:0], *self._ranks.mine(shares)])
-        return Minibatch(mine, weights_S, reference, old)
+        weights_S = self._objective.weights(lengths_S, longest)
+        shares = weights_S.split([len(group.samples) for group in groups])
+        by_loss = section.kl_coefficient and section.kl_in == "loss"
+        before = not self._correction.to_sampler and moves > 1
+        return Minibatch(
+            mine,
+            [sample for group in mine for sample in group.samples],
+            torch.cat([weights_S[:0], *self._ranks.mine(shares)]),
+            self._reference(mine) if by_loss else [],
+            score(self._policy, mine, section, self._temperature) if before else [],
+        )
 
     def _reference(self, groups: Sequence[Group]) -> list[Tensor]:
         with adapter_off(self._policy):
@@ -179,25 +195,18 @@ class Learner:
         sums = []
         for sample, reference_T in zip(samples, self._reference(groups), strict=True):
             sampled_T = torch.tensor(sample.sampled_logprobs)
-            terms_T = kl_terms(sampled_T, reference_T.cpu(), self._section.kl_estimator)
-            sums.append(float(terms_T.sum()))
+            sums.append(float(self._kl(sampled_T, reference_T.cpu()).sum()))
         return sums
 
     def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> Tensor:
         """One optimizer step, its gradient summed over chunks of samples; returns the norm."""
         sums.steps += 1
-        samples, weights_S = minibatch.samples, minibatch.weights_S
-
-        def visit(hidden_N: Tensor, numbers: Sequence[int]) -> Tensor:
-            chunk = [samples[number] for number in numbers]
-            reference_N, old_N = (
-                None if known is None else torch.cat([known[number] for number in numbers])
-                for known in (minibatch.reference, minibatch.old)
-            )
-            return self._loss(hidden_N, chunk, weights_S[numbers], reference_N, old_N, sums)
-
-        with recomputing(self._policy):
-            visit_samples(self._policy, minibatch.groups, self._section, visit)
+        policy, section = self._policy, self._section
+        budget, sharing = section.micro_batch_tokens, section.prefix_sharing
+        with recomputing(policy):
+            for hidden_N, samples in chunks(policy, minibatch.groups, budget, sharing):
+                self._loss(hidden_N, minibatch, samples, sums).backward()
+                del hidden_N  # not while the next is computed
         self._sum_gradients()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._section.max_grad_norm)
         self.optimizer.step()
@@ -214,15 +223,12 @@ class Learner:
         self._ranks.sum([p.grad for p in self._parameters if p.grad is not None])
 
     def _loss(
-        self,
-        hidden_N: Tensor,
-        chunk: Sequence[Trained],
-        weights_S: Tensor,
-        reference_N: Tensor | None,
-        old_N: Tensor | None,
-        sums: Sums,
+        self, hidden_N: Tensor, minibatch: Minibatch, numbers: Sequence[int], sums: Sums
     ) -> Tensor:
+        """Of the samples with these numbers, from what predicts their tokens: this chunk's part of
+        the minibatch's loss. Adds to the sums."""
         section, device = self._section, hidden_N.device
+        chunk = [minibatch.samples[number] for number in numbers]
         lengths = torch.tensor([len(sample.token_ids) for sample in chunk])
         sample_N = to_device(torch.arange(len(chunk)).repeat_interleave(lengths), device)
         advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
@@ -231,12 +237,13 @@ class Learner:
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
-        if section.off_policy == "ratio":
+        if self._correction.to_sampler:
             old_N = sampled_N
-        elif old_N is None:
+        elif minibatch.old:
+            old_N = torch.cat([minibatch.old[number] for number in numbers])
+        else:
             old_N = logprobs_N.detach()
-        terms = policy_terms(
-            section.loss,
+        terms = self._objective.terms(
             logprobs_N,
             old_N,
             to_device(advantages_S, device)[sample_N],
@@ -245,37 +252,21 @@ class Learner:
             section.clip_high,
         )
         total_N = terms.policy_N
-        if section.off_policy == "truncated":
-            weight_N = truncated_weights(old_N, sampled_N, section.off_policy_cap)
+        if self._correction.weights is not None:
+            weight_N = self._correction.weights(old_N, sampled_N, section.off_policy_cap)
             total_N = weight_N * total_N
             sums.add("capped", (weight_N >= section.off_policy_cap).sum())
-        if reference_N is not None:
-            kl_N = kl_terms(logprobs_N, reference_N, section.kl_estimator)
-            total_N = total_N + section.kl_coefficient * kl_N
-            sums.add("kl", kl_terms(logprobs_N.detach(), reference_N, "k3").sum())
+        if minibatch.reference:
+            reference_N = torch.cat([minibatch.reference[number] for number in numbers])
+            total_N = total_N + section.kl_coefficient * self._kl(logprobs_N, reference_N)
+            sums.add("kl", k3(logprobs_N.detach(), reference_N).sum())
         if section.entropy_coefficient:
             total_N = total_N - section.entropy_coefficient * entropy_N
-        loss = (to_device(weights_S, device)[sample_N] * total_N).sum()
+        weights_S = to_device(minibatch.weights_S[numbers], device)
+        loss = (weights_S[sample_N] * total_N).sum()
         sums.add("tokens", logprobs_N.numel())
         sums.add("entropy", entropy_N.detach().sum())
         sums.add("clipped", terms.clipped_N.sum())
         sums.add("log_ratio", (logprobs_N.detach() - sampled_N).abs().sum())
         sums.add("loss", loss.detach())
         return loss
-
-
-def learning_rate(section: GrpoSection, step: int) -> float:
-    """The rate of a step (the first is 1): linear warm-up, then constant, linear or cosine to 0.
-
-    A function of the step alone, so that a resumed run needs no scheduler state.
-    """
-    if step <= section.warmup_steps:
-        return section.learning_rate * step / section.warmup_steps
-    span = max(1, section.steps - section.warmup_steps)
-    done = min(1.0, (step - section.warmup_steps - 1) / span)
-    factor = {
-        "constant": 1.0,
-        "linear": 1.0 - done,
-        "cosine": 0.5 * (1.0 + math.cos(math.pi * done)),
-    }[section.schedule]
-    return section.learning_rate * factor

@@ -2,17 +2,15 @@
 
 Shapes: ``_N`` is one entry for each completion token of a batch, whatever the layout; ``sample_N``
 says which sample a token belongs to. Every objective is a sum of ``weights_N * terms_N``, so that a
-batch cut into micro-batches has the same loss and gradients as the whole.
+batch cut into micro-batches has the same loss and gradients as the whole. Which name in the
+configuration is which: :mod:`flowright.config.grpo`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
-
-Loss = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo"]
-Estimator = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,25 +21,37 @@ class Terms:
     clipped_N: Tensor
 
 
-def token_weights(loss: Loss, lengths: Tensor, longest: int) -> Tensor:
-    """The weight of each token of each sample, given the samples' lengths [S]; shape [S].
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What ``grpo.loss`` names.
 
-    "grpo" and "gspo": 1 / (S |o_i|), the mean over samples of the mean over tokens (arXiv
-    2402.03300, equation 3; 2507.18071, equation 5). "dr_grpo": 1 / (S longest), which does not
-    favour short wrong answers (2503.20783, section 3.2). "dapo" and "cispo": 1 / sum |o_i|, all
-    tokens alike (2503.14476, equation 8; 2506.13585, equation 4).
+    ``weights(lengths_S, longest)`` are those of each token of each sample [S], given the samples'
+    lengths [S], all ranks' samples of an optimizer step, and the token limit of completions.
+    ``terms(logprobs_N, old_logprobs_N, advantages_N, sample_N, clip_low, clip_high)`` are minus the
+    objective of each token, differentiable in the first; they may mix the tokens of a sample.
     """
-    lengths = lengths.float()
-    count = lengths.numel()
-    if loss in ("grpo", "gspo"):
-        return 1.0 / (count * lengths)
-    if loss == "dr_grpo":
-        return torch.full_like(lengths, 1.0 / (count * longest))
-    return torch.full_like(lengths, 1.0 / float(lengths.sum()))
+
+    weights: Callable[[Tensor, int], Tensor]
+    terms: Callable[[Tensor, Tensor, Tensor, Tensor, float, float], Terms]
 
 
-def policy_terms(
-    loss: Loss,
+def over_samples(lengths_S: Tensor, longest: int) -> Tensor:
+    """1 / (S |o_i|): the mean over samples of the mean over tokens (arXiv 2402.03300, equation 3;
+    2507.18071, equation 5)."""
+    return 1.0 / (lengths_S.numel() * lengths_S.float())
+
+
+def over_longest(lengths_S: Tensor, longest: int) -> Tensor:
+    """1 / (S longest): no favour for short wrong answers (arXiv 2503.20783, section 3.2)."""
+    return torch.full(lengths_S.shape, 1.0 / (lengths_S.numel() * longest))
+
+
+def over_tokens(lengths_S: Tensor, longest: int) -> Tensor:
+    """1 / sum |o_i|: all tokens alike (arXiv 2503.14476, equation 8; 2506.13585, equation 4)."""
+    return torch.full(lengths_S.shape, 1.0 / float(lengths_S.sum()))
+
+
+def clipped(
     logprobs_N: Tensor,
     old_logprobs_N: Tensor,
     advantages_N: Tensor,
@@ -49,33 +59,68 @@ def policy_terms(
     clip_low: float,
     clip_high: float,
 ) -> Terms:
-    """Minus the clipped objective of each token.
+    """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) with the token's ratio
+    r = exp(log p - log p_old) (PPO, arXiv 1707.06347, equation 7; two bounds: DAPO, equation 8)."""
+    ratio_N = (logprobs_N - old_logprobs_N).exp()
+    return _clipped(ratio_N, advantages_N, clip_low, clip_high)
 
-    "grpo", "dr_grpo", "dapo": -min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) with the token's
-    ratio r = exp(log p - log p_old) (PPO, arXiv 1707.06347, equation 7; two bounds: DAPO, equation
-    8). "gspo": the same with the sample's ratio, exp of the mean of its tokens' log-ratios, whose
-    gradient flows through the token (GSPO, equation 14). "cispo": -stop_gradient(min(r,
-    1 + clip_high)) A log p (CISPO, equation 4; no lower bound, as published).
-    """
+
+def clipped_by_sample(
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    sample_N: Tensor,
+    clip_low: float,
+    clip_high: float,
+) -> Terms:
+    """As :func:`clipped` with the sample's ratio, exp of the mean of its tokens' log-ratios, whose
+    gradient flows through the token (GSPO, arXiv 2507.18071, equation 14)."""
     log_ratio_N = logprobs_N - old_logprobs_N
-    if loss == "gspo":
-        log_ratio_N = _sequence_log_ratio(log_ratio_N, sample_N)
-    ratio_N = log_ratio_N.exp()
-    if loss == "cispo":
-        capped_N = ratio_N.detach().clamp(max=1 + clip_high)
-        return Terms(-capped_N * advantages_N * logprobs_N, ratio_N.detach() > 1 + clip_high)
-    free_N = ratio_N * advantages_N
-    bounded_N = ratio_N.clamp(1 - clip_low, 1 + clip_high) * advantages_N
-    return Terms(-torch.minimum(free_N, bounded_N), (bounded_N < free_N).detach())
-
-
-def _sequence_log_ratio(log_ratio_N: Tensor, sample_N: Tensor) -> Tensor:
-    """The mean log-ratio of each token's sample, with the gradient of the token's own."""
     # As many as there are tokens, which is enough: to count the samples, a GPU would be waited for.
     zeros = torch.zeros_like(log_ratio_N)
     sums = zeros.index_add(0, sample_N, log_ratio_N.detach())
     lengths = zeros.index_add(0, sample_N, torch.ones_like(log_ratio_N))
-    return (sums / lengths)[sample_N] + log_ratio_N - log_ratio_N.detach()
+    mean_N = (sums / lengths)[sample_N] + log_ratio_N - log_ratio_N.detach()
+    return _clipped(mean_N.exp(), advantages_N, clip_low, clip_high)
+
+
+def capped(
+    logprobs_N: Tensor,
+    old_logprobs_N: Tensor,
+    advantages_N: Tensor,
+    sample_N: Tensor,
+    clip_low: float,
+    clip_high: float,
+) -> Terms:
+    """-stop_gradient(min(r, 1 + clip_high)) A log p (CISPO, arXiv 2506.13585, equation 4; no lower
+    bound, as published)."""
+    ratio_N = (logprobs_N - old_logprobs_N).detach().exp()
+    capped_N = ratio_N.clamp(max=1 + clip_high)
+    return Terms(-capped_N * advantages_N * logprobs_N, ratio_N > 1 + clip_high)
+
+
+def _clipped(ratio_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Terms:
+    free_N = ratio_N * advantages_N
+    bounded_N = ratio_N.clamp(1 - low, 1 + high) * advantages_N
+    return Terms(-torch.minimum(free_N, bounded_N), (bounded_N < free_N).detach())
+
+
+GRPO = Objective(over_samples, clipped)
+DR_GRPO = Objective(over_longest, clipped)
+DAPO = Objective(over_tokens, clipped)
+GSPO = Objective(over_samples, clipped_by_sample)
+CISPO = Objective(over_tokens, capped)
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What ``grpo.off_policy`` names: how the distance between what sampled and the learner is
+    corrected for. ``to_sampler``: the ratio is to the policy that sampled, else to the learner
+    before the update. ``weights(old_logprobs_N, sampled_logprobs_N, cap)``, if any, are what each
+    token's term is multiplied by besides."""
+
+    to_sampler: bool
+    weights: Callable[[Tensor, Tensor, float], Tensor] | None = None
 
 
 def truncated_weights(old_logprobs_N: Tensor, sampled_logprobs_N: Tensor, cap: float) -> Tensor:
@@ -89,16 +134,27 @@ def truncated_weights(old_logprobs_N: Tensor, sampled_logprobs_N: Tensor, cap: f
     return (old_logprobs_N - sampled_logprobs_N).detach().exp().clamp(max=cap)
 
 
-def kl_terms(logprobs_N: Tensor, reference_N: Tensor, estimator: Estimator) -> Tensor:
-    """An estimate of KL(policy || reference) at each sampled token, d = log p - log p_ref.
+RATIO = Correction(to_sampler=True)
+TRUNCATED = Correction(to_sampler=False, weights=truncated_weights)
+IGNORED = Correction(to_sampler=False)
 
-    k1 = d, k2 = d^2 / 2, k3 = exp(-d) - 1 + d (J. Schulman, "Approximating KL divergence", 2020;
-    k3 is GRPO's, arXiv 2402.03300, equation 4). k1's gradient has zero mean: it belongs in the
-    reward (``grpo.kl_in``), and as a loss it only adds noise.
-    """
+
+# Estimates of KL(policy || reference) at each sampled token, d = log p - log p_ref (J. Schulman,
+# "Approximating KL divergence", 2020).
+
+
+def k1(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
+    """d. Its gradient has zero mean: it belongs in the reward (``grpo.kl_in``), and as a loss it
+    only adds noise."""
+    return logprobs_N - reference_N
+
+
+def k2(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
+    """d^2 / 2."""
+    return 0.5 * (logprobs_N - reference_N).square()
+
+
+def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
+    """exp(-d) - 1 + d, GRPO's (arXiv 2402.03300, equation 4)."""
     difference_N = logprobs_N - reference_N
-    if estimator == "k1":
-        return difference_N
-    if estimator == "k2":
-        return 0.5 * difference_N.square()
     return torch.expm1(-difference_N) + difference_N

@@ -15,9 +15,10 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained, drawn_groups
-from flowright.grpo.passes import sample_logprobs, score, visit_samples
+from flowright.grpo.scoring import sample_logprobs, score
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
+from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE
 from flowright.policy.sampler import Sampling
 
@@ -42,10 +43,9 @@ def check_sharing(policy: Policy, section: GrpoSection) -> None:
             f"full attention can be shared; {_OFF}"
         )
     groups = _groups(policy.causal_lm.config.vocab_size)
-    plain = _gradients(policy, section.model_copy(update={"prefix_sharing": False}), groups)
-    # A budget that cuts the texts into several chunks.
-    update = {"prefix_sharing": True, "micro_batch_tokens": 16}
-    shared = _gradients(policy, section.model_copy(update=update), groups)
+    plain = _gradients(policy, groups, section.micro_batch_tokens, sharing=False)
+    # A budget that cuts the completions into several chunks.
+    shared = _gradients(policy, groups, 16, sharing=True)
     largest = max(float(gradient.abs().max()) for gradient in plain)
     gap = max(float((a - b).abs().max()) for a, b in zip(plain, shared, strict=True))
     tolerance = _tolerance(policy, TOLERANCE)
@@ -81,12 +81,12 @@ def _tolerance(policy: Policy, table: Mapping[torch.dtype, float]) -> float:
     return max(table.get(precision, table[torch.float32]) for precision in precisions)
 
 
-def _groups(words: int) -> list[Group]:
+def _groups(vocab_size: int) -> list[Group]:
     """Two prompts that begin alike, with completions of one token and of several."""
     draw = random.Random(0)
 
     def ids(count: int) -> list[int]:
-        return [draw.randrange(words) for _ in range(count)]
+        return [draw.randrange(vocab_size) for _ in range(count)]
 
     template = ids(SHORTEST_TEMPLATE + 5)
     return [
@@ -95,21 +95,18 @@ def _groups(words: int) -> list[Group]:
     ]
 
 
-def _gradients(policy: Policy, section: GrpoSection, groups: Sequence[Group]) -> list[Tensor]:
+def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bool) -> list[Tensor]:
     """Of the summed log-probability, in the adapter's weights; what was there before is dropped.
 
     A fresh adapter's second half is 0, so its first half has no gradient: one half is enough.
     """
     samples = [sample for group in groups for sample in group.samples]
-
-    def visit(hidden_N: Tensor, numbers: Sequence[int]) -> Tensor:
-        chunk = [samples[number] for number in numbers]
-        return sample_logprobs(policy, hidden_N, chunk, 1.0, with_entropy=False)[0].sum()
-
     parameters = policy.trainable()
     for parameter in parameters:
         parameter.grad = None
-    visit_samples(policy, groups, section, visit)
+    for hidden_N, numbers in chunks(policy, groups, budget, sharing):
+        chunk = [samples[number] for number in numbers]
+        sample_logprobs(policy, hidden_N, chunk, 1.0)[0].sum().backward()
     found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
     for parameter in parameters:
         parameter.grad = None

@@ -1,9 +1,10 @@
-"""Rows that hold one prompt and several texts behind it, so that the prompt is computed once.
+"""Padded rows that hold a prompt and the texts behind it: one in an update of the plain path,
+several in the cold start.
 
-A text sees the prompt and itself, and its positions go on where the prompt ends. No objective here.
+A text sees the prompt and itself, and its positions go on where the prompt ends. No model here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,10 +30,10 @@ class Layout:
 
 def lay_out(rows: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> Layout:
     """Lay out (prompt, texts) pairs of token ids, none of them empty, one row each."""
-    width = max(len(prompt) + sum(map(len, texts)) for prompt, texts in rows)
-    input_ids = torch.zeros(len(rows), width, dtype=torch.long)
-    positions = torch.zeros(len(rows), width, dtype=torch.long)
-    segments = torch.full((len(rows), width), _PADDING)
+    longest = max(len(prompt) + sum(map(len, texts)) for prompt, texts in rows)
+    input_ids = torch.zeros(len(rows), longest, dtype=torch.long)
+    positions = torch.zeros(len(rows), longest, dtype=torch.long)
+    segments = torch.full((len(rows), longest), _PADDING)
     sources: list[Tensor] = []
     for index, (prompt, texts) in enumerate(rows):
         start = first = len(prompt)
@@ -44,8 +45,8 @@ def lay_out(rows: Sequence[tuple[Sequence[int], Sequence[Sequence[int]]]]) -> La
             input_ids[index, start:end] = torch.tensor(text)
             positions[index, start:end] = torch.arange(len(text)) + first
             segments[index, start:end] = number
-            source = torch.arange(start - 1, end - 1) + index * width
-            source[0] = first - 1 + index * width
+            source = torch.arange(start - 1, end - 1) + index * longest
+            source[0] = first - 1 + index * longest
             sources.append(source)
             start = end
     return Layout(input_ids, positions, _mask(segments), tuple(sources))
@@ -55,7 +56,20 @@ def _mask(segments: Tensor) -> Tensor:
     """[R, 1, T, T] from segments [R, T]. Padding sees only itself, so that no row of the softmax
     is empty."""
     query, key = segments[:, :, None], segments[:, None, :]
-    width = segments.shape[1]
-    causal = torch.ones(width, width, dtype=torch.bool).tril()
+    length = segments.shape[1]
+    causal = torch.ones(length, length, dtype=torch.bool).tril()
     seen = causal & (((key == query) | (key == _PROMPT)) & (query > _PADDING))
-    return (seen | torch.eye(width, dtype=torch.bool))[:, None]
+    return (seen | torch.eye(length, dtype=torch.bool))[:, None]
+
+
+def padded_packs(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Indices of rows, longest first so that rows of like length share a pack, cut where padding
+    them to the longest would exceed the budget; at least one row each."""
+    pack: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        if pack and lengths[pack[0]] * (len(pack) + 1) > budget:
+            yield pack
+            pack = []
+        pack.append(index)
+    if pack:
+        yield pack

@@ -1,15 +1,15 @@
 """Attention of packed texts over the prefixes that they share: each key and value is stored once.
 
-A query sees several parts: the prefixes that it stands behind, all of them, and its own text, up to
-itself. Each part is attended to by an ordinary kernel that also gives the log-sum-exp of its scores
-(Dao et al. 2022, arXiv 2205.14135, section 3.1), and the parts are merged by these:
+A query sees several pieces: the prefixes that it stands behind, all of them, and its own text, up
+to itself. Each is attended to by an ordinary kernel that also gives the log-sum-exp of its scores
+(Dao et al. 2022, arXiv 2205.14135, section 3.1), and the pieces are merged by these:
 
     lse = log(sum_i exp(lse_i)),    out = sum_i exp(lse_i - lse) out_i
 
-where for two parts the second one's share is sigmoid(lse_2 - lse_1).
+where for two pieces the second one's share is sigmoid(lse_2 - lse_1).
 
-In the backward pass every part's kernel gets the merged ``out`` and ``lse``. From those it finds
-the probabilities of the softmax over all parts, so that its gradients are exact. Heads that share
+In the backward pass every piece's kernel gets the merged ``out`` and ``lse``. From those it finds
+the probabilities of the softmax over all pieces, so that its gradients are exact. Heads that share
 keys (grouped-query attention) are folded into the queries, so that no key is copied for them.
 
 No model here, no packing: see :mod:`flowright.policy.prefix.tree`. How rows of one token attend
@@ -36,8 +36,9 @@ longest begins another."""
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
-    """Queries from ``start`` to ``stop`` see all keys from ``first`` to ``last`` of a prefix."""
+class PrefixBlock:
+    """A block of the attention matrix: queries from ``start`` to ``stop`` see all keys from
+    ``first`` to ``last`` of a prefix."""
 
     start: int
     stop: int
@@ -94,10 +95,10 @@ class Pass:
     """What one forward pass over packed texts attends to: a :class:`Tree`.
 
     ``stacks`` hold every token of the pack once. ``prefixes`` are keys and values by layer;
-    ``parts`` say who sees what of them. ``kept`` receives the texts' own, by layer; take them away
-    (:meth:`take`) before anything is run backward. Where there are ``sinks``, of the prefixes'
-    shapes, the gradients of the prefixes are added to these, in place, and autograd is told of
-    none: what gathers over many passes is written once.
+    ``blocks`` say who sees what of them. ``kept`` receives the texts' own, by layer; take them away
+    (:meth:`take`) before anything is run backward. Where there are ``accumulators``, of the
+    prefixes' shapes, the gradients of the prefixes are added to these, in place, and autograd is
+    told of none: what adds up over many passes is written once.
 
     No dataclass: in those that a sharded layer is given, FSDP looks for tensors with a gradient
     (``kept``), and hands the layer a copy with others in their place.
@@ -106,14 +107,14 @@ class Pass:
     def __init__(
         self,
         stacks: Sequence[Stack],
-        parts: Sequence[Part] = (),
+        blocks: Sequence[PrefixBlock] = (),
         prefixes: Sequence[Sequence[KeysValues]] = (),
-        sinks: Sequence[Sequence[KeysValues]] = (),
+        accumulators: Sequence[Sequence[KeysValues]] = (),
     ) -> None:
         self.stacks = stacks
-        self.parts = parts
+        self.blocks = blocks
         self.prefixes = prefixes
-        self.sinks = sinks
+        self.accumulators = accumulators
         self.kept: dict[int, KeysValues] | None = {}
 
     def take(self) -> list[KeysValues]:
@@ -166,7 +167,7 @@ def _run(rows: Sequence[tuple[int, int]]) -> slice | None:
 
 
 class _Merged(torch.autograd.Function):
-    """Attention over all parts. Inputs: q [H, N, D], then keys and values of the texts themselves
+    """Attention over all pieces. Inputs: q [H, N, D], then keys and values of the texts themselves
     and of each prefix [H_kv, S, D]; H is a multiple of H_kv."""
 
     @staticmethod
@@ -179,9 +180,9 @@ class _Merged(torch.autograd.Function):
             out_i, lse_i = kernel.forward(*_stacked(stack, q, *sources[:2]), True, scale)
             stack.put(out, out_i)
             stack.put(lse, lse_i)
-        for part in tree.parts:
-            queries = slice(part.start, part.stop)
-            k, v = _seen(part, sources)
+        for block in tree.blocks:
+            queries = slice(block.start, block.stop)
+            k, v = _seen(block, sources)
             out_i, lse_i = kernel.forward(_fold(q[:, queries], k), k, v, False, scale)
             out[:, queries], lse[:, queries] = merge(
                 (out[:, queries], lse[:, queries]), (_unfolded(out_i, q), _unfolded(lse_i, q))
@@ -210,25 +211,24 @@ class _Merged(torch.autograd.Function):
             stack.put(dq, dq_i)
             for target, gradient in zip((dk, dv), own, strict=True):
                 stack.put(target, _summed(gradient, len(target), len(q)))
-        sinks = [x for prefix in ctx.tree.sinks for x in prefix[ctx.layer]]
-        found = sinks or [torch.zeros_like(source) for source in sources[2:]]
-        for part in ctx.tree.parts:
-            queries, keys = slice(part.start, part.stop), slice(part.first, part.last)
-            k, v = _seen(part, sources)
-            folded = (_fold(x[:, queries], k) for x in (grad, q, out, lse))
-            grad_i, q_i, out_i, lse_i = folded
+        shared = [x for prefix in ctx.tree.accumulators for x in prefix[ctx.layer]]
+        found = shared or [torch.zeros_like(source) for source in sources[2:]]
+        for block in ctx.tree.blocks:
+            queries, keys = slice(block.start, block.stop), slice(block.first, block.last)
+            k, v = _seen(block, sources)
+            grad_i, q_i, out_i, lse_i = (_fold(x[:, queries], k) for x in (grad, q, out, lse))
             dq_i, dk_i, dv_i = ctx.kernel.backward(
                 grad_i, q_i, k, v, out_i, lse_i, False, ctx.scale
             )
             dq[:, queries] += _unfolded(dq_i, q)
-            found[2 * part.prefix][:, keys] += dk_i
-            found[2 * part.prefix + 1][:, keys] += dv_i
-        returned = [None] * len(found) if sinks else found
+            found[2 * block.prefix][:, keys] += dk_i
+            found[2 * block.prefix + 1][:, keys] += dv_i
+        returned = [None] * len(found) if shared else found
         return None, None, None, None, dq, dk, dv, *returned
 
 
 def merge(one: Attended, other: Attended) -> Attended:
-    """Attention over two parts from that over each; in float32, whatever the parts are in."""
+    """Attention over two pieces from that over each; in float32, whatever they are in."""
     (out, lse), (out_i, lse_i) = one, other
     share = (lse_i - lse).sigmoid()[..., None]
     return torch.lerp(out.float(), out_i.float(), share).to(out.dtype), torch.logaddexp(lse, lse_i)
@@ -249,10 +249,10 @@ def _summed(gradient: Tensor, kv_heads: int, heads: int) -> Tensor:
     return split.sum(dim=1).flatten(0, 1)
 
 
-def _seen(part: Part, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Keys and values of a part, as they are: the heads that share them are folded into the
+def _seen(block: PrefixBlock, sources: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Keys and values of a block, as they are: the heads that share them are folded into the
     queries."""
-    k, v = (s[:, part.first : part.last] for s in sources[2 + 2 * part.prefix :][:2])
+    k, v = (s[:, block.first : block.last] for s in sources[2 + 2 * block.prefix :][:2])
     return k, v
 
 

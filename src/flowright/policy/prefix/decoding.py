@@ -2,7 +2,7 @@
 
 The rows of a wave start together and are packed, one token a row, as the learner packs its texts. A
 step's queries attend to the template in one call, to their prompt in one call for each prompt, and
-to their own tokens in one call, and the parts are merged as in
+to their own tokens in one call, and these are merged as in
 :mod:`flowright.policy.prefix.attention`.
 Keys and values of template and prompts stay as the prefill left them; those of the completions are
 in one tensor, where each row has its place. No drawing here: see :mod:`flowright.policy.local`.
@@ -28,16 +28,17 @@ PREFILL_TOKENS = 1024
 class SharedDecoding:
     """Rows [prompts * n], prompt by prompt, of which each :meth:`step` takes one more token.
 
-    ``logits`` [rows, words] are those of the first token. ``room``: how many steps there may be.
+    ``logits`` [rows, vocab_size] are those of the first token. ``room``: how many steps there may
+    be.
     """
 
     def __init__(
-        self, policy: Policy, trunk: Level, prompts: Sequence[Sequence[int]], n: int, room: int
+        self, policy: Policy, template: Level, prompts: Sequence[Sequence[int]], n: int, room: int
     ) -> None:
         self._policy = policy
-        self._template: list[KeysValues] = trunk.prefix
+        self._template = template.keys_values
         self._prompts: list[list[KeysValues]] = []
-        hidden_P = self._prefill(trunk, prompts)
+        hidden_P = self._prefill(template, prompts)
         owners = torch.arange(len(prompts), device=policy.device).repeat_interleave(n)
         self._sizes = [n] * len(prompts)  # rows of each prompt
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=policy.device)
@@ -51,22 +52,21 @@ class SharedDecoding:
         )
         self.logits = policy.causal_lm.get_output_embeddings()(hidden_P)[owners]
 
-    def _prefill(self, trunk: Level, prompts: Sequence[Sequence[int]]) -> Tensor:
+    def _prefill(self, template: Level, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Keys and values of the prompts behind their template; their last hidden states."""
-        own = [prompt[trunk.length :] for prompt in prompts]
+        own = [prompt[template.length :] for prompt in prompts]
         last = []
         for some in packs_of([len(ids) for ids in own], PREFILL_TOKENS):
-            texts = [own[index] for index in some]
-            stems = Level(self._policy, texts, trunk.length, trunk, [0] * len(texts))
-            last.append(stems.last_hidden)
-            for start, stop in stems.spans:
+            level = Level(self._policy, [own[index] for index in some], template, [0] * len(some))
+            last.append(level.last_hidden)
+            for start, stop in level.spans:
                 self._prompts.append(
-                    [(k[:, start:stop], v[:, start:stop]) for k, v in stems.prefix]
+                    [(k[:, start:stop], v[:, start:stop]) for k, v in level.keys_values]
                 )
         return torch.cat(last)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Feed a token to each row [rows] and get the logits [rows, words] of the next one."""
+        """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
         lm = self._policy.causal_lm
         hidden = lm.model(
             input_ids=tokens[None], position_ids=self._positions[None], use_cache=False, tree=self
@@ -93,30 +93,30 @@ class SharedDecoding:
         own[1, :, :, self._length] = v.transpose(0, 1)
         rows, heads, size = own.shape[1], own.shape[2], q.shape[-1]
         q = q.transpose(0, 1).reshape(rows, heads, -1, size)
-        found = self._own_part(own, q, scale)
+        found = self._attend_to_own(own, q, scale)
         # Heads that share keys lie behind each other as queries: [kv heads, rows * times, size].
-        folded = q.transpose(0, 1).reshape(heads, -1, size)
-        shared = [self._prompt_part(layer, folded, scale)]
+        queries = q.transpose(0, 1).reshape(heads, -1, size)
+        shared = [self._attend_to_prompts(layer, queries, scale)]
         if self._template:
-            shared.append(self._kernel.forward(folded, *self._template[layer], False, scale))
+            shared.append(self._kernel.forward(queries, *self._template[layer], False, scale))
         for out_i, lse_i in shared:
             out_i = out_i.reshape(heads, rows, -1, size).transpose(0, 1)
             found = merge(found, (out_i, lse_i.reshape(heads, rows, -1).transpose(0, 1)))
         return found[0].reshape(rows, -1, size)
 
-    def _own_part(self, own: Tensor, q: Tensor, scale: float) -> Attended:
+    def _attend_to_own(self, own: Tensor, q: Tensor, scale: float) -> Attended:
         """Each row's attention to its own tokens: [rows, kv heads, times, size]."""
         keys, values = own[:, :, :, : self._length + 1].flatten(1, 2)
         out, lse = self._kernel.forward(q.flatten(0, 1), keys, values, False, scale)
         return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
-    def _prompt_part(self, layer: int, folded: Tensor, scale: float) -> Attended:
+    def _attend_to_prompts(self, layer: int, queries: Tensor, scale: float) -> Attended:
         """Each row's attention to its prompt: [kv heads, rows * times, size]."""
-        times = folded.shape[1] // sum(self._sizes)
-        queries = folded.split([size * times for size in self._sizes], dim=1)
+        times = queries.shape[1] // sum(self._sizes)
+        queries_P = queries.split([size * times for size in self._sizes], dim=1)
         found = [
             self._kernel.forward(some, *prompt[layer], False, scale)
-            for some, prompt in zip(queries, self._prompts, strict=True)
+            for some, prompt in zip(queries_P, self._prompts, strict=True)
             if some.shape[1]
         ]
         outs, lses = zip(*found, strict=True)
@@ -130,5 +130,5 @@ def shared_decoding(
     """Compute what all prompts begin with. Waves are made by ``(prompts, n, room)``, each with n
     rows for some of the prompts."""
     with tree_attention(policy):
-        trunk = Level(policy, [prompts[0][: shared_length(prompts)]], 0)
-        yield partial(SharedDecoding, policy, trunk)
+        template = Level(policy, [prompts[0][: shared_length(prompts)]])
+        yield partial(SharedDecoding, policy, template)

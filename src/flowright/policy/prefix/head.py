@@ -23,9 +23,9 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor]:
     """Log-probability of each target and entropy of its distribution (nats), float32 [N].
 
-    ``hidden_N`` [N, width], ``weight`` [words, width] without a gradient, logits divided by the
-    temperature. Gradients flow to ``hidden_N``: those of the entropy only ``with_entropy``, as they
-    cost one more product with the vocabulary.
+    ``hidden_N`` [N, hidden_size], ``weight`` [vocab_size, hidden_size] without a gradient, logits
+    divided by the temperature. Gradients flow to ``hidden_N``: those of the entropy only
+    ``with_entropy``, as they cost one more product with the vocabulary.
     """
     if weight.requires_grad:
         raise ValueError("the head is trained: its gradient is not computed here")
@@ -59,18 +59,18 @@ class _Head(torch.autograd.Function):
             if temperature != 1:
                 z /= temperature
             z -= z.amax(dim=-1, keepdim=True)
-            parts = z.exp()
-            total = parts.sum(dim=-1)
+            exps = z.exp()
+            total = exps.sum(dim=-1)
             log_total = total.log()
             logprobs.append(z.gather(1, target[:, None])[:, 0] - log_total)
-            entropy = log_total - (parts * z).sum(dim=-1) / total
+            entropy = log_total - (exps * z).sum(dim=-1) / total
             entropies.append(entropy)
             if needs_grad:
                 scale = (total * temperature)[:, None].to(weight.dtype)
-                mean = (parts.to(weight.dtype) @ weight) / scale
+                mean = (exps.to(weight.dtype) @ weight) / scale
                 slopes.append(weight[target] / temperature - mean)
                 if with_entropy:
-                    bent = parts * (z + (entropy - log_total)[:, None])
+                    bent = exps * (z + (entropy - log_total)[:, None])
                     bends.append(-(bent.to(weight.dtype) @ weight) / scale)
         ctx.save_for_backward(*(torch.cat(x) for x in (slopes, bends) if x))
         return torch.cat(logprobs), torch.cat(entropies)

@@ -1,48 +1,22 @@
-"""A forward and backward pass over texts that share prefixes, each token of a prefix only once.
+"""The levels of a tree of prefixes: template, prompts, completions, each behind those above.
 
-The prompts of a step begin alike (the template), each goes on by itself (the problem), and several
-texts (the completions) stand behind each. So there are three levels, and a level is computed with
-the keys and values of those above it. These are handed down as leaves: a chunk of texts is run
-forward and backward, leaves its gradient on them and is gone; at last the prompts are run backward
-from what has gathered there, and then the template. Memory does not grow with the number of texts.
-
-No objective here: what the hidden states are used for is the caller's (:class:`Visit`).
+A level's texts are packed and run forward with the keys and values of the levels above, which are
+constants to it: their gradients add up in accumulators, and a level is run backward when all that
+stands behind it has been. In which order levels are run: :mod:`flowright.policy.prefix.chunks`.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from flowright.policy.device import to_device
 from flowright.policy.model import Policy
-from flowright.policy.prefix.attention import NAME, KeysValues, Part, Pass, stacks_of
+from flowright.policy.prefix.attention import NAME, KeysValues, Pass, PrefixBlock, stacks_of
 
 SHORTEST_TEMPLATE = 16
 """Tokens; a beginning that fewer share is left with the prompts."""
-
-IDLE = (0,)
-"""The text of a pass that runs only because others need this process' weights: nothing stands
-behind it, and its gradients are 0."""
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """A prompt and the texts behind it, as token ids; none of them is empty."""
-
-    prompt_ids: Sequence[int]
-    texts: Sequence[Sequence[int]]
-
-
-class Visit(Protocol):
-    """Called for every chunk with the hidden states [N, width] that predict the texts' tokens, one
-    text after the other, and with what they are: (branch, text) by index. The loss that it returns
-    is run backward at once; None runs nothing."""
-
-    def __call__(self, hidden_N: Tensor, texts: Sequence[tuple[int, int]]) -> Tensor | None: ...
 
 
 @contextmanager
@@ -57,38 +31,9 @@ def tree_attention(policy: Policy) -> Iterator[None]:
         config._attn_implementation = before
 
 
-def visit_texts(policy: Policy, branches: Sequence[Branch], budget: int, visit: Visit) -> None:
-    """Run all texts behind their prompts, forward and, where gradients are on, backward.
-
-    ``budget``: tokens of prompts, and of texts, that are in memory at once; a single prompt or
-    text may be longer. Where the weights are split among several processes, these call this
-    together, run as many passes as the one with the most, and with gradients on every visit gives
-    a loss.
-    """
-    template = shared_length([branch.prompt_ids for branch in branches])
-    packs = list(_packs(branches, template, budget))
-    trunks, *passes = policy.peers.longest([int(template > 0), *(p.passes for p in packs)])
-    packs += [_Pack([IDLE], ())] * (len(passes) - len(packs))
-    with tree_attention(policy):
-        texts = [branches[0].prompt_ids[:template]] if template else [IDLE] * trunks
-        trunk = Level(policy, texts, 0)
-        above = trunk if template else None
-        for pack, most in zip(packs, passes, strict=True):
-            stems = Level(policy, pack.prompts, template, above, [0] * len(pack.prompts))
-            depths = [template + len(prompt) for prompt in pack.prompts]
-            for chunk in pack.chunks:
-                loss = visit(_hidden(policy, stems, depths, chunk), [leaf.name for leaf in chunk])
-                if loss is not None:
-                    loss.backward()
-            for _ in range(most - pack.passes):
-                Level(policy, [IDLE], 0).backward()
-            stems.backward()
-        trunk.backward()
-
-
 def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     """How many tokens all prompts begin with; 0 where it is not worth while. Each keeps at least
-    its last token, whose hidden state predicts the first of a text."""
+    its last token, whose hidden state predicts the first of a completion."""
     if len(prompts) < 2:
         return 0
     ordered = [tuple(prompt) for prompt in prompts]
@@ -115,32 +60,33 @@ def packs_of(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
 
 class Level:
     """Packed texts that were run forward, each behind text ``owners[i]`` of the level above. For
-    what stands behind them, each one's last hidden state is a leaf, and their keys and values are
-    constants with ``sinks`` for their gradients; :meth:`backward` goes on from these."""
+    what stands behind them, each one's last hidden state is a leaf of the graph, and their keys and
+    values are constants with ``accumulators`` for their gradients; :meth:`backward` goes on from
+    these."""
 
     def __init__(
         self,
         policy: Policy,
         texts: Sequence[Sequence[int]],
-        depth: int,
         above: "Level | None" = None,
         owners: Sequence[int] = (),
     ) -> None:
         self.spans = _spans(texts)
         self.above = above
         self.owners = owners
-        self.prefix: list[KeysValues] = []
-        self.sinks: list[KeysValues] = []
-        self._kept: list[KeysValues] = []
+        self.keys_values: list[KeysValues] = []
+        self.accumulators: list[KeysValues] = []
+        self._computed: list[KeysValues] = []
         if not self.length:
             return  # nothing is shared
-        hidden, self._kept = _forward(policy, texts, [depth] * len(texts), above, owners)
+        hidden, self._computed = _forward(policy, texts, above, owners)
         ends = torch.tensor([stop - 1 for _, stop in self.spans])
         self._ends = hidden[to_device(ends, hidden.device)]
         self.last_hidden = self._ends.detach().requires_grad_(self._ends.requires_grad)
-        self.prefix = [(k.detach(), v.detach()) for k, v in self._kept]
+        self.keys_values = [(k.detach(), v.detach()) for k, v in self._computed]
         if self._ends.requires_grad:
-            self.sinks = [(torch.zeros_like(k), torch.zeros_like(v)) for k, v in self.prefix]
+            pairs = self.keys_values
+            self.accumulators = [(torch.zeros_like(k), torch.zeros_like(v)) for k, v in pairs]
             if policy.gpus > 1:  # the last layer is gathered when its output gets a gradient
                 self.last_hidden.grad = torch.zeros_like(self._ends)
 
@@ -149,16 +95,36 @@ class Level:
         """Tokens of all texts."""
         return self.spans[-1][1] if self.spans else 0
 
+    def depth(self, text: int) -> int:
+        """Tokens from the beginning of the prompt to the end of a text: where what stands behind it
+        has its first position."""
+        start, stop = self.spans[text]
+        return stop - start + (self.above.depth(self.owners[text]) if self.above else 0)
+
     def backward(self) -> None:
-        if not self.sinks:
+        if not self.accumulators:
             return
-        kept = [root for pair in self._kept for root in pair]
-        gathered = [gradient for pair in self.sinks for gradient in pair]
-        pairs = [*zip(kept, gathered, strict=True), (self._ends, self.last_hidden.grad)]
+        computed = [root for pair in self._computed for root in pair]
+        added = [gradient for pair in self.accumulators for gradient in pair]
+        pairs = [*zip(computed, added, strict=True), (self._ends, self.last_hidden.grad)]
         pairs = [(root, grad) for root, grad in pairs if root.requires_grad and grad is not None]
         if pairs:
             roots, grads = zip(*pairs, strict=True)
             torch.autograd.backward(roots, grads)
+
+
+def predictions(
+    policy: Policy, texts: Sequence[Sequence[int]], above: Level, owners: Sequence[int]
+) -> Tensor:
+    """Hidden states [N, hidden_size] that predict the texts' tokens: the last one of the text
+    above, then all of the text's own but the last, which is no input."""
+    inputs = [text[:-1] for text in texts]
+    firsts = above.last_hidden[to_device(torch.tensor(owners), policy.device)]
+    if not any(inputs):
+        return firsts
+    hidden, _ = _forward(policy, inputs, above, owners)
+    rows = [(firsts[i : i + 1], hidden[a:b]) for i, (a, b) in enumerate(_spans(inputs))]
+    return torch.cat([tensor for pair in rows for tensor in pair])
 
 
 def _spans(texts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
@@ -172,31 +138,30 @@ def _spans(texts: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def _forward(
-    policy: Policy,
-    texts: Sequence[Sequence[int]],
-    depths: Sequence[int],
-    above: Level | None,
-    owners: Sequence[int],
+    policy: Policy, texts: Sequence[Sequence[int]], above: Level | None, owners: Sequence[int]
 ) -> tuple[Tensor, list[KeysValues]]:
-    """Hidden states [N, width] of packed texts, each at positions from its depth on, and their own
-    keys and values by layer."""
+    """Hidden states [N, hidden_size] of packed texts, and their own keys and values by layer."""
     spans = _spans(texts)
     ids = torch.tensor([[token for text in texts for token in text]])
+    depths = [above.depth(owner) for owner in owners] if above else [0] * len(texts)
     positions = torch.cat(
         [torch.arange(len(text)) + depth for text, depth in zip(texts, depths, strict=True)]
     )
-    parts: list[Part] = []
+    blocks: list[PrefixBlock] = []
     levels: list[Level] = []
     level = above
     while level is not None:
-        if level.prefix:
-            parts += _prefix_parts(spans, owners, level, len(levels))
+        if level.keys_values:
+            blocks += _blocks(spans, owners, level, len(levels))
             levels.append(level)
         if level.above is not None:
             owners = [level.owners[owner] for owner in owners]
         level = level.above
-    prefixes, sinks = [level.prefix for level in levels], [level.sinks for level in levels]
-    tree = Pass(stacks_of(spans, policy.device), parts, prefixes, sinks if all(sinks) else ())
+    prefixes = [level.keys_values for level in levels]
+    accumulators = [level.accumulators for level in levels]
+    tree = Pass(
+        stacks_of(spans, policy.device), blocks, prefixes, accumulators if all(accumulators) else ()
+    )
     hidden = policy.causal_lm.model(
         input_ids=to_device(ids, policy.device),
         position_ids=to_device(positions[None], policy.device),
@@ -206,10 +171,10 @@ def _forward(
     return hidden, tree.take()
 
 
-def _prefix_parts(
+def _blocks(
     spans: Sequence[tuple[int, int]], owners: Sequence[int], level: Level, prefix: int
-) -> Iterator[Part]:
-    """One part for each run of neighbours that stand behind the same text."""
+) -> Iterator[PrefixBlock]:
+    """One for each run of neighbours that stand behind the same text."""
     start = 0
     for place, owner in enumerate(owners):
         if place + 1 < len(owners) and owners[place + 1] == owner:
@@ -217,52 +182,5 @@ def _prefix_parts(
         first, last = level.spans[owner]
         stop = spans[place][1]
         if stop > start and last > first:
-            yield Part(start, stop, prefix, first, last)
+            yield PrefixBlock(start, stop, prefix, first, last)
         start = stop
-
-
-@dataclass(frozen=True, slots=True)
-class _Leaf:
-    """A text behind prompt ``place`` of the level above; ``name`` is what the visit is told."""
-
-    place: int
-    name: tuple[int, int]
-    token_ids: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pack:
-    """Prompts, without the template, that are run at once, and the texts behind them by chunk."""
-
-    prompts: Sequence[Sequence[int]]
-    chunks: Sequence[Sequence[_Leaf]]
-
-    @property
-    def passes(self) -> int:
-        """Chunks that go through the model: a text of one token is its prompt's to predict."""
-        return sum(any(len(leaf.token_ids) > 1 for leaf in chunk) for chunk in self.chunks)
-
-
-def _packs(branches: Sequence[Branch], template: int, budget: int) -> Iterator[_Pack]:
-    for some in packs_of([len(branch.prompt_ids) - template for branch in branches], budget):
-        leaves = [
-            _Leaf(place, (index, number), text)
-            for place, index in enumerate(some)
-            for number, text in enumerate(branches[index].texts)
-        ]
-        chunks = packs_of([len(leaf.token_ids) for leaf in leaves], budget)
-        prompts = [branches[index].prompt_ids[template:] for index in some]
-        yield _Pack(prompts, [[leaves[i] for i in chunk] for chunk in chunks])
-
-
-def _hidden(policy: Policy, stems: Level, depths: Sequence[int], leaves: Sequence[_Leaf]) -> Tensor:
-    """What predicts the texts' tokens: the prompt's last hidden state, then all of the text's own
-    but the last, which is no input. ``depths``: the lengths of the prompts."""
-    inputs = [leaf.token_ids[:-1] for leaf in leaves]
-    places = [leaf.place for leaf in leaves]
-    firsts = stems.last_hidden[to_device(torch.tensor(places), policy.device)]
-    if not any(inputs):
-        return firsts
-    hidden, _ = _forward(policy, inputs, [depths[place] for place in places], stems, places)
-    rows = [(firsts[i : i + 1], hidden[a:b]) for i, (a, b) in enumerate(_spans(inputs))]
-    return torch.cat([tensor for pair in rows for tensor in pair])
