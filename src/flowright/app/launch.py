@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from flowright.grpo.ranks import Ranks
 
 
-def train(config: Config, resume: bool) -> int:
+def train(config: Config, resume: bool = False) -> int:
     """Train and write the report, in this process or as one rank of those that torchrun started;
     returns the exit status."""
     _prepare_process()
@@ -69,8 +69,14 @@ def _train(config: Config, resume: bool, console: Console, ranks: "Ranks") -> in
     return 0
 
 
-def evaluate(config: Config, checkpoints: Sequence[Path], data: Path | None, out: Path) -> int:
-    """Evaluate checkpoints beside fixed workflows; leaves evaluation.json and a plot in ``out``."""
+def evaluate(
+    config: Config,
+    checkpoints: Sequence[Path] = (),
+    data: Path | None = None,
+    out: Path = Path("outputs/evaluation"),
+) -> int:
+    """Evaluate checkpoints beside the environment's baselines; leaves evaluation.json and a plot in
+    ``out``."""
     console = Console()
     _prepare_process()
     from flowright.app.session import run_evaluation

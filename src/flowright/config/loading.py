@@ -18,12 +18,12 @@ from flowright.errors import ConfigError
 from flowright.plugins import suggest
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a config file, apply ``key.sub=value`` overrides, check everything.
 
     Raises ConfigError with one line per mistake.
     """
-    return load_section(Config, path, overrides)
+    return load_section(Config, Path(path), overrides)
 
 
 def load_judge_server(path: Path, overrides: Sequence[str] = ()) -> JudgeServerConfig:

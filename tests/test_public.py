@@ -1,0 +1,69 @@
+"""The public face: what a script may import, that it costs nothing until it is used, its page."""
+
+import ast
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowright
+
+ROOT = Path(__file__).parents[1]
+NAMES = {
+    *("train", "evaluate", "dry_run", "Config", "load_config"),
+    *("Task", "Problem", "read_tasks"),
+    *("Environment", "TaskSets", "Baseline", "Demonstration", "Display"),
+    *("Completion", "Rollout", "Reward", "UNSCORED"),
+    *("Failure", "Reason", "boundary", "Gold"),
+    *("Judge", "JudgeQuery", "Verdict", "JudgeRewardSystem", "create_judge_reward"),
+    *("Sandbox", "Limits", "operator"),
+    *("Policy", "load_policy", "chunks", "Group", "Trained", "Learner"),
+}
+
+
+def test_the_public_names_are_these_and_all_are_there():
+    assert set(dir(flowright)) == NAMES | {"__version__"}
+    for name in NAMES:
+        assert getattr(flowright, name) is not None
+
+
+def test_checkers_and_the_running_package_see_the_same_names():
+    tree = ast.parse((ROOT / "src/flowright/__init__.py").read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    imported = {
+        (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert imported == {(m, name) for m, names in flowright.PUBLIC.items() for name in names}
+
+
+def test_importing_the_package_loads_nothing_else():
+    """Under 0.2 s: by the processor's clock, as a busy machine is slow, not wrong."""
+    code = (
+        "import sys, time; before = set(sys.modules); began = time.process_time()\n"
+        "import flowright\n"
+        "took = time.process_time() - began\n"
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "print(took); print(*sorted(new - set(sys.stdlib_module_names)))"
+    )
+    told = [
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        for _ in range(3)
+    ]
+    assert {run.stdout.split("\n")[1] for run in told} == {"flowright"}
+    assert min(float(run.stdout.split("\n")[0]) for run in told) < 0.2
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(flowright, "trainer")
+
+
+@pytest.mark.parametrize("page", ["api", "architecture"])
+def test_the_pages_are_the_docstrings(page: str):
+    script = runpy.run_path(str(ROOT / "scripts/write_api_docs.py"))
+    written = (ROOT / f"docs/{page}.md").read_text(encoding="utf-8")
+    assert script[page]() == written, "run: python scripts/write_api_docs.py"
