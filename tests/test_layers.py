@@ -90,10 +90,10 @@ def test_torch_is_imported_only_where_models_are() -> None:
 
 
 def test_monitoring_reads_files_and_never_trainer_objects() -> None:
-    below = {"config", "data", "errors", "runs", "rendering", "monitoring", "__version__"}
+    below = {"config", "errors", "runs", "rendering", "monitoring"}
     for path in (SOURCE / "monitoring").rglob("*.py"):
         for name in imported(path):
-            if name.startswith("flowright."):
+            if name.startswith("flowright.") and name != "flowright.environments.display":
                 assert name.split(".")[1] in below, f"{path}: {name}"
 
 

@@ -135,7 +135,6 @@ def make_run(
             "judge": "simulated",
             "policy": "tiny (1.1M parameters)",
             "isolation": "Monty for workflows; processes, seccomp and Landlock for code",
-            "isolation_weaker": False,
             **state,
         }
     )
@@ -195,7 +194,7 @@ def _metrics(progress: float, rng: random.Random, drifting: bool) -> dict[str, f
         "llm/calls_mean": near(2.1 + 1.2 * progress, 0.1),
         "prompt/truncated": 0.0,
         "time/sample": near(1.9, 0.1),
-        "time/play": near(1.1, 0.1),
+        "time/rollout": near(1.1, 0.1),
         "time/execute": near(0.8, 0.1),
         "time/judge": near(0.3, 0.05),
         "time/update": near(1.6, 0.1),

@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 from monitoring_run import evaluation, make_rollout, make_run, record_of
 
+from flowright.environments.workflow_display import DISPLAY
 from flowright.errors import Failure, Reason, RunError
 from flowright.monitoring.exhibits import reward_arithmetic
 from flowright.monitoring.report import render, write_report
 from flowright.monitoring.sections import settings
 from flowright.monitoring.selection import Selection, group_rollouts, select_groups
-from flowright.monitoring.snapshot import Snapshot, take_snapshot
-from flowright.monitoring.trust import MEANING
-from flowright.rendering.charts import Dot, Scale, Series, before_after, line_chart, scatter
+from flowright.monitoring.snapshot import Snapshot
+from flowright.monitoring.trust import MEANINGS
+from flowright.monitoring.watcher import take_snapshot
+from flowright.rendering.axes import Scale
+from flowright.rendering.charts import Dot, Series, before_after, line_chart, scatter
 from flowright.runs import write_rollouts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -272,7 +275,7 @@ def test_reward_arithmetic(
 
 
 def test_every_reason_of_the_taxonomy_has_its_meaning() -> None:
-    assert set(MEANING) == set(Reason)
+    assert {*MEANINGS, *DISPLAY.meanings} == set(Reason)
 
 
 def test_a_scale_maps_its_ends_and_ticks_are_round() -> None:

@@ -3,18 +3,18 @@
 Judge drift from gold is among the tiles whatever its size (law 3).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flowright.monitoring.sections import settings
 from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, drift, edge, first, kinds, last
 from flowright.rendering.cells import interval
 from flowright.rendering.charts import Dot, numbered_key, scatter
-from flowright.rendering.glyphs import duration
 from flowright.rendering.markup import Child, Html, el
-from flowright.rendering.page import section
+from flowright.rendering.page import facts, folded, section, table, tile
 from flowright.rendering.series import Row, is_number
 from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import NOTHING, Form, duration, percent, points, said
 
 
 def tiles(snapshot: Snapshot) -> Html:
@@ -22,8 +22,8 @@ def tiles(snapshot: Snapshot) -> Html:
     shown = [
         _accuracy(snapshot),
         _drift(snapshot),
-        _change(snapshot, "Reward", "reward/mean", "{:.2f}"),
-        _change(snapshot, "Valid workflows", "rollout/valid_frac", "%"),
+        _change(snapshot, "Reward", "reward/mean", "{:.2f}".format),
+        _change(snapshot, f"Valid {snapshot.display.completion}s", "rollout/valid_frac", percent),
         _unscored(snapshot),
         _pace(snapshot),
     ]
@@ -38,14 +38,14 @@ def _accuracy(snapshot: Snapshot) -> Html | None:
         change = 100 * (after["gold"] - before["gold"])
         apart = _apart(before, after)
         told = {True: "intervals do not overlap", False: "intervals overlap", None: ""}[apart]
-        big = f"{_percent(before['gold'])} → {_percent(after['gold'])}"
+        big = f"{percent(before['gold'])} → {percent(after['gold'])}"
         note = f"{change:+.1f} points{'; ' if told else ''}{told}"
-        return _tile(title, big, note, "good" if apart and change > 0 else None)
+        return tile(title, big, note, "good" if apart and change > 0 else None)
     points = snapshot.series("val/gold")
     if not points:
         return None
-    big = f"{_percent(points[0][1])} → {_percent(points[-1][1])}"
-    return _tile(title, big, f"validation, steps {points[0][0]} and {points[-1][0]}")
+    big = f"{percent(points[0][1])} → {percent(points[-1][1])}"
+    return tile(title, big, f"validation, steps {points[0][0]} and {points[-1][0]}")
 
 
 def _drift(snapshot: Snapshot) -> Html:
@@ -55,7 +55,7 @@ def _drift(snapshot: Snapshot) -> Html:
     early, late = first(points, count), last(points, count)
     title = "Judge drift from gold"
     if early is None or late is None:
-        return _tile(title, "unknown", "no step has both verdicts and gold checks", "warn")
+        return tile(title, "unknown", "no step has both verdicts and gold checks", "warn")
     alarm = abs(late) > DRIFT_ALARM
     facts = [f"at first {100 * early:+.1f}"]
     for label, metric in (
@@ -65,20 +65,19 @@ def _drift(snapshot: Snapshot) -> Html:
     ):
         value = last(snapshot.series(metric), count)
         if value is not None:
-            facts.append(f"{label} {_percent(value)}")
+            facts.append(f"{label} {percent(value)}")
     note = f"{'rewards may be wrong; ' if alarm else ''}{', '.join(facts)}"
-    return _tile(title, f"{100 * late:+.1f} points", note, "alarm" if alarm else "good")
+    return tile(title, f"{100 * late:+.1f} points", note, "alarm" if alarm else "good")
 
 
-def _change(snapshot: Snapshot, title: str, metric: str, form: str) -> Html | None:
+def _change(snapshot: Snapshot, title: str, metric: str, form: Form) -> Html | None:
     points = snapshot.series(metric)
     count = edge(len(points))
     before, after = first(points, count), last(points, count)
     if before is None or after is None:
         return None
-    show = _percent if form == "%" else form.format
     steps = "step" if count == 1 else f"{count} steps"
-    return _tile(title, f"{show(before)} → {show(after)}", f"first and last {steps}")
+    return tile(title, f"{form(before)} → {form(after)}", f"first and last {steps}")
 
 
 def _unscored(snapshot: Snapshot) -> Html | None:
@@ -87,7 +86,7 @@ def _unscored(snapshot: Snapshot) -> Html | None:
     if share is None:
         return None
     note = "of all samples, through faults of ours; they train nothing"
-    return _tile("Unscored", f"{100 * share:.2f} %", note, "warn" if share > 0.01 else None)
+    return tile("Unscored", f"{100 * share:.2f} %", note, "warn" if share > 0.01 else None)
 
 
 def _pace(snapshot: Snapshot) -> Html | None:
@@ -95,14 +94,9 @@ def _pace(snapshot: Snapshot) -> Html | None:
     mean = last(points, len(points))
     if mean is None:
         return None
-    return _tile(
+    return tile(
         "Time", duration(sum(s for _, s in points)), f"{len(points)} steps of {duration(mean)}"
     )
-
-
-def _tile(title: str, big: str, note: str, style: str | None = None) -> Html:
-    class_ = f"tile {style}" if style else "tile"
-    return el("div", el("span", title), el("b", big), el("span", note), class_=class_)
 
 
 def evaluation_section(snapshot: Snapshot) -> Html | None:
@@ -115,9 +109,8 @@ def evaluation_section(snapshot: Snapshot) -> Html | None:
     shown = ["all", *[k for k in dict.fromkeys([*kinds(snapshot), *found]) if k != "all"]]
     columns = [kind for kind in shown if kind in found]
     costs = ("Judge - gold", *(name for name, _, _ in _costs(rows)))
-    head = [el("th", name) for name in ("Workflow", *columns, *costs)]
+    head = (snapshot.display.compared, *columns, *costs)
     body = [_table_row(row, columns, _costs(rows)) for row in rows]
-    table = el("table", el("thead", el("tr", head)), el("tbody", body))
     label = "Simulated numbers. " if evaluation.get("simulated") else ""
     lead = (
         f"{label}{evaluation.get('problems', '')} held-out problems, the same for every row; "
@@ -127,29 +120,27 @@ def evaluation_section(snapshot: Snapshot) -> Html | None:
         "table",
         "Before and after",
         lead,
-        el("div", table, class_="wide"),
-        _by_dataset(rows),
+        table(head, body),
+        _by_dataset(rows, snapshot.display.compared),
         _summary(evaluation.get("summary")),
         _scatters(rows, columns),
     )
 
 
-def _costs(rows: Sequence[Row]) -> list[tuple[str, str, Callable[[float], str]]]:
-    """The table's last columns; that of unscored attempts only where there are any."""
-    columns: list[tuple[str, str, Callable[[float], str]]] = [
-        ("Valid", "valid", _percent),
-        ("Unscored", "unscored", _percent),
+def _costs(rows: Sequence[Row]) -> list[tuple[str, str, Form]]:
+    """The table's last columns: the valid share, and what any row has of the others."""
+    columns: list[tuple[str, str, Form]] = [
+        ("Valid", "valid", percent),
+        ("Unscored", "unscored", percent),
         ("LLM calls", "llm_calls", "{:.1f}".format),
         ("Tokens", "tokens", "{:,.0f}".format),
         ("Seconds", "seconds", "{:.1f}".format),
     ]
-    unscored = any((row["kinds"].get("all") or {}).get("unscored") for row in rows)
-    return columns if unscored else [c for c in columns if c[1] != "unscored"]
+    cells = [row["kinds"].get("all") or {} for row in rows]
+    return [c for c in columns if c[1] == "valid" or any(cell.get(c[1]) for cell in cells)]
 
 
-def _table_row(
-    row: Row, columns: Sequence[str], costs: Sequence[tuple[str, str, Callable[[float], str]]]
-) -> Html:
+def _table_row(row: Row, columns: Sequence[str], costs: Sequence[tuple[str, str, Form]]) -> Html:
     cells = row["kinds"]
     every: Mapping[str, Any] = cells.get("all") or {}
     gap = _difference(every.get("judge"), every.get("gold"))
@@ -158,35 +149,34 @@ def _table_row(
         "tr",
         el("th", one_line(row["name"], 60)),
         [el("td", _accuracy_cell(cells.get(kind) or {}, _colour(row))) for kind in columns],
-        el("td", _shown(gap, lambda v: f"{100 * v:+.1f}"), class_="drift" if drifting else None),
-        [el("td", _shown(every.get(key), form)) for _, key, form in costs],
+        el("td", said(gap, points), class_="drift" if drifting else None),
+        [el("td", said(every.get(key), form)) for _, key, form in costs],
         class_="own" if row.get("group") == "policy" else None,
     )
 
 
-def _by_dataset(rows: Sequence[Row]) -> Html | None:
+def _by_dataset(rows: Sequence[Row], compared: str) -> Html | None:
     """Accuracy by gold on each dataset, folded away; None where the rows tell no datasets."""
     names = list(dict.fromkeys(name for row in rows for name in row.get("sources") or {}))
     if not names:
         return None
-    head = [el("th", one_line(name, 30)) for name in ("Workflow", *names)]
+    head = [one_line(name, 30) for name in (compared, *names)]
     body: list[Html] = []
     for row in rows:
         cells = [(row.get("sources") or {}).get(name) or {} for name in names]
         shown = [el("td", _accuracy_cell(cell, _colour(row))) for cell in cells]
         body.append(el("tr", el("th", one_line(row["name"], 60)), shown))
-    table = el("table", el("thead", el("tr", head)), el("tbody", body))
-    return el("details", el("summary", "By dataset"), el("div", table, class_="wide"))
+    return folded("By dataset", table(head, body))
 
 
 def _accuracy_cell(cell: Row, colour: str) -> list[Child]:
     value, low, high = (cell.get(key) for key in ("gold", "gold_low", "gold_high"))
     if not is_number(value):
-        return ["-"]
+        return [NOTHING]
     if not is_number(low) or not is_number(high):
-        return [_percent(value)]
+        return [percent(value)]
     return [
-        _percent(value),
+        percent(value),
         interval(low, value, high, colour),
         el("small", f"{100 * low:.0f} to {100 * high:.0f}"),
     ]
@@ -197,7 +187,7 @@ def _scatters(rows: Sequence[Row], columns: Sequence[str]) -> Html | None:
     by_kind = {kind: [_dot(row, row["kinds"].get(kind) or {}) for row in rows] for kind in columns}
     complete = {kind: [d for d in dots if d] for kind, dots in by_kind.items()}
     complete = {kind: dots for kind, dots in complete.items() if len(dots) == len(rows)}
-    if not complete:
+    if not complete or not any(dot.x for dot in complete.get("all", ())):
         return None
     figures = [
         scatter("All problems" if kind == "all" else one_line(kind, 30), dots, "tokens per problem")
@@ -220,8 +210,7 @@ def _summary(summary: object) -> Html | None:
     """Whatever else the evaluation says about itself, as it says it."""
     if not isinstance(summary, Mapping) or not summary:
         return None
-    rows = [[el("dt", key), el("dd", value)] for key, value in settings(summary)]
-    return el("details", el("summary", "Summary of the evaluation"), el("dl", rows), open=True)
+    return folded("Summary of the evaluation", facts(settings(summary)), open=True)
 
 
 def _rows(snapshot: Snapshot) -> list[Row]:
@@ -255,11 +244,3 @@ def _colour(row: Row) -> str:
 
 def _difference(a: object, b: object) -> float | None:
     return a - b if is_number(a) and is_number(b) else None
-
-
-def _shown(value: object, form: Callable[[float], str]) -> str:
-    return form(value) if is_number(value) else "-"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f} %"

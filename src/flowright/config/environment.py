@@ -1,0 +1,9 @@
+"""What can be an environment: the value of `environment`, by name or by import path."""
+
+from flowright.plugins import Table
+
+ENVIRONMENTS = Table(
+    "environment",
+    {"workflow": "flowright.environments.workflow:WorkflowEnvironment"},
+)
+"""Classes, or functions, that make an environment of a configuration."""
