@@ -22,8 +22,8 @@ from flowright.monitoring.selection import Selection, group_rollouts, select_gro
 from flowright.monitoring.snapshot import Snapshot
 from flowright.monitoring.trust import MEANINGS
 from flowright.monitoring.watcher import take_snapshot
-from flowright.rendering.axes import Scale
 from flowright.rendering.charts import Dot, Series, before_after, line_chart, scatter
+from flowright.rendering.svg import Scale
 from flowright.runs import write_rollouts
 
 ROOT = Path(__file__).resolve().parents[2]

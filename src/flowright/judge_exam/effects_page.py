@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from flowright.judge_exam.charts import Whisker, forest
 from flowright.judge_exam.record import NAMES, biases, ends, estimated, verdict_on
-from flowright.rendering.axes import key
+from flowright.rendering import svg
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import grid, section, table
 from flowright.rendering.series import Row
@@ -35,7 +35,7 @@ def biases_section(record: Row) -> Html:
     if whisker is not None:
         forest_rows.append(("position", [whisker]))
     colours = [(_WRONG, "wrong answers"), (_RIGHT, "right answers"), ("c2", "pairs of equals")]
-    legend = key(colours, "full: found; hollow: not")
+    legend = svg.key(colours, "full: found; hollow: not")
     tables = [
         drawn
         for label, place in (("Wrong answers", 1), ("Right answers", 2))

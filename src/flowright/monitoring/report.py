@@ -11,8 +11,9 @@ from pathlib import Path
 from flowright.environments.display import Display
 from flowright.errors import RunError
 from flowright.monitoring import sections, trust
+from flowright.monitoring.before_after import evaluation_section
 from flowright.monitoring.exhibits import exhibits, single_exhibit
-from flowright.monitoring.headline import evaluation_section, tiles
+from flowright.monitoring.headline import tiles
 from flowright.monitoring.selection import Selection, select_groups
 from flowright.monitoring.servers import servers_section
 from flowright.monitoring.snapshot import Snapshot

@@ -12,11 +12,11 @@ from flowright.monitoring.snapshot import (
     rollout_seconds,
     stage_seconds,
 )
-from flowright.rendering.axes import plain
 from flowright.rendering.charts import Series, before_after, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section
 from flowright.rendering.series import Point, Row
+from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import duration
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from flowright.monitoring.snapshot import Snapshot
-from flowright.rendering.axes import plain
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
 from flowright.rendering.series import Point, Row, is_number
+from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import Form, duration, said
 

@@ -67,6 +67,12 @@ class Snapshot:
         return display_of(self.config)
 
     @property
+    def compared(self) -> list[Row]:
+        """The rows of the evaluation, of policies and baselines."""
+        rows = (self.evaluation or {}).get("rows") or []
+        return [row for row in rows if row.get("kinds") and row.get("name")]
+
+    @property
     def warnings(self) -> list[str]:
         """What makes the numbers of a run less than they seem, as the run itself says it."""
         told = self.state.get("warnings") or ()

@@ -7,33 +7,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from flowright.rendering.axes import (
-    BOTTOM,
-    HEIGHT,
-    LABELS,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    Format,
-    Scale,
-    across,
-    axes,
-    dot,
-    figure,
-    key,
-    line,
-    path,
-    plain,
-    rule,
-    short_percent,
-    thinned,
-    upward,
-    window,
-    word,
-)
+from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
 from flowright.rendering.series import Point, smooth
+from flowright.rendering.values import Form
 
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
 
@@ -71,78 +48,80 @@ class Dot:
 def line_chart(
     title: str,
     series: Sequence[Series],
-    form: Format = short_percent,
+    form: Form = svg.short_percent,
     low: float | None = None,
     high: float | None = None,
     zero_line: bool = False,
 ) -> Html | None:
     """Curves over the training step, None where no series has a point. ``low`` and ``high`` are
     the least that the axis spans."""
-    series = [replace(s, points=thinned(s.points)) for s in series if s.points]
+    series = [replace(s, points=svg.thinned(s.points)) for s in series if s.points]
     if not series:
         return None
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
-    x = across(min(xs), max(max(xs), min(xs) + 1))
-    y = upward(
+    x = svg.across(min(xs), max(max(xs), min(xs) + 1))
+    y = svg.upward(
         min(ys) if low is None else min(low, *ys), max(ys) if high is None else max(high, *ys)
     )
-    drawn = [axes(x, y, form, "step")]
+    drawn = [svg.axes(x, y, form, "step")]
     if zero_line and y.low < 0 < y.high:
-        drawn.append(rule(y(0), "zero"))
+        drawn.append(svg.rule(y(0), "zero"))
     drawn += [curve(s, x, y) for s in series]
-    drawn.append(el("line", class_="cross", y1=TOP, y2=HEIGHT - BOTTOM))
+    drawn.append(el("line", class_="cross", y1=svg.TOP, y2=svg.HEIGHT - svg.BOTTOM))
     data = {
-        "x": [x.low, x.high, LEFT, WIDTH - RIGHT],
+        "x": [x.low, x.high, svg.LEFT, svg.WIDTH - svg.RIGHT],
         "series": [
             {"n": s.name, "c": s.colour, "p": [[px, form(py)] for px, py in s.points]}
             for s in series
         ],
     }
-    legend = key([(s.swatch, s.name) for s in series]) if len(series) > 1 else None
-    return figure(title, drawn, legend, json.dumps(data, separators=(",", ":")))
+    legend = svg.key([(s.swatch, s.name) for s in series]) if len(series) > 1 else None
+    return svg.figure(title, drawn, legend, json.dumps(data, separators=(",", ":")))
 
 
-def curve(series: Series, x: Scale, y: Scale) -> Html:
+def curve(series: Series, x: svg.Scale, y: svg.Scale) -> Html:
     """One series."""
     dots = [(x(a), y(b)) for a, b in series.points]
     if series.marks:
-        thin = el("path", class_=f"curve thin {series.colour}", d=path(dots))
-        return el("g", thin, [dot(f"dot {series.colour}", a, b, 3.6) for a, b in dots])
+        thin = el("path", class_=f"curve thin {series.colour}", d=svg.path(dots))
+        return el("g", thin, [svg.dot(f"dot {series.colour}", a, b, 3.6) for a, b in dots])
     style = f"curve {series.swatch}"
     if not series.smoothed or len(dots) < 8:
-        return el("path", class_=style, d=path(dots))
-    mean = [(x(a), y(b)) for a, b in smooth(series.points, window(len(dots)))]
-    raw = el("path", class_=f"curve raw {series.colour}", d=path(dots))
-    return el("g", raw, el("path", class_=style, d=path(mean)))
+        return el("path", class_=style, d=svg.path(dots))
+    mean = [(x(a), y(b)) for a, b in smooth(series.points, svg.window(len(dots)))]
+    raw = el("path", class_=f"curve raw {series.colour}", d=svg.path(dots))
+    return el("g", raw, el("path", class_=style, d=svg.path(mean)))
 
 
 def scatter(title: str, dots: Sequence[Dot], x_label: str) -> Html | None:
     """Shares with their intervals against a cost, the dots numbered; None without dots."""
     if not dots:
         return None
-    x = across(0, max(d.x for d in dots) * 1.12 or 1)
+    x = svg.across(0, max(d.x for d in dots) * 1.12 or 1)
     y = dots_scale(dots)
-    drawn = [axes(x, y, short_percent, x_label), *numbered_dots(dots, x, y, x_label)]
-    return figure(title, drawn)
+    drawn = [svg.axes(x, y, svg.short_percent, x_label), *numbered_dots(dots, x, y, x_label)]
+    return svg.figure(title, drawn)
 
 
-def dots_scale(dots: Sequence[Dot]) -> Scale:
+def dots_scale(dots: Sequence[Dot]) -> svg.Scale:
     """A scale upward that has room for all intervals."""
     lows = [d.y if d.low is None else d.low for d in dots]
     highs = [d.y if d.high is None else d.high for d in dots]
-    return upward(min(lows), max(highs))
+    return svg.upward(min(lows), max(highs))
 
 
-def numbered_dots(dots: Sequence[Dot], x: Scale, y: Scale, x_label: str) -> list[Html]:
+def numbered_dots(dots: Sequence[Dot], x: svg.Scale, y: svg.Scale, x_label: str) -> list[Html]:
     """The marks of a scatter, those that stand behind drawn first."""
     drawn: list[Html] = []
     for number, d in sorted(enumerate(dots, start=1), key=lambda item: item[1].colour != FADED):
         if d.low is not None and d.high is not None:
-            drawn.append(line(f"whisker {d.colour}", x(d.x), x(d.x), y(d.low), y(d.high)))
-        told = f"{d.name}: {short_percent(d.y)} at {plain(d.x)} {x_label}"
-        drawn.append(dot(f"dot {d.colour}", x(d.x), y(d.y), 6.5 if d.colour == FADED else 8, told))
-        drawn.append(word(str(number), x(d.x), y(d.y) + 3.6, class_=f"tag {d.colour}"))
+            drawn.append(svg.line(f"whisker {d.colour}", x(d.x), x(d.x), y(d.low), y(d.high)))
+        told = f"{d.name}: {svg.short_percent(d.y)} at {svg.plain(d.x)} {x_label}"
+        drawn.append(
+            svg.dot(f"dot {d.colour}", x(d.x), y(d.y), 6.5 if d.colour == FADED else 8, told)
+        )
+        drawn.append(svg.word(str(number), x(d.x), y(d.y) + 3.6, class_=f"tag {d.colour}"))
     return drawn
 
 
@@ -153,23 +132,25 @@ def numbered_key(dots: Sequence[Dot]) -> Html:
 
 
 def before_after(
-    title: str, rows: Sequence[tuple[str, float, float]], form: Format = plain
+    title: str, rows: Sequence[tuple[str, float, float]], form: Form = svg.plain
 ) -> Html | None:
     """For each name a hollow mark (before) and a full one (after) on one scale from zero."""
     if not rows:
         return None
     step = 24
-    height = TOP + step * len(rows) + BOTTOM
-    x = Scale(0, max(max(a, b) for _, a, b in rows) * 1.06 or 1, LABELS, WIDTH - RIGHT)
+    height = svg.TOP + step * len(rows) + svg.BOTTOM
+    x = svg.Scale(
+        0, max(max(a, b) for _, a, b in rows) * 1.06 or 1, svg.LABELS, svg.WIDTH - svg.RIGHT
+    )
     drawn: list[Html] = []
     for tick in x.ticks():
-        drawn.append(line("grid", x(tick), x(tick), TOP, height - BOTTOM))
-        drawn.append(word(form(tick), x(tick), height - BOTTOM + 16))
+        drawn.append(svg.line("grid", x(tick), x(tick), svg.TOP, height - svg.BOTTOM))
+        drawn.append(svg.word(form(tick), x(tick), height - svg.BOTTOM + 16))
     for i, (name, before, after) in enumerate(rows):
-        y = TOP + step * (i + 0.5)
+        y = svg.TOP + step * (i + 0.5)
         told = f"{name}: {form(before)} before, {form(after)} after"
-        drawn.append(word(name, LABELS - 10, y + 4, "end", "label"))
-        drawn.append(line("span", x(before), x(after), y, y))
-        drawn.append(dot("mark before", x(before), y, 5, told))
-        drawn.append(dot("mark after", x(after), y, 5, told))
-    return figure(title, drawn, height=height)
+        drawn.append(svg.word(name, svg.LABELS - 10, y + 4, "end", "label"))
+        drawn.append(svg.line("span", x(before), x(after), y, y))
+        drawn.append(svg.dot("mark before", x(before), y, 5, told))
+        drawn.append(svg.dot("mark after", x(after), y, 5, told))
+    return svg.figure(title, drawn, height=height)

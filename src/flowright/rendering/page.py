@@ -7,44 +7,20 @@ style and the one script by hash, so markup that slipped in could not run either
 import base64
 import hashlib
 from collections.abc import Sequence
+from importlib.resources import files
 
 from flowright.rendering.markup import Child, Html, el
-from flowright.rendering.style import CHARTS, COLOURS, PAGE
 
-# Reads the values behind a chart out at the pointer. It writes text nodes only.
-SCRIPT = """
-(function () {
-  var told = document.getElementById("told");
-  document.querySelectorAll("svg[data-chart]").forEach(function (svg) {
-    var chart = JSON.parse(svg.dataset.chart), cross = svg.querySelector(".cross"), x = chart.x;
-    function hide() { cross.classList.remove("on"); told.style.visibility = "hidden"; }
-    svg.addEventListener("pointerleave", hide);
-    svg.addEventListener("pointermove", function (event) {
-      var box = svg.getBoundingClientRect();
-      var at = (event.clientX - box.left) * 400 / box.width;
-      var step = x[0] + (at - x[2]) / (x[3] - x[2]) * (x[1] - x[0]), best = null;
-      chart.series.forEach(function (s) { s.p.forEach(function (p) {
-        if (best === null || Math.abs(p[0] - step) < Math.abs(best - step)) best = p[0];
-      }); });
-      var lines = ["step " + Math.round(best)];
-      chart.series.forEach(function (s) { s.p.forEach(function (p) {
-        if (p[0] === best) lines.push(s.n + "  " + p[1]);
-      }); });
-      var place = x[2] + (best - x[0]) / (x[1] - x[0]) * (x[3] - x[2]);
-      cross.setAttribute("x1", place); cross.setAttribute("x2", place); cross.classList.add("on");
-      told.textContent = lines.join("\\n"); told.style.visibility = "visible";
-      var left = event.clientX + 14, width = told.offsetWidth;
-      if (left + width > innerWidth - 8) left = Math.max(4, event.clientX - width - 14);
-      told.style.left = left + "px"; told.style.top = event.clientY + 14 + "px";
-    });
-  });
-})();
-"""
+
+def asset(name: str) -> str:
+    """A style sheet or script of this folder."""
+    return (files("flowright.rendering") / name).read_text(encoding="utf-8")
 
 
 def page(title: str, body: Child) -> str:
     """A whole HTML document."""
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    script = asset("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; "
         f"script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -56,10 +32,10 @@ def page(title: str, body: Child) -> str:
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
         el("meta", name="referrer", content="no-referrer"),
         el("title", title),
-        el("style", Html(COLOURS + PAGE + CHARTS)),
+        el("style", Html(asset("charts.css") + asset("page.css"))),
     )
     read_out = el("div", id="told", role="status")
-    content = el("body", body, read_out, el("script", Html(SCRIPT)))
+    content = el("body", body, read_out, el("script", Html(script)))
     return f"<!doctype html>\n{el('html', head, content, lang='en')}\n"
 
 

@@ -5,18 +5,18 @@ dark. A chart scales with its column: text stays legible at phone width.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
 from flowright.rendering.markup import Html, el
 from flowright.rendering.series import Point
+from flowright.rendering.values import Form
 
 WIDTH, HEIGHT = 400, 214
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 34
 LABELS = 104  # width of the names before rows
 MOST_POINTS = 300  # of one curve: more than a column of a screen can tell apart
-Format = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def rule(y: float, class_: str) -> Html:
     return line(class_, LEFT, WIDTH - RIGHT, y, y)
 
 
-def y_axis(ticks: Sequence[float], y: Scale, form: Format) -> list[Html]:
+def y_axis(ticks: Sequence[float], y: Scale, form: Form) -> list[Html]:
     """Rules and their values, at the left."""
     return [
         part
@@ -112,7 +112,7 @@ def y_axis(ticks: Sequence[float], y: Scale, form: Format) -> list[Html]:
     ]
 
 
-def x_axis(ticks: Sequence[float], x: Scale, form: Format, label: str) -> list[Html]:
+def x_axis(ticks: Sequence[float], x: Scale, form: Form, label: str) -> list[Html]:
     """Values below the drawing, and what they are."""
     drawn: list[Html] = []
     for tick in ticks:
@@ -121,7 +121,7 @@ def x_axis(ticks: Sequence[float], x: Scale, form: Format, label: str) -> list[H
     return [*drawn, word(label, WIDTH - RIGHT, HEIGHT - 4, "end")]
 
 
-def axes(x: Scale, y: Scale, form: Format, x_label: str) -> Html:
+def axes(x: Scale, y: Scale, form: Form, x_label: str) -> Html:
     """Both axes of a chart, with round ticks."""
     return el(
         "g",
