@@ -44,7 +44,7 @@ def test_counts_are_summed_by_role_and_server() -> None:
 
 def test_the_terminal_has_a_line_a_role_with_an_alarm_for_late_troubles() -> None:
     judge, executor = (line.plain for line in servers(snapshot(CALM, BUSY)))
-    assert re.fullmatch(r"judge +30 calls +429 7  timeouts 2 !  failed 1  waited 2 min", judge)
+    assert re.fullmatch(r"judge +30 calls  429 7  timeouts 2 !  failed 1  waited 2 min", judge)
     assert executor == "executor   5 calls"
     past = servers(snapshot(BUSY, *[CALM] * 10))
     assert [line.plain for line in past] == ["judge      100 calls"]

@@ -208,7 +208,7 @@ def _introduce(
         judge=config.judge_names[0],
         simulated=world.simulated,
         isolation=str(isolation),
-        isolation_weaker=not isolation.sufficient,
+        warnings=[] if isolation.sufficient else [f"WEAKER ISOLATION than required: {isolation}"],
     )
     trainable = sum(p.numel() for p in policy.trainable())
     total = sum(p.numel() for p in policy.model.parameters())

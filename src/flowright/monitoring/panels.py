@@ -127,8 +127,7 @@ def servers(snapshot: Snapshot) -> list[Text]:
         row = _label(one_line(role, LABEL - 1)) + Text(f"{counts.get('calls', 0):,.0f} calls")
         if found.troubles:
             told = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
-            row.pad_right(max(1, LABEL + VALUE - len(row)))
-            row += _value(told, True)
+            row += Text("  ") + _value(told, True)
         if counts.get("failures"):
             row += Text(f"  failed {counts['failures']:,.0f}", style="bold red")
         if counts.get("wait_seconds"):

@@ -44,10 +44,14 @@ def curves(snapshot: Snapshot) -> Html | None:
         metrics = (f"gold/accuracy/{kind}", f"reward/by_kind/{kind}", f"val/gold/{kind}")
         panels.append(_curve(snapshot, one_line(kind, 30), *metrics))
     drawn = grid(panels, "charts two")
-    lead = (
+    by_gold = (
         "Share of attempts that are right by gold, beside the mean reward (the judge's, with its "
-        "parts). Thin lines are single steps, bold lines moving means; points are held-out "
-        "validation problems."
+        "parts)."
+    )
+    seen = snapshot.names("gold/") or snapshot.names("val/gold")
+    lead = (
+        f"{by_gold if seen else 'Mean reward.'} Thin lines are single steps, bold lines moving "
+        "means; points are held-out validation problems."
     )
     return section("curves", "Learning curves", lead, drawn) if drawn else None
 
