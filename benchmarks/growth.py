@@ -8,8 +8,7 @@ completion more costs is found from groups of 8 and of 16.
     python benchmarks/growth.py [--figures FILE.json] [--plot FILE.svg] [--repeats 1]
 
 ``--figures`` keeps the least of every figure over all runs that are given the file, each as soon as
-it is found; ``--repeats 0`` only prints and draws them. A picture needs matplotlib, which is no
-dependency of this project.
+it is found; ``--repeats 0`` only prints and draws them.
 """
 
 import argparse
@@ -19,12 +18,15 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
-from figure import GREY, drawing, save
 from meter import Meter, apart, least
 from shapes import Shape, checkpoint, groups_of, learner, policy
+
+from flowright.rendering import svg
+from flowright.rendering.charts import Series, curve
+from flowright.rendering.markup import Html
+from flowright.rendering.picture import Panel, picture
 
 BASE = Shape(groups=2, template=0, problem=1024, size=8, length=128)
 GROWTH = {
@@ -38,8 +40,9 @@ NAMES = {
     "problem": "tokens of a prompt P",
     "length": "tokens of a completion C",
 }
-TICKS = {"update s": (1, 3, 10, 30, 100), "update GB": (0.1, 0.3, 1, 3, 10)}
-PATHS = ("plain", "shared")
+UNITS = {"update s": "CPU seconds", "update GB": "GB above the model"}
+COLOURS = {"plain": "c2", "shared": "c1"}
+PATHS = tuple(COLOURS)
 BUDGET = 768
 """grpo.micro_batch_tokens of the shared path."""
 
@@ -109,31 +112,26 @@ def table(figures: Figures) -> str:
 
 
 def plot(figures: Figures, file: Path) -> None:
-    """Time above, memory below, for each of the three."""
-    pyplot = drawing("growth")
-    figure, axes = pyplot.subplots(2, 3, figsize=(9, 4.6), sharex="col", sharey="row")
-    units = {"update s": "CPU seconds", "update GB": "GB above the model"}
-    for column, (name, values) in enumerate(GROWTH.items()):
-        for row, (unit, label) in enumerate(units.items()):
-            _draw(axes[row][column], figures, name, unit)
-            if column == 0:
-                axes[row][column].set_ylabel(label)
-        axes[1][column].set_xlabel(NAMES[name])
-        axes[1][column].set_xticks(values, [str(value) for value in values])
-    axes[0][0].legend(frameon=False)
-    save(figure, file)
+    """Time above, memory below, for each of the three; all scales are logarithmic."""
+    panels = [_panel(figures, name, unit) for unit in UNITS for name in GROWTH]
+    key = [(colour, path) for path, colour in COLOURS.items()]
+    file.write_text(picture(panels, key, columns=len(GROWTH)), encoding="utf-8")
 
 
-def _draw(axis: Any, figures: Figures, name: str, unit: str) -> None:
-    for path, colour, mark in zip(PATHS, ("#e8710a", "#2f81f7"), ("s", "o"), strict=True):
-        shapes = [replace(BASE, **{name: value}) for value in GROWTH[name]]
+def _panel(figures: Figures, name: str, unit: str) -> Panel:
+    """One unit along one line, on the scale of all lines."""
+    every = [point[unit] for point in figures.values()]
+    values = GROWTH[name]
+    x = svg.across(values[0] / 1.1, values[-1] * 1.1, log=True)
+    y = svg.Scale(min(every) / 1.2, max(every) * 1.2, svg.HEIGHT - svg.BOTTOM, svg.TOP, log=True)
+    drawn: list[Html] = svg.y_axis(y.ticks(), y, svg.plain)
+    drawn += svg.x_axis(values, x, svg.plain, NAMES[name])
+    for path, colour in COLOURS.items():
+        shapes = [replace(BASE, **{name: value}) for value in values]
         found = [figures[key(path, shape)][unit] for shape in shapes]
-        axis.plot(GROWTH[name], found, color=colour, marker=mark, markersize=4, label=path)
-    axis.set_xscale("log", base=2)
-    axis.set_yscale("log")
-    axis.set_yticks(TICKS[unit], [f"{tick:g}" for tick in TICKS[unit]])
-    axis.minorticks_off()
-    axis.grid(color=GREY, alpha=0.25)
+        course = list(zip(map(float, values), found, strict=True))
+        drawn.append(curve(Series(path, colour, course, marks=True), x, y))
+    return Panel(UNITS[unit], drawn)
 
 
 def main() -> None:

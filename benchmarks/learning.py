@@ -10,7 +10,7 @@ Whole runs of ``config/quickstart.yaml`` (embedded policy, simulated server), ea
 problems and draws of its seed; the embedded policy below is the same. Printed is the validation
 accuracy along the way, by gold and not by the judge, and that of the final comparison: mean and
 range over the seeds. A run on two cores takes 5 to 12 minutes; those that ``--runs`` has already
-are not run again. A picture needs matplotlib, which is no dependency of this project.
+are not run again.
 
     python benchmarks/learning.py [--seeds 4] [--runs DIR] [--plot FILE.svg]
 """
@@ -21,10 +21,13 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from figure import GREY, drawing, save
 from quickstart import trained
 
 from flowright.evaluation.comparison import TRAINED
+from flowright.rendering import svg
+from flowright.rendering.charts import Series, curve
+from flowright.rendering.markup import el
+from flowright.rendering.picture import Panel, picture
 from flowright.runs import read_evaluation, read_metrics, read_state
 
 KINDS = {
@@ -32,7 +35,7 @@ KINDS = {
     "fast": ("grpo.prefix_sharing=true", "pipeline.max_staleness=1"),
     "truncated": ("pipeline.max_staleness=1", "grpo.off_policy=truncated"),
 }
-COLOURS = {"plain": "#e8710a", "fast": "#2f81f7", "truncated": "#2da44e"}
+COLOURS = {"plain": "c2", "fast": "c1", "truncated": "c3"}
 
 Curve = Mapping[int, float]
 """Validation accuracy by step."""
@@ -47,7 +50,7 @@ def finished(output: Path, kind: str, seed: int) -> Path:
     return trained(output, path.name, *KINDS[kind], f"seed={seed}", *resume)
 
 
-def curve(run: Path) -> Curve:
+def curve_of(run: Path) -> Curve:
     return {int(row["step"]): row["val/gold"] for row in read_metrics(run) if "val/gold" in row}
 
 
@@ -74,20 +77,18 @@ def table(curves: Mapping[str, Sequence[Curve]], finals: Mapping[str, Sequence[f
 
 def plot(curves: Mapping[str, Sequence[Curve]], file: Path) -> None:
     """Every seed's curve thin, their means bold."""
-    pyplot = drawing("learning")
-    figure, axis = pyplot.subplots(figsize=(6, 3))
+    steps = sorted(curves["plain"][0])
+    values = [value for some in curves.values() for one in some for value in one.values()]
+    x, y = svg.across(steps[0], steps[-1]), svg.upward(min(values), max(values))
+    drawn = svg.y_axis(y.ticks(), y, svg.short_percent) + svg.x_axis(steps, x, svg.plain, "step")
     for kind, some in curves.items():
-        steps = sorted(some[0])
         for one in some:
-            axis.plot(steps, [100 * one[s] for s in steps], color=COLOURS[kind], alpha=0.35, lw=1)
-        means = [100 * statistics.fmean(one[s] for one in some) for s in steps]
-        axis.plot(steps, means, color=COLOURS[kind], lw=2.5, marker="o", markersize=4, label=kind)
-    axis.set_xlabel("step")
-    axis.set_ylabel("validation accuracy, %")
-    axis.set_xticks(sorted(curves["plain"][0]))
-    axis.grid(color=GREY, alpha=0.25)
-    axis.legend(frameon=False, loc="lower right")
-    save(figure, file)
+            seed = svg.path([(x(s), y(one[s])) for s in steps])
+            drawn.append(el("path", class_=f"curve raw {COLOURS[kind]}", d=seed))
+        means = [(s, statistics.fmean(one[s] for one in some)) for s in steps]
+        drawn.append(curve(Series(kind, COLOURS[kind], means), x, y))
+    panels = [Panel("Validation accuracy by gold", drawn)]
+    file.write_text(picture(panels, [(COLOURS[kind], kind) for kind in curves]), encoding="utf-8")
 
 
 def main() -> None:
@@ -99,7 +100,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         output = (options.runs or Path(name)).absolute()
         runs = {k: [finished(output, k, s) for s in range(options.seeds)] for k in KINDS}
-        curves = {kind: [curve(run) for run in some] for kind, some in runs.items()}
+        curves = {kind: [curve_of(run) for run in some] for kind, some in runs.items()}
         print(table(curves, {kind: [final(run) for run in some] for kind, some in runs.items()}))
         if options.plot:
             plot(curves, options.plot)

@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 # From the ground up. A part may import what is below its row.
 LAYERS = (
     ("errors", "memo"),
-    ("plugins", "rendering"),
+    ("plugins", "rendering", "statistics"),
     ("config", "runs", "sandbox"),
     ("llm", "data"),
     ("simulation", "grading", "workflows", "policy"),
@@ -90,10 +90,10 @@ def test_torch_is_imported_only_where_models_are() -> None:
 
 
 def test_monitoring_reads_files_and_never_trainer_objects() -> None:
-    below = {"config", "data", "errors", "runs", "rendering", "monitoring", "__version__"}
+    below = {"config", "errors", "runs", "rendering", "monitoring"}
     for path in (SOURCE / "monitoring").rglob("*.py"):
         for name in imported(path):
-            if name.startswith("flowright."):
+            if name.startswith("flowright.") and name != "flowright.environments.display":
                 assert name.split(".")[1] in below, f"{path}: {name}"
 
 

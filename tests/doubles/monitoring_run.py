@@ -136,7 +136,6 @@ def make_run(
             "judge": "simulated",
             "policy": "tiny (1.1M parameters)",
             "isolation": "Monty for workflows; processes, seccomp and Landlock for code",
-            "isolation_weaker": False,
             **state,
         }
     )

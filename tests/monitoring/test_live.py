@@ -20,8 +20,10 @@ from rich.console import Console
 from flowright.errors import RunError
 from flowright.monitoring.live import find_run, main
 from flowright.monitoring.screen import Screen
-from flowright.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
-from flowright.rendering.glyphs import ASCII, UNICODE, duration, sparkline
+from flowright.monitoring.snapshot import Snapshot
+from flowright.monitoring.watcher import load_rollouts, take_snapshot
+from flowright.rendering.glyphs import ASCII, UNICODE, sparkline
+from flowright.rendering.values import duration
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]x[/bold]" + "漢" * 60
@@ -30,7 +32,8 @@ HOSTILE = "\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]x[/bold]" + "漢" * 60
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("live") / "a-run"
-    return make_run(path, steps=12, gpu=True, hostile=HOSTILE, isolation_weaker=True)
+    warnings = ["WEAKER ISOLATION than required: processes alone"]
+    return make_run(path, steps=12, gpu=True, hostile=HOSTILE, warnings=warnings)
 
 
 def drawn(run: Path, width: int, height: int | None = None, encoding: str = "utf-8") -> str:

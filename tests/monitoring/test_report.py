@@ -9,18 +9,23 @@ import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from monitoring_run import evaluation, make_rollout, make_run, record_of
 
+from flowright.environments.workflow_display import DISPLAY
 from flowright.errors import Failure, Reason, RunError
+from flowright.monitoring.before_after import accuracy_against_tokens
 from flowright.monitoring.exhibits import reward_arithmetic
 from flowright.monitoring.report import render, write_report
 from flowright.monitoring.sections import settings
 from flowright.monitoring.selection import Selection, group_rollouts, select_groups
-from flowright.monitoring.snapshot import Snapshot, take_snapshot
-from flowright.monitoring.trust import MEANING
-from flowright.rendering.charts import Dot, Scale, Series, before_after, line_chart, scatter
+from flowright.monitoring.snapshot import Snapshot
+from flowright.monitoring.trust import MEANINGS
+from flowright.monitoring.watcher import take_snapshot
+from flowright.rendering.charts import Dot, Series, before_after, line_chart, scatter
+from flowright.rendering.svg import Scale
 from flowright.runs import write_rollouts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -272,7 +277,7 @@ def test_reward_arithmetic(
 
 
 def test_every_reason_of_the_taxonomy_has_its_meaning() -> None:
-    assert set(MEANING) == set(Reason)
+    assert {*MEANINGS, *DISPLAY.meanings} == set(Reason)
 
 
 def test_a_scale_maps_its_ends_and_ticks_are_round() -> None:
@@ -299,6 +304,27 @@ def test_flat_curves_and_zeros_can_be_drawn() -> None:
     assert scatter("t", [], "tokens") is None
     assert before_after("t", [("a", 0.0, 0.0)])
     assert before_after("t", []) is None
+
+
+def test_accuracy_against_tokens_is_a_file_that_stands_by_itself(tmp_path: Path) -> None:
+    table = evaluation()
+    table["rows"][0]["name"] = HOSTILE
+    table["rows"][2]["kinds"]["all"]["tokens"] = 0.0  # a logarithmic scale has no 0
+    table["rows"][3]["kinds"]["all"]["gold"] = None
+    file = accuracy_against_tokens(table, tmp_path / "plot.svg")
+    picture = ElementTree.parse(file)
+    words = [node.text for node in picture.iter("{http://www.w3.org/2000/svg}text")]
+    assert "Gold accuracy, 180 problems, 95 % intervals, simulated" in words
+    assert "6 best fixed workflow per kind" in words
+    assert not [node for node in picture.iter() if "href" in node.attrib or "script" in node.tag]
+    nothing = {**table, "rows": [table["rows"][3]]}
+    ElementTree.parse(accuracy_against_tokens(nothing, file))
+
+
+def test_a_logarithmic_scale() -> None:
+    scale = Scale(1, 1000, 0, 300, log=True)
+    assert (scale(1), scale(10), scale(1000)) == (0, 100, 300)
+    assert scale.ticks() == [1, 3, 10, 30, 100, 300, 1000]
 
 
 def test_settings_are_flat() -> None:

@@ -13,7 +13,6 @@ from flowright.config import load_config
 from flowright.errors import Reason, RunError
 from flowright.monitoring.snapshot import (
     Snapshot,
-    Watcher,
     drift,
     edge,
     eta_seconds,
@@ -22,12 +21,10 @@ from flowright.monitoring.snapshot import (
     is_ours,
     kinds,
     last,
-    load_rollouts,
-    merge_steps,
     rollout_seconds,
     stage_seconds,
-    take_snapshot,
 )
+from flowright.monitoring.watcher import Watcher, load_rollouts, merge_steps, take_snapshot
 from flowright.rendering.series import smooth
 from flowright.runs import RunDirectory, write_json
 
@@ -79,9 +76,8 @@ def test_rows_of_one_step_become_one() -> None:
     assert merge_steps(rows) == [{"step": 1, "a": 0}, {"step": 2, "a": 1, "val/gold": 0.5}]
 
 
-def test_eta_is_told_or_reckoned_from_the_pace() -> None:
+def test_eta_is_reckoned_from_the_pace() -> None:
     assert eta_seconds(running(step=3, steps=13)) == 50.0
-    assert eta_seconds(running(step=3, steps=13, eta_seconds=42)) == 42.0
     assert eta_seconds(running()) is None
     finished = Snapshot(Path("run"), {"status": "finished", "step": 3, "steps": 13}, ROWS)
     assert eta_seconds(finished) is None

@@ -81,7 +81,7 @@ def evaluate(
     _prepare_process()
     from flowright.app.session import run_evaluation
     from flowright.app.terminal import source_table
-    from flowright.monitoring.plots import accuracy_against_tokens
+    from flowright.monitoring.before_after import accuracy_against_tokens
     from flowright.runs import write_json
 
     comparison = uvloop.run(run_evaluation(config, checkpoints, data, console))

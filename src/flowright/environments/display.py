@@ -1,14 +1,21 @@
 """How screens show an environment's runs: words, families of metrics, and the parts of a record.
 
 Read by whoever shows a run (:mod:`flowright.monitoring`) from its files alone, so everything here
-works on plain JSON.
+works on plain JSON. Nothing is drawn here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
-from flowright.rendering.blocks import Block, Text
+from flowright.config.environment import ENVIRONMENTS
+from flowright.errors import UserError, boundary
+from flowright.plugins import Table
+from flowright.rendering.blocks import Block, Fact, Text
+
+DISPLAYS = Table("environment", {"workflow": "flowright.environments.workflow_display:DISPLAY"})
+"""Of the environments of this package, so that showing a run does not import what ran it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +28,76 @@ class Mix:
     lead: str
 
 
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A metric and its title; with ``label``, of at most ten characters, the terminal shows it,
+    too."""
+
+    title: str
+    metric: str
+    label: str = ""
+
+
 @dataclass(frozen=True)
 class Display:
     """What screens say of an environment; every field has a default that fits any.
 
-    ``completion`` is what a completion is called. ``curves`` are further metrics, as pairs of
-    title and name, beside time and tokens; ``seconds`` names the metrics ``time/<name>`` that are
-    means over rollouts.
+    ``completion`` is what a completion is called, ``compared`` what a row of the evaluation is.
+    ``kinds`` are the kinds of tasks in their usual order; those not named follow. ``curves`` stand
+    beside time and tokens, ``shares`` (name, metric) beside the valid share of the rollouts;
+    ``seconds`` names the metrics ``time/<name>`` that are means over rollouts. ``models`` and
+    ``labels`` are keys of ``state.json`` that are shown at the head of a run, the labels in the
+    report alone. ``meanings`` says what the environment means by a reason of failure. ``note`` is
+    something that a reader of the run must know.
     """
 
     completion: str = "completion"
+    compared: str = "Policy"
+    kinds: Sequence[str] = ()
     mixes: Sequence[Mix] = ()
-    curves: Sequence[tuple[str, str]] = ()
-    seconds: Sequence[str] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    """Of what ``state.json`` says of the run: shown at its head, by key."""
+    curves: Sequence[Curve] = (
+        Curve("Tokens of the large model per problem", "tokens/llm_mean", "LLM tokens"),
+        Curve("LLM calls per problem", "llm/calls_mean"),
+    )
+    shares: Sequence[tuple[str, str]] = ()
+    seconds: Sequence[str] = ("execute", "judge")
+    models: Sequence[str] = ("policy", "judge")
+    labels: Sequence[str] = ()
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
 
     def blocks(self, record: Mapping[str, Any]) -> Sequence[Block]:
         """The parts of a rollout's record that are the environment's own, in order."""
-        return [Text("Completion", str(record.get("completion") or ""))]
+        return [Text(self.completion.capitalize(), str(record.get("completion") or ""))]
+
+
+def display_of(config: Mapping[str, Any]) -> Display:
+    """The display of the environment that a run's configuration names: of this package by name, of
+    a user's own the attribute ``display``. One that cannot be imported here is shown as any other
+    would be, with a note that says so."""
+    return _display(str(config.get("environment") or "workflow"))
+
+
+@cache
+def _display(choice: str) -> Display:
+    if choice in DISPLAYS:
+        return DISPLAYS.load(choice)
+    problem = ""
+    try:
+        with boundary("its import") as caught:
+            found = getattr(ENVIRONMENTS.load(choice), "display", Display())
+            if isinstance(found, Display):
+                return found
+            problem = f"its display is a {type(found).__name__}, not a Display"
+        problem = caught.failure.message if caught.failure else problem
+    except UserError as error:
+        problem = "; ".join(error.problems)
+    return replace(Display(), note=f"Shown without its environment {choice}: {problem}")
+
+
+def blocks_of(display: Display, record: Mapping[str, Any]) -> Sequence[Block]:
+    """The blocks of a record; where a user's display fails on it, what any display shows."""
+    with boundary("its display") as caught:
+        return display.blocks(record)
+    assert caught.failure is not None
+    return [Fact("Not shown", caught.failure.message), *Display().blocks(record)]

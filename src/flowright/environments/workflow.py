@@ -15,6 +15,7 @@ from flowright.data.task import KINDS, Problem, Task, read_tasks
 from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
 from flowright.environments.metrics import mean_of, outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow_display import DISPLAY
 from flowright.environments.workflow_rollout import WorkflowRollouts, details_of, workflow_record
 from flowright.errors import DataError, Reason, UserError
 from flowright.judge.opening import OpenJudge, open_judge
@@ -35,6 +36,8 @@ _SHOWN = ("direct", "step_by_step")  # those that answer once
 
 class WorkflowEnvironment(Environment):
     """The environment of ``environment: workflow``, the default."""
+
+    display = DISPLAY
 
     _sandbox: Sandbox
     _judge: OpenJudge
@@ -143,7 +146,9 @@ class WorkflowEnvironment(Environment):
             "executor": self.config.aflow_executor_model,
             "judge": self.config.judge_names[0],
             "isolation": str(isolation),
-            "isolation_weaker": not isolation.sufficient,
+            "warnings": []
+            if isolation.sufficient
+            else [f"WEAKER ISOLATION than required: {isolation}"],
         }
 
     def introduction(self) -> Sequence[str]:

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from flowright.config import Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
@@ -19,8 +17,8 @@ from flowright.grpo.pipeline import SEED_STRIDE
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.statistics import bootstrap
 
-RESAMPLES = 2000
 AT_ONCE = 256
 """Rollouts at a time: a baseline over a whole test split is thousands of calls."""
 
@@ -152,23 +150,6 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
         _mean([float(s.tokens) for s in spent]),
         _mean([s.seconds for s in spent]),
     )
-
-
-def bootstrap(
-    groups: Sequence[Sequence[float | None]],
-) -> tuple[float, float, float] | tuple[None, None, None]:
-    """Mean over problems of the mean over attempts, with the 2.5th and 97.5th percentile of 2,000
-    resamples of the problems (B. Efron, 1979, the percentile method). None where nothing is
-    known."""
-    means = [
-        float(np.mean(known)) for group in groups if (known := [v for v in group if v is not None])
-    ]
-    if not means:
-        return None, None, None
-    values = np.asarray(means)
-    picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
-    return float(values.mean()), float(low), float(high)
 
 
 def _judged(rollout: Rollout) -> float | None:

@@ -6,11 +6,11 @@ Inline SVG in the classes and on the scale of :mod:`flowright.rendering.charts`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowright.rendering.charts import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, percent
+from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
 from flowright.rendering.series import Row
+from flowright.rendering.values import points
 
-_LABELS = 104  # width of a forest's names
 _ROW = 30
 
 
@@ -31,61 +31,46 @@ def forest(title: str, rows: Sequence[tuple[str, Sequence[Whisker]]], key: Html)
     every = [whisker for _, whiskers in rows for whisker in whiskers]
     if not every:
         return None
-    height = TOP + _ROW * len(rows) + BOTTOM
+    height = svg.TOP + _ROW * len(rows) + svg.BOTTOM
     low = min(-0.05, *(w.low for w in every))
     high = max(0.05, *(w.high for w in every))
     margin = 0.04 * (high - low)
-    x = Scale(low - margin, high + margin, _LABELS, WIDTH - RIGHT)
+    x = svg.Scale(low - margin, high + margin, svg.LABELS, svg.WIDTH - svg.RIGHT)
     drawn: list[Html] = []
     for tick in x.ticks(5):
         class_ = "zero" if abs(tick) < 1e-9 else "grid"
-        drawn.append(_line(class_, x(tick), x(tick), TOP, height - BOTTOM))
-        drawn.append(_text(f"{100 * tick:+.0f}" if tick else "0", x(tick), height - BOTTOM + 16))
-    drawn.append(_text("points", WIDTH - RIGHT, height - 4, "end"))
+        drawn.append(svg.line(class_, x(tick), x(tick), svg.TOP, height - svg.BOTTOM))
+        drawn.append(
+            svg.word(f"{100 * tick:+.0f}" if tick else "0", x(tick), height - svg.BOTTOM + 16)
+        )
+    drawn.append(svg.word("points", svg.WIDTH - svg.RIGHT, height - 4, "end"))
     for place, (name, whiskers) in enumerate(rows):
-        middle = TOP + _ROW * (place + 0.5)
-        drawn.append(_text(name, _LABELS - 8, middle + 4, "end", "label"))
+        middle = svg.TOP + _ROW * (place + 0.5)
+        drawn.append(svg.word(name, svg.LABELS - 8, middle + 4, "end", "label"))
         spread = 10 if len(whiskers) > 1 else 0
         for index, whisker in enumerate(whiskers):
             drawn.append(_whisker(whisker, x, middle - spread / 2 + spread * index))
-    return _figure(title, drawn, height, key)
+    return svg.figure(title, drawn, key, height=height)
 
 
-def forest_key(entries: Sequence[tuple[str, str]]) -> Html:
-    """The names of a forest's colours."""
-    items = [el("li", el("i", class_=f"swatch {colour}"), name) for name, colour in entries]
-    return el("ul", items, el("li", "full: found; hollow: not"), class_="key")
-
-
-def _whisker(whisker: Whisker, x: Scale, y: float) -> Html:
+def _whisker(whisker: Whisker, x: svg.Scale, y: float) -> Html:
     told = (
-        f"{whisker.name}: {100 * whisker.value:+.1f} points "
-        f"({100 * whisker.low:+.1f} to {100 * whisker.high:+.1f})"
+        f"{whisker.name}: {points(whisker.value)} points "
+        f"({points(whisker.low)} to {points(whisker.high)})"
     )
-    hollow = None if whisker.found else "fill:var(--ground);stroke:currentColor;stroke-width:1.5"
-    dot = el(
-        "circle",
-        el("title", told),
-        class_=f"dot {whisker.colour}",
-        style=hollow,
-        cx=x(whisker.value),
-        cy=y,
-        r=4.2,
-    )
-    return el("g", _line(f"whisker {whisker.colour}", x(whisker.low), x(whisker.high), y, y), dot)
+    class_ = f"dot {whisker.colour}" if whisker.found else f"dot hollow {whisker.colour}"
+    reach = svg.line(f"whisker {whisker.colour}", x(whisker.low), x(whisker.high), y, y)
+    return el("g", reach, svg.dot(class_, x(whisker.value), y, 4.2, told))
 
 
 def reliability_diagram(title: str, bins: Sequence[Row]) -> Html | None:
     """Accuracy against confidence; a judge that knows itself lies on the diagonal."""
     if not bins:
         return None
-    x = Scale(0.5, 1.0, LEFT, WIDTH - RIGHT)
-    y = Scale(0.0, 1.0, HEIGHT - BOTTOM, TOP)
-    drawn = [*_share_axis(y)]
-    drawn += [_text(percent(tick), x(tick), HEIGHT - 19) for tick in (0.5, 0.6, 0.7, 0.8, 0.9)]
-    drawn.append(_text(percent(1.0), x(1.0), HEIGHT - 19, "end"))
-    drawn.append(_text("confidence", WIDTH - RIGHT, HEIGHT - 4, "end"))
-    drawn.append(_line("zero", x(0.5), x(1.0), y(0.5), y(1.0)))
+    x, y = svg.across(0.5, 1.0), svg.Scale(0.0, 1.0, svg.HEIGHT - svg.BOTTOM, svg.TOP)
+    drawn = svg.y_axis((0.0, 0.25, 0.5, 0.75, 1.0), y, svg.short_percent)
+    drawn += svg.x_axis((0.5, 0.6, 0.7, 0.8, 0.9, 1.0), x, svg.short_percent, "confidence")
+    drawn.append(svg.line("zero", x(0.5), x(1.0), y(0.5), y(1.0)))
     most = max(row["verdicts"] for row in bins)
     for row in bins:
         told = (
@@ -93,9 +78,8 @@ def reliability_diagram(title: str, bins: Sequence[Row]) -> Html | None:
             f"{100 * row['accuracy']:.0f} % of them right"
         )
         radius = round(3 + 7 * (row["verdicts"] / most) ** 0.5, 1)
-        place = {"cx": x(row["confidence"]), "cy": y(row["accuracy"])}
-        drawn.append(el("circle", el("title", told), class_="dot c1", r=radius, **place))
-    return _figure(title, drawn, HEIGHT)
+        drawn.append(svg.dot("dot c1", x(row["confidence"]), y(row["accuracy"]), radius, told))
+    return svg.figure(title, drawn)
 
 
 def confusion_chart(title: str, counts: Mapping[str, int]) -> Html | None:
@@ -109,13 +93,13 @@ def confusion_chart(title: str, counts: Mapping[str, int]) -> Html | None:
         return None
     left, top, width, height = 60, 34, 108, 68
     drawn = [
-        _text(name, left + width * (place + 0.5), top - 10, "middle", "label")
+        svg.word(name, left + width * (place + 0.5), top - 10, "middle", "label")
         for place, name in enumerate(columns)
     ]
     for row, (label, keys) in enumerate(rows):
         total = sum(counts[key] for key in keys)
         middle = top + height * (row + 0.5)
-        drawn.append(_text(label, left - 10, middle + 4, "end", "label"))
+        drawn.append(svg.word(label, left - 10, middle + 4, "end", "label"))
         for column, key in enumerate(keys):
             share = counts[key] / total if total else 0.0
             agrees = column == row
@@ -127,9 +111,9 @@ def confusion_chart(title: str, counts: Mapping[str, int]) -> Html | None:
                 el("rect", class_=f"dot {colour}", style=f"opacity:{opacity}", **cell, **size)
             )
             x = left + width * (column + 0.5)
-            drawn.append(_text(f"{counts[key]:,}", x, middle + 1, "middle", "label"))
-            drawn.append(_text(percent(share) if total else "-", x, middle + 18))
-    return _figure(title, drawn, top + 2 * height + 12)
+            drawn.append(svg.word(f"{counts[key]:,}", x, middle + 1, "middle", "label"))
+            drawn.append(svg.word(svg.short_percent(share) if total else "-", x, middle + 18))
+    return svg.figure(title, drawn, height=top + 2 * height + 12)
 
 
 def histogram(title: str, seconds: Row | None) -> Html | None:
@@ -138,42 +122,16 @@ def histogram(title: str, seconds: Row | None) -> Html | None:
     if not seconds or not sum(counts):
         return None
     edges = seconds["edges"]
-    x = Scale(0.0, edges[-1], LEFT, WIDTH - RIGHT)
-    y = Scale(0.0, max(counts) * 1.05, HEIGHT - BOTTOM, TOP)
-    drawn: list[Html] = []
-    for tick in y.ticks(whole=True):
-        drawn.append(_line("grid", LEFT, WIDTH - RIGHT, y(tick), y(tick)))
-        drawn.append(_text(f"{tick:,.0f}", LEFT - 6, y(tick) + 4, "end"))
-    drawn += [_text(f"{tick:g}", x(tick), HEIGHT - 19) for tick in x.ticks(5)]
-    drawn.append(_text("seconds", WIDTH - RIGHT, HEIGHT - 4, "end"))
+    x = svg.across(0.0, edges[-1])
+    y = svg.Scale(0.0, max(counts) * 1.05, svg.HEIGHT - svg.BOTTOM, svg.TOP)
+    drawn = svg.y_axis(y.ticks(whole=True), y, "{:,.0f}".format)
+    drawn += svg.x_axis(x.ticks(5), x, "{:g}".format, "seconds")
     for count, start, end in zip(counts, edges, edges[1:], strict=False):
         box = {"x": x(start), "y": y(count), "width": max(0.5, x(end) - x(start))}
-        tall = round(HEIGHT - BOTTOM - y(count), 1)
+        tall = round(svg.HEIGHT - svg.BOTTOM - y(count), 1)
         told = el("title", f"{count:,} verdicts in {start:.3g} to {end:.3g} s")
         drawn.append(el("rect", told, class_="dot c1", height=tall, **box))
     for value, name in ((seconds["p50"], "median"), (seconds["p95"], "95 %")):
-        drawn.append(_line("zero", x(value), x(value), TOP, HEIGHT - BOTTOM))
-        drawn.append(_text(name, x(value) + 4, TOP + 9, "start"))
-    return _figure(title, drawn, HEIGHT)
-
-
-def _share_axis(y: Scale) -> list[Html]:
-    drawn: list[Html] = []
-    for tick in (0.0, 0.25, 0.5, 0.75, 1.0):
-        drawn.append(_line("grid", LEFT, WIDTH - RIGHT, y(tick), y(tick)))
-        drawn.append(_text(percent(tick), LEFT - 6, y(tick) + 4, "end"))
-    return drawn
-
-
-def _line(class_: str, x1: float, x2: float, y1: float, y2: float) -> Html:
-    return el("line", class_=class_, x1=x1, x2=x2, y1=y1, y2=y2)
-
-
-def _text(text: str, x: float, y: float, anchor: str = "middle", class_: str = "tick") -> Html:
-    return el("text", text, class_=class_, x=x, y=y, text_anchor=anchor)
-
-
-def _figure(title: str, drawn: Sequence[Html], height: float, key: Html | None = None) -> Html:
-    box = f"0 0 {WIDTH} {height:g}"
-    svg = el("svg", drawn, viewBox=box, role="img", aria_label=title)
-    return el("figure", el("figcaption", title), key, svg)
+        drawn.append(svg.line("zero", x(value), x(value), svg.TOP, svg.HEIGHT - svg.BOTTOM))
+        drawn.append(svg.word(name, x(value) + 4, svg.TOP + 9, "start"))
+    return svg.figure(title, drawn)

@@ -2,21 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from flowright.judge_exam.charts import Whisker, forest, forest_key
-from flowright.judge_exam.record import (
-    NAMES,
-    NOTHING,
-    biases,
-    ends,
-    estimated,
-    percent,
-    points,
-    said,
-    verdict_on,
-)
+from flowright.judge_exam.charts import Whisker, forest
+from flowright.judge_exam.record import NAMES, biases, ends, estimated, verdict_on
+from flowright.rendering import svg
 from flowright.rendering.markup import Child, Html, el
-from flowright.rendering.page import grid, section
+from flowright.rendering.page import grid, section, table
 from flowright.rendering.series import Row
+from flowright.rendering.values import NOTHING, Form, percent, points, said
 
 _WRONG, _RIGHT = "c5", "c1"
 _PAIRS = {
@@ -42,13 +34,12 @@ def biases_section(record: Row) -> Html:
     whisker = _whisker("position", position, position and position["position"], "c2")
     if whisker is not None:
         forest_rows.append(("position", [whisker]))
-    key = forest_key(
-        [("wrong answers", _WRONG), ("right answers", _RIGHT), ("pairs of equals", "c2")]
-    )
+    colours = [(_WRONG, "wrong answers"), (_RIGHT, "right answers"), ("c2", "pairs of equals")]
+    legend = svg.key(colours, "full: found; hollow: not")
     tables = [
-        table
+        drawn
         for label, place in (("Wrong answers", 1), ("Right answers", 2))
-        if (table := _effects_table(label, [(row[0], row[place]) for row in rows])) is not None
+        if (drawn := _effects_table(label, [(row[0], row[place]) for row in rows])) is not None
     ]
     lead = (
         "What a perturbation changes in the share of answers called right. Cues stand against as "
@@ -61,7 +52,7 @@ def biases_section(record: Row) -> Html:
         "biases",
         "Biases",
         lead,
-        grid([forest("Effect on P(called right)", forest_rows, key)], "charts two"),
+        grid([forest("Effect on P(called right)", forest_rows, legend)], "charts two"),
         el("div", tables, class_="pair") if tables else el("p", "No perturbation was asked for."),
     )
 
@@ -74,7 +65,7 @@ def _effects_table(label: str, rows: Sequence[tuple[str, object]]) -> Html | Non
         if isinstance(effect, Mapping)
     ]
     head = (label, "plain", "perturbed", "effect", "to plain", "found")
-    return el("section", wide(head, body)) if body else None
+    return el("section", table(head, body)) if body else None
 
 
 def _effect_cells(effect: Row) -> list[Html]:
@@ -83,17 +74,18 @@ def _effect_cells(effect: Row) -> list[Html]:
     return [
         el("td", said(effect["before"]["value"], percent)),
         el("td", said(effect["after"]["value"], percent), note),
-        el("td", _with_interval(effect["own"])),
+        el("td", with_interval(effect["own"], points)),
         el("td", said(effect["total"]["value"], points)),
         el("td", verdict_on(effect), class_="drift" if effect.get("found") == "raises" else None),
     ]
 
 
-def _with_interval(estimate: object) -> list[Child]:
+def with_interval(estimate: object, form: Form) -> list[Child]:
+    """A value above its interval, for a cell."""
     value, low, high = ends(estimate)
-    if value is None or low is None or high is None:
-        return [said(value, points)]
-    return [points(value), el("small", f"{points(low)} to {points(high)}")]
+    if low is None or high is None:
+        return [said(value, form)]
+    return [said(value, form), el("small", f"{form(low)} to {form(high)}")]
 
 
 def _whisker(name: str, effect: Row | None, estimate: object, colour: str) -> Whisker | None:
@@ -121,7 +113,7 @@ def order_section(record: Row) -> Html | None:
             "tr",
             el("th", _PAIRS.get(name, name)),
             el("td", f"{found['compared']} of {found['pairs']}"),
-            el("td", _with_interval(found["position"])),
+            el("td", with_interval(found["position"], points)),
             el("td", verdict_on(found)),
             el("td", estimated(found["consistency"], percent)),
             el("td", estimated(found["prefers"], percent) if name != "equal_pair" else NOTHING),
@@ -132,11 +124,4 @@ def order_section(record: Row) -> Html | None:
         "Two answers, judged in both orders. Between equals a judge that tosses a coin agrees with "
         "itself half of the time; between a right and a wrong answer it should always."
     )
-    return section("order", "The order of two answers", lead, wide(head, body))
-
-
-def wide(head: Sequence[str], body: Sequence[Html]) -> Html:
-    """A table that scrolls where the page is narrow."""
-    heads = [el("th", name) for name in head]
-    table = el("table", el("thead", el("tr", heads)), el("tbody", body))
-    return el("div", table, class_="wide")
+    return section("order", "The order of two answers", lead, table(head, body))

@@ -1,30 +1,26 @@
 """``exam.html``: one self-contained page that tells a judge's exam, from ``exam.json`` alone."""
 
 import datetime
+from collections.abc import Sequence
 from pathlib import Path
 
 from flowright.judge_exam.charts import confusion_chart, histogram, reliability_diagram
-from flowright.judge_exam.effects_page import biases_section, order_section, wide
+from flowright.judge_exam.effects_page import biases_section, order_section, with_interval
 from flowright.judge_exam.record import (
     MEASURES,
     NAMES,
-    NOTHING,
     SIMULATED,
-    Form,
     ends,
     estimated,
-    percent,
     plain,
-    points,
     read_exam,
-    said,
     title,
 )
-from flowright.rendering.glyphs import duration
 from flowright.rendering.markup import Child, Html, el
-from flowright.rendering.page import grid, page, section
+from flowright.rendering.page import facts, grid, header, page, section, strip, table, tile
 from flowright.rendering.series import Row
 from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import NOTHING, Form, duration, percent, points, said
 from flowright.runs import disk_errors, write_text
 
 
@@ -40,11 +36,9 @@ def write_exam_page(folder: Path) -> Path:
 def render_exam(record: Row) -> str:
     """The document."""
     about = record["about"]
-    label = el("b", "Simulated numbers. ")
     note = "The embedded server judged; these numbers say nothing about any real judge."
-    strip = el("div", el("div", label, note), class_="strip") if about.get("simulated") else None
     body = [
-        strip,
+        strip("Simulated numbers.", note) if about.get("simulated") else None,
         el(
             "main",
             _header(record),
@@ -72,13 +66,9 @@ def _header(record: Row) -> Html:
     if about.get("simulated"):
         told = ", ".join(f"{name} {weight:+g}" for name, weight in planted.items())
         chips.append(f"planted: {told or 'nothing'}")
-    return el(
-        "header",
-        el("p", "Judge exam", class_="eyebrow"),
-        el("h1", one_line(about["judge"], 100)),
-        el("ul", [el("li", one_line(chip, 160)) for chip in chips], class_="chips"),
-        el("p", f"{title(record)}.{_started(about)}", class_="eyebrow"),
-    )
+    shown = [one_line(chip, 160) for chip in chips]
+    told = f"{title(record)}.{_started(about)}"
+    return header("Judge exam", one_line(about["judge"], 100), shown, told)
 
 
 def _started(about: Row) -> str:
@@ -106,12 +96,11 @@ def _tiles(record: Row) -> Html:
         _tile("Cohen's kappa", measures["kappa"], plain),
         _tile("Wrong answers called right", measures["false_positive_rate"], percent),
         _tile("Right answers called wrong", measures["false_negative_rate"], percent),
-        el(
-            "div",
-            el("span", "What a policy could exploit most"),
-            el("b", bias),
-            el("span", f"{worst[1]}, on wrong answers" if worst else "on wrong answers"),
-            class_="tile alarm" if worst else "tile",
+        tile(
+            "What a policy could exploit most",
+            bias,
+            f"{worst[1]}, on wrong answers" if worst else "on wrong answers",
+            "alarm" if worst else None,
         ),
         _tile("The same winner in both orders", swap, percent),
     ]
@@ -121,19 +110,22 @@ def _tiles(record: Row) -> Html:
 def _tile(name: str, estimate: object, form: Form) -> Html:
     value, low, high = ends(estimate)
     note = f"{form(low)} to {form(high)}" if low is not None and high is not None else ""
-    return el("div", el("span", name), el("b", said(value, form)), el("span", note), class_="tile")
+    return tile(name, said(value, form), note)
 
 
 def _agreement(record: Row) -> Html:
     groups = record["measures"]
     head = ("", *(one_line(name, 30) for name in groups))
     body = [
-        el("tr", el("th", name), [el("td", _cell(g.get(key), share)) for g in groups.values()])
-        for key, name, share in MEASURES
+        _row(
+            name,
+            [with_interval(g.get(key), percent if is_share else plain) for g in groups.values()],
+        )
+        for key, name, is_share in MEASURES
     ]
     for key in ("right", "wrong", "scored"):
         name = {"right": "right answers", "wrong": "wrong answers"}.get(key, "with a verdict")
-        body.append(el("tr", el("th", name), [el("td", f"{g[key]:,}") for g in groups.values()]))
+        body.append(_row(name, [f"{g[key]:,}" for g in groups.values()]))
     repeats = record["plan"]["repeats"]
     stable = estimated(record.get("stability"), percent)
     told = f"Asked {repeats} times, the verdict stays the same for {stable} of the answers."
@@ -153,18 +145,14 @@ def _agreement(record: Row) -> Html:
         "Agreement with the labels",
         "Answers as they are, judged once; 95 % intervals from a bootstrap over questions.",
         drawn,
-        wide(head, body),
+        table(head, body),
         el("p", told) if repeats > 1 else None,
         None if record["graded"] else el("p", plain_scores, class_="soft"),
     )
 
 
-def _cell(estimate: object, share: bool) -> list[Child]:
-    form = percent if share else plain
-    value, low, high = ends(estimate)
-    if low is None or high is None:
-        return [said(value, form)]
-    return [said(value, form), el("small", f"{form(low)} to {form(high)}")]
+def _row(name: str, cells: Sequence[Child]) -> Html:
+    return el("tr", el("th", name), [el("td", cell) for cell in cells])
 
 
 def _service(record: Row) -> Html:
@@ -180,10 +168,11 @@ def _service(record: Row) -> Html:
         ("cost of the exam", said(service["cost"], "{:.4g}".format)),
         ("cost of 1000 verdicts", said(service["cost_per_1000"], "{:.4g}".format)),
     ]
-    listed = el("dl", [[el("dt", name), el("dd", value)] for name, value in rows])
-    seconds = service.get("seconds")
-    figure = histogram("Seconds per verdict", seconds)
+    figure = histogram("Seconds per verdict", service.get("seconds"))
     lead = "All verdicts of the exam. Tries, tokens and seconds are of those that asked a model."
     return section(
-        "service", "How the verdicts came about", lead, el("div", listed, figure, class_="pair")
+        "service",
+        "How the verdicts came about",
+        lead,
+        el("div", facts(rows), figure, class_="pair"),
     )

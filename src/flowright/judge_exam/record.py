@@ -1,17 +1,16 @@
-"""The record of a judge's exam, read from ``exam.json``, and its numbers as words. No drawing here.
-
-What a record lacks is shown as ``-``: there was nothing to compute it from, and 0 would be a lie.
+"""The record of a judge's exam, read from ``exam.json``, and what it says in words. No drawing
+here.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowright.errors import DataError
 from flowright.rendering.series import Row, is_number
+from flowright.rendering.values import NOTHING, Form
 
-NOTHING = "-"
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about any real judge."
 NAMES: Mapping[str, str] = {
     "neutral": "neutral words",
@@ -31,11 +30,9 @@ MEASURES: Sequence[tuple[str, str, bool]] = (
     ("false_positive_rate", "false positives", True),
     ("false_negative_rate", "false negatives", True),
     ("calibration_error", "calibration error", True),
-    ("ranking", "area under ROC", False),
+    ("roc_auc", "ROC AUC", False),
 )
 """Key, name, and whether it is a share."""
-
-Form = Callable[[float], str]
 
 
 def read_exam(folder: Path) -> Row:
@@ -52,21 +49,8 @@ def read_exam(folder: Path) -> Row:
     return record
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
-
-
-def points(difference: float) -> str:
-    """A difference of two shares, in hundredths, with its sign."""
-    return f"{100 * difference:+.1f}"
-
-
 def plain(value: float) -> str:
     return f"{value:.2f}"
-
-
-def said(value: object, form: Form) -> str:
-    return form(value) if is_number(value) else NOTHING
 
 
 def estimated(estimate: object, form: Form) -> str:

@@ -9,21 +9,18 @@ from rich.text import Text
 from flowright.judge_exam.record import (
     MEASURES,
     NAMES,
-    NOTHING,
     SIMULATED,
     biases,
     ends,
     estimated,
-    percent,
     plain,
-    points,
     read_exam,
-    said,
     title,
     verdict_on,
 )
 from flowright.rendering.series import Row
 from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import NOTHING, percent, points, said
 
 
 def exam_screen(folder: Path) -> Group:

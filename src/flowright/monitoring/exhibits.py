@@ -1,36 +1,42 @@
-"""Groups of attempts as the report shows them: program, trace, verdict, reward arithmetic.
+"""Groups of attempts as the report shows them: problem, verdict, reward arithmetic, and the blocks
+of their environment.
 
 Everything here was written by a policy, a model, a judge or a data set; it reaches the page through
-:func:`~flowright.rendering.markup.el` alone, cut to the lengths below. The whole texts stay in the
-run's rollouts.
+:func:`~flowright.rendering.markup.el` alone, cut. The whole texts stay in the run's rollouts.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from flowright.environments.display import Display, blocks_of
 from flowright.monitoring.selection import Group, reward_of
-from flowright.rendering.glyphs import duration
-from flowright.rendering.highlight import code_block
-from flowright.rendering.markup import Child, Html, el
+from flowright.rendering.block_markup import SHORT, blocks_html, document
+from flowright.rendering.blocks import Fact
+from flowright.rendering.markup import Html, el
+from flowright.rendering.page import folded
 from flowright.rendering.series import Row, is_number
-from flowright.rendering.untrusted import cut
+from flowright.rendering.values import duration
 
-PROBLEM, ANSWER, PROMPT, REPLY, VALUE = 1600, 1000, 1200, 1200, 400
-CALLS, CHILDREN = 16, 8
+PROBLEM = 1600  # characters that are shown of one
 
 
-def group_exhibit(group: Group) -> Html:
+def exhibits(title: str, lead: str, groups: Sequence[Group], display: Display) -> Html | None:
+    """A run of groups under one heading, None without any."""
+    shown = [_group(group, display) for group in groups]
+    return el("div", el("h3", title), el("p", lead, class_="lead"), shown) if shown else None
+
+
+def _group(group: Group, display: Display) -> Html:
     """One group: its problem, all its rewards, and its best and worst attempt side by side."""
     task = group.task
     best = group.attempts[0]
     worst = next(a for a in reversed(group.attempts) if reward_of(a) is not None)
-    where = f"Step {group.step}: {task.get('kind', 'problem')}, {task.get('source', '')}"
-    pair = [_attempt("Best attempt" if group.spread else "One of these equal attempts", best)]
+    told = "Best attempt" if group.spread else "One of these equal attempts"
+    pair = [_attempt(told, best, display)]
     if group.spread:
-        pair.append(_attempt("Worst attempt", worst))
+        pair.append(_attempt("Worst attempt", worst, display))
     return el(
         "article",
-        el("h4", where, " ", el("span", task.get("id", ""), class_="soft")),
+        el("h4", _where(best), " ", el("span", task.get("id", ""), class_="soft")),
         el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
         el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
         _problem(task),
@@ -39,11 +45,61 @@ def group_exhibit(group: Group) -> Html:
     )
 
 
-def single_exhibit(rollout: Row) -> Html:
+def single_exhibit(rollout: Row, display: Display) -> Html:
     """One attempt by itself."""
+    shown = _attempt(_where(rollout), rollout, display)
+    return el("article", _problem(rollout.get("task") or {}), shown, class_="group")
+
+
+def _where(rollout: Row) -> str:
     task = rollout.get("task") or {}
-    title = f"Step {rollout.get('step')}: {task.get('kind', 'problem')}, {task.get('source', '')}"
-    return el("article", _problem(task), _attempt(title, rollout), class_="group")
+    kind = ", ".join(str(task[key]) for key in ("kind", "source") if task.get(key))
+    return f"Step {rollout.get('step')}: {kind or 'problem'}"
+
+
+def _problem(task: Row) -> Html | None:
+    if not task.get("problem"):
+        return None
+    reference = task.get("reference")
+    told = [el("p", "Reference", class_="cap"), document(reference, SHORT)] if reference else None
+    title = "Problem and reference" if reference else "Problem"
+    return folded(title, document(task["problem"], PROBLEM), told)
+
+
+def _attempt(title: str, rollout: Row, display: Display) -> Html:
+    blocks = [*_common(rollout), *blocks_of(display, rollout)]
+    return el("section", el("h4", title, " ", _reward_chip(rollout)), blocks_html(blocks))
+
+
+def _common(rollout: Row) -> list[Fact]:
+    """What every environment's records may have: reward, failure, the judge's verdict and gold's,
+    and whether they differ."""
+    found = [Fact("Reward", reward_arithmetic(rollout))]
+    failure, verdict, gold = (rollout.get(key) or {} for key in ("failure", "verdict", "gold"))
+    if failure:
+        whose = "ours" if failure.get("blame") == "infrastructure" else "the policy's"
+        line = f", line {failure['line']}" if failure.get("line") else ""
+        message = failure.get("message") or ""
+        found.append(Fact("Failed", f"{failure.get('reason')} ({whose}{line}): {message}"))
+    if verdict:
+        attempts = verdict.get("attempts")
+        how = [str(verdict.get("source"))]
+        how.append("1 attempt" if attempts == 1 else f"{attempts} attempts")
+        how += [duration(verdict["seconds"])] if verdict.get("seconds") else []
+        told = f"{_said(verdict, str(verdict.get('status')))} ({', '.join(how)})"
+        found.append(Fact("Judge", told, str(verdict.get("reason") or "")))
+    if gold:
+        both = (gold.get("correct"), verdict.get("correct"))
+        differs = None not in both and both[0] != both[1]
+        told = f"{_said(gold, 'no check')} by {gold.get('method')}"
+        alarm = "differs from the judge" if differs else ""
+        found.append(Fact("Gold", told, str(gold.get("detail") or ""), alarm))
+    return found
+
+
+def _said(opinion: Row, otherwise: str) -> str:
+    correct = opinion.get("correct")
+    return otherwise if correct is None else "right" if correct else "wrong"
 
 
 def reward_arithmetic(rollout: Row) -> str:
@@ -51,12 +107,9 @@ def reward_arithmetic(rollout: Row) -> str:
     value = reward_of(rollout)
     if value is None:
         return "no reward: our failure, the attempt left its group's statistics"
-    parts = [
-        (n, v)
-        for n, v in ((rollout.get("reward") or {}).get("parts") or {}).items()
-        if is_number(v)
-    ]
-    parts = [(n, part) for n, part in parts if part] or parts[:1]  # zeros add nothing
+    given = (rollout.get("reward") or {}).get("parts") or {}
+    parts = [(name, part) for name, part in given.items() if is_number(part)]
+    parts = [(name, part) for name, part in parts if part] or parts[:1]  # zeros add nothing
     told = f"{value:.2f}"
     if parts:
         first, *rest = parts
@@ -68,179 +121,6 @@ def reward_arithmetic(rollout: Row) -> str:
     return told if advantage is None else f"{told}; advantage {advantage:+.2f}"
 
 
-def _problem(task: Row) -> Html:
-    return el(
-        "details",
-        el("summary", "Problem and reference"),
-        _pre(task.get("problem", ""), PROBLEM),
-        el("p", "Reference", class_="cap"),
-        _pre(task.get("reference", ""), ANSWER),
-    )
-
-
-def _attempt(title: str, rollout: Row) -> Html:
-    workflow: Mapping[str, Any] = rollout.get("workflow") or {}
-    execution: Mapping[str, Any] = rollout.get("execution") or {}
-    failure: Mapping[str, Any] = rollout.get("failure") or {}
-    source = workflow.get("source") or rollout.get("completion") or ""
-    # A failure names a line of the program; in a completion it would point at another one.
-    bad_line = failure.get("line") if workflow or "```" not in source else None
-    calls = tuple(map(str, workflow.get("calls") or ()))
-    facts: list[tuple[str, Child]] = [("Reward", reward_arithmetic(rollout))]
-    if failure:
-        facts.append(("Failed", _failure(failure)))
-    facts += _opinions(rollout)
-    if execution.get("answer") is not None:
-        facts.append(("Answer", _answer(execution["answer"])))
-    if execution.get("printed"):
-        facts.append(("Printed", cut(execution["printed"], VALUE)))
-    if workflow.get("repairs"):
-        facts.append(("Repaired", ", ".join(map(str, workflow["repairs"]))))
-    if execution:
-        facts.append(("Spent", _spent(execution)))
-    return el(
-        "section",
-        el("h4", title, " ", _reward_chip(rollout)),
-        el("dl", [[el("dt", name), el("dd", value)] for name, value in facts]),
-        el("p", "Workflow" if workflow else "Completion (no valid workflow)", class_="cap"),
-        code_block(str(source), bad_line, calls),
-        _trace(execution),
-    )
-
-
-def _opinions(rollout: Row) -> list[tuple[str, Child]]:
-    """The judge's verdict and gold's, and whether they differ."""
-    verdict, gold = rollout.get("verdict") or {}, rollout.get("gold") or {}
-    found: list[tuple[str, Child]] = []
-    if verdict:
-        said = _said(verdict, str(verdict.get("status")))
-        tries = verdict.get("attempts")
-        how = [str(verdict.get("source")), "1 try" if tries == 1 else f"{tries} tries"]
-        how += [duration(verdict["seconds"])] if verdict.get("seconds") else []
-        reason = cut(verdict.get("reason") or "", REPLY)
-        found.append(("Judge", [f"{said} ({', '.join(how)})\n", el("span", reason, class_="soft")]))
-    if gold:
-        said = _said(gold, "no check")
-        differs = None not in (gold.get("correct"), verdict.get("correct")) and (
-            gold["correct"] != verdict["correct"]
-        )
-        mark = el("span", "differs from the judge", class_="chip alarm") if differs else None
-        detail = cut(gold.get("detail") or "", VALUE)
-        told = [f"{said} by {gold.get('method')} ", mark, "\n", el("span", detail, class_="soft")]
-        found.append(("Gold", told))
-    return found
-
-
-def _answer(answer: object) -> str:
-    text = cut(answer, ANSWER)
-    return el("pre", text, class_="short") if "\n" in text or len(text) > 160 else text
-
-
-def _said(opinion: Row, otherwise: str) -> str:
-    correct = opinion.get("correct")
-    return otherwise if correct is None else "right" if correct else "wrong"
-
-
-def _trace(execution: Mapping[str, Any]) -> Html | None:
-    calls = execution.get("trace") or ()
-    if not calls:
-        return None
-    total = max(execution.get("seconds") or 0.0, 1e-6)
-    total = max([total, *((c.get("started") or 0) + (c.get("seconds") or 0) for c in calls)])
-    return el(
-        "div",
-        el("p", f"Trace: {len(calls)} operator calls", class_="cap"),
-        [_call(call, total) for call in calls[:CALLS]],
-        el("p", f"and {len(calls) - CALLS} more", class_="cap") if len(calls) > CALLS else None,
-    )
-
-
-def _call(call: Row, total: float) -> Html:
-    """One operator call and what it caused; the lane shows when it ran within the workflow."""
-    started, seconds = call.get("started") or 0.0, call.get("seconds") or 0.0
-    usage = call.get("usage") or {}
-    tokens = usage.get("prompt_tokens", 0) + usage.get("completion_tokens", 0)
-    left, width = min(100, 100 * started / total), min(100, 100 * seconds / total)
-    lane = el(
-        "i",
-        class_="error" if call.get("error") else None,
-        style=f"left:{left:.1f}%;width:{min(width, 100 - left):.1f}%",
-    )
-    told = f"{duration(seconds)}, {tokens:,} tokens" if tokens else duration(seconds)
-    children = call.get("children") or ()
-    return el(
-        "details",
-        el(
-            "summary",
-            el("code", call.get("operator", "?")),
-            el("span", lane, class_="lane"),
-            el("span", told, class_="soft"),
-        ),
-        _arguments(call.get("arguments") or {}),
-        [_exchange(exchange) for exchange in call.get("exchanges") or ()],
-        _named("Error", call.get("error"), VALUE),
-        _named("Result", call.get("result"), VALUE),
-        [_call(child, total) for child in children[:CHILDREN]],
-        class_="call",
-    )
-
-
-def _arguments(arguments: Mapping[str, Any]) -> Html | None:
-    if not arguments:
-        return None
-    rows = [[el("dt", name), el("dd", cut(value, VALUE))] for name, value in arguments.items()]
-    return el("dl", rows)
-
-
-def _exchange(exchange: Row) -> Html:
-    usage = exchange.get("usage") or {}
-    facts = [f"{n:,} {name}" for n, name in _token_counts(usage) if n]
-    if exchange.get("seconds"):
-        facts.append(duration(exchange["seconds"]))
-    if (exchange.get("attempts") or 1) > 1:
-        facts.append(f"{exchange['attempts']} tries")
-    if exchange.get("finish_reason") not in (None, "stop"):
-        facts.append(f"finish reason {exchange['finish_reason']}")
-    return el(
-        "div",
-        el("p", "Prompt", class_="cap"),
-        _pre(exchange.get("prompt", ""), PROMPT),
-        el("p", " · ".join(["Reply", *facts]), class_="cap"),
-        _pre(exchange.get("reply", ""), REPLY),
-    )
-
-
-def _token_counts(usage: Row) -> list[tuple[int, str]]:
-    names = (("prompt_tokens", "tokens in"), ("completion_tokens", "tokens out"))
-    return [(usage.get(key) or 0, told) for key, told in names]
-
-
-def _named(title: str, text: object, limit: int) -> Html | None:
-    if text in (None, ""):
-        return None
-    return el("div", el("p", title, class_="cap"), _pre(text, limit))
-
-
-def _pre(text: object, limit: int) -> Html:
-    return el("pre", cut(text, limit))
-
-
-def _failure(failure: Mapping[str, Any]) -> str:
-    whose = "ours" if failure.get("blame") == "infrastructure" else "the policy's"
-    line = f", line {failure['line']}" if failure.get("line") else ""
-    return f"{failure.get('reason')} ({whose}{line}): {cut(failure.get('message') or '', VALUE)}"
-
-
-def _spent(execution: Mapping[str, Any]) -> str:
-    usage = execution.get("usage") or {}
-    tokens = sum(n for n, _ in _token_counts(usage))
-    own = execution.get("own_seconds")
-    told = f"{usage.get('calls', 0)} LLM calls, {tokens:,} tokens"
-    if execution.get("seconds"):
-        told += f", {duration(execution['seconds'])}"
-    return f"{told} ({1000 * own:.0f} ms its own)" if own else told
-
-
 def _reward_chip(rollout: Row) -> Html:
     value = reward_of(rollout)
     if value is None:
@@ -248,11 +128,3 @@ def _reward_chip(rollout: Row) -> Html:
     failed = bool(rollout.get("failure"))
     style = "alarm" if failed else "good" if value > 0.5 else None
     return el("span", f"{value:.2f}", class_=f"chip {style}" if style else "chip")
-
-
-def exhibits(title: str, lead: str, groups: Sequence[Group]) -> Html | None:
-    """A run of groups under one heading, None without any."""
-    if not groups:
-        return None
-    shown = [group_exhibit(group) for group in groups]
-    return el("div", el("h3", title), el("p", lead, class_="lead"), shown)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from flowright.monitoring.servers import traffic
 from flowright.monitoring.snapshot import (
     DRIFT_ALARM,
+    RECENT,
     Snapshot,
     drift,
     failures,
@@ -15,22 +17,10 @@ from flowright.monitoring.snapshot import (
     rollout_seconds,
     stage_seconds,
 )
-from flowright.rendering.glyphs import (
-    LABEL,
-    VALUE,
-    Glyphs,
-    duration,
-    heading,
-    line,
-    percent,
-    shortened,
-    wrapped,
-)
+from flowright.rendering.glyphs import LABEL, VALUE, Glyphs, line, shortened, wrapped
 from flowright.rendering.series import Row
-from flowright.rendering.untrusted import one_line, visible
-
-RECENT = 10  # steps that "recent" means
-LONGEST_SAMPLE = 20_000  # characters of a workflow that are looked at
+from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import duration, percent, points
 
 
 def learning(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
@@ -52,11 +42,11 @@ def judge(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     errors, and the share of its verdicts that fallback rules gave instead (law 4)."""
     floor = snapshot.setting("judge", "min_agreement") or None
     rows = [_row(snapshot, "agreement", "judge/agreement_with_gold", "%", width, glyphs, low=floor)]
-    points = drift(snapshot)
-    recent = last(points, RECENT)
+    drifts = drift(snapshot)
+    recent = last(drifts, RECENT)
     if recent is not None:
-        value = _value(f"{100 * recent:+.1f} points", abs(recent) > DRIFT_ALARM)
-        rows.append(line("drift", value, [v for _, v in points], width, glyphs))
+        value = _value(f"{points(recent)} points", abs(recent) > DRIFT_ALARM)
+        rows.append(line("drift", value, [v for _, v in drifts], width, glyphs))
     false = [
         ("false +", snapshot.latest("judge/false_positive_rate")),
         ("false -", snapshot.latest("judge/false_negative_rate")),
@@ -76,7 +66,11 @@ def policy(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
         _row(snapshot, "entropy", "policy/entropy", "{:.3f}", width, glyphs),
         _row(snapshot, "clipped", "policy/clip_frac", "%", width, glyphs),
         _row(snapshot, "grad norm", "policy/grad_norm", "{:.2f}", width, glyphs),
-        _row(snapshot, "LLM tokens", "tokens/llm_mean", "{:,.0f}", width, glyphs),
+        *(
+            _row(snapshot, curve.label, curve.metric, "{:,.0f}", width, glyphs)
+            for curve in snapshot.display.curves
+            if curve.label
+        ),
     ]
     return [row for row in rows if row is not None]
 
@@ -124,21 +118,22 @@ def failed(snapshot: Snapshot, rollouts: Sequence[Row], width: int) -> list[Text
     return lines
 
 
-def sample(rollouts: Sequence[Row], width: int, room: int | None) -> list[Text]:
-    """One rollout of the latest step in at most ``room`` lines; another position each step, so
-    that it is not always the best one."""
-    if not rollouts or (room is not None and room < 5):
-        return []
-    rollout = rollouts[int(rollouts[0].get("step") or 0) % len(rollouts)]
-    workflow = rollout.get("workflow") or {}
-    source = workflow.get("source") or workflow.get("program")
-    code = visible(str(source or rollout.get("completion") or "")[:LONGEST_SAMPLE]).strip("\n")
-    title = heading("Sample workflow" if source else "Sample completion")
-    body = _highlighted(code)
-    if room is not None and len(body) > room - 2:
-        kept = room - 3
-        body = [*body[:kept], Text(f"... {len(body) - kept} more lines", style="dim")]
-    return [title, shortened(_outcome(rollout), width, "dim"), *body]
+def servers(snapshot: Snapshot) -> list[Text]:
+    """A line for each role whose requests the recent steps counted: calls, what servers refused or
+    did not answer, calls that failed, and the time that attempts waited for each other."""
+    lines: list[Text] = []
+    for role, found in traffic(snapshot.training_rows[-RECENT:]).items():
+        counts = found.counts
+        row = _label(one_line(role, LABEL - 1)) + Text(f"{counts.get('calls', 0):,.0f} calls")
+        if found.troubles:
+            told = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
+            row += Text("  ") + _value(told, True)
+        if counts.get("failures"):
+            row += Text(f"  failed {counts['failures']:,.0f}", style="bold red")
+        if counts.get("wait_seconds"):
+            row += Text(f"  waited {duration(counts['wait_seconds'])}", style="dim")
+        lines.append(row)
+    return lines
 
 
 def _row(
@@ -153,14 +148,14 @@ def _row(
 ) -> Text | None:
     """A metric's last value with its history; it stands out while the mean of the recent steps is
     below ``low`` or above ``high``."""
-    points = snapshot.series(metric)
-    if not points:
+    course = snapshot.series(metric)
+    if not course:
         return None
-    value = points[-1][1]
+    value = course[-1][1]
     shown = percent(value) if form == "%" else form.format(value)
-    mean = last(points, RECENT) or 0.0
+    mean = last(course, RECENT) or 0.0
     alarming = (low is not None and mean < low) or (high is not None and mean > high)
-    return line(label, _value(shown, alarming), [v for _, v in points], width, glyphs)
+    return line(label, _value(shown, alarming), [v for _, v in course], width, glyphs)
 
 
 def _value(shown: str, alarming: bool) -> Text:
@@ -182,10 +177,10 @@ def _by_kind(snapshot: Snapshot, width: int) -> list[Text]:
 
 
 def _validation(snapshot: Snapshot, width: int) -> Text | None:
-    points = snapshot.series("val/gold")
-    if not points:
+    course = snapshot.series("val/gold")
+    if not course:
         return None
-    (start, before), (step, now) = points[0], points[-1]
+    (start, before), (step, now) = course[0], course[-1]
     row = _label("validation") + Text(percent(now), style="bold")
     if step > start:
         row += Text(f"  was {percent(before)}")
@@ -200,27 +195,3 @@ def _latest_message(rollouts: Sequence[Row], ours: bool) -> str | None:
         if failure and (failure.get("blame") == "infrastructure") is ours:
             return one_line(f"{failure.get('reason')}: {failure.get('message')}")
     return None
-
-
-def _outcome(rollout: Row) -> str:
-    task, verdict, gold = (rollout.get(key) or {} for key in ("task", "verdict", "gold"))
-    reward = (rollout.get("reward") or {}).get("value")
-    facts = [f"step {rollout.get('step')}", str(task.get("kind", ""))]
-    facts.append("unscored" if reward is None else f"reward {reward:.2f}")
-    if (rollout.get("failure") or {}).get("reason"):
-        facts.append(f"failed: {rollout['failure']['reason']}")
-    for who, opinion in (("judge", verdict.get("correct")), ("gold", gold.get("correct"))):
-        if opinion is not None:
-            facts.append(f"{who}: {'right' if opinion else 'wrong'}")
-    return one_line(", ".join(fact for fact in facts if fact))
-
-
-def _highlighted(code: str) -> list[Text]:
-    # Imported here: pygments costs a tenth of a second that a screen without a sample saves.
-    from rich.syntax import Syntax
-
-    syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
-    rows = list(syntax.highlight(code).split("\n", allow_blank=True))
-    while rows and not rows[-1].plain.strip():
-        rows.pop()
-    return rows

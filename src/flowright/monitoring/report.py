@@ -8,16 +8,20 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
+from flowright.environments.display import Display
 from flowright.errors import RunError
 from flowright.monitoring import sections, trust
+from flowright.monitoring.before_after import evaluation_section
 from flowright.monitoring.exhibits import exhibits, single_exhibit
-from flowright.monitoring.headline import evaluation_section, tiles
+from flowright.monitoring.headline import tiles
 from flowright.monitoring.selection import Selection, select_groups
-from flowright.monitoring.snapshot import Snapshot, take_snapshot
-from flowright.rendering.glyphs import duration
+from flowright.monitoring.servers import servers_section
+from flowright.monitoring.snapshot import Snapshot
+from flowright.monitoring.watcher import take_snapshot
 from flowright.rendering.markup import Html, el
-from flowright.rendering.page import page, section
+from flowright.rendering.page import folded, header, page, section, strip, table
 from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import duration
 from flowright.runs import disk_errors, write_text
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
@@ -42,12 +46,13 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
     shown = [
         ("table", "Before and after", evaluation_section(snapshot)),
         ("curves", "Learning curves", sections.curves(snapshot)),
-        ("operators", "Operator mix", sections.operator_mix(snapshot)),
+        *((m.prefix, m.title, sections.mix_section(snapshot, m)) for m in snapshot.display.mixes),
         ("failures", "Failures", trust.failure_taxonomy(snapshot, selection.messages)),
         ("judge", "Judge audit", trust.judge_audit(snapshot)),
         ("learner", "Learner", sections.learner(snapshot)),
         ("cost", "Time and tokens", sections.cost(snapshot)),
-        ("attempts", "Attempts", _attempts(selection)),
+        ("servers", "Servers", servers_section(snapshot)),
+        ("attempts", "Attempts", _attempts(selection, snapshot.display)),
     ]
     present = [(anchor, title, content) for anchor, title, content in shown if content]
     links = [el("a", title, href=f"#{anchor}") for anchor, title, _ in present]
@@ -70,38 +75,26 @@ def _strips(snapshot: Snapshot) -> list[Html]:
     """What must be known before a number is believed; the first one stays in sight."""
     found: list[Html] = []
     if snapshot.simulated:
-        text = " Large model and judge are the embedded server's imitation, not a real model."
-        found.append(_strip("strip", el("b", "Simulated numbers."), text))
-    if snapshot.state.get("isolation_weaker"):
-        told = one_line(snapshot.state.get("isolation", "unknown"), 300)
-        found.append(_strip("strip alarm", el("b", "Weaker isolation than required: "), told))
+        text = "Large model and judge are the embedded server's imitation, not a real model."
+        found.append(strip("Simulated numbers.", text))
+    found += [strip("", warning, alarm=True) for warning in snapshot.warnings]
     if snapshot.died:
-        text = f" Go on with: {snapshot.resume_command}"
-        found.append(_strip("strip alarm", el("b", "The trainer died."), text))
+        found.append(strip("The trainer died.", f"Go on with: {snapshot.resume_command}", True))
     if snapshot.state.get("message"):
-        found.append(_strip("strip alarm", one_line(snapshot.state["message"], 600)))
+        found.append(strip("", one_line(snapshot.state["message"], 600), alarm=True))
+    if snapshot.display.note:
+        found.append(strip("", one_line(snapshot.display.note, 300), alarm=True))
     return found
 
 
-def _strip(class_: str, *content: str) -> Html:
-    return el("div", el("div", content), class_=class_)
-
-
 def _header(snapshot: Snapshot) -> Html:
-    state = snapshot.state
-    chips = [el("li", snapshot.status, class_=CHIP.get(snapshot.status, "alarm"))]
+    state, display = snapshot.state, snapshot.display
+    chips: list[str] = [el("li", snapshot.status, class_=CHIP.get(snapshot.status, "alarm"))]
     if state.get("steps"):
-        chips.append(el("li", f"step {state.get('step')} of {state['steps']}"))
-    for key in ("policy", "executor", "judge", "isolation"):
-        if state.get(key):
-            chips.append(el("li", f"{key}: {one_line(state[key], 160)}"))
-    return el(
-        "header",
-        el("p", "Flowright run", class_="eyebrow"),
-        el("h1", snapshot.run.resolve().name),
-        el("ul", chips, class_="chips"),
-        el("p", _dates(snapshot), class_="eyebrow"),
-    )
+        chips.append(f"step {state.get('step')} of {state['steps']}")
+    shown = [key for key in (*display.models, *display.labels) if state.get(key)]
+    chips += [f"{key}: {one_line(state[key], 160)}" for key in shown]
+    return header("Flowright run", snapshot.run.resolve().name, chips, _dates(snapshot))
 
 
 def _dates(snapshot: Snapshot) -> str:
@@ -115,7 +108,7 @@ def _dates(snapshot: Snapshot) -> str:
     return f"Started {begun} UTC, last news {until} UTC, {duration(updated - started)} apart."
 
 
-def _attempts(selection: Selection) -> Html | None:
+def _attempts(selection: Selection, display: Display) -> Html | None:
     searched = (
         f"Chosen among the rollouts of {selection.searched} of the {selection.kept} steps that "
         "kept them. Long texts are cut here; the run's rollouts hold them whole."
@@ -125,21 +118,22 @@ def _attempts(selection: Selection) -> Html | None:
             "Widest groups",
             "The largest spread of rewards: what the policy learnt most from.",
             selection.widest,
+            display,
         ),
-        exhibits("Worst groups", "The lowest mean reward at the end.", selection.worst),
-        exhibits("Best groups", "The highest mean reward at the end.", selection.best),
-        _disputed(selection),
+        exhibits("Worst groups", "The lowest mean reward at the end.", selection.worst, display),
+        exhibits("Best groups", "The highest mean reward at the end.", selection.best, display),
+        _disputed(selection, display),
     ]
     if not any(parts):
         return None
     return section("attempts", "Attempts", searched, parts)
 
 
-def _disputed(selection: Selection) -> Html | None:
+def _disputed(selection: Selection, display: Display) -> Html | None:
     if not selection.disputed:
         return None
     lead = "The newest answers that the judge calls right and gold calls wrong."
-    shown = [single_exhibit(rollout) for rollout in selection.disputed]
+    shown = [single_exhibit(rollout, display) for rollout in selection.disputed]
     return el("div", el("h3", "Disputed verdicts"), el("p", lead, class_="lead"), shown)
 
 
@@ -150,9 +144,7 @@ def _configuration(snapshot: Snapshot) -> Html | None:
         el("tr", el("th", key), el("td", value, class_="text"))
         for key, value in sections.settings(snapshot.config)
     ]
-    table = el("div", el("table", el("tbody", rows)), class_="wide")
-    told = el("details", el("summary", "All settings"), table)
-    return section("configuration", "Configuration", "", told)
+    return section("configuration", "Configuration", "", folded("All settings", table((), rows)))
 
 
 def _footer(snapshot: Snapshot) -> Html:

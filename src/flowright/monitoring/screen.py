@@ -11,17 +11,20 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from flowright.monitoring import panels
+from flowright.monitoring.example import sample
 from flowright.monitoring.snapshot import (
     DRIFT_ALARM,
     QUIET_SECONDS,
+    RECENT,
     Snapshot,
     drift,
     eta_seconds,
     last,
 )
-from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, duration, heading, wrapped
+from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, heading, wrapped
 from flowright.rendering.series import Row, is_number
 from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import duration
 
 TWO_COLUMNS = 100  # characters, from which two columns are drawn
 GUTTER = 4
@@ -33,7 +36,6 @@ STATUS_STYLE = {
     "failed": "bold red",
     "died": "bold red",
 }
-ROLES = ("policy", "executor", "judge")
 RESUMABLE = ("paused", "interrupted", "failed", "died")
 
 
@@ -73,7 +75,7 @@ class Screen:
         else:
             body = _stack([*left, *right], width, room)
         spare = None if room is None else room - len(body) - 1
-        example = panels.sample(self.rollouts, width, spare)
+        example = sample(self.snapshot.display, self.rollouts, width, spare)
         return [*head, Text(), *body, *([Text(), *example] if example else [])]
 
     def _sections(self, glyphs: Glyphs) -> tuple[list[Section], list[Section]]:
@@ -83,10 +85,11 @@ class Screen:
             Section(1, "Judge against gold", lambda w: panels.judge(now, w, glyphs)),
             Section(4, "Policy", lambda w: panels.policy(now, w, glyphs)),
         ]
-        failed = f"Failures, last {panels.RECENT} steps"
+        failed = f"Failures, last {RECENT} steps"
         right = [
             Section(2, failed, lambda w: panels.failed(now, rollouts, w)),
             Section(3, "Time", lambda w: panels.times(now, w, glyphs)),
+            Section(2, f"Servers, last {RECENT} steps", lambda w: panels.servers(now)),
         ]
         return left, right
 
@@ -133,7 +136,8 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
         lines.append(bar(step / steps, min(width, 72), glyphs))
     for message, style in _notices(snapshot):
         lines += wrapped(message, width, style)
-    models = [f"{role} {one_line(state[role], 60)}" for role in ROLES if state.get(role)]
+    roles = [role for role in snapshot.display.models if state.get(role)]
+    models = [f"{role} {one_line(state[role], 60)}" for role in roles]
     lines += wrapped(glyphs.between.join(models), width, "dim")
     return lines
 
@@ -145,10 +149,8 @@ def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
         found.append(
             ("SIMULATED: numbers come from the embedded server, not a real model", "bold magenta")
         )
-    if state.get("isolation_weaker"):
-        text = f"WEAKER ISOLATION than required: {one_line(state.get('isolation', 'unknown'), 160)}"
-        found.append((text, "bold red"))
-    recent = last(drift(snapshot), panels.RECENT)
+    found += [(warning, "bold red") for warning in snapshot.warnings]
+    recent = last(drift(snapshot), RECENT)
     if recent is not None and abs(recent) > DRIFT_ALARM:
         text = f"JUDGE DRIFTS from gold by {100 * recent:+.1f} points: rewards may be wrong"
         found.append((text, "bold red"))
@@ -164,6 +166,8 @@ def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
         host = f" from {one_line(state['host'], 60)}" if state.get("host") else ""
         told = "; the trainer is alive" if snapshot.alive else ""
         found.append((f"no news{host} for {duration(snapshot.quiet_seconds)}{told}", "bold yellow"))
+    if snapshot.display.note:
+        found.append((one_line(snapshot.display.note, 200), "yellow"))
     if state.get("message"):
         found.append((one_line(state["message"], 400), "yellow"))
     if snapshot.status in RESUMABLE:
@@ -174,4 +178,4 @@ def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def _patience(snapshot: Snapshot) -> float:
-    return max(QUIET_SECONDS, 3 * (last(snapshot.series("time/step"), panels.RECENT) or 0.0))
+    return max(QUIET_SECONDS, 3 * (last(snapshot.series("time/step"), RECENT) or 0.0))

@@ -1,7 +1,8 @@
-"""The report's sections drawn from the metrics: curves, operator mix, learner, time, settings."""
+"""The report's sections drawn from the metrics: curves, mixes, learner, time, settings."""
 
 from collections.abc import Mapping
 
+from flowright.environments.display import Mix
 from flowright.monitoring.snapshot import (
     Snapshot,
     edge,
@@ -11,12 +12,13 @@ from flowright.monitoring.snapshot import (
     rollout_seconds,
     stage_seconds,
 )
-from flowright.rendering.charts import Series, before_after, line_chart, plain
-from flowright.rendering.glyphs import duration
+from flowright.rendering.charts import Series, before_after, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section
 from flowright.rendering.series import Point, Row
+from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import duration
 
 LEARNER = (
     ("Reward, mean of the step", "reward/mean"),
@@ -30,8 +32,6 @@ LEARNER = (
     ("Prompts cut to fit, share", "prompt/truncated"),
 )
 SPENT = (
-    ("Tokens of the large model per problem", "tokens/llm_mean"),
-    ("LLM calls per problem", "llm/calls_mean"),
     ("Tokens of a completion", "tokens/completion_mean"),
     ("GPU memory, GB", "gpu/memory_gb"),
 )
@@ -44,10 +44,14 @@ def curves(snapshot: Snapshot) -> Html | None:
         metrics = (f"gold/accuracy/{kind}", f"reward/by_kind/{kind}", f"val/gold/{kind}")
         panels.append(_curve(snapshot, one_line(kind, 30), *metrics))
     drawn = grid(panels, "charts two")
-    lead = (
+    by_gold = (
         "Share of attempts that are right by gold, beside the mean reward (the judge's, with its "
-        "parts). Thin lines are single steps, bold lines moving means; points are held-out "
-        "validation problems."
+        "parts)."
+    )
+    seen = snapshot.names("gold/") or snapshot.names("val/gold")
+    lead = (
+        f"{by_gold if seen else 'Mean reward.'} Thin lines are single steps, bold lines moving "
+        "means; points are held-out validation problems."
     )
     return section("curves", "Learning curves", lead, drawn) if drawn else None
 
@@ -64,15 +68,15 @@ def _curve(snapshot: Snapshot, title: str, gold: str, reward: str, validation: s
     )
 
 
-def operator_mix(snapshot: Snapshot) -> Html | None:
-    """Mean calls of each operator by kind of problem, first steps against last steps."""
+def mix_section(snapshot: Snapshot, mix: Mix) -> Html | None:
+    """A family of means by kind of problem, first steps against last steps."""
     count = edge(len(snapshot.training_rows))
     panels: list[Html | None] = []
     for kind in kinds(snapshot):
-        prefix = f"operators/{kind}/"
+        prefix = f"{mix.prefix}/{kind}/"
         rows: list[tuple[str, float, float]] = []
         for name in snapshot.names(prefix):
-            points = _calls(snapshot, name, prefix)
+            points = _means(snapshot, name, prefix)
             before, after = first(points, count), last(points, count)
             if before is not None and after is not None:
                 rows.append((one_line(name.removeprefix(prefix), 15), before, after))
@@ -80,12 +84,12 @@ def operator_mix(snapshot: Snapshot) -> Html | None:
         panels.append(before_after(one_line(kind, 30), rows))
     drawn = grid(panels)
     steps = "step" if count == 1 else f"{count} steps"
-    lead = f"Mean calls per workflow. Hollow: the first {steps}; full: the last {steps}."
-    return section("operators", "Operator mix", lead, drawn) if drawn else None
+    lead = f"{mix.lead} Hollow: the first {steps}; full: the last {steps}."
+    return section(mix.prefix, mix.title, lead, drawn) if drawn else None
 
 
-def _calls(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
-    """An operator's mean calls, 0 in steps whose workflows of its kind called only others."""
+def _means(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
+    """One mean of a family, 0 in steps whose attempts of its kind had only others."""
     return [
         (row["step"], row.get(name, 0.0))
         for row in snapshot.training_rows
@@ -110,7 +114,8 @@ def cost(snapshot: Snapshot) -> Html | None:
     ]
     lines.append(Series("whole step", "c6", steps, dashed=True, smoothed=True))
     seconds = line_chart("Seconds per step", lines, form=lambda v: f"{v:.3g} s", low=0.0)
-    drawn = grid([seconds, *(_plain_chart(snapshot, title, metric) for title, metric in SPENT)])
+    spent = [*((curve.title, curve.metric) for curve in snapshot.display.curves), *SPENT]
+    drawn = grid([seconds, *(_plain_chart(snapshot, title, metric) for title, metric in spent)])
     if drawn is None:
         return None
     told = [f"{len(steps)} steps in {duration(sum(s for _, s in steps))}."] if steps else []

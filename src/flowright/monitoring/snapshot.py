@@ -4,34 +4,23 @@ Keys may be absent: a run that has just started has few, another version's may h
 is absent is None or an empty list here, and the screens leave it out.
 """
 
-import socket
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import zstandard
-
-from flowright.data.task import KINDS
+from flowright.environments.display import Display, display_of
 from flowright.errors import Blame, Reason
 from flowright.rendering.series import Point, Row, is_number
-from flowright.runs import (
-    is_held,
-    read_config,
-    read_evaluation,
-    read_metrics,
-    read_rollouts,
-    read_state,
-)
+from flowright.rendering.untrusted import one_line
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
 STAGES = ("sample", "rollout", "update", "evaluate")
-PER_ROLLOUT = ("execute", "judge")
 DRIFT_ALARM = 0.05  # judge minus gold, as a share of the answers, that the screens call drift
 QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
+RECENT = 10  # steps that "recent" means
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +62,25 @@ class Snapshot:
         return [row for row in self.rows if any(n.startswith("rollout/") for n in row)]
 
     @property
+    def display(self) -> Display:
+        """How records of this run's environment are shown."""
+        return display_of(self.config)
+
+    @property
+    def compared(self) -> list[Row]:
+        """The rows of the evaluation, of policies and baselines."""
+        rows = (self.evaluation or {}).get("rows") or []
+        return [row for row in rows if row.get("kinds") and row.get("name")]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the numbers of a run less than they seem, as the run itself says it."""
+        told = self.state.get("warnings") or ()
+        return [one_line(warning, 300) for warning in told]
+
+    @property
     def resume_command(self) -> str:
-        told = self.state.get("resume")
-        return str(told) if told else f"python train.py --config {self.run}/config.json --resume"
+        return f"python train.py --config {self.run}/config.json --resume"
 
     def series(self, name: str) -> list[Point]:
         """``(step, value)`` wherever the metric has a value."""
@@ -134,10 +139,12 @@ def is_ours(reason: str) -> bool:
 
 def kinds(snapshot: Snapshot) -> list[str]:
     """The kinds of problem that the run's metrics speak of, in their usual order."""
-    prefixes = ("gold/accuracy/", "val/gold/", "reward/by_kind/", "operators/")
+    usual = snapshot.display.kinds
+    prefixes = ["gold/accuracy/", "val/gold/", "reward/by_kind/"]
+    prefixes += [f"{mix.prefix}/" for mix in snapshot.display.mixes]
     names = [n.removeprefix(p) for p in prefixes for n in snapshot.names(p)]
     found = {name.split("/")[0] for name in names}
-    return [k for k in KINDS if k in found] + sorted(found - set(KINDS))
+    return [k for k in usual if k in found] + sorted(found - set(usual))
 
 
 def stage_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
@@ -146,9 +153,9 @@ def stage_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
 
 
 def rollout_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
-    """Mean seconds that one rollout spends on its workflow and on its verdict; many play at once,
-    so these do not add up to a stage."""
-    return _seconds(snapshot, PER_ROLLOUT, count)
+    """Mean seconds that one rollout spends on each of its parts, such as its verdict; many are
+    under way at once, so these do not add up to a stage."""
+    return _seconds(snapshot, snapshot.display.seconds, count)
 
 
 def _seconds(snapshot: Snapshot, names: Sequence[str], count: int) -> dict[str, float]:
@@ -158,93 +165,8 @@ def _seconds(snapshot: Snapshot, names: Sequence[str], count: int) -> dict[str, 
 
 def eta_seconds(snapshot: Snapshot) -> float | None:
     """Seconds until the last step at the present pace; None when nothing tells."""
-    if not snapshot.running:
-        return None
-    told = snapshot.state.get("eta_seconds")
-    if is_number(told):
-        return max(0.0, told - snapshot.quiet_seconds)
     step, steps = snapshot.state.get("step"), snapshot.state.get("steps")
     pace = last(snapshot.series("time/step"), 10)
-    if pace is None or not is_number(step) or not is_number(steps):
+    if not snapshot.running or pace is None or not is_number(step) or not is_number(steps):
         return None
     return max(0.0, (steps - step) * pace)
-
-
-class Watcher:
-    """Takes snapshots of one run again and again, reading only what changed."""
-
-    def __init__(self, run: Path) -> None:
-        self.run = run
-        self._rows: list[Row] = []
-        self._rows_stamp: tuple[int, int] | None = None
-        self._rollouts: list[Row] = []
-        self._rollouts_step: int | None = None
-        self._dead_since: object = None
-
-    def look(self) -> Snapshot:
-        """Raises RunError when a file of the run is damaged."""
-        state = read_state(self.run)
-        stamp = _stamp(self.run / "metrics.jsonl")
-        if stamp != self._rows_stamp:
-            self._rows, self._rows_stamp = merge_steps(read_metrics(self.run)), stamp
-        updated = state.get("updated")
-        return Snapshot(
-            run=self.run,
-            state=state,
-            rows=self._rows,
-            evaluation=read_evaluation(self.run),
-            config=read_config(self.run),
-            alive=self._alive(state),
-            quiet_seconds=max(0.0, time.time() - updated) if is_number(updated) else 0.0,
-        )
-
-    def rollouts(self, step: int) -> list[Row]:
-        """The rollouts of a step, kept until another step is asked for."""
-        if step != self._rollouts_step:
-            self._rollouts = load_rollouts(self.run, step)
-            self._rollouts_step = step if self._rollouts else None
-        return self._rollouts
-
-    def _alive(self, state: Row) -> bool | None:
-        # The lock, not the process id: ids are reused, and containers number on their own. A dead
-        # run is asked about once, so that a trainer resuming it never meets our hand on the lock.
-        if state.get("status") != "running":
-            return None
-        identity = (state.get("pid"), state.get("updated"))
-        if self._dead_since == identity:
-            return False
-        if state.get("host") not in (None, socket.gethostname()):
-            return None
-        held = is_held(self.run)
-        if held is False:
-            self._dead_since = identity
-        return held
-
-
-def take_snapshot(run: Path) -> Snapshot:
-    """One look at a run. Raises RunError when a file of it is damaged."""
-    return Watcher(run).look()
-
-
-def load_rollouts(run: Path, step: int) -> list[Row]:
-    """A step's rollouts; none when they were pruned meanwhile or cannot be read any more."""
-    try:
-        return list(read_rollouts(run, step))
-    except (OSError, ValueError, zstandard.ZstdError):
-        return []
-
-
-def merge_steps(rows: Iterable[Row]) -> list[Row]:
-    """One row a step, ascending: rows of the same step, such as an evaluation's, are joined."""
-    merged: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        merged.setdefault(row.get("step", 0), {}).update(row)
-    return [{"step": step, **row} for step, row in sorted(merged.items())]
-
-
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size

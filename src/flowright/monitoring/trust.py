@@ -7,29 +7,25 @@ from flowright.monitoring.snapshot import FAILED, Snapshot, drift, edge, failure
 from flowright.rendering.cells import spark
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
-from flowright.rendering.page import grid, section
+from flowright.rendering.page import grid, section, table
 from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import percent, points
 
-MEANING: Mapping[str, str] = {
-    Reason.TRUNCATED: "the completion hit its token limit before the program ended",
-    Reason.NO_PROGRAM: "no program in the completion",
-    Reason.SYNTAX: "not Python",
-    Reason.UNSUPPORTED: "Python, but outside the workflow language",
-    Reason.TYPE: "an operator that does not exist, or wrong arguments",
+MEANINGS: Mapping[str, str] = {
+    Reason.TRUNCATED: "the completion hit its token limit",
+    Reason.NO_ANSWER: "nothing that can be an answer",
     Reason.CRASHED: "raised an error while running",
-    Reason.BAD_ARGUMENT: "a value that an operator cannot take",
-    Reason.NO_ANSWER: "returned nothing that can be an answer",
     Reason.CALL_BUDGET: "too many LLM calls",
     Reason.TOKEN_BUDGET: "too many tokens",
     Reason.SIZE_BUDGET: "a prompt or an answer that is too large",
     Reason.TIME_BUDGET: "too slow",
     Reason.MEMORY_BUDGET: "too much memory",
     Reason.LLM_UNAVAILABLE: "the large model did not answer, retries included",
-    Reason.WORKER_LOST: "the workflow runtime lost a worker",
     Reason.SANDBOX_LOST: "the code sandbox lost a process",
     Reason.JUDGE_FAILED: "the judge gave no usable verdict, retries included",
     Reason.INTERNAL: "a bug of ours",
 }
+"""Of failures that any environment may have; others are its display's to explain."""
 
 COLUMNS = 6
 ERRORS = (
@@ -65,22 +61,14 @@ def failure_taxonomy(snapshot: Snapshot, messages: Mapping[str, str]) -> Html | 
             body.append(el("tr", el("td", "none", class_="text soft", colspan=COLUMNS)))
     count = edge(len(rows))
     steps = "step" if count == 1 else str(count)
-    names = (
-        "Reason",
-        "Whole run",
-        f"First {steps}",
-        f"Last {steps}",
-        "",
-        "Meaning, newest message",
-    )
-    head = [el("th", name, class_="text" if i > 3 else None) for i, name in enumerate(names)]
-    table = el("table", el("thead", el("tr", head)), el("tbody", body))
+    meaning = el("th", "Meaning, newest message", class_="text")
+    head = ("Reason", "Whole run", f"First {steps}", f"Last {steps}", "", meaning)
     return section(
         "failures",
         "Failures",
         "Shares of all rollouts. A fault of the policy earns a low reward; a fault of ours leaves "
         "the attempt out of the training.",
-        el("div", table, class_="wide"),
+        table(head, body),
         grid([_valid_chart(snapshot)]),
     )
 
@@ -91,26 +79,24 @@ def _failure_row(snapshot: Snapshot, reason: str, message: str | None) -> Html:
     shares = [failures(some).get(reason, 0.0) for some in (rows, rows[:count], rows[-count:])]
     points = [(row["step"], row.get(f"{FAILED}{reason}", 0.0)) for row in rows]
     told = el("small", one_line(message, 160)) if message else None
+    meanings = {**MEANINGS, **snapshot.display.meanings}
     return el(
         "tr",
         el("th", one_line(reason, 40)),
-        [el("td", f"{100 * share:.1f} %") for share in shares],
+        [el("td", percent(share)) for share in shares],
         el("td", spark(points, "c5" if ours else "c2")),
-        el("td", MEANING.get(reason, ""), told, class_="text"),
+        el("td", meanings.get(reason, ""), told, class_="text"),
     )
 
 
 def _valid_chart(snapshot: Snapshot) -> Html | None:
-    return line_chart(
-        "Valid, repaired and unscored, share",
-        [
-            Series("valid", "c3", snapshot.series("rollout/valid_frac"), smoothed=True),
-            Series("repaired first", "c4", snapshot.series("rollout/repaired"), smoothed=True),
-            Series("unscored", "c5", snapshot.series("rollout/unscored")),
-        ],
-        low=0.0,
-        high=1.0,
-    )
+    shares = [("valid", "rollout/valid_frac"), *snapshot.display.shares]
+    drawn = [
+        Series(name, colour, snapshot.series(metric), smoothed=True)
+        for (name, metric), colour in zip(shares, ("c3", "c4", "c1", "c2"), strict=False)
+    ]
+    drawn.append(Series("unscored", "c5", snapshot.series("rollout/unscored")))
+    return line_chart("Valid and unscored, share", drawn, low=0.0, high=1.0)
 
 
 def judge_audit(snapshot: Snapshot) -> Html | None:
@@ -147,7 +133,7 @@ def _drift_chart(snapshot: Snapshot) -> Html | None:
     return line_chart(
         "Drift: judge minus gold, points",
         [Series("drift", "c5", drift(snapshot), smoothed=True)],
-        form=lambda v: f"{100 * v:+.1f}" if v else "0",
+        form=lambda v: points(v) if v else "0",
         low=-0.05,
         high=0.05,
         zero_line=True,

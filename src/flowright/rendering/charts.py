@@ -1,24 +1,18 @@
-"""Charts as inline SVG: lines over steps, a scatter with intervals, before/after marks, spans.
+"""Charts as inline SVG: lines over steps, a scatter with intervals, before/after marks.
 
-Colours come from the page's style sheet by class (``c1`` to ``c6``, ``faint``), so that one drawing
-serves light and dark. Every chart is drawn on 400 units of width and scales with its column: text
-stays legible at phone width. Numbers go into ``data-`` attributes for the pointer read-out.
+Numbers go into ``data-`` attributes for the pointer read-out.
 """
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
+from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
 from flowright.rendering.series import Point, smooth
+from flowright.rendering.values import Form
 
-WIDTH, HEIGHT = 400, 214
-LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 34
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
-MOST_POINTS = 300  # of one curve: more than a column of a screen can tell apart
-Format = Callable[[float], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +27,11 @@ class Series:
     marks: bool = False
     smoothed: bool = False
 
+    @property
+    def swatch(self) -> str:
+        """The classes of its line."""
+        return f"{self.colour} dashed" if self.dashed else self.colour
+
 
 @dataclass(frozen=True, slots=True)
 class Dot:
@@ -46,113 +45,84 @@ class Dot:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """Maps values linearly to a stretch of the drawing, with round ticks."""
-
-    low: float
-    high: float
-    start: float
-    end: float
-
-    def __call__(self, value: float) -> float:
-        share = (value - self.low) / (self.high - self.low)
-        return round(self.start + share * (self.end - self.start), 1)
-
-    def ticks(self, count: int = 4, whole: bool = False) -> list[float]:
-        step = _round_step((self.high - self.low) / count)
-        step = max(1.0, step) if whole else step
-        index = math.ceil(self.low / step - 1e-9)
-        found: list[float] = []
-        while index * step <= self.high + 1e-9 * step:
-            found.append(index * step)
-            index += 1
-        return found
-
-
-def percent(value: float) -> str:
-    return f"{100 * value:.0f} %" if abs(value) >= 0.095 or not value else f"{100 * value:.1f} %"
-
-
-def plain(value: float) -> str:
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if 0 < abs(value) < 0.001:
-        digits, exponent = f"{value:.2e}".split("e")
-        return f"{float(digits):g}e{int(exponent)}"
-    return f"{value:.3g}"
-
-
 def line_chart(
     title: str,
     series: Sequence[Series],
-    form: Format = percent,
+    form: Form = svg.short_percent,
     low: float | None = None,
     high: float | None = None,
     zero_line: bool = False,
 ) -> Html | None:
     """Curves over the training step, None where no series has a point. ``low`` and ``high`` are
     the least that the axis spans."""
-    series = [replace(s, points=thinned(s.points)) for s in series if s.points]
+    series = [replace(s, points=svg.thinned(s.points)) for s in series if s.points]
     if not series:
         return None
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
-    floor = min(ys) if low is None else min(low, *ys)
-    top = max(ys) if high is None else max(high, *ys)
-    x = Scale(min(xs), max(max(xs), min(xs) + 1), LEFT, WIDTH - RIGHT)
-    y = _scale_y(floor, top)
-    drawn = [_axes(x, y, form, "step")]
+    x = svg.across(min(xs), max(max(xs), min(xs) + 1))
+    y = svg.upward(
+        min(ys) if low is None else min(low, *ys), max(ys) if high is None else max(high, *ys)
+    )
+    drawn = [svg.axes(x, y, form, "step")]
     if zero_line and y.low < 0 < y.high:
-        drawn.append(_rule(y(0), "zero"))
-    drawn += [_curve(s, x, y) for s in series]
-    drawn.append(el("line", class_="cross", y1=TOP, y2=HEIGHT - BOTTOM))
+        drawn.append(svg.rule(y(0), "zero"))
+    drawn += [curve(s, x, y) for s in series]
+    drawn.append(el("line", class_="cross", y1=svg.TOP, y2=svg.HEIGHT - svg.BOTTOM))
     data = {
-        "x": [x.low, x.high, LEFT, WIDTH - RIGHT],
+        "x": [x.low, x.high, svg.LEFT, svg.WIDTH - svg.RIGHT],
         "series": [
             {"n": s.name, "c": s.colour, "p": [[px, form(py)] for px, py in s.points]}
             for s in series
         ],
     }
-    return _figure(title, drawn, _legend(series), json.dumps(data, separators=(",", ":")))
+    legend = svg.key([(s.swatch, s.name) for s in series]) if len(series) > 1 else None
+    return svg.figure(title, drawn, legend, json.dumps(data, separators=(",", ":")))
+
+
+def curve(series: Series, x: svg.Scale, y: svg.Scale) -> Html:
+    """One series."""
+    dots = [(x(a), y(b)) for a, b in series.points]
+    if series.marks:
+        thin = el("path", class_=f"curve thin {series.colour}", d=svg.path(dots))
+        return el("g", thin, [svg.dot(f"dot {series.colour}", a, b, 3.6) for a, b in dots])
+    style = f"curve {series.swatch}"
+    if not series.smoothed or len(dots) < 8:
+        return el("path", class_=style, d=svg.path(dots))
+    mean = [(x(a), y(b)) for a, b in smooth(series.points, svg.window(len(dots)))]
+    raw = el("path", class_=f"curve raw {series.colour}", d=svg.path(dots))
+    return el("g", raw, el("path", class_=style, d=svg.path(mean)))
 
 
 def scatter(title: str, dots: Sequence[Dot], x_label: str) -> Html | None:
     """Shares with their intervals against a cost, the dots numbered; None without dots."""
     if not dots:
         return None
-    xs = [d.x for d in dots]
+    x = svg.across(0, max(d.x for d in dots) * 1.12 or 1)
+    y = dots_scale(dots)
+    drawn = [svg.axes(x, y, svg.short_percent, x_label), *numbered_dots(dots, x, y, x_label)]
+    return svg.figure(title, drawn)
+
+
+def dots_scale(dots: Sequence[Dot]) -> svg.Scale:
+    """A scale upward that has room for all intervals."""
     lows = [d.y if d.low is None else d.low for d in dots]
     highs = [d.y if d.high is None else d.high for d in dots]
-    x = Scale(0, max(xs) * 1.12 or 1, LEFT, WIDTH - RIGHT)
-    y = _scale_y(min(lows), max(highs))
-    drawn = [_axes(x, y, percent, x_label)]
+    return svg.upward(min(lows), max(highs))
+
+
+def numbered_dots(dots: Sequence[Dot], x: svg.Scale, y: svg.Scale, x_label: str) -> list[Html]:
+    """The marks of a scatter, those that stand behind drawn first."""
+    drawn: list[Html] = []
     for number, d in sorted(enumerate(dots, start=1), key=lambda item: item[1].colour != FADED):
         if d.low is not None and d.high is not None:
-            ends = {"x1": x(d.x), "x2": x(d.x), "y1": y(d.low), "y2": y(d.high)}
-            drawn.append(el("line", class_=f"whisker {d.colour}", **ends))
-        told = f"{d.name}: {percent(d.y)} at {plain(d.x)} {x_label}"
-        place = {"cx": x(d.x), "cy": y(d.y)}
+            drawn.append(svg.line(f"whisker {d.colour}", x(d.x), x(d.x), y(d.low), y(d.high)))
+        told = f"{d.name}: {svg.short_percent(d.y)} at {svg.plain(d.x)} {x_label}"
         drawn.append(
-            el(
-                "circle",
-                el("title", told),
-                class_=f"dot {d.colour}",
-                r=6.5 if d.colour == FADED else 8,
-                **place,
-            )
+            svg.dot(f"dot {d.colour}", x(d.x), y(d.y), 6.5 if d.colour == FADED else 8, told)
         )
-        drawn.append(
-            el(
-                "text",
-                number,
-                class_=f"tag {d.colour}",
-                x=x(d.x),
-                y=y(d.y) + 3.6,
-                text_anchor="middle",
-            )
-        )
-    return _figure(title, drawn, None)
+        drawn.append(svg.word(str(number), x(d.x), y(d.y) + 3.6, class_=f"tag {d.colour}"))
+    return drawn
 
 
 def numbered_key(dots: Sequence[Dot]) -> Html:
@@ -162,127 +132,25 @@ def numbered_key(dots: Sequence[Dot]) -> Html:
 
 
 def before_after(
-    title: str, rows: Sequence[tuple[str, float, float]], form: Format = plain
+    title: str, rows: Sequence[tuple[str, float, float]], form: Form = svg.plain
 ) -> Html | None:
     """For each name a hollow mark (before) and a full one (after) on one scale from zero."""
     if not rows:
         return None
-    label_width, step = 104, 24
-    height = TOP + step * len(rows) + BOTTOM
-    x = Scale(0, max(max(a, b) for _, a, b in rows) * 1.06 or 1, label_width, WIDTH - RIGHT)
+    step = 24
+    height = svg.TOP + step * len(rows) + svg.BOTTOM
+    x = svg.Scale(
+        0, max(max(a, b) for _, a, b in rows) * 1.06 or 1, svg.LABELS, svg.WIDTH - svg.RIGHT
+    )
     drawn: list[Html] = []
     for tick in x.ticks():
-        bottom = height - BOTTOM
-        drawn.append(el("line", class_="grid", x1=x(tick), x2=x(tick), y1=TOP, y2=bottom))
-        drawn.append(
-            el("text", form(tick), class_="tick", x=x(tick), y=bottom + 16, text_anchor="middle")
-        )
+        drawn.append(svg.line("grid", x(tick), x(tick), svg.TOP, height - svg.BOTTOM))
+        drawn.append(svg.word(form(tick), x(tick), height - svg.BOTTOM + 16))
     for i, (name, before, after) in enumerate(rows):
-        y = TOP + step * (i + 0.5)
-        told = el("title", f"{name}: {form(before)} before, {form(after)} after")
-        drawn.append(
-            el("text", name, class_="label", x=label_width - 10, y=y + 4, text_anchor="end")
-        )
-        drawn.append(el("line", class_="span", x1=x(before), x2=x(after), y1=y, y2=y))
-        drawn.append(el("circle", told, class_="mark before", cx=x(before), cy=y, r=5))
-        drawn.append(el("circle", told, class_="mark after", cx=x(after), cy=y, r=5))
-    return _figure(title, drawn, None, height=height)
-
-
-def _figure(
-    title: str,
-    drawn: Sequence[Html],
-    legend: Html | None,
-    data: str | None = None,
-    height: int = HEIGHT,
-) -> Html:
-    svg = el(
-        "svg",
-        drawn,
-        viewBox=f"0 0 {WIDTH} {height}",
-        role="img",
-        aria_label=title,
-        data_chart=data,
-    )
-    return el("figure", el("figcaption", title), legend, svg)
-
-
-def _axes(x: Scale, y: Scale, form: Format, x_label: str) -> Html:
-    parts: list[Html] = []
-    for tick in y.ticks():
-        parts.append(_rule(y(tick), "grid"))
-        parts.append(
-            el("text", form(tick), class_="tick", x=LEFT - 6, y=y(tick) + 4, text_anchor="end")
-        )
-    for tick in x.ticks(5, whole=True):
-        anchor = "end" if x(tick) > WIDTH - 24 else "middle"
-        parts.append(
-            el("text", plain(tick), class_="tick", x=x(tick), y=HEIGHT - 19, text_anchor=anchor)
-        )
-    parts.append(
-        el("text", x_label, class_="tick", x=WIDTH - RIGHT, y=HEIGHT - 4, text_anchor="end")
-    )
-    return el("g", parts)
-
-
-def _rule(y: float, class_: str) -> Html:
-    return el("line", class_=class_, x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y)
-
-
-def _curve(series: Series, x: Scale, y: Scale) -> Html:
-    dots = [(x(a), y(b)) for a, b in series.points]
-    if series.marks:
-        line = el("path", class_=f"curve thin {series.colour}", d=path(dots))
-        marks = [el("circle", class_=f"dot {series.colour}", cx=a, cy=b, r=3.6) for a, b in dots]
-        return el("g", line, marks)
-    style = f"curve {series.colour}{' dashed' if series.dashed else ''}"
-    if not series.smoothed or len(dots) < 8:
-        return el("path", class_=style, d=path(dots))
-    mean = [(x(a), y(b)) for a, b in smooth(series.points, window(len(dots)))]
-    raw = el("path", class_=f"curve raw {series.colour}", d=path(dots))
-    return el("g", raw, el("path", class_=style, d=path(mean)))
-
-
-def _legend(series: Sequence[Series]) -> Html | None:
-    if len(series) < 2:
-        return None
-    items = [
-        el("li", el("i", class_=f"swatch {s.colour}{' dashed' if s.dashed else ''}"), s.name)
-        for s in series
-    ]
-    return el("ul", items, class_="key")
-
-
-def _scale_y(low: float, high: float) -> Scale:
-    if high - low <= 1e-9 * max(abs(low), abs(high)):
-        margin = abs(low) * 0.1 or 0.01
-        low, high = (low - margin if low else 0.0), high + margin
-    step = _round_step((high - low) / 4)
-    bottom = math.floor(low / step + 1e-9) * step
-    top = math.ceil(high / step - 1e-9) * step
-    return Scale(bottom, top, HEIGHT - BOTTOM, TOP)
-
-
-def _round_step(rough: float) -> float:
-    """The next of 1, 2, 2.5, 5 times a power of ten."""
-    power = 10 ** math.floor(math.log10(rough))
-    return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
-
-
-def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """At most ``MOST_POINTS``: stretches of a long run become their means."""
-    size = -(-len(points) // MOST_POINTS)
-    if size == 1:
-        return points
-    stretches = [points[i : i + size] for i in range(0, len(points), size)]
-    return [(round(fmean(x for x, _ in s)), fmean(y for _, y in s)) for s in stretches]
-
-
-def window(count: int) -> int:
-    """How many points a moving mean takes: a twelfth of them, an odd number."""
-    return max(1, count // 12) | 1
-
-
-def path(dots: Sequence[tuple[float, float]]) -> str:
-    """An SVG path through the dots."""
-    return "M" + "L".join(f"{a:g} {b:g}" for a, b in dots)
+        y = svg.TOP + step * (i + 0.5)
+        told = f"{name}: {form(before)} before, {form(after)} after"
+        drawn.append(svg.word(name, svg.LABELS - 10, y + 4, "end", "label"))
+        drawn.append(svg.line("span", x(before), x(after), y, y))
+        drawn.append(svg.dot("mark before", x(before), y, 5, told))
+        drawn.append(svg.dot("mark after", x(after), y, 5, told))
+    return svg.figure(title, drawn, height=height)

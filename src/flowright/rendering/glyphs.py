@@ -1,4 +1,4 @@
-"""The small things that a terminal screen is made of: bars, sparklines, durations, rows."""
+"""The small things that a terminal screen is made of: bars, sparklines, rows."""
 
 import itertools
 from collections.abc import Sequence
@@ -39,23 +39,6 @@ def sparkline(values: Sequence[float], width: int, glyphs: Glyphs = UNICODE) -> 
     top = len(glyphs.bars) - 1
     levels = [round((mean - low) / span * top) for mean in means]
     return "".join(glyphs.bars[level] for level in levels)
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them: ``0.3 s``, ``48 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 89.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:.1f} %"
 
 
 def bar(share: float, width: int, glyphs: Glyphs) -> Text:

@@ -1,0 +1,145 @@
+"""The before/after table with its 95 % intervals, and accuracy against tokens, which can be a file
+of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from flowright.monitoring.sections import settings
+from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, kinds
+from flowright.rendering import svg
+from flowright.rendering.cells import interval
+from flowright.rendering.charts import Dot, dots_scale, numbered_dots, numbered_key, scatter
+from flowright.rendering.markup import Child, Html, el
+from flowright.rendering.page import facts, folded, grid, section, table
+from flowright.rendering.picture import Panel, picture
+from flowright.rendering.series import Row, is_number
+from flowright.rendering.untrusted import one_line
+from flowright.rendering.values import NOTHING, Form, percent, points, said
+from flowright.runs import write_text
+
+
+def evaluation_section(snapshot: Snapshot) -> Html | None:
+    """Everything that ``evaluation.json`` holds; None where there is none yet."""
+    rows, evaluation = snapshot.compared, snapshot.evaluation or {}
+    if not rows:
+        return None
+    found = {kind for row in rows for kind in row["kinds"]}
+    columns = [k for k in dict.fromkeys(["all", *kinds(snapshot), *sorted(found)]) if k in found]
+    costs = _costs(rows)
+    first = snapshot.display.compared
+    head = (first, *columns, "Judge - gold", *(name for name, _, _ in costs))
+    body = [
+        _table_row(row, row["kinds"], columns, _cost_cells(row["kinds"].get("all") or {}, costs))
+        for row in rows
+    ]
+    label = "Simulated numbers. " if evaluation.get("simulated") else ""
+    lead = (
+        f"{label}{evaluation.get('problems', '')} held-out problems, the same for every row; "
+        "accuracy by gold with its 95 % interval. Costs are means per problem."
+    )
+    parts = [_by_dataset(rows, first), _summary(evaluation.get("summary"))]
+    drawn = _scatters(rows, columns)
+    return section("table", "Before and after", lead, table(head, body), parts, drawn)
+
+
+def accuracy_against_tokens(evaluation: Row, path: Path) -> Path:
+    """Gold accuracy with its interval over tokens per problem (log scale), one mark a row of
+    ``evaluation.json``, as an SVG file; rows that could not be scored are left out."""
+    found = [dot for row in evaluation["rows"] if (dot := _dot(row, row["kinds"]["all"]))]
+    dots = [replace(dot, x=max(1.0, dot.x)) for dot in found]
+    label = "tokens of the large model per problem"
+    drawn: list[Html] = []
+    if dots:
+        costs = [dot.x for dot in dots]
+        x, y = svg.across(min(costs) / 1.3, max(costs) * 1.3, log=True), dots_scale(dots)
+        drawn = [svg.axes(x, y, svg.short_percent, label), *numbered_dots(dots, x, y, label)]
+    title = f"Gold accuracy, {evaluation['problems']} problems, 95 % intervals"
+    title += ", simulated" if evaluation["simulated"] else ""
+    key = [(dot.colour, f"{number} {dot.name}") for number, dot in enumerate(dots, 1)]
+    write_text(path, picture([Panel(title, drawn)], key))
+    return path
+
+
+def _table_row(row: Row, cells: Row, columns: Sequence[str], more: Child = None) -> Html:
+    """A row's accuracy in each column, and ``more`` cells behind them."""
+    own = row.get("group") == "policy"
+    shown = [el("td", _accuracy(cells.get(name) or {}, _colour(row))) for name in columns]
+    name = el("th", one_line(row["name"], 60))
+    return el("tr", name, shown, more, class_="own" if own and more else None)
+
+
+def _costs(rows: Sequence[Row]) -> list[tuple[str, str, Form]]:
+    """The table's last columns: the valid share, and what any row has of the others."""
+    columns: list[tuple[str, str, Form]] = [
+        ("Valid", "valid", percent),
+        ("Unscored", "unscored", percent),
+        ("LLM calls", "llm_calls", "{:.1f}".format),
+        ("Tokens", "tokens", "{:,.0f}".format),
+        ("Seconds", "seconds", "{:.1f}".format),
+    ]
+    cells = [row["kinds"].get("all") or {} for row in rows]
+    return [c for c in columns if c[1] == "valid" or any(cell.get(c[1]) for cell in cells)]
+
+
+def _cost_cells(cell: Row, costs: Sequence[tuple[str, str, Form]]) -> list[Html]:
+    judge, gold = cell.get("judge"), cell.get("gold")
+    gap = judge - gold if is_number(judge) and is_number(gold) else None
+    drifting = gap is not None and abs(gap) > DRIFT_ALARM
+    first = el("td", said(gap, points), class_="drift" if drifting else None)
+    return [first, *(el("td", said(cell.get(key), form)) for _, key, form in costs)]
+
+
+def _by_dataset(rows: Sequence[Row], first: str) -> Html | None:
+    """Accuracy by gold on each dataset, folded away; None where the rows tell no datasets."""
+    names = list(dict.fromkeys(name for row in rows for name in row.get("sources") or {}))
+    if not names:
+        return None
+    body = [_table_row(row, row.get("sources") or {}, names) for row in rows]
+    return folded("By dataset", table([one_line(name, 30) for name in (first, *names)], body))
+
+
+def _accuracy(cell: Row, colour: str) -> list[Child]:
+    value, low, high = (cell.get(key) for key in ("gold", "gold_low", "gold_high"))
+    if not is_number(value):
+        return [NOTHING]
+    if not is_number(low) or not is_number(high):
+        return [percent(value)]
+    ends = el("small", f"{100 * low:.0f} to {100 * high:.0f}")
+    return [percent(value), interval(low, value, high, colour), ends]
+
+
+def _scatters(rows: Sequence[Row], columns: Sequence[str]) -> Html | None:
+    """One scatter for all problems and one for each kind, with the same numbers in all."""
+    figures: list[Html | None] = []
+    dots: list[Dot] = []
+    for kind in columns:
+        found = [dot for row in rows if (dot := _dot(row, row["kinds"].get(kind) or {}))]
+        if len(found) == len(rows) and any(dot.x for dot in found):
+            title = "All problems" if kind == "all" else one_line(kind, 30)
+            figures.append(scatter(title, found, "tokens per problem"))
+            dots = dots or found
+    drawn = grid(figures, "charts two")
+    return drawn and el("div", el("h3", "Accuracy against tokens"), numbered_key(dots), drawn)
+
+
+def _dot(row: Row, cell: Row) -> Dot | None:
+    tokens, gold = cell.get("tokens"), cell.get("gold")
+    if not is_number(tokens) or not is_number(gold):
+        return None
+    low, high = cell.get("gold_low"), cell.get("gold_high")
+    return Dot(one_line(row["name"], 40), _colour(row), tokens, gold, low, high)
+
+
+def _colour(row: Row) -> str:
+    if row.get("group") != "policy":
+        return "c6"
+    return "c2" if str(row["name"]).startswith("untrained") else "c1"
+
+
+def _summary(summary: object) -> Html | None:
+    """Whatever else the evaluation says about itself, as it says it."""
+    if not isinstance(summary, Mapping) or not summary:
+        return None
+    return folded("Summary of the evaluation", facts(settings(summary)), open=True)
