@@ -17,7 +17,7 @@ from flowright.errors import UserError
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import JudgeQuery
 from flowright.judge_service.app import create_app
-from flowright.judge_service.serve import open_judge
+from flowright.judge_service.serve import open_backend
 
 TASK = Problem("t/1", "math", "s", "What is 6 * 7?", "42")
 ASKED = JudgeQuery("What is 6 * 7?", "42", "42", "number")
@@ -63,10 +63,10 @@ async def test_what_the_service_simulates_is_said_here_too(simulated: bool) -> N
     async with service(simulated) as url:
         config = JudgeServerConfig.model_validate({"judge": {"service": {"judge_url": url}}})
         assert config.models == frozenset()
-        async with open_judge(config) as opened:
+        async with open_backend(config) as (opened, ready):
             assert opened.simulated is simulated
             assert (await opened.judge.judge(ASKED)).correct is True
-            assert opened.ready is not None and await opened.ready() == []
+            assert await ready() == []
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.judge_service.app import create_app
-from flowright.judge_service.serve import open_judge
+from flowright.judge_service.serve import open_backend
 from flowright.judge_service.traffic import Admission
 from flowright.llm.chat import Usage
 
@@ -668,14 +668,14 @@ def test_a_mistake_in_the_configuration_is_told(tmp_path: Path, text: str, told:
 
 async def test_a_rules_judge_opens_no_server_and_a_missing_model_is_told(tmp_path: Path) -> None:
     rules = JudgeServerConfig(judge=JudgeSection(mode="rules"), llm=LlmSection(file=tmp_path / "x"))
-    async with open_judge(rules) as opened:
-        assert opened.ready is None and not opened.simulated
+    async with open_backend(rules) as (opened, ready):
+        assert await ready() == [] and not opened.simulated
     file = tmp_path / "llm.yaml"
     file.write_text("models: {big: {base_url: 'http://127.0.0.1:9/v1', model_name: b}}")
     for name, told in (("bog", "did you mean big"), ("simulatd", "did you mean simulated")):
         config = JudgeServerConfig(judge=JudgeSection(model=name), llm=LlmSection(file=file))
         with pytest.raises(ConfigError, match=told):
-            async with open_judge(config):
+            async with open_backend(config):
                 pass
 
 
@@ -683,8 +683,8 @@ async def test_a_real_model_that_is_down_is_not_ready(tmp_path: Path) -> None:
     file = tmp_path / "llm.yaml"
     file.write_text("models: {big: {base_url: 'http://127.0.0.1:9/v1', model_name: b}}")
     config = JudgeServerConfig(judge=JudgeSection(model="big"), llm=LlmSection(file=file))
-    async with open_judge(config) as opened:
-        app = create_app(opened.judge, config.server, ready=opened.ready)
+    async with open_backend(config) as (opened, ready):
+        app = create_app(opened.judge, config.server, ready=ready)
         async with client_of(app) as client:
             answer = await client.get("/health")
     assert answer.status_code == 503 and "cannot be reached" in answer.json()["error"]

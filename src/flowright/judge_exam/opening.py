@@ -7,9 +7,10 @@ from typing import Any
 
 from flowright.config import JudgeSection, JudgeServerConfig
 from flowright.errors import UserError
+from flowright.judge.opening import OpenJudge, open_judge
 from flowright.judge.verdict import Judge
 from flowright.judge_exam.asking import JudgeDown
-from flowright.judge_service.serve import OpenJudge, open_judge
+from flowright.simulation.opening import open_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +31,21 @@ async def open_examinee(config: JudgeServerConfig, pairs: bool) -> AsyncIterator
     not answer.
     """
     asked = examined_section(config.judge)
-    pairs = pairs and asked.mode != "rules"
     async with AsyncExitStack() as stack:
-        opened = await _opened(stack, config, asked)
-        pair_judge = None
-        if pairs:
-            twin = await _opened(stack, config, _comparing(asked))
-            pair_judge = twin.judge
-        yield Examinee(opened.judge, pair_judge, opened.simulated)
+        models = await stack.enter_async_context(
+            open_models(config.models, config.llm, config.simulated, None, ())
+        )
+
+        async def opened(section: JudgeSection) -> OpenJudge:
+            return await stack.enter_async_context(
+                open_judge(section, section.model, models.clients)
+            )
+
+        judge = await opened(asked)
+        if problems := [*await models.check(), *await judge.check()]:
+            raise JudgeDown(*problems, "nothing was measured")
+        twin = await opened(_comparing(asked)) if pairs and asked.mode != "rules" else None
+        yield Examinee(judge.judge, twin.judge if twin else None, judge.simulated)
 
 
 def examined_section(section: JudgeSection) -> JudgeSection:
@@ -67,15 +75,3 @@ def _comparing(section: JudgeSection) -> JudgeSection:
             **alone,
         }
     )
-
-
-async def _opened(
-    stack: AsyncExitStack, config: JudgeServerConfig, section: JudgeSection
-) -> OpenJudge:
-    opened = await stack.enter_async_context(
-        open_judge(config.model_copy(update={"judge": section}))
-    )
-    problems = await opened.ready() if opened.ready is not None else []
-    if problems:
-        raise JudgeDown(*problems, "nothing was measured")
-    return opened

@@ -6,9 +6,8 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from types import FrameType
 
 import uvicorn
@@ -16,61 +15,32 @@ import uvloop
 from fastapi import FastAPI
 from prometheus_client import disable_created_metrics
 
-from flowright.config import SIMULATED, JudgeServerConfig, load_entries
-from flowright.judge.build import build_judge
-from flowright.judge.remote import RemoteJudge
-from flowright.judge.verdict import Judge
+from flowright.config import JudgeServerConfig
+from flowright.judge.opening import OpenJudge, open_judge
 from flowright.judge_service.app import SIMULATED_NOTICE, Ready, create_app
 from flowright.judge_service.traffic import Traffic
-from flowright.llm.client import ChatClient
-from flowright.simulation.process import SimulatedServer, listen, quiet_server
-
-
-@dataclass(frozen=True, slots=True)
-class OpenJudge:
-    """A judge whose servers are open. ``ready`` is None where no server is needed."""
-
-    judge: Judge
-    ready: Ready | None
-    simulated: bool
+from flowright.simulation.opening import open_models
+from flowright.simulation.process import listen, quiet_server
 
 
 @asynccontextmanager
-async def open_judge(config: JudgeServerConfig) -> AsyncIterator[OpenJudge]:
-    """Open the judge's models, the embedded server among them if it is named.
+async def open_backend(config: JudgeServerConfig) -> AsyncIterator[tuple[OpenJudge, Ready]]:
+    """The configured judge with its models, and what asks whether they can be used.
 
     A server that does not answer is no error here: the service starts and says so on /health.
     Raises ConfigError for names that the LLM file lacks.
     """
-    async with AsyncExitStack() as stack:
-        entries = load_entries(config.llm.file, config.models)
-        if SIMULATED in config.models:
-            # It knows no tasks: a judge is shown question and reference.
-            server = await stack.enter_async_context(SimulatedServer([], config.simulated))
-            entries[SIMULATED] = server.entry()
-        clients: dict[str, ChatClient] = {}
-        for name in sorted(config.models):
-            clients[name] = ChatClient(name, entries[name], config.llm)
-            stack.push_async_callback(clients[name].aclose)
+    async with (
+        open_models(config.models, config.llm, config.simulated, None, ()) as models,
+        open_judge(config.judge, config.judge.model, models.clients) as opened,
+    ):
 
-        backends: list[ChatClient | RemoteJudge] = [*clients.values()]
-        service: RemoteJudge | None = None
-        if config.judge.service is not None:
-            service = RemoteJudge(config.judge.service)
-            stack.push_async_callback(service.aclose)
-            backends.append(service)
-
-        async def ready() -> Sequence[str]:
-            found = await asyncio.gather(*(backend.check() for backend in backends))
+        async def ready() -> list[str]:
+            found = await asyncio.gather(models.check(), opened.check())
             return [problem for problems in found for problem in problems]
 
-        asked = service or clients.get(config.judge.model or "")
-        panel = [clients[name] for name in config.judge.panel] if clients else []
-        judge = build_judge(config.judge, asked, panel)
-        if service is not None:
-            await service.check()  # which also tells whether it is simulated
-        simulated = SIMULATED in clients or (service is not None and service.simulated)
-        yield OpenJudge(judge, ready if backends else None, simulated)
+        await opened.check()  # a service also tells whether it is simulated
+        yield opened, ready
 
 
 def run(config: JudgeServerConfig, say: Callable[[str], None]) -> int:
@@ -83,20 +53,21 @@ def run(config: JudgeServerConfig, say: Callable[[str], None]) -> int:
     with contextlib.closing(listener):
 
         async def serve() -> None:
-            async with open_judge(config) as opened:
-                app = create_app(
-                    opened.judge, config.server, ready=opened.ready, simulated=opened.simulated
-                )
+            async with open_backend(config) as (opened, ready):
+                simulated = opened.simulated
+                app = create_app(opened.judge, config.server, ready=ready, simulated=simulated)
                 server = DrainingServer(app, config.server.drain_seconds, say)
-                for line in await _greeting(config, opened, listener.getsockname()[1]):
+                for line in _greeting(config, opened, listener.getsockname()[1]):
                     say(line)
+                for problem in await ready():
+                    say(f"not ready: {problem}")
                 await server.serve(sockets=[listener])
 
         uvloop.run(serve())
     return 0
 
 
-async def _greeting(config: JudgeServerConfig, opened: OpenJudge, port: int) -> list[str]:
+def _greeting(config: JudgeServerConfig, opened: OpenJudge, port: int) -> list[str]:
     host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
     lines = [
         f"Judge `{opened.judge.name}` (mode {config.judge.mode}) at http://{host}:{port}, "
@@ -106,8 +77,6 @@ async def _greeting(config: JudgeServerConfig, opened: OpenJudge, port: int) -> 
         lines.append(f"{SIMULATED_NOTICE}; its verdicts say nothing about any real judge.")
     if not config.server.api_key:
         lines.append("No API key is set: whoever reaches this address can use it.")
-    if opened.ready is not None:
-        lines += [f"not ready: {problem}" for problem in await opened.ready()]
     return lines
 
 
