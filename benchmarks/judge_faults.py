@@ -190,9 +190,10 @@ async def faults(options: argparse.Namespace) -> int:
         no_fault = no_fault or seconds
         misjudged = sum(t.misjudged for t in told)
         false += misjudged
+        calls, attempts = counts["calls"] / len(told), counts["attempts"] / len(told)
         print(
-            f"| {name} | {statuses(told)} | {misjudged} | {counts.calls / len(told):.2f} | "
-            f"{counts.attempts.total() / len(told):.2f} | {seconds:.1f} | {seconds / no_fault:.2f} |",
+            f"| {name} | {statuses(told)} | {misjudged} | {calls:.2f} | {attempts:.2f} | "
+            f"{seconds:.1f} | {seconds / no_fault:.2f} |",
             flush=True,
         )
     print("\nthe check before a run, of the last row:", *problems, sep="\n")

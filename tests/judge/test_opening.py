@@ -9,8 +9,6 @@ from flowright.judge.verdict import JudgeQuery
 from flowright.llm.client import ChatClient
 from flowright.llm.counters import metrics_since
 
-pytestmark = pytest.mark.anyio
-
 NOWHERE = "http://127.0.0.1:9"
 
 

@@ -65,11 +65,11 @@ class RemoteJudge:
     @property
     def requests(self) -> int:
         """Requests that were sent, retries included."""
-        return self.counters.role(ROLE).attempts.total()
+        return int(self.counters.role(ROLE)["attempts"])
 
     @property
     def retries(self) -> int:
-        return self.requests - self.counters.role(ROLE).calls
+        return self.requests - int(self.counters.role(ROLE)["calls"])
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         loop = asyncio.get_running_loop()

@@ -3,76 +3,60 @@
 Whoever owns connections has :class:`Counters`; :func:`metrics_since` puts those of a run together.
 """
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from functools import cache
 from urllib.parse import urlsplit
 
+FIGURES = (
+    "calls", "attempts", "http_429", "http_5xx", "timeouts", "failures", "wait_seconds",
+    "prompt_tokens", "completion_tokens",
+)  # fmt: skip
 
-@dataclass(slots=True)
-class RoleCounts:
-    """One role's. A call is one request with all its ``attempts``, whose number by the server's
-    URL is here, as is that of failed ones by URL and by kind (``http_429``, ``timeout`` ...).
-    ``wait_seconds`` are spent in our own queue and in pauses between attempts."""
 
-    calls: int = 0
-    attempts: Counter[str] = field(default_factory=Counter)
-    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
-    wait_seconds: float = 0.0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+class RoleCounts(defaultdict[str, float]):
+    """One role's FIGURES, failures by their kind (``http_503``, ``unreachable`` ...), and
+    ``<host:port>/attempts`` and ``/failures`` of each server. A call is one request with all its
+    attempts; ``wait_seconds`` pass in our own queue and in pauses between attempts."""
+
+    def __init__(self) -> None:
+        super().__init__(float)
+
+    def attempt(self, url: str) -> None:
+        self["attempts"] += 1
+        self[f"{_host(url)}/attempts"] += 1
+
+    def failed(self, url: str, kind: str) -> None:
+        for name in ("failures", f"{_host(url)}/failures", kind):
+            self[name] += 1
+        self["timeouts"] += kind == "timeout"
+        self["http_5xx"] += kind.startswith("http_5")
 
     def replied(self, prompt_tokens: int, completion_tokens: int) -> None:
-        """Add what a reply took."""
-        self.prompt_tokens += prompt_tokens
-        self.completion_tokens += completion_tokens
-
-    def failures_of(self, kind: str = "", url: str | None = None) -> int:
-        """Failed attempts of the kinds that begin so, at one server or at all."""
-        return sum(
-            count
-            for (server, name), count in self.failures.items()
-            if name.startswith(kind) and url in (None, server)
-        )
-
-    def __add__(self, other: "RoleCounts") -> "RoleCounts":
-        return RoleCounts(
-            self.calls + other.calls,
-            self.attempts + other.attempts,
-            self.failures + other.failures,
-            self.wait_seconds + other.wait_seconds,
-            self.prompt_tokens + other.prompt_tokens,
-            self.completion_tokens + other.completion_tokens,
-        )
-
-    def __sub__(self, earlier: "RoleCounts") -> "RoleCounts":
-        return RoleCounts(
-            self.calls - earlier.calls,
-            self.attempts - earlier.attempts,
-            self.failures - earlier.failures,
-            self.wait_seconds - earlier.wait_seconds,
-            self.prompt_tokens - earlier.prompt_tokens,
-            self.completion_tokens - earlier.completion_tokens,
-        )
+        self["prompt_tokens"] += prompt_tokens
+        self["completion_tokens"] += completion_tokens
 
 
 class Counters:
     """The counts of one owner of connections since it was made, by role."""
 
     def __init__(self, urls: Iterable[str]) -> None:
-        self.urls = tuple(urls)
-        self._roles: dict[str, RoleCounts] = {}
-        self._told: dict[str, RoleCounts] = {}
+        self.hosts = tuple(map(_host, urls))
+        self._roles: defaultdict[str, RoleCounts] = defaultdict(RoleCounts)
+        self._told: dict[str, dict[str, float]] = {}
 
     def role(self, name: str) -> RoleCounts:
         """The role's counts, to be added to."""
-        return self._roles.setdefault(name, RoleCounts())
+        return self._roles[name]
 
-    def since(self) -> dict[str, RoleCounts]:
-        """What was added since the last call of this method, by role."""
-        now = {name: counts + RoleCounts() for name, counts in self._roles.items()}
+    def since(self) -> dict[str, dict[str, float]]:
+        """What was added since the last call of this method, by role and name."""
+        now = {role: dict(counts) for role, counts in self._roles.items()}
         before, self._told = self._told, now
-        return {name: counts - before.get(name, RoleCounts()) for name, counts in now.items()}
+        return {
+            role: {name: n - before.get(role, {}).get(name, 0) for name, n in counts.items()}
+            for role, counts in now.items()
+        }
 
 
 def metrics_since(owners: Iterable[Counters]) -> dict[str, float]:
@@ -84,30 +68,23 @@ def metrics_since(owners: Iterable[Counters]) -> dict[str, float]:
     ``failures`` are there for each, too, after its ``host:port``. A role of which nothing was
     counted is left out.
     """
-    roles: dict[str, RoleCounts] = {}
-    urls: dict[str, dict[str, None]] = {}
+    roles: defaultdict[str, RoleCounts] = defaultdict(RoleCounts)
+    hosts: defaultdict[str, set[str]] = defaultdict(set)
     for owner in owners:
-        for name, counts in owner.since().items():
-            roles[name] = roles.get(name, RoleCounts()) + counts
-            urls.setdefault(name, {}).update(dict.fromkeys(owner.urls))
+        for role, counts in owner.since().items():
+            hosts[role].update(owner.hosts)
+            for name, count in counts.items():
+                roles[role][name] += count
     metrics: dict[str, float] = {}
-    for name, counts in roles.items():
-        if counts == RoleCounts():
-            continue
-        at = f"servers/{name}"
-        metrics |= {
-            f"{at}/calls": counts.calls,
-            f"{at}/attempts": counts.attempts.total(),
-            f"{at}/http_429": counts.failures_of("http_429"),
-            f"{at}/http_5xx": counts.failures_of("http_5"),
-            f"{at}/timeouts": counts.failures_of("timeout"),
-            f"{at}/failures": counts.failures_of(),
-            f"{at}/wait_seconds": counts.wait_seconds,
-            f"{at}/prompt_tokens": counts.prompt_tokens,
-            f"{at}/completion_tokens": counts.completion_tokens,
-        }
-        for url in urls[name] if len(urls[name]) > 1 else ():
-            server = f"{at}/{urlsplit(url).netloc.rpartition('@')[2]}"
-            metrics[f"{server}/attempts"] = counts.attempts[url]
-            metrics[f"{server}/failures"] = counts.failures_of(url=url)
+    for role, counts in roles.items():
+        servers = sorted(hosts[role]) if len(hosts[role]) > 1 else ()
+        each = [f"{host}/{name}" for host in servers for name in ("attempts", "failures")]
+        if any(counts.values()):
+            metrics |= {f"servers/{role}/{name}": counts[name] for name in (*FIGURES, *each)}
     return metrics
+
+
+@cache
+def _host(url: str) -> str:
+    """``host:port``, without a password."""
+    return urlsplit(url).netloc.rpartition("@")[2]

@@ -79,13 +79,13 @@ class Call:
 
     def attempt(self, url: str) -> None:
         """Count an attempt that begins."""
-        self.counts.calls += not self.attempts
-        self.counts.attempts[url] += 1
+        self.counts["calls"] += not self.attempts
+        self.counts.attempt(url)
         self.attempts += 1
 
     def failed(self, error: RequestError, url: str) -> None:
         """Count an attempt that failed."""
-        self.counts.failures[url, error.kind] += 1
+        self.counts.failed(url, error.kind)
         self.failures[error.kind] += 1
 
     async def pause(self, error: RequestError, fails_over: bool = False) -> None:
@@ -108,7 +108,7 @@ class Call:
         if seconds > 0:
             await asyncio.sleep(seconds)
             self.spent += seconds
-            self.counts.wait_seconds += seconds
+            self.counts["wait_seconds"] += seconds
 
     def _seconds(self, error: RequestError) -> float:
         policy = self.policy
@@ -141,7 +141,7 @@ class Retries:
         async with self._slots:
             lease = self.balance.lease(call.avoid)
             began = time.monotonic()
-            call.counts.wait_seconds += began - queued
+            call.counts["wait_seconds"] += began - queued
             call.attempt(lease.server.url)
             report = self.balance.abandoned
             try:
