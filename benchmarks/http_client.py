@@ -2,7 +2,7 @@
 
 Both ask the embedded server the same question, ``--in-flight`` requests at a time; CPU time is that
 of this process alone, in which a trainer also drives workflows, judges and gold checks. Needs
-requirements-test.txt, which has the package.
+requirements-test.txt, which has the package and its httpx2.
 
     python benchmarks/http_client.py [--calls 1500] [--in-flight 64]
 """

@@ -185,14 +185,15 @@ async def faults(options: argparse.Namespace) -> int:
             began = time.monotonic()
             told = await ask(judge, cases, options.in_flight)
             seconds = time.monotonic() - began
-            stats = client.stats()
+            counts = client.counters.role("executor")
             await client.aclose()
         no_fault = no_fault or seconds
         misjudged = sum(t.misjudged for t in told)
         false += misjudged
+        calls, attempts = counts["calls"] / len(told), counts["attempts"] / len(told)
         print(
-            f"| {name} | {statuses(told)} | {misjudged} | {stats.requests / len(told):.2f} | "
-            f"{stats.tries / len(told):.2f} | {seconds:.1f} | {seconds / no_fault:.2f} |",
+            f"| {name} | {statuses(told)} | {misjudged} | {calls:.2f} | {attempts:.2f} | "
+            f"{seconds:.1f} | {seconds / no_fault:.2f} |",
             flush=True,
         )
     print("\nthe check before a run, of the last row:", *problems, sep="\n")

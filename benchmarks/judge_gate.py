@@ -214,7 +214,8 @@ async def main() -> None:
             for name, make in ARMS.items():
                 client = ChatClient("judge", server.entry(), LlmSection())
                 verdicts = await judged(make, client, cases, quotes)
-                arms.append(Arm(name, verdicts, client.stats().requests / len(cases)))
+                calls = client.counters.role("executor")["calls"]
+                arms.append(Arm(name, verdicts, calls / len(cases)))
                 await client.aclose()
             print("\nThe model quotes the answer first:" if quotes else "\nThe model as it is:")
             print_table(cases, arms, options.questions)

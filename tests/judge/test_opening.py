@@ -1,12 +1,13 @@
 """Opening a judge: who is asked, what a check covers, and whether its verdicts are simulated."""
 
 import pytest
+from llm_standin import StandIn, good
 
 from flowright.config import JudgeSection, JudgeServiceSection, LlmSection, ModelEntry
 from flowright.judge.opening import open_judge
+from flowright.judge.verdict import JudgeQuery
 from flowright.llm.client import ChatClient
-
-pytestmark = pytest.mark.anyio
+from flowright.llm.counters import metrics_since
 
 NOWHERE = "http://127.0.0.1:9"
 
@@ -31,6 +32,19 @@ async def test_a_judge_is_simulated_where_the_embedded_server_judges(
     async with open_judge(section, model, clients("big", "simulated")) as opened:
         assert opened.simulated is simulated
         assert opened.service is None and await opened.check() == []
+
+
+async def test_what_a_judge_asks_is_counted_as_the_judges() -> None:
+    async with StandIn(rest=good('{"correct": true}')) as server:
+        entry = ModelEntry(base_url=server.url, model_name="standin-7b")
+        models = {"big": ChatClient("big", entry, LlmSection())}
+        async with open_judge(JudgeSection(model="big"), "big", models) as opened:
+            await opened.judge.judge(JudgeQuery("What is 6 * 7?", "It is 42.", "42", "number"))
+            assert opened.counters == ()
+        metrics = metrics_since(client.counters for client in models.values())
+        await models["big"].aclose()
+    assert metrics["servers/judge/calls"] >= 1
+    assert not any(name.startswith("servers/executor") for name in metrics)
 
 
 async def test_a_service_judges_in_the_models_place() -> None:

@@ -16,8 +16,10 @@ from vllm_double import BASE, VllmDouble, error, model
 
 from flowright.config import LoraSection, PolicySection, VllmSection
 from flowright.errors import RunError, RunPaused, UserError
+from flowright.llm.counters import metrics_since
 from flowright.policy.model import Policy, adapter_off
 from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.vllm.proof import Proof
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.servers import check_servers
 
@@ -48,6 +50,12 @@ class Bench:
         self.sampler = sampler
         self.servers = servers
         self.server = servers[0]
+
+    @property
+    def proofs(self) -> dict[str, Proof]:
+        """The newest proof of each server that has given one."""
+        servers = self.sampler._fleet.servers.items()
+        return {url: server.proof for url, server in servers if server.proof is not None}
 
     async def train(self, version: int, scale: float = 0.1) -> None:
         """Change the adapter and publish it."""
@@ -117,7 +125,7 @@ async def test_samples_are_the_trained_adapters_with_its_log_probabilities(
     assert len({sample.token_ids for sample in samples}) > 2
     assert await it.draw(sampling=sampling) == samples
     assert await it.draw(sampling=Sampling(temperature, 1.0, 6, 8)) != samples
-    (proof,) = it.sampler.proofs.values()
+    (proof,) = it.proofs.values()
     assert proof.gap < 1e-4 and proof.told_apart == 2
     assert proof.share == pytest.approx(1.0, abs=0.01)
 
@@ -452,7 +460,7 @@ async def test_a_server_that_lists_an_adapter_but_does_not_know_it_is_given_up(b
         return error(404, f"The model `{body['model']}` does not exist.") if missing else None
 
     it.server.fail = unknown
-    with pytest.raises(RunPaused, match=r"given up after 3 tries.*does not exist"):
+    with pytest.raises(RunPaused, match=r"given up after 3 attempts.*does not exist"):
         await it.draw()
 
 
@@ -510,6 +518,24 @@ async def test_errors_are_tried_again_and_a_hanging_request_elsewhere(bench: Any
     it.server.delay = 0.0
 
 
+async def test_what_was_asked_of_each_server_is_counted(bench: Any):
+    it = await bench(VllmDouble(), VllmDouble())
+    await it.train(1)
+    assert metrics_since([it.sampler.counters]) == {}, "adapters and proofs are no samples"
+    replies = iter([error(500, "EngineDeadError"), error(429, "busy")])
+    it.server.fail = lambda path, body: next(replies, None)
+    samples = await it.draw()
+    told = metrics_since([it.sampler.counters])
+    asked = {name.removeprefix("servers/policy/"): value for name, value in told.items()}
+    assert (asked["calls"], asked["attempts"], asked["failures"]) == (4, 6, 2)
+    assert (asked["http_5xx"], asked["http_429"], asked["timeouts"]) == (1, 1, 0)
+    assert asked["prompt_tokens"] == 2 * sum(map(len, PROMPTS))
+    assert asked["completion_tokens"] == sum(len(sample.token_ids) for sample in samples)
+    hosts = [server.url.removeprefix("http://").removesuffix("/v1") for server in it.servers]
+    assert [asked[f"{host}/failures"] for host in hosts] == [2, 0]
+    assert sum(asked[f"{host}/attempts"] for host in hosts) == 6
+
+
 async def test_truncated_json_is_no_reply(bench: Any):
     it = await bench()
     await it.train(1)
@@ -535,7 +561,7 @@ async def test_a_request_that_the_server_refuses_is_not_sent_twice(bench: Any):
 async def test_work_is_shared_and_goes_on_where_one_of_several_is_lost(bench: Any):
     it = await bench(VllmDouble(), VllmDouble(), max_concurrency=1)
     await it.train(1)
-    assert len(it.sampler.proofs) == 2
+    assert len(it.proofs) == 2
     good = await it.draw()
     assert all(server.draws for server in it.servers)
     await it.servers[1].__aexit__(None, None, None)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from flowright.policy.sampler import Sampling
 from flowright.policy.vllm.wire import (
     BadReply,
-    Card,
     Drawn,
+    ModelCard,
     draw_body,
     read_alternatives,
-    read_cards,
     read_drawn,
+    read_models,
     read_scores,
 )
 
@@ -108,12 +108,12 @@ def test_models_and_adapters() -> None:
         {"id": "base", "root": "/models/base", "parent": None, "max_model_len": 4096},
         {"id": "step-1", "root": "/adapters/1", "parent": "base"},
     ]
-    assert read_cards(json.dumps({"data": rows}).encode()) == {
-        "base": Card("base", "/models/base", None, 4096),
-        "step-1": Card("step-1", "/adapters/1", "base", None),
+    assert read_models(json.dumps({"data": rows}).encode()) == {
+        "base": ModelCard("base", "/models/base", None, 4096),
+        "step-1": ModelCard("step-1", "/adapters/1", "base", None),
     }
     with pytest.raises(BadReply, match="OpenAI-compatible"):
-        read_cards(b'{"data": [1]}')
+        read_models(b'{"data": [1]}')
 
 
 def test_the_request_leaves_nothing_to_the_models_generation_config() -> None:
@@ -160,7 +160,7 @@ def test_any_reply_is_good_or_bad(value: Any, junk: bytes) -> None:
             lambda body=body: read(body),
             lambda body=body: read_scores(body, "step-1", [5, 6]),
             lambda body=body: read_alternatives(body, "step-1"),
-            lambda body=body: read_cards(body),
+            lambda body=body: read_models(body),
         ):
             with contextlib.suppress(BadReply):
                 attempt()

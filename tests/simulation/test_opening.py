@@ -10,8 +10,6 @@ from flowright.errors import ConfigError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.simulation.opening import open_models
 
-pytestmark = pytest.mark.anyio
-
 TASK = Problem("t/1", "math", "s", "What is 6 * 7?", "42")
 
 

@@ -231,10 +231,10 @@ async def test_injected_faults_are_survived_and_change_nothing(server: Simulated
         replies, client = await all_replies(troubled, requests)
         again, _ = await all_replies(troubled, requests)  # the same requests, later occurrences
     assert [r.text for r in replies] == [r.text for r in expected] == [r.text for r in again]
-    failures = client.stats().failures
-    assert set(failures) == {"http_500", "http_429", "malformed"}
-    tries = client.stats().tries
-    assert sum(failures.values()) / tries == pytest.approx(0.13, abs=0.07)
+    counts = client.counters.role("executor")
+    kinds = [counts[kind] for kind in ("http_500", "http_429", "malformed")]
+    assert all(kinds) and sum(kinds) == counts["failures"]
+    assert counts["failures"] / counts["attempts"] == pytest.approx(0.13, abs=0.07)
 
 
 async def test_empty_and_truncated_contents_are_replies():
@@ -245,7 +245,7 @@ async def test_empty_and_truncated_contents_are_replies():
         )
     empty = [reply for reply in replies if not reply.text]
     cut = [reply for reply in replies if reply.text and reply.finish_reason == "length"]
-    assert client.stats().failures == {}
+    assert client.counters.role("executor")["failures"] == 0
     assert all(reply.finish_reason == "length" and reply.reasoning for reply in empty)
     assert len(empty) / 120 == pytest.approx(0.3, abs=0.17)
     assert len(cut) / 120 == pytest.approx(0.3, abs=0.17)

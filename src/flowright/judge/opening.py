@@ -9,6 +9,7 @@ from flowright.judge.build import build_judge
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.verdict import Judge
 from flowright.llm.client import ChatClient
+from flowright.llm.counters import Counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,11 @@ class OpenJudge:
     judge: Judge
     service: RemoteJudge | None
     models: tuple[str, ...]
+
+    @property
+    def counters(self) -> tuple[Counters, ...]:
+        """What its service was asked; its models' counters are those of their clients."""
+        return () if self.service is None else (self.service.counters,)
 
     @property
     def simulated(self) -> bool:
@@ -37,7 +43,8 @@ async def open_judge(
     section: JudgeSection, model: str | None, models: Mapping[str, ChatClient]
 ) -> AsyncIterator[OpenJudge]:
     """The judge of ``section``. ``model`` names the one of ``models`` that judges, None where a
-    service or rules do; ``models`` must have it and the panel."""
+    service or rules do; ``models`` must have it and the panel. Their calls for it are counted
+    under the role ``judge``, those of a service under ``judge_service``."""
     async with AsyncExitStack() as stack:
         service: RemoteJudge | None = None
         if section.service is not None:
@@ -46,6 +53,7 @@ async def open_judge(
         names = section.panel
         if model is not None and service is None and section.mode != "rules":
             names = (model, *names)
-        asked = service or models.get(model or "")
-        judge = build_judge(section, asked, [models[name] for name in section.panel])
+        clients = {name: models[name].as_role("judge") for name in names if name in models}
+        asked = service or clients.get(model or "")
+        judge = build_judge(section, asked, [clients[name] for name in section.panel])
         yield OpenJudge(judge, service, names)

@@ -1,4 +1,4 @@
-"""A judge behind HTTP as a judge here: many queries in one request, tried again where that helps.
+"""A judge behind HTTP as a judge here: many queries in one request.
 
 Speaks to the judge service (:mod:`flowright.judge_service`) or to anything with its
 ``POST /batch_judge``. A service that fails is a verdict with a status, never a 0 (law 1). No cache
@@ -12,15 +12,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import aiohttp
-
 from flowright.config import JudgeServiceSection
 from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
+from flowright.llm.balance import Balance
 from flowright.llm.chat import Usage
-from flowright.llm.transport import CONNECT_SECONDS, Connection
-from flowright.llm.troubles import Trouble, backoff, status_trouble, trouble_of, words_of
+from flowright.llm.counters import Counters
+from flowright.llm.failures import status_error
+from flowright.llm.retries import Call, Retries, RetryPolicy
+from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError
 
 FIRST_PAUSE = 0.25  # seconds
+ROLE = "judge_service"
 
 
 @dataclass(slots=True)
@@ -33,26 +35,41 @@ class RemoteJudge:
     """Asks a judge service, for one event loop. Close it with :meth:`aclose`.
 
     Queries wait up to ``batch_timeout`` for others to go with, at most ``max_batch_size`` of them
-    in a request and ``max_concurrent_requests`` requests at a time.
+    in a request and ``max_concurrent_requests`` requests at a time. ``counters`` has the requests.
     """
 
     def __init__(self, section: JudgeServiceSection) -> None:
         self._section = section
         self._url = section.judge_url.rstrip("/")
         self._connection = Connection(self._url, None)
-        self._places = asyncio.Semaphore(section.max_concurrent_requests)
+        self._key = section.api_key or ""
+        balance = Balance((self._url,), (self._key,))
+        self._retries = Retries(balance, section.max_concurrent_requests)
+        self._policy = RetryPolicy(
+            attempts=section.max_retries + 1,
+            first_pause=FIRST_PAUSE,
+            longest_pause=section.timeout,
+        )
+        self.counters = Counters((self._url,))
         self._waiting: list[_Asked] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self.simulated = False  # whether it said so, when it was checked last
         self.asked = 0  # queries
         self.batched = 0  # of these, sent along with others
-        self.requests = 0  # tries included
-        self.retries = 0
 
     @property
     def name(self) -> str:
         return self._url
+
+    @property
+    def requests(self) -> int:
+        """Requests that were sent, retries included."""
+        return int(self.counters.role(ROLE)["attempts"])
+
+    @property
+    def retries(self) -> int:
+        return self.requests - int(self.counters.role(ROLE)["calls"])
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         loop = asyncio.get_running_loop()
@@ -68,20 +85,17 @@ class RemoteJudge:
     async def check(self) -> list[str]:
         """What keeps the service from being used, in a line; empty when all is well."""
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                response = await self._connection.get("/health", self._section.api_key or "")
-        except TimeoutError:
-            return [f"{self._url}: no answer within {CONNECT_SECONDS:g} s"]
-        except aiohttp.ClientError as error:
-            return [
-                f"{self._url}: cannot be reached ({words_of(error)}); start the judge service or "
-                "change judge_url"
-            ]
+            response = await self._connection.get("/health", self._key, CONNECT_SECONDS)
+        except RequestError as error:
+            if error.kind == "timeout":
+                return [f"{self._url}: no answer within {CONNECT_SECONDS:g} s"]
+            why = error.message.removeprefix(f"{self._url}: ")
+            mend = "start the judge service or change judge_url"
+            return [f"{self._url}: cannot be reached ({why}); {mend}"]
         self.simulated = _says_simulated(response.content)
         if response.status == 200:
             return []
-        trouble = status_trouble(response, self._url, "judge_url, api_key")
-        return [trouble.message]
+        return [status_error(response, self._url, "judge_url, api_key").message]
 
     async def aclose(self) -> None:
         """Give up what is on its way and close the connections."""
@@ -106,12 +120,13 @@ class RemoteJudge:
         if len(batch) > 1:
             self.batched += len(batch)
         body = json.dumps({"requests": [_request(asked.query) for asked in batch]}).encode()
+        call = Call(self._policy, body, self.counters.role(ROLE))
         try:
-            async with self._places:
-                content = await self._post(body)
-            verdicts = _read(content, len(batch), self.name)
-        except Trouble as trouble:
-            verdicts = [self._failed(trouble, time.monotonic() - began)] * len(batch)
+            verdicts = await self._retries.run(call, lambda _: self._ask(body, len(batch)))
+            for verdict in verdicts:
+                call.counts.replied(verdict.usage.prompt_tokens, verdict.usage.completion_tokens)
+        except RequestError as error:
+            verdicts = [self._failed(error, time.monotonic() - began)] * len(batch)
         except asyncio.CancelledError:
             for asked in batch:
                 asked.verdict.cancel()
@@ -120,40 +135,16 @@ class RemoteJudge:
             if not asked.verdict.done():
                 asked.verdict.set_result(verdict)
 
-    async def _post(self, body: bytes) -> bytes:
-        """The body of the service's answer. Raises Trouble when no try was any good."""
-        tries = 0
-        while True:
-            tries += 1
-            self.requests += 1
-            try:
-                return await self._try(body)
-            except Trouble as trouble:
-                if trouble.final or tries > self._section.max_retries:
-                    raise
-                pause = trouble.retry_after
-                if pause is None:
-                    pause = backoff(body, tries, FIRST_PAUSE)
-                await asyncio.sleep(min(pause, self._section.timeout))
-                self.retries += 1
-
-    async def _try(self, body: bytes) -> bytes:
-        try:
-            async with asyncio.timeout(self._section.timeout):
-                key = self._section.api_key or ""
-                response = await self._connection.post("/batch_judge", key, body)
-        except TimeoutError:
-            seconds = self._section.timeout
-            raise Trouble("timeout", f"{self._url}: no answer within {seconds:g} s") from None
-        except aiohttp.ClientError as error:
-            raise trouble_of(error, self._url) from None
+    async def _ask(self, body: bytes, count: int) -> list[Verdict]:
+        timeout = self._section.timeout
+        response = await self._connection.post("/batch_judge", self._key, body, timeout)
         if response.status != 200:
-            raise status_trouble(response, self._url, "judge_url, api_key")
-        return response.content
+            raise status_error(response, self._url, "judge_url, api_key")
+        return _read(response.content, count, self.name)
 
-    def _failed(self, trouble: Trouble, seconds: float) -> Verdict:
-        status: Status = "timeout" if trouble.kind == "timeout" else "unavailable"
-        return Verdict(None, None, "llm", status, trouble.message, judge=self.name, seconds=seconds)
+    def _failed(self, error: RequestError, seconds: float) -> Verdict:
+        status: Status = "timeout" if error.kind == "timeout" else "unavailable"
+        return Verdict(None, None, "llm", status, error.message, judge=self.name, seconds=seconds)
 
 
 def _says_simulated(health: bytes) -> bool:
@@ -184,7 +175,7 @@ def _request(query: JudgeQuery) -> dict[str, Any]:
 
 
 def _read(content: bytes, count: int, judge: str) -> list[Verdict]:
-    """The verdicts of an answer. Raises Trouble for one that is none."""
+    """The verdicts of an answer. Raises RequestError for one that is none."""
     try:
         responses = json.loads(content)["responses"]
         if len(responses) != count:
@@ -192,7 +183,7 @@ def _read(content: bytes, count: int, judge: str) -> list[Verdict]:
         return [_verdict(response, judge) for response in responses]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
-        raise Trouble("malformed", f"{judge}: not a judge service's answer ({what})") from None
+        raise RequestError("malformed", f"{judge}: not a judge service's answer ({what})") from None
 
 
 def _verdict(response: Mapping[str, Any], judge: str) -> Verdict:

@@ -21,18 +21,18 @@ from flowright.config import JudgeServerSection
 from flowright.errors import UserError, boundary
 from flowright.judge.verdict import Judge, Verdict
 from flowright.judge_service.metrics import CONTENT_TYPE, ServiceMetrics
-from flowright.judge_service.middleware import Door
-from flowright.judge_service.traffic import Admission, Overloaded, Ticket, Traffic
+from flowright.judge_service.middleware import GuardMiddleware
+from flowright.judge_service.traffic import Admission, Overloaded, Reservation, Traffic
 from flowright.judge_service.wire import (
     BatchRequest,
     BatchResponse,
     ErrorBody,
     JudgeRequest,
     JudgeResponse,
-    broken,
+    error_message,
+    failed_response,
     read_member,
     response_of,
-    told,
 )
 
 Ready = Callable[[], Awaitable[Sequence[str]]]
@@ -82,13 +82,15 @@ def create_app(
     admission = Admission(settings.max_in_flight, settings.max_queue)
     metrics = ServiceMetrics(admission, judge.name, simulated)
     app.state.traffic = Traffic()
-    app.add_middleware(Door, settings=settings, traffic=app.state.traffic, metrics=metrics)
-    _add_judging(app, _Desk(judge, admission, metrics), settings)
+    app.add_middleware(
+        GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
+    )
+    _add_judging(app, _Dispatcher(judge, admission, metrics), settings)
     _add_probes(app, _Health(judge, admission, ready, simulated), metrics)
     return app
 
 
-class _Desk:
+class _Dispatcher:
     """Takes requests to the judge, within what the admission allows."""
 
     def __init__(self, judge: Judge, admission: Admission, metrics: ServiceMetrics) -> None:
@@ -103,19 +105,21 @@ class _Desk:
         """
         count = sum(isinstance(member, JudgeRequest) for member in members)
         try:
-            with self._admission.admit(count) as ticket:
+            with self._admission.admit(count) as reservation:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._respond(m, ticket)) for m in members]
+                    tasks = [group.create_task(self._respond(m, reservation)) for m in members]
         except Overloaded:
             self._metrics.refused.inc()
             message = "too many verdicts at once (server.max_in_flight, server.max_queue)"
             raise HTTPException(429, message, {"Retry-After": "1"}) from None
         return [task.result() for task in tasks]
 
-    async def _respond(self, member: JudgeRequest | JudgeResponse, ticket: Ticket) -> JudgeResponse:
+    async def _respond(
+        self, member: JudgeRequest | JudgeResponse, reservation: Reservation
+    ) -> JudgeResponse:
         response = member
         if isinstance(response, JudgeRequest):
-            async with ticket.place():
+            async with reservation.slot():
                 response = await self._ask(response)
         self._metrics.judged(response)
         return response
@@ -133,7 +137,7 @@ class _Desk:
         seconds = time.monotonic() - began
         if verdict is None:
             _log.error("a judge raised: %s", problem)
-            return broken(request.id, self._judge.name, seconds)
+            return failed_response(request.id, self._judge.name, seconds)
         return response_of(verdict, request.id, seconds)
 
 
@@ -182,15 +186,15 @@ class _Health:
             return self._problems
 
 
-def _add_judging(app: FastAPI, desk: _Desk, settings: JudgeServerSection) -> None:
-    # For the OpenAPI page only: the door checks the key before a body is read.
+def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSection) -> None:
+    # For the OpenAPI page only: the middleware checks the key before a body is read.
     schemes = [HTTPBearer(auto_error=False), APIKeyHeader(name="X-API-Key", auto_error=False)]
     guarded = [Depends(scheme) for scheme in schemes] if settings.api_key else []
 
     @app.post("/judge", responses=_ERRORS, dependencies=guarded)
     async def judge(request: JudgeRequest) -> JudgeResponse:
         """Judge one answer."""
-        return (await desk.judge([request]))[0]
+        return (await dispatcher.judge([request]))[0]
 
     @app.post("/batch_judge", responses=_ERRORS, dependencies=guarded)
     async def batch_judge(batch: Annotated[BatchRequest, Body()]) -> BatchResponse:
@@ -200,7 +204,9 @@ def _add_judging(app: FastAPI, desk: _Desk, settings: JudgeServerSection) -> Non
         if count > limit:
             message = f"{count} requests in one batch; at most {limit} (server.max_batch)"
             raise HTTPException(413, message)
-        return BatchResponse(responses=await desk.judge([read_member(m) for m in batch.requests]))
+        return BatchResponse(
+            responses=await dispatcher.judge([read_member(m) for m in batch.requests])
+        )
 
 
 def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:
@@ -223,7 +229,7 @@ async def _refused(request: Request, error: StarletteHTTPException) -> JSONRespo
 async def _not_valid(request: Request, error: RequestValidationError) -> JSONResponse:
     if "json" not in request.headers.get("content-type", "").lower():
         return JSONResponse({"error": "send JSON, as Content-Type: application/json"}, 415)
-    return JSONResponse({"error": told(error.errors())}, 422)
+    return JSONResponse({"error": error_message(error.errors())}, 422)
 
 
 async def _crashed(request: Request, error: Exception) -> JSONResponse:

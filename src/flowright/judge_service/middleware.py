@@ -31,8 +31,8 @@ class Refused(Exception):
         self.response = JSONResponse({"error": message}, status, headers)
 
 
-class Door:
-    """The middleware. Refusals are counted like every other answer."""
+class GuardMiddleware:
+    """Refusals are counted like every other answer."""
 
     def __init__(
         self,
@@ -73,17 +73,17 @@ class Door:
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Check and answer a request; False where its client left. Raises Refused."""
-        self._let_in()
-        if self._key is not None and not _shows(self._key, scope["headers"]):
+        self._refuse_if_draining()
+        if self._key is not None and not _has_key(self._key, scope["headers"]):
             wanted = "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
             raise Refused(401, wanted, {"WWW-Authenticate": 'Bearer realm="judge"'})
         body = await self._read(scope, receive)
         if body is None:
             return False
-        self._let_in()  # again: a body may take its time
+        self._refuse_if_draining()  # again: a body may take its time
         return await self._answered(scope, body, receive, send)
 
-    def _let_in(self) -> None:
+    def _refuse_if_draining(self) -> None:
         if self._traffic.draining:
             raise Refused(503, "draining: this server is shutting down", {"Connection": "close"})
 
@@ -151,7 +151,7 @@ def _digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-def _shows(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+def _has_key(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
     """Whether a header holds the key. Digests are compared, in a time that tells nothing."""
     found = False
     for name, value in headers:

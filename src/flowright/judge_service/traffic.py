@@ -1,6 +1,6 @@
 """How much the judge service takes on at once, and how it stops. Counts and tasks; no HTTP.
 
-Nothing waits without a bound: what does not fit into the places and the queue is refused at once.
+Nothing waits without a bound: what does not fit into the slots and the queue is refused at once.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ _LAST_WORDS_SECONDS = 1.0  # for what is cancelled at the end of a drain
 
 
 class Overloaded(Exception):
-    """Neither a place nor room in the queue is left."""
+    """Neither a slot nor room in the queue is left."""
 
 
 class Admission:
-    """Places for ``max_in_flight`` verdicts and a first-come queue of ``max_queue``."""
+    """Slots for ``max_in_flight`` verdicts and a first-come queue of ``max_queue``."""
 
     def __init__(self, max_in_flight: int, max_queue: int) -> None:
-        self._places = asyncio.Semaphore(max_in_flight)
+        self._slots = asyncio.Semaphore(max_in_flight)
         self._room = max_in_flight + max_queue
         self._held = 0
         self._running = 0
@@ -32,20 +32,20 @@ class Admission:
         return self._held - self._running
 
     @contextmanager
-    def admit(self, count: int) -> Iterator["Ticket"]:
+    def admit(self, count: int) -> Iterator["Reservation"]:
         """Hold room for ``count`` verdicts. Raises Overloaded where there is not enough."""
         if self._held + count > self._room:
             raise Overloaded
         self._held += count
-        ticket = Ticket(self, count)
+        reservation = Reservation(self, count)
         try:
-            yield ticket
+            yield reservation
         finally:
-            self._held -= ticket.left  # of verdicts that were cancelled before they began
+            self._held -= reservation.left  # of verdicts that were cancelled before they began
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        async with self._places:
+    async def slot(self) -> AsyncIterator[None]:
+        async with self._slots:
             self._running += 1
             try:
                 yield
@@ -54,7 +54,7 @@ class Admission:
                 self._held -= 1
 
 
-class Ticket:
+class Reservation:
     """Room for some verdicts; each gives its own back when it ends."""
 
     def __init__(self, admission: Admission, count: int) -> None:
@@ -62,9 +62,9 @@ class Ticket:
         self.left = count
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait for a place and hold it."""
-        async with self._admission.place():
+    async def slot(self) -> AsyncIterator[None]:
+        """Wait for a slot and hold it."""
+        async with self._admission.slot():
             self.left -= 1
             yield
 

@@ -232,7 +232,7 @@ def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeRespo
     )
 
 
-def broken(request_id: str, judge: str, seconds: float) -> JudgeResponse:
+def failed_response(request_id: str, judge: str, seconds: float) -> JudgeResponse:
     """For a judge that raised, which it should not: what it said stays in our log."""
     return JudgeResponse(
         score=None,
@@ -245,7 +245,7 @@ def broken(request_id: str, judge: str, seconds: float) -> JudgeResponse:
     )
 
 
-def invalid(member: object, message: str) -> JudgeResponse:
+def invalid_response(member: object, message: str) -> JudgeResponse:
     """For a member of a batch that is no request."""
     given = member.get("request_id") if isinstance(member, dict) else None
     usable = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_ID
@@ -265,10 +265,11 @@ def read_member(member: object) -> JudgeRequest | JudgeResponse:
     try:
         return JudgeRequest.model_validate(member)
     except ValidationError as error:
-        return invalid(member, told(error.errors(include_input=False, include_url=False)))
+        errors = error.errors(include_input=False, include_url=False)
+        return invalid_response(member, error_message(errors))
 
 
-def told(errors: Sequence[Any]) -> str:
+def error_message(errors: Sequence[Any]) -> str:
     """Pydantic's errors in one line, without what was given."""
     lines = []
     for error in errors[:_MOST_PROBLEMS]:

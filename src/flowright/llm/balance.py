@@ -1,4 +1,4 @@
-"""Which server and which key get the next try, and how long one that failed is left alone.
+"""Which server and which key get the next attempt, and how long one that failed is left alone.
 
 Bookkeeping only, with an injected clock: no requests, no waiting.
 """
@@ -63,7 +63,7 @@ class Balance:
         self._key_turn = 0
 
     def lease(self, avoid: Server | None = None) -> Lease:
-        """The server and key for the next try; ``avoid`` has just failed this request."""
+        """The server and key for the next attempt; ``avoid`` has just failed this request."""
         now = self._clock()
         ready = [s for s in self.servers if self._ready(s, now)]
         if len(ready) > 1:

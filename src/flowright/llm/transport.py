@@ -1,10 +1,12 @@
-"""Connections to model servers: one kept pool each, and a proxy where the environment names one.
+"""Connections to servers: one kept pool each, and a proxy where the environment names one.
 
 Built on ``aiohttp``: benchmarks/http_client.py compares what a call costs the trainer's only event
 loop with what it costs through the ``openai`` package.
 """
 
+import asyncio
 import ipaddress
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -57,6 +59,33 @@ def _within(host: str, network: str) -> bool:
         return False
 
 
+class RequestError(Exception):
+    """A failed attempt. ``kind`` is ``unreachable`` (nobody listens), ``connection``, ``timeout``,
+    ``http_503`` and the like, or a name of who reads the reply. A ``final`` one is not repeated;
+    ``blames_server`` counts against its health; ``retry_after`` (seconds) is the server's wish."""
+
+    def __init__(
+        self,
+        kind: str,
+        message: str,
+        *,
+        final: bool = False,
+        blames_server: bool = True,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+        self.final = final
+        self.blames_server = blames_server
+        self.retry_after = retry_after
+
+    @property
+    def refuses_request(self) -> bool:
+        """Whether the server objects to the request itself: asking for less may help."""
+        return self.kind in ("http_400", "http_413", "http_422")
+
+
 @dataclass(frozen=True, slots=True)
 class Response:
     """A whole HTTP response; names of headers are matched in any case."""
@@ -70,8 +99,8 @@ class Connection:
     """The connections to one server, kept between calls; for one event loop.
 
     The caller bounds how many requests are in flight. Trusts no proxy variables but those that
-    :func:`proxy_for` reads, follows no redirect (a redirected POST becomes a GET), tries nothing
-    twice and sets no limit to a request's time but CONNECT_SECONDS to connect.
+    :func:`proxy_for` reads, follows no redirect (a redirected POST becomes a GET), and tries
+    nothing twice. A response of any status is one; without any, RequestError is raised.
     """
 
     def __init__(self, url: str, no_proxy: str | None) -> None:
@@ -79,32 +108,52 @@ class Connection:
         self._proxy = proxy_for(url, no_proxy)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, path: str, key: str, body: bytes) -> Response:
-        """Raises aiohttp.ClientError."""
-        return await self._request("POST", path, key, body)
+    async def post(self, path: str, key: str, body: bytes, seconds: float) -> Response:
+        """The response to a JSON body, within so many seconds. Raises RequestError."""
+        return await self._request("POST", path, key, body, seconds)
 
-    async def get(self, path: str, key: str) -> Response:
-        """Raises aiohttp.ClientError."""
-        return await self._request("GET", path, key, None)
+    async def get(self, path: str, key: str, seconds: float) -> Response:
+        """As :meth:`post`, without a body."""
+        return await self._request("GET", path, key, None, seconds)
 
     async def aclose(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _request(self, method: str, path: str, key: str, body: bytes | None) -> Response:
+    async def _request(
+        self, method: str, path: str, key: str, body: bytes | None, seconds: float
+    ) -> Response:
         if self._session is None:  # it needs the running loop
             self._session = self._open()
         headers = {"Authorization": f"Bearer {key}"}
-        async with self._session.request(
-            method,
-            self._url + path,
-            data=body,
-            headers=headers,
-            proxy=self._proxy,
-            allow_redirects=False,
-        ) as response:
-            return Response(response.status, response.headers, await response.read())
+        try:
+            async with (
+                asyncio.timeout(seconds),
+                self._session.request(
+                    method,
+                    self._url + path,
+                    data=body,
+                    headers=headers,
+                    proxy=self._proxy,
+                    allow_redirects=False,
+                ) as response,
+            ):
+                return Response(response.status, response.headers, await response.read())
+        except aiohttp.ConnectionTimeoutError:  # before TimeoutError, which it also is
+            what = f"no connection within {CONNECT_SECONDS:g} s"
+            raise RequestError("timeout", f"{self._url}: {what}") from None
+        except TimeoutError:
+            raise RequestError(
+                "timeout", f"{self._url}: no reply within {round(seconds, 3):g} s"
+            ) from None
+        except aiohttp.ClientConnectorError as error:  # only what the system says of it
+            number = error.os_error.errno
+            what = os.strerror(number) if number else str(error)
+            raise RequestError("unreachable", f"{self._url}: {what}") from None
+        except aiohttp.ClientError as error:
+            what = str(error) or type(error).__name__
+            raise RequestError("connection", f"{self._url}: {what}") from None
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -17,6 +17,7 @@ from flowright.config import (
 )
 from flowright.data.task import Problem
 from flowright.llm.client import ChatClient
+from flowright.llm.counters import Counters
 from flowright.simulation.process import SimulatedServer
 
 
@@ -30,6 +31,11 @@ class Models:
     def simulated(self) -> bool:
         """Whether the embedded server is one of them."""
         return SIMULATED in self.clients
+
+    @property
+    def counters(self) -> tuple[Counters, ...]:
+        """What they were asked, of each client."""
+        return tuple(client.counters for client in self.clients.values())
 
     async def check(self) -> list[str]:
         """What keeps them from being used, one line per server; empty when all is well."""

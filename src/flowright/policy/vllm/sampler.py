@@ -6,7 +6,7 @@ server is asked for the log-probabilities of a probe text before it is asked for
 reply is checked. What cannot be proven ends the run; it is never sampled from instead.
 
 The proof is in :mod:`flowright.policy.vllm.proof`, one server's requests in
-:mod:`flowright.policy.vllm.server`, tries over several servers in
+:mod:`flowright.policy.vllm.server`, attempts at several servers in
 :mod:`flowright.policy.vllm.servers`.
 """
 
@@ -22,12 +22,13 @@ from pathlib import Path
 
 from flowright.config import PolicySection
 from flowright.errors import RunError
+from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy, adapter_off
 from flowright.policy.sampler import Sample, Sampling
-from flowright.policy.vllm.proof import Known, Probe, Proof, Weights, learner_scores, probe_ids
+from flowright.policy.vllm.proof import Known, Probe, Weights, learner_scores, probe_ids
 from flowright.policy.vllm.server import PolicyServer
-from flowright.policy.vllm.servers import Fleet, all_of
+from flowright.policy.vllm.servers import ROLE, Fleet, all_of
 from flowright.policy.vllm.wire import Drawn
 from flowright.runs import disk_errors, step_name
 
@@ -54,10 +55,9 @@ class VllmSampler:
         return self._kept[-1].version if self._kept else 0
 
     @property
-    def proofs(self) -> dict[str, Proof]:
-        """The newest proof of each server that has given one, by its URL."""
-        servers = self._fleet.servers.items()
-        return {url: server.proof for url, server in servers if server.proof is not None}
+    def counters(self) -> Counters:
+        """What the servers were asked for samples."""
+        return self._fleet.counters
 
     async def aclose(self) -> None:
         """Take this run's adapters from the servers that can be reached, and from the disk."""
@@ -126,6 +126,7 @@ class VllmSampler:
             return await server.draw(weights.name, prompt, sampling, probe.end_ids)
 
         drawn = await self._fleet.ask(str(sampling.seed), work)
+        self.counters.role(ROLE).replied(len(prompt), len(drawn.token_ids))
         kept = [token for token in drawn.token_ids if token not in probe.end_ids]
         text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
         assert isinstance(text, str)

@@ -1,22 +1,21 @@
 """One vLLM server: its requests, and how it comes to serve an adapter that is proven to be the
 right one. Which server is asked, and what is tried again, is
-:mod:`flowright.policy.vllm.sampler`'s.
+:mod:`flowright.policy.vllm.servers`'.
 """
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-import aiohttp
 import torch
 from torch import Tensor
 
 from flowright.config import MAX_LORA_RANKS, PolicySection
 from flowright.errors import RunError
-from flowright.llm.transport import CONNECT_SECONDS, Connection, Response
-from flowright.llm.troubles import Trouble, message_of, status_trouble, trouble_of
+from flowright.llm.failures import message_of, status_error
+from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, Response
 from flowright.policy.sampler import Sampling
 from flowright.policy.vllm.proof import (
     Probe,
@@ -29,13 +28,13 @@ from flowright.policy.vllm.proof import (
 )
 from flowright.policy.vllm.wire import (
     BadReply,
-    Card,
     Drawn,
+    ModelCard,
     alternatives_body,
     draw_body,
     read_alternatives,
-    read_cards,
     read_drawn,
+    read_models,
     read_scores,
     score_body,
 )
@@ -57,7 +56,7 @@ _RAW = (
 )
 
 FORGOTTEN, BAD_REPLY = "forgotten", "bad reply"
-"""Kinds of trouble: a server does not know the name of a model that it had, as after a restart; or
+"""Kinds of failure: a server does not know the name of a model that it had, as after a restart; or
 its reply cannot be used."""
 
 
@@ -81,7 +80,7 @@ class PolicyServer:
     async def draw(
         self, model: str, prompt: Sequence[int], sampling: Sampling, end_ids: Collection[int]
     ) -> Drawn:
-        """One completion. Raises Trouble."""
+        """One completion. Raises RequestError."""
         return await self._complete(
             draw_body(model, prompt, sampling, end_ids),
             lambda c: read_drawn(c, model, prompt, sampling.max_new_tokens, end_ids),
@@ -89,8 +88,8 @@ class PolicyServer:
         )
 
     async def ready(self, weights: Weights, probe: Probe) -> None:
-        """Serve these weights, proven; at once where they are. Raises Trouble where another try or
-        another server may help, RunError where the server is set up wrongly or serves others."""
+        """Serve these weights, proven; at once where they are. Raises RequestError where another
+        attempt or server may help, RunError where it is set up wrongly or serves others."""
         async with self._lock:
             if weights.name in self._proven:
                 return
@@ -104,25 +103,25 @@ class PolicyServer:
         """Unload the adapters below ``folder`` but those to keep, an earlier process's too. One
         that will not go does no harm: nobody asks for its name again."""
         try:
-            cards = await self._cards(CONNECT_SECONDS)
+            cards = await self._models(CONNECT_SECONDS)
             for card in cards.values():
                 if card.name not in keep and Path(card.root or "").parent == folder:
-                    await self._post("/unload_lora_adapter", {"lora_name": card.name})
-        except Trouble:
+                    await self._post("/unload_lora_adapter", lora_name=card.name)
+        except RequestError:
             return
 
     async def check(self) -> list[str]:
         """What keeps the server from being used, one line each, before there is an adapter."""
         try:
-            if problem := self._missing(await self._cards(CONNECT_SECONDS)):
+            if problem := self._missing(await self._models(CONNECT_SECONDS)):
                 return [f"{self._where}: {problem}"]
             # A request without a name loads nothing; only its status matters.
-            response = await self._post("/load_lora_adapter", {"lora_name": "", "lora_path": ""})
+            response = await self._post("/load_lora_adapter", lora_name="", lora_path="")
             if response.status in (404, 405):
                 return [f"{self._where}: {_NO_RUNTIME_LORA}"]
             return [] if await self._scales() else [f"{self._where}: {_RAW}"]
-        except Trouble as trouble:
-            return [f"{MEND}: {trouble.message}; start it with: bash launch_vllm_safe.sh policy"]
+        except RequestError as error:
+            return [f"{MEND}: {error.message}; start it with: bash launch_vllm_safe.sh policy"]
 
     def _forget(self) -> None:
         """Take nothing for proven any more: it may have been started anew."""
@@ -133,7 +132,7 @@ class PolicyServer:
     def _where(self) -> str:
         return f"{MEND}: {self.url}"
 
-    def _missing(self, cards: dict[str, Card]) -> str | None:
+    def _missing(self, cards: dict[str, ModelCard]) -> str | None:
         """What is wrong with the base model."""
         card = cards.get(self._model)
         if card is None or card.parent is not None:
@@ -149,7 +148,7 @@ class PolicyServer:
         return None
 
     async def _publish(self, weights: Weights, probe: Probe) -> None:
-        cards = await self._cards()
+        cards = await self._models()
         if problem := self._missing(cards):
             raise RunError(problem)
         base = await self._proven_base(probe)
@@ -157,7 +156,7 @@ class PolicyServer:
             return
         if weights.name not in cards:
             await self._load(weights, weights.path)
-            cards = await self._cards()
+            cards = await self._models()
         _check_card(cards, weights)
         self.proof = prove_adapter(
             await self._score(weights.name, probe.token_ids),
@@ -187,10 +186,11 @@ class PolicyServer:
         consistent(drawn.logprobs, scored[len(prompt) - 1 :].tolist(), self._vllm.tolerance)
 
     async def _load(self, weights: Weights, path: Path) -> None:
-        fields = {"lora_name": weights.name, "lora_path": str(path)}
-        response = await self._post("/load_lora_adapter", fields)
+        response = await self._post(
+            "/load_lora_adapter", lora_name=weights.name, lora_path=str(path)
+        )
         if response.status != 200:
-            raise _load_trouble(response, self.url, path, self._section.lora.rank)
+            raise _load_error(response, self.url, path, self._section.lora.rank)
 
     async def _scales(self) -> bool:
         """Whether log-probabilities are of the distribution that is drawn from: looked at only
@@ -208,50 +208,47 @@ class PolicyServer:
         found = await self._complete(body, lambda c: read_scores(c, model, token_ids))
         return torch.tensor(found, dtype=torch.float64)
 
-    async def _cards(self, seconds: float | None = None) -> dict[str, Card]:
-        seconds = seconds or self._vllm.load_seconds
-        response = await self._ask(self._connection.get("/models", self._vllm.api_key), seconds)
+    async def _models(self, seconds: float | None = None) -> dict[str, ModelCard]:
+        response = await self._ask("/models", None, seconds)
         if response.status != 200:
-            raise status_trouble(response, self.url, MEND)
-        return self._read(response, read_cards)
+            raise status_error(response, self.url, MEND)
+        return self._read(response, read_models)
 
     async def _complete(
         self, body: bytes, read: Callable[[bytes], T], seconds: float | None = None
     ) -> T:
-        request = self._connection.post("/completions", self._vllm.api_key, body)
-        response = await self._ask(request, seconds or self._vllm.load_seconds)
+        response = await self._ask("/completions", body, seconds)
         if response.status == 404:
             self._forget()
-            raise Trouble(FORGOTTEN, f"{self.url}: {message_of(response)}", blames_server=False)
+            told = f"{self.url}: {message_of(response)}"
+            raise RequestError(FORGOTTEN, told, blames_server=False)
         if response.status != 200:
-            raise status_trouble(response, self.url, MEND)
+            raise status_error(response, self.url, MEND)
         return self._read(response, read)
 
-    async def _post(self, path: str, fields: dict[str, str]) -> Response:
-        request = self._connection.post(path, self._vllm.api_key, json.dumps(fields).encode())
-        return await self._ask(request, self._vllm.load_seconds)
+    async def _post(self, path: str, **fields: str) -> Response:
+        return await self._ask(path, json.dumps(fields).encode())
 
-    async def _ask(self, request: Awaitable[Response], seconds: float) -> Response:
+    async def _ask(self, path: str, body: bytes | None, seconds: float | None = None) -> Response:
+        key, seconds = self._vllm.api_key, seconds or self._vllm.load_seconds
         try:
-            async with asyncio.timeout(seconds):
-                return await request
-        except aiohttp.ClientError as error:  # before TimeoutError: one of them is both
-            trouble = trouble_of(error, self.url)
-            if trouble.kind == "unreachable":
+            if body is None:
+                return await self._connection.get(path, key, seconds)
+            return await self._connection.post(path, key, body, seconds)
+        except RequestError as error:
+            if error.kind == "unreachable":
                 self._forget()
-            raise trouble from None
-        except TimeoutError:
-            raise Trouble("timeout", f"{self.url}: no reply within {seconds:g} s") from None
+            raise
 
     def _read(self, response: Response, read: Callable[[bytes], T]) -> T:
         try:
             return read(response.content)
         except BadReply as error:
             self._forget()
-            raise Trouble(BAD_REPLY, f"{self.url}: {error}") from None
+            raise RequestError(BAD_REPLY, f"{self.url}: {error}") from None
 
 
-def _check_card(cards: dict[str, Card], weights: Weights) -> None:
+def _check_card(cards: dict[str, ModelCard], weights: Weights) -> None:
     """Raises RunError unless the adapter is listed as it was loaded."""
     card = cards.get(weights.name)
     if card is None:
@@ -267,23 +264,23 @@ def _check_card(cards: dict[str, Card], weights: Weights) -> None:
         )
 
 
-def _load_trouble(response: Response, url: str, path: Path, rank: int) -> Trouble:
+def _load_error(response: Response, url: str, path: Path, rank: int) -> RequestError:
     """Why an adapter was not loaded. vLLM's statuses vary with its version (a rank that is too
     high is 400 or 500), so its words are read."""
     said = message_of(response)
     words = said.lower()
-    if response.status in (404, 405) and "adapter" not in words:
-        return Trouble("refused", f"{url}: {_NO_RUNTIME_LORA}", final=True)
     if "no adapter found" in words:  # a network disk may show it a moment later
         hint = f"it must see {path} as we do; set policy.vllm.adapter_dir"
-        return Trouble("not seen", f"{url}: {said}; {hint}", blames_server=False)
-    if "not enabled" in words or "enable_lora" in words:
-        return Trouble("refused", f"{url}: {_NO_RUNTIME_LORA} ({said})", final=True)
-    if "max_lora_rank" in words:
+        return RequestError("not seen", f"{url}: {said}; {hint}", blames_server=False)
+    if response.status in (404, 405) and "adapter" not in words:
+        told = _NO_RUNTIME_LORA
+    elif "not enabled" in words or "enable_lora" in words:
+        told = f"{_NO_RUNTIME_LORA} ({said})"
+    elif "max_lora_rank" in words:
         enough = next(limit for limit in MAX_LORA_RANKS if limit >= rank)
-        hint = f"start it with --max-lora-rank {enough} or above, or lower policy.lora.rank"
-        return Trouble("refused", f"{url}: {said}; {hint}", final=True)
-    if "lora slots" in words:
-        hint = "start it with --max-loras of policy.vllm.max_loras or above"
-        return Trouble("refused", f"{url}: {said}; {hint}", final=True)
-    return status_trouble(response, url, MEND)
+        told = f"{said}; start it with --max-lora-rank {enough} or above, or lower policy.lora.rank"
+    elif "lora slots" in words:
+        told = f"{said}; start it with --max-loras of policy.vllm.max_loras or above"
+    else:
+        return status_error(response, url, MEND)
+    return RequestError("refused", f"{url}: {told}", final=True)

@@ -1,49 +1,50 @@
 """Several vLLM servers as one: which is asked next, what is tried again, and for how long.
 
-Not :class:`flowright.llm.client.ChatClient`'s tries: a completion has no deadline but waits out a
-server's restart, and a server must be ready, with an adapter proven, before it is asked.
+A completion has no deadline but waits out a server's restart, and a server must be ready, with an
+adapter proven, before it is asked.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flowright.config import PolicySection
 from flowright.errors import RunError, RunPaused, UserError
-from flowright.llm.balance import Balance, Server
-from flowright.llm.troubles import Trouble, backoff
+from flowright.llm.balance import Balance, Lease
+from flowright.llm.counters import Counters
+from flowright.llm.retries import Call, Retries, RetryPolicy
+from flowright.llm.transport import RequestError
 from flowright.policy.vllm.proof import Probe, Weights
 from flowright.policy.vllm.server import BAD_REPLY, PolicyServer
 
 T = TypeVar("T")
 
+ROLE = "policy"
 _AWAY = frozenset({"unreachable", "connection", "timeout", "http_429", "http_502", "http_503"})
-"""Kinds of trouble that pass when a server is back: they are waited out, not counted."""
+"""Kinds of failure that pass when a server is back: they are waited out, not counted."""
 
-_LONGEST_PAUSE = 3.0  # seconds, while one is waited for
-
-
-@dataclass(slots=True)
-class _Tries:
-    """What became of one request so far: tries that count and that don't, when the first failed,
-    and the server that failed the last."""
-
-    counted: int = 0
-    waited: int = 0
-    since: float | None = None
-    avoid: Server | None = None
+_LONGEST_PAUSE = 3.0  # seconds
 
 
 class Fleet:
-    """The servers of ``section.vllm``. For one event loop."""
+    """The servers of ``section.vllm``. For one event loop. ``counters`` has what :meth:`ask` did;
+    adapters and proofs are not in it."""
 
     def __init__(self, section: PolicySection, model: str) -> None:
-        self._section = section.vllm
-        self.servers = {url: PolicyServer(url, model, section) for url in section.vllm.base_urls}
-        self._balance = Balance(tuple(self.servers), (section.vllm.api_key,))
-        self._slots = asyncio.Semaphore(section.vllm.max_concurrency)
+        vllm = section.vllm
+        self.servers = {url: PolicyServer(url, model, section) for url in vllm.base_urls}
+        self.counters = Counters(self.servers)
+        balance = Balance(tuple(self.servers), (vllm.api_key,))
+        self._retries = Retries(balance, vllm.max_concurrency)
+        self._policy = RetryPolicy(
+            attempts=vllm.attempts,
+            first_pause=vllm.backoff_seconds,
+            longest_pause=_LONGEST_PAUSE,
+            away=_AWAY,
+            away_seconds=vllm.wait_seconds,
+            ends_away=True,
+        )
         self._away: set[str] = set()
 
     async def aclose(self) -> None:
@@ -57,14 +58,18 @@ class Fleet:
         Raises RunPaused when no server is there for ``wait_seconds``, or one answers ``attempts``
         times with errors; RunError for what patience does not mend.
         """
-        tries = _Tries()
-        while True:
-            try:
-                async with self._slots:
-                    return await self._lease(tries, work)
-            except Trouble as trouble:
-                pause = self._pause(key, tries, trouble, RunPaused)
-            await asyncio.sleep(pause)
+
+        async def attempt(lease: Lease) -> T:
+            server = self.servers[lease.server.url]
+            done = await work(server)
+            self._away.discard(server.url)
+            return done
+
+        call = self._call(key)
+        try:
+            return await self._retries.run(call, attempt)
+        except RequestError as error:
+            raise _given_up(call, error, RunPaused) from None
 
     async def publish(self, weights: Weights, probe: Probe) -> None:
         """Have the servers serve these weights, proven. One is enough: another that is away gives
@@ -73,76 +78,56 @@ class Fleet:
         Raises RunError when none does so within ``wait_seconds`` or ``attempts``, and at once when
         one serves something else.
         """
-        tries = _Tries()
+        call = self._call(weights.name)
         while True:
+            began = time.monotonic()
             near = [s for url, s in self.servers.items() if url not in self._away]
             found = await all_of(
                 self._try_ready(server, weights, probe) for server in near or self.servers.values()
             )
-            troubles = [trouble for trouble in found if trouble is not None]
-            if len(troubles) < len(found):
+            call.spent += time.monotonic() - began
+            errors = [error for error in found if error is not None]
+            if len(errors) < len(found):
                 return
             if near and len(near) < len(self.servers):
                 continue  # those that were away are tried before anything is waited for
-            await asyncio.sleep(self._pause(weights.name, tries, troubles[0], RunError))
+            call.attempts += 1
+            try:
+                await call.pause(errors[0])
+            except RequestError as error:
+                raise _given_up(call, error, RunError) from None
 
-    async def _lease(self, tries: _Tries, work: Callable[[PolicyServer], Awaitable[T]]) -> T:
-        lease = self._balance.lease(tries.avoid)
-        server = self.servers[lease.server.url]
-        report = self._balance.abandoned
-        try:
-            done = await work(server)
-            report = self._balance.succeeded
-            self._away.discard(server.url)
-            return done
-        except Trouble as trouble:
-            tries.avoid = lease.server
-            report = self._balance.failed if trouble.blames_server else self._balance.succeeded
-            raise
-        finally:
-            report(lease)
+    def _call(self, key: str) -> Call:
+        return Call(self._policy, key.encode(), self.counters.role(ROLE))
 
     async def _try_ready(
         self, server: PolicyServer, weights: Weights, probe: Probe
-    ) -> Trouble | None:
+    ) -> RequestError | None:
         try:
             await server.ready(weights, probe)
-        except Trouble as trouble:
+        except RequestError as error:
             self._away.add(server.url)
-            if trouble.final:
-                raise _fatal(trouble) from None
-            return trouble
+            if error.final:
+                raise RunError(f"policy.vllm: {error.message}") from None
+            return error
         self._away.discard(server.url)
         return None
 
-    def _pause(self, key: str, tries: _Tries, trouble: Trouble, given_up: type[UserError]) -> float:
-        """Seconds until the next try. Raises ``given_up`` when there was patience enough."""
-        if trouble.final:
-            raise _fatal(trouble)
-        now = time.monotonic()
-        tries.since = now if tries.since is None else tries.since
-        tries.waited += trouble.kind in _AWAY
-        tries.counted += trouble.kind not in _AWAY
-        if trouble.kind in _AWAY and now - tries.since >= self._section.wait_seconds:
-            raise given_up(
-                f"policy.vllm: no server could be used for {now - tries.since:.0f} s "
-                f"(wait_seconds); last: {trouble.message}; start it with: bash "
-                "launch_vllm_safe.sh policy, then --resume"
-            )
-        if tries.counted >= self._section.attempts:
-            kind = RunError if trouble.kind == BAD_REPLY else given_up
-            raise kind(
-                f"policy.vllm: given up after {tries.counted} tries; last: {trouble.message}; see "
-                "the server's log, then --resume"
-            )
-        number = tries.waited + tries.counted
-        if number == 1 and len(self.servers) > 1:
-            return 0.0  # another server, at once
-        return min(backoff(key.encode(), number, self._section.backoff_seconds), _LONGEST_PAUSE)
 
-
-def _fatal(trouble: Trouble) -> RunError:
-    return RunError(f"policy.vllm: {trouble.message}")
+def _given_up(call: Call, error: RequestError, kind: type[UserError]) -> UserError:
+    """What is raised for a call that ended so: ``kind``, where more patience might have helped."""
+    if error.final:
+        return RunError(f"policy.vllm: {error.message}")
+    if error.kind in _AWAY:
+        return kind(
+            f"policy.vllm: no server could be used for {call.failing:.0f} s (wait_seconds); last: "
+            f"{error.message}; start it with: bash launch_vllm_safe.sh policy, then --resume"
+        )
+    kind = RunError if error.kind == BAD_REPLY else kind
+    return kind(
+        f"policy.vllm: given up after {call.counted} attempts; last: {error.message}; see the "
+        "server's log, then --resume"
+    )
 
 
 async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

@@ -29,7 +29,7 @@ class BadReply(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class ModelCard:
     """A served model. ``root`` is where it was loaded from; ``parent`` is set for an adapter."""
 
     name: str
@@ -147,13 +147,14 @@ def read_alternatives(content: bytes, model: str) -> list[float]:
     return sorted((_logprob(value) for value in row.values()), reverse=True)
 
 
-def read_cards(content: bytes) -> dict[str, Card]:
+def read_models(content: bytes) -> dict[str, ModelCard]:
     """The served models by name. Raises BadReply."""
     rows = _json(content).get("data")
     if not isinstance(rows, list) or not all(isinstance(r, dict) and "id" in r for r in rows):
         raise BadReply("not a list of models; is this an OpenAI-compatible server?")
     cards = (
-        Card(str(r["id"]), r.get("root"), r.get("parent"), r.get("max_model_len")) for r in rows
+        ModelCard(str(r["id"]), r.get("root"), r.get("parent"), r.get("max_model_len"))
+        for r in rows
     )
     return {card.name: card for card in cards}
 

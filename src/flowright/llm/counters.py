@@ -1,0 +1,90 @@
+"""What the requests of each role came to: calls, attempts, failures, waiting, tokens. No requests.
+
+Whoever owns connections has :class:`Counters`; :func:`metrics_since` puts those of a run together.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from urllib.parse import urlsplit
+
+FIGURES = (
+    "calls", "attempts", "http_429", "http_5xx", "timeouts", "failures", "wait_seconds",
+    "prompt_tokens", "completion_tokens",
+)  # fmt: skip
+
+
+class RoleCounts(defaultdict[str, float]):
+    """One role's FIGURES, failures by their kind (``http_503``, ``unreachable`` ...), and
+    ``<host:port>/attempts`` and ``/failures`` of each server. A call is one request with all its
+    attempts; ``wait_seconds`` pass in our own queue and in pauses between attempts."""
+
+    def __init__(self) -> None:
+        super().__init__(float)
+
+    def attempt(self, url: str) -> None:
+        self["attempts"] += 1
+        self[f"{_host(url)}/attempts"] += 1
+
+    def failed(self, url: str, kind: str) -> None:
+        for name in ("failures", f"{_host(url)}/failures", kind):
+            self[name] += 1
+        self["timeouts"] += kind == "timeout"
+        self["http_5xx"] += kind.startswith("http_5")
+
+    def replied(self, prompt_tokens: int, completion_tokens: int) -> None:
+        self["prompt_tokens"] += prompt_tokens
+        self["completion_tokens"] += completion_tokens
+
+
+class Counters:
+    """The counts of one owner of connections since it was made, by role."""
+
+    def __init__(self, urls: Iterable[str]) -> None:
+        self.hosts = tuple(map(_host, urls))
+        self._roles: defaultdict[str, RoleCounts] = defaultdict(RoleCounts)
+        self._told: dict[str, dict[str, float]] = {}
+
+    def role(self, name: str) -> RoleCounts:
+        """The role's counts, to be added to."""
+        return self._roles[name]
+
+    def since(self) -> dict[str, dict[str, float]]:
+        """What was added since the last call of this method, by role and name."""
+        now = {role: dict(counts) for role, counts in self._roles.items()}
+        before, self._told = self._told, now
+        return {
+            role: {name: n - before.get(role, {}).get(name, 0) for name, n in counts.items()}
+            for role, counts in now.items()
+        }
+
+
+def metrics_since(owners: Iterable[Counters]) -> dict[str, float]:
+    """The metrics of what was counted since they were last asked for, each as
+    ``servers/<role>/<name>``.
+
+    ``failures`` are failed attempts of every kind, those with a name of their own (``http_429``,
+    ``http_5xx``, ``timeouts``) among them. Where a role has several servers, ``attempts`` and
+    ``failures`` are there for each, too, after its ``host:port``. A role of which nothing was
+    counted is left out.
+    """
+    roles: defaultdict[str, RoleCounts] = defaultdict(RoleCounts)
+    hosts: defaultdict[str, set[str]] = defaultdict(set)
+    for owner in owners:
+        for role, counts in owner.since().items():
+            hosts[role].update(owner.hosts)
+            for name, count in counts.items():
+                roles[role][name] += count
+    metrics: dict[str, float] = {}
+    for role, counts in roles.items():
+        servers = sorted(hosts[role]) if len(hosts[role]) > 1 else ()
+        each = [f"{host}/{name}" for host in servers for name in ("attempts", "failures")]
+        if any(counts.values()):
+            metrics |= {f"servers/{role}/{name}": counts[name] for name in (*FIGURES, *each)}
+    return metrics
+
+
+@cache
+def _host(url: str) -> str:
+    """``host:port``, without a password."""
+    return urlsplit(url).netloc.rpartition("@")[2]

@@ -1,0 +1,186 @@
+"""The one owner of retries: attempts, pauses, deadline and failover of whatever asks a server.
+
+Who asks decides by a :class:`RetryPolicy` how often, and by a function what one attempt is. What is
+sent is not known here.
+"""
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import TypeVar
+
+from flowright.llm.balance import Balance, Lease, Server
+from flowright.llm.counters import RoleCounts
+from flowright.llm.transport import RequestError
+
+T = TypeVar("T")
+
+LONGEST_PAUSE = 30.0  # seconds
+_WAITING_PAUSE = 3.0  # at most, while a server that is away is waited for
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How long a call goes on; times are seconds.
+
+    ``attempts`` are made at most. Pauses double from ``first_pause`` to ``longest_pause``, scaled
+    by a factor in [0.5, 1) drawn from a hash of what is sent, so that a repeated run pauses alike.
+    ``deadline`` covers attempts and pauses; the wait for a slot is our own queue and not part of
+    it. A ``Retry-After`` is obeyed: one that would outlast the deadline ends the call, without a
+    deadline it is cut to ``longest_pause``.
+
+    Failures of the kinds in ``away`` tell of a server that is restarting. From a call's first
+    failure on they don't count as attempts for ``away_seconds``, and pauses stay short. Then they
+    count, or else, with ``ends_away``, the next one ends the call.
+    """
+
+    attempts: int
+    first_pause: float
+    longest_pause: float = LONGEST_PAUSE
+    deadline: float = math.inf
+    away: frozenset[str] = frozenset()
+    away_seconds: float = 0.0
+    ends_away: bool = False
+
+
+@dataclass(slots=True)
+class Call:
+    """One request on its way: what became of it so far. ``key`` is what pauses are drawn from;
+    ``spent`` are the seconds of attempts and pauses."""
+
+    policy: RetryPolicy
+    key: bytes
+    counts: RoleCounts
+    attempts: int = 0
+    uncounted: int = 0  # of these, on a server that was away
+    failovers: int = 0
+    spent: float = 0.0
+    failed_at: float | None = None
+    avoid: Server | None = None
+    failures: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def left(self) -> float:
+        return self.policy.deadline - self.spent
+
+    @property
+    def counted(self) -> int:
+        return self.attempts - self.uncounted
+
+    @property
+    def failing(self) -> float:
+        """Seconds of the call since its first failure."""
+        return 0.0 if self.failed_at is None else self.spent - self.failed_at
+
+    def attempt(self, url: str) -> None:
+        """Count an attempt that begins."""
+        self.counts["calls"] += not self.attempts
+        self.counts.attempt(url)
+        self.attempts += 1
+
+    def failed(self, error: RequestError, url: str) -> None:
+        """Count an attempt that failed."""
+        self.counts.failed(url, error.kind)
+        self.failures[error.kind] += 1
+
+    async def pause(self, error: RequestError, fails_over: bool = False) -> None:
+        """Wait for the time of the next attempt, which is now where it ``fails_over`` to another
+        server. Raises ``error`` where there is to be none."""
+        policy = self.policy
+        self.failed_at = self.spent if self.failed_at is None else self.failed_at
+        is_away = error.kind in policy.away
+        waits = is_away and self.failing < policy.away_seconds
+        self.uncounted += waits
+        waited_enough = is_away and not waits and policy.ends_away
+        if error.final or waited_enough or self.counted >= policy.attempts or self.left <= 0:
+            raise error
+        seconds = 0.0 if fails_over else self._seconds(error)
+        seconds = min(seconds, _WAITING_PAUSE) if waits else seconds
+        if seconds >= self.left:
+            if error.retry_after:
+                error.message += f"; the server asks to wait {seconds:.3g} s"
+            raise error
+        if seconds > 0:
+            await asyncio.sleep(seconds)
+            self.spent += seconds
+            self.counts["wait_seconds"] += seconds
+
+    def _seconds(self, error: RequestError) -> float:
+        policy = self.policy
+        if error.retry_after is None:
+            return backoff(self.key, self.attempts, policy.first_pause, policy.longest_pause)
+        endless = math.isinf(policy.deadline)
+        return min(error.retry_after, policy.longest_pause) if endless else error.retry_after
+
+
+class Retries:
+    """Attempts at one or several servers, at most ``concurrency`` at a time over all calls; a slot
+    is held only while an attempt is on the wire."""
+
+    def __init__(self, balance: Balance, concurrency: int) -> None:
+        self.balance = balance
+        self._slots = asyncio.Semaphore(concurrency)
+
+    async def run(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
+        """What the first successful attempt returns. The first retries go to other servers, as
+        many as there are in health, without a pause. Raises the last attempt's RequestError where
+        there is no other."""
+        while True:
+            try:
+                return await self._once(call, attempt)
+            except RequestError as error:
+                await call.pause(error, self._fails_over(call))
+
+    async def _once(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
+        queued = time.monotonic()
+        async with self._slots:
+            lease = self.balance.lease(call.avoid)
+            began = time.monotonic()
+            call.counts["wait_seconds"] += began - queued
+            call.attempt(lease.server.url)
+            report = self.balance.abandoned
+            try:
+                done = await attempt(lease)
+                report = self.balance.succeeded
+                return done
+            except RequestError as error:
+                call.avoid = lease.server
+                call.failed(error, lease.server.url)
+                report = self.balance.succeeded
+                if error.blames_server:
+                    report = partial(self.balance.failed, at_once=error.kind == "unreachable")
+                self._change_key(lease, error)
+                raise
+            finally:
+                report(lease)
+                call.spent += time.monotonic() - began
+
+    def _change_key(self, lease: Lease, error: RequestError) -> None:
+        """With several keys, one that is refused or limited leaves the next attempt to another."""
+        if error.kind in ("http_401", "http_403") and self.balance.refuse_key(lease):
+            error.final = False
+            error.retry_after = 0.0
+        elif error.kind == "http_429" and len(self.balance.keys) > 1:
+            self.balance.limit_key(lease, error.retry_after or 1.0)
+            if self.balance.has_other_key():
+                error.retry_after = 0.0
+
+    def _fails_over(self, call: Call) -> bool:
+        others = len(self.balance.servers) - 1
+        if call.failovers >= others or call.avoid is None or not self.balance.has_other(call.avoid):
+            return False
+        call.failovers += 1
+        return True
+
+
+def backoff(key: bytes, attempts: int, first: float, longest: float = LONGEST_PAUSE) -> float:
+    """Seconds to pause after so many failed attempts: ``first`` doubled each time, at most
+    ``longest``, times a factor in [0.5, 1) that is a function of the key and the attempt."""
+    full = min(first * 2.0 ** min(attempts - 1, 60), longest)
+    digest = blake2b(key, digest_size=4, salt=attempts.to_bytes(8, "little")).digest()
+    return full * (0.5 + 0.5 * int.from_bytes(digest, "little") / 2**32)
