@@ -10,8 +10,8 @@ from flowright.judge.parsing import MAX_READ_CHARS, Fault, Form, Reading, parse_
 from flowright.judge.prompts import whether_right
 from flowright.judge.retries import FORMS
 from flowright.judge.schemas import TRUTH, Field, Value
-from flowright.judge.untrusted import strip_thinking
 from flowright.judge.verdict import JudgeQuery
+from flowright.llm.replies import strip_thinking
 
 VERDICT = (Field("verdict", TRUTH),)
 

@@ -20,15 +20,17 @@ from workflow_doubles import (
 from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import KINDS, Problem
 from flowright.errors import FailureError, Reason
+from flowright.grading.compare import groups
 from flowright.llm.chat import Usage
+from flowright.llm.fences import fenced, fill
+from flowright.llm.replies import extract_code, final_answer
 from flowright.sandbox import RunResult
 from flowright.workflows.arguments import bind
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext
-from flowright.workflows.operators import OPERATORS, normalised
+from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import docs_page, long_docs, short_docs, stubs
 from flowright.workflows.source import read_workflow
-from flowright.workflows.templates import extract_code, fenced, fill, final_answer
 
 NAMES = ["generate", "answer", "programmer", "write_code", "test", "review", "revise"]
 NAMES += ["ensemble", "format"]
@@ -275,12 +277,12 @@ async def test_ensemble_wants_some_solutions(count: int) -> None:
     ],
 )
 def test_forms_of_one_answer(one: str, other: str) -> None:
-    assert normalised(one) == normalised(other)
+    assert groups([one, other], "math") == [[one, other]]
 
 
 @pytest.mark.parametrize(("one", "other"), [("10", "1"), ("1,2", "12"), ("a b", "ab"), ("-1", "1")])
 def test_different_answers_stay_different(one: str, other: str) -> None:
-    assert normalised(one) != normalised(other)
+    assert groups([one, other], "math") == [[one], [other]]
 
 
 async def test_format_returns_the_short_form() -> None:

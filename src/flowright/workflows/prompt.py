@@ -12,8 +12,8 @@ from flowright.config import WorkflowSection
 from flowright.data.task import Problem
 from flowright.errors import UserError
 from flowright.llm.chat import Message
+from flowright.llm.fences import fenced, fill
 from flowright.workflows.reference import long_docs, short_docs
-from flowright.workflows.templates import fenced, fill
 
 CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
 _LEAST_PROBLEM_TOKENS = 32
