@@ -9,10 +9,11 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
+from flowright.llm.replies import boxed
+
 LONGEST = 20_000  # characters that are looked at, from the end
 
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_BRACE = re.compile(r"\\boxed\{|[{}]")
 _PHRASE = re.compile(
     r"\banswer\b[*_`]{0,3}[^\S\n]{0,3}(?:is|are|:|=)[*_`:\s]{0,8}(\S[^\n]*)", re.IGNORECASE
 )
@@ -27,7 +28,7 @@ def extract_answer(text: str) -> str:
     "answer:", and else the last line that is not empty.
     """
     text = text[-LONGEST:]
-    for found in (_tagged(text), _boxed(text)):
+    for found in (_tagged(text), boxed(text)):
         if found is not None:
             return _bare(found)
     _, mark, after = text.rpartition("####")
@@ -49,18 +50,6 @@ def _tagged(text: str) -> str | None:
         elif start is None:
             start = tag.end()
     return found
-
-
-def _boxed(text: str) -> str | None:
-    """The content of the last ``\\boxed{...}`` whose braces balance."""
-    last: tuple[int, int] | None = None
-    pending: list[int] = []  # where the contents of open braces begin; -1 where they are not boxed
-    for brace in _BRACE.finditer(text):
-        if brace[0] != "}":
-            pending.append(brace.end() if len(brace[0]) > 1 else -1)
-        elif pending and (start := pending.pop()) > (last[0] if last else -1):
-            last = start, brace.start()
-    return text[slice(*last)] if last else None
 
 
 def _bare(text: str) -> str:

@@ -146,3 +146,18 @@ def final_answer(text: str) -> str:
     for marker in _MARKER.finditer(text):
         end = marker.end()
     return (text[end:].strip() or text.strip()).strip("*_ \n\t") or text.strip()
+
+
+_BRACE = re.compile(r"\\boxed\{|[{}]")
+
+
+def boxed(text: str) -> str | None:
+    """The content of the last ``\\boxed{...}`` whose braces balance."""
+    last: tuple[int, int] | None = None
+    pending: list[int] = []  # where the contents of open braces begin; -1 where they are not boxed
+    for brace in _BRACE.finditer(text):
+        if brace[0] != "}":
+            pending.append(brace.end() if len(brace[0]) > 1 else -1)
+        elif pending and (start := pending.pop()) > (last[0] if last else -1):
+            last = start, brace.start()
+    return text[slice(*last)] if last else None

@@ -13,7 +13,7 @@ from typing import Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -60,7 +60,7 @@ class SimulatedApp(Starlette):
                 Route("/v1/models", self._models),
                 Route("/health", self._health),
             ],
-            exception_handlers={HTTPException: _refused},
+            exception_handlers={HTTPException: _refused, ClientDisconnect: _gone},
         )
         check_biases(section)
         self._section = section
@@ -89,7 +89,7 @@ class SimulatedApp(Starlette):
         await self._wait(name, occurrence)
         if fault == "hang":
             await _disconnected(request)
-            return Response(status_code=504)  # nobody is there any more
+            return _gone()
         if fault == "error_500":
             return error_of(500, "injected fault: internal server error (simulated)")
         if fault == "error_429":
@@ -156,6 +156,10 @@ async def _disconnected(request: Request) -> None:
         async with asyncio.timeout(HANG_SECONDS):
             while (await request.receive())["type"] != "http.disconnect":
                 pass
+
+
+def _gone(*_: object) -> Response:
+    return Response(status_code=499)  # nginx's code; nobody receives it
 
 
 async def _refused(request: Request, error: Exception) -> Response:
