@@ -25,7 +25,7 @@ LAYERS = (
     ("app",),
 )
 # Within a row, these and no others, so that there is no way round in a circle.
-SIDEWAYS = {("runs", "config"), ("llm", "data")}
+SIDEWAYS = {("runs", "config"), ("llm", "data"), ("workflows", "grading")}
 
 TORCH = {"policy", "grpo", "evaluation", "app"}
 # Runs in the isolated processes around code that may raise anything; see its __init__.

@@ -17,13 +17,13 @@ from flowright.grading import (
     Gold,
     exact_match,
     extract_answer,
-    extract_code,
     gold_check,
     token_f1,
     trusted_setup,
 )
 from flowright.grading.numbers import lone_number, quantities
 from flowright.grading.text import chosen_label, same_date, same_spans, tokens
+from flowright.llm.replies import extract_code
 from flowright.sandbox import Limits, Sandbox
 
 
@@ -301,12 +301,12 @@ async def test_a_lost_sandbox_is_no_verdict() -> None:
     "answer, code",
     [
         ("def f(): pass", "def f(): pass"),
-        ("```python\ndef f(): pass\n```", "def f(): pass\n"),
-        ("```\ndef f(): pass\n```\n", "def f(): pass\n"),
-        ("```python\ndef f(): 1\n```\nBetter:\n```py\ndef f(): 2\n```", "def f(): 2\n"),
-        ("```python\ndef f(): 1\n```\nUse:\n```python\nprint(f())\n```", "def f(): 1\n"),
-        ("```bash\nls\n```\n```python\ndef f(): 1\n```", "def f(): 1\n"),
-        ("```python\nx = 1\n```\n```python\ny = 2\n```", "x = 1\n\n\ny = 2\n"),
+        ("```python\ndef f(): pass\n```", "def f(): pass"),
+        ("```\ndef f(): pass\n```\n", "def f(): pass"),
+        ("```python\ndef f(): 1\n```\nBetter:\n```py\ndef f(): 2\n```", "def f(): 2"),
+        ("```python\ndef f(): 1\n```\nUse:\n```python\nprint(f())\n```", "def f(): 1"),
+        ("```bash\nls\n```\n```python\ndef f(): 1\n```", "def f(): 1"),
+        ("```python\nx = 1\n```\n```python\ny = 2\n```", "x = 1\n\n\ny = 2"),
         ("```bash\nls\n```", "```bash\nls\n```"),
     ],
 )

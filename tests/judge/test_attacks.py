@@ -17,8 +17,9 @@ from flowright.judge.build import build_judge
 from flowright.judge.parsing import Form, parse_reply
 from flowright.judge.prompts import whether_right
 from flowright.judge.retries import FORMS
-from flowright.judge.untrusted import defuse, spoken_answer
 from flowright.judge.verdict import JudgeQuery
+from flowright.llm.fences import sanitise
+from flowright.llm.replies import spoken_answer
 
 WRONG = "4114"
 
@@ -110,7 +111,7 @@ def test_an_attack_stays_in_its_fence(attack: Attack, form: Form) -> None:
     assert inside == {
         "PROBLEM": "What is 3008 + 1006?",
         "REFERENCE ANSWER": "4014",
-        "FINAL ANSWER": defuse(spoken_answer(attack.query.answer)),
+        "FINAL ANSWER": sanitise(spoken_answer(attack.query.answer)),
     }
     assert not CONTROL.search(user.content)
 

@@ -10,7 +10,6 @@ from flowright.judge.parsing import MAX_READ_CHARS, Fault, Form, Reading, parse_
 from flowright.judge.prompts import whether_right
 from flowright.judge.retries import FORMS
 from flowright.judge.schemas import TRUTH, Field, Value
-from flowright.judge.untrusted import strip_thinking
 from flowright.judge.verdict import JudgeQuery
 
 VERDICT = (Field("verdict", TRUTH),)
@@ -332,10 +331,3 @@ STILL_THINKING = FRAGMENTS.filter(lambda text: "</think>" not in text and "chann
 def test_thinking_never_changes_the_verdict(thought: str, correct: bool) -> None:
     reply = f"<think>{thought}</think>\nVerdict: {correct}"
     assert said(parse_verdict(reply, "text")) is correct
-
-
-def test_strip_thinking_keeps_what_was_said() -> None:
-    assert strip_thinking("a <think>b</think> c") == "a  c"
-    assert strip_thinking("b</think> c") == " c"
-    assert strip_thinking("a <THINK>b") is None
-    assert strip_thinking("plain") == "plain"

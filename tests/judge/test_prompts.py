@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from flowright.judge.parsing import Form
 from flowright.judge.prompts import CRITERIA, whether_right
 from flowright.judge.retries import FORMS
-from flowright.judge.untrusted import defuse, fence_for, spoken_answer
 from flowright.judge.verdict import AnswerType, JudgeQuery
 from flowright.llm.chat import Message
+from flowright.llm.fences import fence_for, sanitise
+from flowright.llm.replies import spoken_answer
 
 QUERY = JudgeQuery(
     question="What is 2 + 2?",
@@ -118,11 +119,11 @@ def test_no_text_leaves_its_fence(answer: str, reference: str, form: Form) -> No
     query = JudgeQuery("Q", answer, reference)
     _, user = judge_messages(query, form)
     sections = fenced(user.content)
-    assert sections.pop("FINAL ANSWER") == [defuse(spoken_answer(answer))]
+    assert sections.pop("FINAL ANSWER") == [sanitise(spoken_answer(answer))]
     assert sections.pop("PROBLEM") == ["Q"]
     assert set(sections) <= {"REFERENCE ANSWER"}
     for text in sections.values():
-        assert text == [defuse(reference)]
+        assert text == [sanitise(reference)]
 
 
 @given(HOSTILE)
@@ -136,10 +137,10 @@ def test_what_stands_outside_the_fences_does_not_depend_on_the_answer(answer: st
 
 
 @given(HOSTILE)
-def test_defused_text_can_be_sent_and_holds_no_control(text: str) -> None:
-    safe = defuse(text)
+def test_sanitised_text_can_be_sent_and_holds_no_control(text: str) -> None:
+    safe = sanitise(text)
     safe.encode("utf-8")
-    assert defuse(safe) == safe
+    assert sanitise(safe) == safe
     assert "<|" not in safe
     assert "<think>" not in safe.lower()
     assert all(character >= " " or character in "\n\t" for character in safe)
@@ -160,15 +161,15 @@ def test_defused_text_can_be_sent_and_holds_no_control(text: str) -> None:
         ("Zoë 解 ∞ 👍", "Zoë 解 ∞ 👍"),
     ],
 )
-def test_defuse(text: str, expected: str) -> None:
-    assert defuse(text) == expected
+def test_sanitise(text: str, expected: str) -> None:
+    assert sanitise(text) == expected
 
 
 def test_a_fence_outgrows_the_runs_inside() -> None:
-    assert fence_for([]) == fence_for(["a ~~~~ b", "~"]) == "~" * 5
-    assert fence_for(["~~~~~", "~~~~~~~"]) == "~" * 8
-    assert fence_for(["～" * 9]) == "~" * 10
-    lengths = [len(fence_for(["~" * n])) for n in range(40)]
+    assert fence_for([], "~") == fence_for(["a ~~~~ b", "~"], "~") == "~" * 5
+    assert fence_for(["~~~~~", "~~~~~~~"], "~") == "~" * 8
+    assert fence_for(["～" * 9], "~") == "~" * 10
+    lengths = [len(fence_for(["~" * n], "~")) for n in range(40)]
     assert all(b >= a for a, b in pairwise(lengths))
 
 

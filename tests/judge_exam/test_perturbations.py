@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowright.grading import extract_answer, extract_code
+from flowright.grading import extract_answer
 from flowright.judge.gate import gate
 from flowright.judge_exam.labelled import LabelledItem
 from flowright.judge_exam.perturbations import (
@@ -13,6 +13,7 @@ from flowright.judge_exam.perturbations import (
     reworded,
 )
 from flowright.judge_exam.wordings import CUE_WORDS, CUES, FILLER, MASTER_KEYS, NEUTRAL
+from flowright.llm.replies import extract_code
 from flowright.simulation.biases import BIASES, trigger
 from flowright.simulation.values import final_answer
 

@@ -15,6 +15,8 @@ from flowright.errors import ConfigError
 from flowright.judge.prompts import whether_right
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
+from flowright.llm.replies import extract_code
+from flowright.llm.replies import final_answer as operators_final_answer
 from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor
 from flowright.simulation.biases import check_biases
@@ -29,8 +31,6 @@ from flowright.simulation.values import final_answer, right_value, same
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext
 from flowright.workflows.operators import OPERATORS
-from flowright.workflows.templates import extract_code
-from flowright.workflows.templates import final_answer as operators_final_answer
 
 
 def math_task(n: int) -> Problem:

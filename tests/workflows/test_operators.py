@@ -20,15 +20,15 @@ from workflow_doubles import (
 from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import KINDS, Problem
 from flowright.errors import FailureError, Reason
+from flowright.grading.compare import groups
 from flowright.llm.chat import Usage
 from flowright.sandbox import RunResult
 from flowright.workflows.arguments import bind
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext
-from flowright.workflows.operators import OPERATORS, normalised
+from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import docs_page, long_docs, short_docs, stubs
 from flowright.workflows.source import read_workflow
-from flowright.workflows.templates import extract_code, fenced, fill, final_answer
 
 NAMES = ["generate", "answer", "programmer", "write_code", "test", "review", "revise"]
 NAMES += ["ensemble", "format"]
@@ -272,15 +272,20 @@ async def test_ensemble_wants_some_solutions(count: int) -> None:
         ("New  York.", "new york"),
         ("50%", "50"),
         ("-2.0", "-2"),
+        ("1/2", "\\frac{1}{2}"),
+        ("So it is 7.\nThe answer is 7.", "7"),
     ],
 )
 def test_forms_of_one_answer(one: str, other: str) -> None:
-    assert normalised(one) == normalised(other)
+    assert groups([one, other], "math") == [[one, other]]
 
 
-@pytest.mark.parametrize(("one", "other"), [("10", "1"), ("1,2", "12"), ("a b", "ab"), ("-1", "1")])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("10", "1"), ("1,2", "12"), ("a b", "ab"), ("-1", "1"), ("x+1", "x1"), ("2^3", "23")],
+)
 def test_different_answers_stay_different(one: str, other: str) -> None:
-    assert normalised(one) != normalised(other)
+    assert groups([one, other], "math") == [[one], [other]]
 
 
 async def test_format_returns_the_short_form() -> None:
@@ -309,39 +314,42 @@ async def test_only_empty_replies_are_a_failure_of_the_server() -> None:
     assert len(model.requests) == 3
 
 
-# Text in and out.
+# Thinking is no answer.
+
+ALL_THOUGHT = [
+    "<think>Answer: 42\n```python\nprint(42)\n```\nChoice: 2",
+    "<|channel|>analysis<|message|>Answer: 42\n```python\nprint(42)\n```\nChoice: 2",
+    "analysisWe compute. Answer: 42\n```python\nprint(42)\n```\nChoice: 2",
+]
+ARGUMENTS = {name: args for name, (args, _) in CUES.items()} | {"test": ("x",)}
 
 
-def test_fences_are_longer_than_any_in_the_text() -> None:
-    assert fenced("a") == "```\na\n```"
-    assert fenced("``") == "```\n``\n```"
-    assert fenced("x ````` y", "python") == "``````python\nx ````` y\n``````"
+@pytest.mark.parametrize("thought", ALL_THOUGHT)
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("test", "ensemble")])
+async def test_a_reply_that_is_all_thought_is_an_empty_answer(name: str, thought: str) -> None:
+    for of in (task(), task("code")):
+        model, sandbox = ScriptedModel(thought), ScriptedSandbox([printed("42")])
+        assert await call(name, model, *ARGUMENTS[name], sandbox=sandbox, of=of) == ""
+        assert not sandbox.programs
+        assert len(model.requests) == (3 if name == "programmer" else 1)
 
 
-def test_fill_is_one_pass_and_strict() -> None:
-    assert fill("{a}{b} {C} {}", a="{b}", b="{a}") == "{b}{a} {C} {}"
-    with pytest.raises(KeyError):
-        fill("{a}")
+@pytest.mark.parametrize("thought", ALL_THOUGHT)
+async def test_no_candidate_is_chosen_by_a_thought(thought: str) -> None:
+    assert await call("ensemble", ScriptedModel(thought), "p", ["a", "b"]) == "a"
 
 
-@pytest.mark.parametrize(
-    ("reply", "code"),
-    [
-        ("```python\nx = 1\n```", "x = 1"),
-        ("```\nx = 1\n```\nor\n```py\nx = 2\n```", "x = 2"),
-        ("```python\nx = 1\n```\nOutput:\n```text\n1\n```", "x = 1"),
-        ("x = 1\n", "x = 1"),
-        ("```python\n    x = 1", "    x = 1"),
-        ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''"),
-        ("<think>```python\nno\n```</think>\n```python\nx = 1\n```", "x = 1"),
-    ],
-)
-def test_extract_code(reply: str, code: str) -> None:
-    assert extract_code(reply) == code
+async def test_no_thought_is_tested() -> None:
+    sandbox = ScriptedSandbox(reports=[PASSED])
+    solution = "<think>```python\nno\n```</think>\n```python\nx = 1\n```"
+    await call("test", ScriptedModel(), solution, sandbox=sandbox, of=task("code"))
+    assert sandbox.checked[0][0] == "x = 1"
 
 
-def test_final_answer_may_have_several_lines() -> None:
-    assert final_answer("Answer:\n1. a\n2. b") == "1. a\n2. b"
+async def test_code_about_thinking_tags_stays_whole() -> None:
+    code = "def add(a, b):\n    return re.sub('<think>.*?</think>|<think>', '', a)"
+    reply = f"<think>hm</think>Here:\n```python\n{code}\n```"
+    assert await call("write_code", ScriptedModel(reply), "p", of=task("code")) == code
 
 
 # The boundary.

@@ -13,6 +13,7 @@ from flowright.config import WorkflowSection
 from flowright.data.task import KINDS, Kind
 from flowright.errors import UserError
 from flowright.llm.chat import Message
+from flowright.llm.replies import code_blocks
 from flowright.policy.prompt import CUT_MARKER, render
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import (
@@ -26,7 +27,6 @@ from flowright.workflows.grammar import (
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
 from flowright.workflows.source import read_workflow
-from flowright.workflows.templates import code_blocks
 
 
 class Characters:

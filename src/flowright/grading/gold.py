@@ -6,7 +6,6 @@ check that could not be carried out says so (``correct=None``); it never says "w
 
 import asyncio
 import json
-import re
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,25 +13,12 @@ from typing import Any
 from flowright.data.solutions import complete_solution
 from flowright.data.task import Problem
 from flowright.errors import FailureError
-from flowright.grading.numbers import lone_number, quantities
-from flowright.grading.text import (
-    chosen_label,
-    exact_match,
-    extract_answer,
-    extract_code,
-    same_date,
-    same_spans,
-    token_f1,
-)
-from flowright.sandbox import (
-    Limits,
-    Sandbox,
-    TestReport,
-    trusted_definitions,
-)
+from flowright.grading.compare import compare
+from flowright.grading.text import extract_answer, token_f1
+from flowright.llm.replies import extract_code
+from flowright.sandbox import Limits, Sandbox, TestReport, trusted_definitions
 
 _SYMBOLIC_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0)
-_LONGEST_EXPRESSION = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +41,9 @@ async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     """Whether ``answer`` (a solver's final text) is right by the task's own gold standard."""
     if task.kind == "code":
         return await _check_code(task, answer, sandbox)
-    if not answer.strip():
-        return Gold(False, "empty", "the answer is empty")
-    if task.verifier is not None:
+    if task.verifier is not None and answer.strip():
         return await _check_by_verifier(task, answer)
-    if task.choices:
-        return _check_choice(task, answer)
-    if task.kind == "math":
-        return await _check_math(task, answer, sandbox)
-    return _check_text(task, answer)
+    return await _check_answer(task, answer, sandbox)
 
 
 # --- code -------------------------------------------------------------------------------------
@@ -96,42 +76,23 @@ def trusted_setup(task: Problem) -> str:
     return f"{needed}\n{task.test_setup}" if needed else task.test_setup
 
 
-# --- mathematics ------------------------------------------------------------------------------
+# --- mathematics and questions ----------------------------------------------------------------
 
 
-async def _check_math(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
-    """In this order: one number against one number; math-verify on expressions; and, for prose with
-    several numbers where a number is expected, the last of them."""
-    final = extract_answer(answer)
-    gold = await _compare_math(task.reference, final, sandbox)
-    for reference in task.alternatives:
-        if gold.correct is not False:
-            break
-        gold = await _compare_math(reference, final, sandbox)
-    return gold
-
-
-async def _compare_math(reference: str, final: str, sandbox: Sandbox) -> Gold:
-    detail = f"{final[:200]!r} against {reference[:200]!r}"
-    if "".join(final.split()) == "".join(reference.split()):
-        return Gold(True, "identical", detail)
-    expected = lone_number(reference)
-    found = lone_number(final) or lone_number(final.rpartition("=")[2])
-    if expected is not None and found is not None:
-        return Gold(expected.equals(found), "number", detail)
-    if expected is not None and not _is_expression(final):
-        numbers = quantities(final)
-        right = bool(numbers) and expected.equals(numbers[-1])
-        return Gold(right, "last_number", detail)
-    if max(len(final), len(reference)) > _LONGEST_EXPRESSION:
-        return Gold(False, "math_verify", f"longer than {_LONGEST_EXPRESSION} characters: {detail}")
-    return await _verify_symbolically(reference, final, detail, sandbox)
-
-
-def _is_expression(text: str) -> bool:
-    """Whether a text is a formula rather than prose, which has words."""
-    words = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{3,}", text)
-    return len(words) < 3 and re.search(r"[\\^=+*/√π(){}\[\]]|\d[a-z]\b", text) is not None
+async def _check_answer(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
+    """By :func:`~flowright.grading.compare.compare`; what that leaves open, math-verify decides."""
+    accepted = (task.reference, *task.alternatives)
+    found = compare(accepted, answer, task.kind, task.choices)
+    detail = f"{found.final[:200]!r} against {' | '.join(found.expected)[:300]!r}"
+    if found.correct is None:
+        gold = Gold(False, found.method, detail)
+        for reference in found.expected:
+            if gold.correct is False:
+                gold = await _verify_symbolically(reference, found.final, detail, sandbox)
+        return gold
+    if task.kind == "qa" and not task.choices:
+        detail += f", F1 {max(token_f1(found.final, reference) for reference in accepted):.2f}"
+    return Gold(found.correct, found.method, detail)
 
 
 # Runs in the sandbox: parsing an expression evaluates it, and 9^{9^{9^9}} would hang this process.
@@ -159,47 +120,6 @@ async def _verify_symbolically(reference: str, final: str, detail: str, sandbox:
     if result.status != "ok" or result.stdout.strip() not in ("true", "false"):
         return Gold(None, "math_verify", f"math-verify failed: {result.stderr[-500:]}")
     return Gold(result.stdout.strip() == "true", "math_verify", detail)
-
-
-# --- questions --------------------------------------------------------------------------------
-
-
-def _check_choice(task: Problem, answer: str) -> Gold:
-    label = chosen_label(answer, task.choices) or chosen_label(extract_answer(answer), task.choices)
-    if label is None:
-        return Gold(False, "choice", f"no choice recognised in {answer[-200:]!r}")
-    return Gold(label == task.reference, "choice", f"{label} against {task.reference}")
-
-
-def _check_text(task: Problem, answer: str) -> Gold:
-    """Exact match after normalisation with any accepted answer; for a bare number also as a number
-    with a unit, for dates and lists in another order."""
-    final = extract_answer(answer)
-    accepted = (task.reference, *task.alternatives)
-    f1 = max(token_f1(final, reference) for reference in accepted)
-    detail = f"{final[:200]!r} against {' | '.join(accepted)[:300]!r}, F1 {f1:.2f}"
-    for reference in accepted:
-        expected, found = lone_number(reference), lone_number(final)
-        if expected is not None and found is not None and not expected.equals(found):
-            continue  # normalised text has no signs: "-5" would match "5"
-        for method, same in (
-            ("exact_match", exact_match(final, reference) or exact_match(answer, reference)),
-            ("number", _same_number(final, reference)),
-            ("date", same_date(final, reference)),
-            ("spans", same_spans(final, reference)),
-        ):
-            if same:
-                return Gold(True, method, detail)
-    return Gold(False, "exact_match", detail)
-
-
-def _same_number(final: str, reference: str) -> bool:
-    """For a reference that is nothing but a number: the answer may add a unit, no more."""
-    if any(map(str.isalpha, reference)):
-        return False
-    expected, found = lone_number(reference), lone_number(final)
-    short = len(final.split()) <= 4
-    return expected is not None and found is not None and short and expected.equals(found)
 
 
 # --- verifiers --------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ RELATIVE_TOLERANCE = Fraction(1, 10**6)
 
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PLAIN = (
-    r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d{1,400})(?:\.\d{1,400})?(?:e[-+]?\d{1,2}(?!\w))?"
+    r"(?:\d{1,3}(?:,\d{3}){1,130}(?!\d)|\d{1,400})(?:\.\d{1,400})?(?:e[-+]?\d{1,2}(?!\w))?"
     r"|\.\d{1,400}"
 )
 _QUANTITY = re.compile(

@@ -9,9 +9,11 @@ import string
 from collections import Counter
 from collections.abc import Sequence
 
+from flowright.llm.replies import boxed
+
 LONGEST = 20_000  # characters that are looked at, from the end
 
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _PHRASE = re.compile(
     r"\banswer\b[*_`]{0,3}[^\S\n]{0,3}(?:is|are|:|=)[*_`:\s]{0,8}(\S[^\n]*)", re.IGNORECASE
 )
@@ -26,12 +28,9 @@ def extract_answer(text: str) -> str:
     "answer:", and else the last line that is not empty.
     """
     text = text[-LONGEST:]
-    tagged = _TAGGED.findall(text)
-    if tagged:
-        return _bare(tagged[-1])
-    boxed = _boxed(text)
-    if boxed is not None:
-        return _bare(boxed)
+    for found in (_tagged(text), boxed(text)):
+        if found is not None:
+            return _bare(found)
     _, mark, after = text.rpartition("####")
     if mark and after.strip():
         return _bare(after.strip().splitlines()[0])
@@ -42,16 +41,15 @@ def extract_answer(text: str) -> str:
     return _bare(lines[-1]) if lines else ""
 
 
-def _boxed(text: str) -> str | None:
-    """The content of the last ``\\boxed{...}`` whose braces balance."""
-    start = len(text)
-    while (start := text.rfind("\\boxed{", 0, start)) >= 0:
-        depth = 0
-        for index in range(start + len("\\boxed"), len(text)):
-            depth += {"{": 1, "}": -1}.get(text[index], 0)
-            if depth == 0:
-                return text[start + len("\\boxed{") : index]
-    return None
+def _tagged(text: str) -> str | None:
+    """The content of the last ``<answer>`` that is closed."""
+    found = start = None
+    for tag in _TAG.finditer(text):
+        if tag[1]:
+            found, start = text[start : tag.start()] if start is not None else found, None
+        elif start is None:
+            start = tag.end()
+    return found
 
 
 def _bare(text: str) -> str:
@@ -116,7 +114,7 @@ def token_f1(answer: str, reference: str) -> float:
 
 
 _MONTHS = frozenset(name.lower() for name in calendar.month_name[1:])
-_BETWEEN_SPANS = re.compile(r"\s*(?:[,;\n]|,?\s\band\b|&)\s*")
+_BETWEEN_SPANS = re.compile(r"[,;\n&]|(?<=\s)and\b")
 
 
 def same_date(answer: str, reference: str) -> bool:
@@ -158,23 +156,3 @@ def chosen_label(answer: str, choices: Sequence[tuple[str, str]]) -> str | None:
         return label if not named or label in named else None
     named = {label for label, text in choices if exact_match(answer, text)}
     return named.pop() if len(named) == 1 else None
-
-
-_FENCE = re.compile(r"^[ \t]*```[ \t]*(\w*)[^\n]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
-
-
-def extract_code(answer: str, entry_point: str | None) -> str:
-    """The program within an answer: the last fenced block that defines ``entry_point``, else all
-    blocks of Python together, else the text as it is."""
-    blocks = [body for language, body in _FENCE.findall(answer) if language.lower() in _PYTHON]
-    if not blocks:
-        return answer
-    if entry_point is not None:
-        defines = re.compile(rf"^(?:async )?def {re.escape(entry_point)}\b", re.MULTILINE)
-        for body in reversed(blocks):
-            if defines.search(body):
-                return body
-    return "\n\n".join(blocks)
-
-
-_PYTHON = frozenset({"", "python", "python3", "py"})

@@ -7,9 +7,9 @@ asks tries again. No prompts and no calls of its own here.
 import time
 from dataclasses import replace
 
-from flowright.judge.untrusted import spoken_answer
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.llm.chat import Usage
+from flowright.llm.replies import spoken_answer
 from flowright.memo import Memo
 
 

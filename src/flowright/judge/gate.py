@@ -10,8 +10,8 @@ import re
 import string
 import unicodedata
 
-from flowright.judge.untrusted import spoken_answer
 from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.llm.replies import spoken_answer
 
 NAME = "gate"
 

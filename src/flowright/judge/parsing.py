@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from flowright.judge.schemas import WRAPPING, Field, Value, folded
-from flowright.judge.untrusted import strip_thinking, without_echoes
+from flowright.llm.fences import without_echoes
+from flowright.llm.replies import strip_thinking
 
 Form = Literal["json_schema", "json_object", "text"]
 """How a verdict is asked for: a JSON object held to a schema by the server, a JSON object that the

@@ -1,4 +1,4 @@
-"""The simulator behind the OpenAI protocol: an ASGI application, its faults and its latency.
+"""The simulator behind the OpenAI protocol: a Starlette application, its faults and its latency.
 
 Chat completions (whole or streamed), the list of models, and a health check; nothing else of the
 protocol. Every reply carries ``"system_fingerprint": "simulated"``.
@@ -6,8 +6,16 @@ protocol. Every reply carries ``"system_fingerprint": "simulated"``.
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Literal
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from flowright.config import SimulatedSection
 from flowright.data.task import Problem
@@ -22,17 +30,12 @@ from flowright.simulation.mutants import WrongSolutions
 from flowright.simulation.protocol import (
     CHARS_PER_TOKEN,
     MODEL_CARD,
-    BadRequest,
     ChatQuery,
     Choice,
-    Receive,
-    Send,
+    error_of,
     formed,
     parse,
-    read_body,
-    send_error,
-    send_json,
-    send_reply,
+    reply_of,
 )
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import TABLE
@@ -41,17 +44,24 @@ HANG_SECONDS = 600.0
 _REMEMBERED = 1 << 18  # requests whose occurrences are counted, for faults
 _LATENCY_CAP = 8.0  # times the mean
 
-Scope = Mapping[str, Any]
 Fault = Literal["hang", "error_500", "error_429", "malformed", "empty", "truncate"]
 _FAULTS: tuple[Fault, ...] = ("hang", "error_500", "error_429", "malformed", "empty", "truncate")
 
 
-class SimulatedApp:
+class SimulatedApp(Starlette):
     """The ASGI application. ``sandbox`` verifies wrong code; it belongs to the caller."""
 
     def __init__(
         self, tasks: Sequence[Problem], section: SimulatedSection, sandbox: Sandbox
     ) -> None:
+        super().__init__(
+            routes=[
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/health", self._health),
+            ],
+            exception_handlers={HTTPException: _refused, ClientDisconnect: _gone},
+        )
         check_biases(section)
         self._section = section
         self._index = TaskIndex(tasks)
@@ -61,32 +71,16 @@ class SimulatedApp:
         self._assessor = Assessor(section, self._solver)
         self._occurrences: dict[str, int] = {}
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
-        elif scope["type"] == "http":
-            await self._http(scope, receive, send)
+    async def _models(self, request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [MODEL_CARD]})
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_body(receive)
-        route = (scope["method"], scope["path"].rstrip("/"))
-        if route == ("POST", "/v1/chat/completions"):
-            await self._chat(body, receive, send)
-        elif route == ("GET", "/v1/models"):
-            await send_json(send, 200, {"object": "list", "data": [MODEL_CARD]})
-        elif route == ("GET", "/health"):
-            health = {"status": "ok", "simulated": True, "tasks": len(self._index.tasks)}
-            await send_json(send, 200, health)
-        else:
-            await send_error(send, 404, f"{scope['method']} {scope['path']} is not served here")
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok", "simulated": True, "tasks": len(self._index.tasks)})
 
-    async def _chat(self, body: bytes, receive: Receive, send: Send) -> None:
-        try:
-            request = parse(body)
-        except BadRequest as error:
-            await send_error(send, error.status, error.message)
-            return
-        asked = read_prompt(request.messages, self._index)
+    async def _chat(self, request: Request) -> Response:
+        body = await request.body()
+        query = parse(body)
+        asked = read_prompt(query.messages, self._index)
         name = digest(body)
         occurrence = self._count(name)
         fault = self._fault(
@@ -94,40 +88,37 @@ class SimulatedApp:
         )
         await self._wait(name, occurrence)
         if fault == "hang":
-            await _disconnected(receive)
-            return
+            await _disconnected(request)
+            return _gone()
         if fault == "error_500":
-            await send_error(send, 500, "injected fault: internal server error (simulated)")
-            return
+            return error_of(500, "injected fault: internal server error (simulated)")
         if fault == "error_429":
-            wait = [(b"retry-after-ms", b"100"), (b"retry-after", b"1")]
-            await send_error(send, 429, "injected fault: too many requests (simulated)", wait)
-            return
+            wait = {"retry-after-ms": "100", "retry-after": "1"}
+            return error_of(429, "injected fault: too many requests (simulated)", wait)
         try:
-            choices = [await self._choice(request, asked, i, fault) for i in range(request.choices)]
+            choices = [await self._choice(query, asked, i, fault) for i in range(query.choices)]
         except FailureError as error:  # the sandbox that verifies wrong code
-            await send_error(send, 500, str(error))
-            return
-        await send_reply(send, request, choices, name, malformed=fault == "malformed")
+            return error_of(500, str(error))
+        return reply_of(query, choices, name, malformed=fault == "malformed")
 
     async def _choice(
-        self, request: ChatQuery, asked: Ask | Judgement, index: int, fault: Fault | None
+        self, query: ChatQuery, asked: Ask | Judgement, index: int, fault: Fault | None
     ) -> Choice:
         if fault == "empty":
             return Choice(None, "length", "(simulated: the budget was spent on reasoning)")
-        seed = (request.seed, index) if request.sampled else ("greedy",)
+        seed = (query.seed, index) if query.sampled else ("greedy",)
         if isinstance(asked, Judgement):
             key = (asked.question, asked.answer, asked.rival)
             draws = Draws(self._section.seed, "judge", *key, *seed)
-            text = self._assessor.reply(asked, draws, request.response_format)
+            text = self._assessor.reply(asked, draws, query.response_format)
         else:
-            prompt = digest(repr(request.messages).encode("utf-8", "replace"))
+            prompt = digest(repr(query.messages).encode("utf-8", "replace"))
             task_id = asked.task.id if asked.task else ""
             draws = Draws(self._section.seed, task_id, asked.way, *seed, prompt)
-            text = formed(await self._solver.reply(asked, draws), request.response_format)
+            text = formed(await self._solver.reply(asked, draws), query.response_format)
         limit = len(text) // 2 if fault == "truncate" else len(text)
-        if request.max_tokens is not None:
-            limit = min(limit, request.max_tokens * CHARS_PER_TOKEN)
+        if query.max_tokens is not None:
+            limit = min(limit, query.max_tokens * CHARS_PER_TOKEN)
         return Choice(text[:limit], "length" if limit < len(text) else "stop")
 
     def _count(self, name: str) -> int:
@@ -159,19 +150,21 @@ class SimulatedApp:
             await asyncio.sleep(mean * min(drawn, _LATENCY_CAP))
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _disconnected(request: Request) -> None:
     """Wait until the client has gone, ten minutes at most."""
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(HANG_SECONDS):
-            while (await receive())["type"] != "http.disconnect":
+            while (await request.receive())["type"] != "http.disconnect":
                 pass
-    except TimeoutError:
-        return
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
+def _gone(*_: object) -> Response:
+    return Response(status_code=499)  # nginx's code; nobody receives it
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = error.detail
+    if message == HTTPStatus(error.status_code).phrase:  # the router's, which says no more
+        message = f"{request.method} {request.url.path} is not served here"
+    return error_of(error.status_code, message, error.headers)

@@ -11,10 +11,10 @@ from flowright.simulation.draws import Draws
 from flowright.simulation.requested_format import (
     VERDICT,
     WINNER,
+    RequestedField,
     Said,
-    Wish,
     chosen,
-    wishes,
+    requested_fields,
     worded,
 )
 from flowright.simulation.solver import Solver
@@ -39,28 +39,30 @@ class Assessor:
         self._section = section
         self._solver = solver
 
-    def reply(self, asked: Judgement, draws: Draws, form: Mapping[str, Any] | None) -> str:
-        """The reply to a judge's prompt, with what it asks for in the form that it asks for."""
-        wanted = wishes(asked.said, form)
+    def reply(
+        self, asked: Judgement, draws: Draws, response_format: Mapping[str, Any] | None
+    ) -> str:
+        """The reply to a judge's prompt, with what it asks for in the format that it requests."""
+        wanted = requested_fields(asked.said, response_format)
         if asked.rival is not None:
             winner = self._winner(asked, asked.rival, draws)
             reason = f"Answer {winner} is closer to what the problem asks for. (simulated judge)"
-            told = {wish: _told(wish, winner, reason, draws) for wish in wanted or [WINNER]}
-            return worded(reason, told, form)
+            told = {field: _told(field, winner, reason, draws) for field in wanted or [WINNER]}
+            return worded(reason, told, response_format)
         right = self.is_right(asked, asked.answer)
         verdict = draws.chance("verdict", self._probability(right, asked.answer))
         stated = "states the same as" if verdict else "differs from"
         reason = f"The final answer {stated} the reference answer. (simulated judge)"
         if asked.criteria:
             reason = "Each criterion was held against the final answer. (simulated judge)"
-        told: dict[Wish, Said] = {}
-        for wish in wanted or [VERDICT]:
+        told: dict[RequestedField, Said] = {}
+        for field in wanted or [VERDICT]:
             said = verdict
-            if criterion := asked.criteria.get(wish.key.casefold().replace(" ", "_")):
+            if criterion := asked.criteria.get(field.key.casefold().replace(" ", "_")):
                 met = _is_met(criterion, asked.answer, right)
-                said = draws.chance(wish.key.casefold(), self._probability(met, asked.answer))
-            told[wish] = _told(wish, said, reason, draws)
-        return worded(reason, told, form)
+                said = draws.chance(field.key.casefold(), self._probability(met, asked.answer))
+            told[field] = _told(field, said, reason, draws)
+        return worded(reason, told, response_format)
 
     def is_right(self, asked: Judgement, answer: str) -> bool:
         """What a judge without errors would say."""
@@ -93,21 +95,21 @@ def _is_met(criterion: str, answer: str, right: bool) -> bool:
     return said != (_FAULT.search(_QUOTED.sub("", criterion)) is not None)
 
 
-def _told(wish: Wish, verdict: bool | str, reason: str, draws: Draws) -> Said:
-    """A verdict (right or wrong, or "A" or "B") as a wish has it."""
+def _told(field: RequestedField, verdict: bool | str, reason: str, draws: Draws) -> Said:
+    """A verdict (right or wrong, or "A" or "B") as a field has it."""
     positive = verdict in (True, "A")
-    match wish.menu:
+    match field.schema:
         case "truth":
             return positive
         case "side":
             return verdict if isinstance(verdict, str) else "A" if positive else "B"
         case "grade":
-            far = draws.chance(f"grade {wish.key}", 0.7)
+            far = draws.chance(f"grade {field.key}", 0.7)
             return (4 if far else 3) if positive else (0 if far else 1)
         case "share":
-            drawn = 0.25 * draws.unit(f"share {wish.key}")
+            drawn = 0.25 * draws.unit(f"share {field.key}")
             return round(1 - drawn if positive else drawn, 2)
         case "choice":
-            return chosen(wish, verdict)
+            return chosen(field, verdict)
         case "text":
             return reason

@@ -90,7 +90,7 @@ CUES: Sequence[tuple[Way, re.Pattern[str], bool]] = tuple(
     )
 )  # fmt: skip
 """Ways of asking, in the order in which they are tried: way, pattern, needs a candidate. What fits
-none of them is DIRECT; a wish for the bare answer rules STEPS out."""
+none of them is DIRECT; a request for the bare answer rules STEPS out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _Labelled:
     label: str
     text: str
 
@@ -139,9 +139,9 @@ def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> Ask | 
     return _ask(task, parts, instruction, earlier)
 
 
-def _parts(prompt: str, task: Problem | None) -> tuple[list[_Part], str]:
+def _parts(prompt: str, task: Problem | None) -> tuple[list[_Labelled], str]:
     """The labelled parts of a prompt, and the prompt without them and without the problem."""
-    parts: list[_Part] = []
+    parts: list[_Labelled] = []
     text = prompt
 
     def take(match: re.Match[str]) -> str:
@@ -153,7 +153,7 @@ def _parts(prompt: str, task: Problem | None) -> tuple[list[_Part], str]:
         if task is not None and not _HANDED.search(label) and _quotes(body, task):
             parts.extend(_labelled_lines(without(body, task))[0])
         else:
-            parts.append(_Part(label, body))
+            parts.append(_Labelled(label, body))
         return "\n"
 
     rest = _BLOCK.sub(take, prompt)
@@ -172,20 +172,20 @@ def _parts(prompt: str, task: Problem | None) -> tuple[list[_Part], str]:
     return [*parts, *unfenced], instruction
 
 
-def _labelled_lines(text: str) -> tuple[list[_Part], str]:
+def _labelled_lines(text: str) -> tuple[list[_Labelled], str]:
     """Parts that begin with ``Label:`` on a line, each up to the next, and what stands before."""
     found = list(_LINE_LABEL.finditer(text))
     if not found:
         return [], text
     ends = [match.start() for match in found[1:]] + [len(text)]
     parts = [
-        _Part(match[1], text[match.end() : end].strip())
+        _Labelled(match[1], text[match.end() : end].strip())
         for match, end in zip(found, ends, strict=True)
     ]
     before = text[: found[0].start()]
     body, _, last = parts[-1].text.rpartition("\n")
     if body and _REQUEST.match(last):  # what is asked may stand at the very end
-        parts[-1] = _Part(parts[-1].label, body.strip())
+        parts[-1] = _Labelled(parts[-1].label, body.strip())
         before = f"{before}\n{last}"
     return parts, before
 
@@ -196,7 +196,7 @@ def _quotes(body: str, task: Problem) -> bool:
     return start in body or body.strip()[:60] in task.problem
 
 
-def _ask(task: Problem | None, parts: list[_Part], instruction: str, earlier: list[str]) -> Ask:
+def _ask(task: Problem | None, parts: list[_Labelled], instruction: str, earlier: list[str]) -> Ask:
     feedback = "\n".join(p.text for p in parts if _FEEDBACK.search(p.label))
     bodies = [p for p in parts if p.text.strip("… \n") and not _FEEDBACK.search(p.label)]
     numbered = [p.text for p in bodies if _NUMBERED.search(p.label)]
@@ -241,7 +241,7 @@ def objects(feedback: str) -> bool:
 
 
 def _judgement(
-    prompt: str, parts: list[_Part], instruction: str, task: Problem | None
+    prompt: str, parts: list[_Labelled], instruction: str, task: Problem | None
 ) -> Judgement | None:
     """A judge's prompt has a reference (or the problem of a known task) and one answer or two."""
     references = [p.text for p in parts if _REFERENCE.search(p.label)]

@@ -6,7 +6,7 @@ to know whether they catch it. Found on first need and kept in memory.
 
 import ast
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 
 from flowright.data.task import Problem
@@ -25,6 +25,12 @@ _OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.FloorDiv: ast.Mult,
     ast.Div: ast.Mult, ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult,
 }  # fmt: skip
+
+
+_CHANGED = (
+    ast.Compare, ast.BinOp, ast.BoolOp, ast.Constant, ast.Return, ast.If, ast.IfExp, ast.UnaryOp,
+    ast.Call,
+)  # fmt: skip
 
 
 class WrongSolutions:
@@ -111,14 +117,14 @@ def mutations(code: str, *rank: object) -> Iterator[str]:
     places = [
         (site, variant)
         for site, node in enumerate(ast.walk(tree))
-        if type(node) in _CHANGES
+        if isinstance(node, _CHANGED)
         for variant in (0, 1)
     ]
     places.sort(key=lambda place: unit(*rank, *place))
     for site, variant in places:
         changed = ast.parse(code)
         node = next(islice(ast.walk(changed), site, None))
-        if not _CHANGES[type(node)](node, variant):
+        if not _change(node, variant):
             continue
         text = ast.unparse(ast.fix_missing_locations(changed))
         if text not in seen:
@@ -126,90 +132,31 @@ def mutations(code: str, *rank: object) -> Iterator[str]:
             yield text
 
 
-def _compare(node: ast.AST, variant: int) -> bool:
-    assert isinstance(node, ast.Compare)
-    new = _COMPARISONS.get(type(node.ops[0]))
-    if variant or new is None:
-        return False
-    node.ops[0] = new()
+def _change(node: ast.AST, variant: int) -> bool:
+    """Change a node in place, in one of at most two ways; False where there is no such way."""
+    match node, variant:
+        case ast.Compare(ops=[op, *_]), 0 if type(op) in _COMPARISONS:
+            node.ops[0] = _COMPARISONS[type(op)]()
+        case ast.BinOp(op=op), 0 if type(op) in _OPERATORS:
+            node.op = _OPERATORS[type(op)]()
+        case ast.BoolOp(op=op), 0:
+            node.op = ast.Or() if isinstance(op, ast.And) else ast.And()
+        case ast.Constant(value=bool(value)), 0:
+            node.value = not value
+        case ast.Constant(value=int(value)), _ if not isinstance(value, bool):
+            node.value = value + (1 if variant == 0 else -1)
+        case ast.Return(value=ast.expr()), 0:
+            node.value = ast.Constant(None)
+        case ((ast.If(test=test) | ast.IfExp(test=test)), 0):
+            node.test = ast.UnaryOp(ast.Not(), test)
+        case ast.UnaryOp(op=ast.USub()), 0:
+            node.op = ast.UAdd()
+        case ast.UnaryOp(op=ast.Not(), operand=operand), 0:
+            node.operand = ast.UnaryOp(ast.Not(), operand)
+        case ast.Call(keywords=[*_, _]), 0:  # sorted(x, reverse=True) loses a keyword
+            node.keywords.pop()
+        case ast.Call(func=ast.Name(id="range"), args=[*_, last]), 1 if len(node.args) <= 2:
+            node.args[-1] = ast.BinOp(last, ast.Sub(), ast.Constant(1))
+        case _:
+            return False
     return True
-
-
-def _binary(node: ast.AST, variant: int) -> bool:
-    assert isinstance(node, ast.BinOp)
-    new = _OPERATORS.get(type(node.op))
-    if variant or new is None:
-        return False
-    node.op = new()
-    return True
-
-
-def _logic(node: ast.AST, variant: int) -> bool:
-    assert isinstance(node, ast.BoolOp)
-    if variant:
-        return False
-    node.op = ast.Or() if isinstance(node.op, ast.And) else ast.And()
-    return True
-
-
-def _constant(node: ast.AST, variant: int) -> bool:
-    assert isinstance(node, ast.Constant)
-    if isinstance(node.value, bool):
-        node.value = not node.value
-        return variant == 0
-    if isinstance(node.value, int):
-        node.value += 1 if variant == 0 else -1
-        return True
-    return False
-
-
-def _return(node: ast.AST, variant: int) -> bool:
-    assert isinstance(node, ast.Return)
-    if variant or node.value is None:
-        return False
-    node.value = ast.Constant(None)
-    return True
-
-
-def _branch(node: ast.AST, variant: int) -> bool:
-    assert isinstance(node, ast.If | ast.IfExp)
-    if variant:
-        return False
-    node.test = ast.UnaryOp(ast.Not(), node.test)
-    return True
-
-
-def _not(node: ast.AST, variant: int) -> bool:
-    assert isinstance(node, ast.UnaryOp)
-    if variant or not isinstance(node.op, ast.Not | ast.USub):
-        return False
-    node.op = ast.UAdd() if isinstance(node.op, ast.USub) else node.op
-    if isinstance(node.op, ast.Not):
-        node.operand = ast.UnaryOp(ast.Not(), node.operand)
-    return True
-
-
-def _call(node: ast.AST, variant: int) -> bool:
-    """``sorted(x, reverse=True)`` loses a keyword; ``range(a, b)`` its last step."""
-    assert isinstance(node, ast.Call)
-    if variant == 0 and node.keywords:
-        node.keywords.pop()
-        return True
-    is_range = isinstance(node.func, ast.Name) and node.func.id == "range"
-    if variant == 1 and is_range and 1 <= len(node.args) <= 2:
-        node.args[-1] = ast.BinOp(node.args[-1], ast.Sub(), ast.Constant(1))
-        return True
-    return False
-
-
-_CHANGES: dict[type[ast.AST], Callable[[ast.AST, int], bool]] = {
-    ast.Compare: _compare,
-    ast.BinOp: _binary,
-    ast.BoolOp: _logic,
-    ast.Constant: _constant,
-    ast.Return: _return,
-    ast.If: _branch,
-    ast.IfExp: _branch,
-    ast.UnaryOp: _not,
-    ast.Call: _call,
-}

@@ -4,6 +4,7 @@ from collections import Counter
 from functools import lru_cache
 
 from flowright.data.task import Problem
+from flowright.llm.replies import extract_code
 from flowright.simulation import phrasing
 from flowright.simulation.cues import Ask, objects
 from flowright.simulation.draws import Draws, normal
@@ -59,7 +60,7 @@ class Solver:
     def is_right(self, task: Problem, candidate: str) -> bool:
         """Whether a candidate is the task's solution, as far as this model's own replies go."""
         if task.kind == "code":
-            given = _shape(_bare_code(candidate))
+            given = _shape(extract_code(candidate, task.entry_point))
             return given is not None and given == _shape(task.reference)
         return right_value(task, candidate)
 
@@ -106,7 +107,7 @@ class Solver:
             return self._present(task.reference, ask, task, draws)
         mistakes = await self._wrong_code.of(task)
         if ask.candidates:
-            refused = _shape(_bare_code(ask.candidates[0]))
+            refused = _shape(extract_code(ask.candidates[0], task.entry_point))
             mistakes = tuple(m for m in mistakes if _shape(m) != refused) or mistakes
         shares = TABLE[task.kind].popularity
         index = draws.popular("mistake", len(mistakes), shares)
@@ -116,7 +117,7 @@ class Solver:
         """A solution in the words of the way that was asked."""
         if task.kind != "code":
             return phrasing.direct(final_answer(solution), ask.style, draws)
-        block = phrasing.fence(_bare_code(solution))
+        block = phrasing.fence(extract_code(solution, task.entry_point))
         lead = phrasing.reasoning(task, draws) + "\n\n" if ask.way is Way.STEPS else ""
         return f"{lead}Answer:\n{block}" if ask.style == "marked" else lead + block
 
@@ -137,7 +138,7 @@ class Solver:
     def _format(self, ask: Ask, task: Problem) -> str:
         given = ask.candidates[-1] if ask.candidates else ""
         if task.kind == "code":
-            return phrasing.fence(_bare_code(given))
+            return phrasing.fence(extract_code(given, task.entry_point))
         if right_value(task, given):
             return f"Answer: {task.reference}"
         value = final_answer(given)
@@ -162,14 +163,3 @@ def _most_common(candidates: tuple[str, ...], indices: list[int]) -> int:
     names = {i: normal_text(final_answer(candidates[i])) for i in indices}
     counts = Counter(names.values())
     return max(indices, key=lambda i: (counts[names[i]], -i))
-
-
-def _bare_code(text: str) -> str:
-    """The code of a candidate, out of its fences where it has any."""
-    if "```" not in text:
-        return text
-    after = text.split("```", 1)[1]
-    body = after.split("```", 1)[0]
-    first, newline, rest = body.partition("\n")
-    is_info = first.strip().isalnum() or not first.strip()
-    return rest if newline and is_info else body

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 from flowright.data.task import Problem
+from flowright.llm.replies import boxed
 from flowright.simulation.draws import unit
 
-_BOXED = re.compile(r"\\boxed\s*\{")
 _TAGGED = re.compile(r"<(?:final_)?answer>(.*?)</(?:final_)?answer>", re.I | re.S)
 _MARKED = re.compile(r"(?:^|\n)[ \t>*#_-]*(?:final\s+)?answer[ \t*_]*[:：][ \t*_]*(.+)", re.I)
 _SAID = re.compile(r"\banswer is:?\s*(.+?)(?:\.\s|\.$|\n|$)", re.I)
@@ -28,26 +28,13 @@ _SWAPS = (
 
 def final_answer(text: str) -> str:
     """The answer that a reply ends in: boxed, tagged, marked, said, or its last line."""
-    if boxed := _last_boxed(text):
-        return boxed
+    if inside := boxed(text):
+        return inside.strip()
     for pattern in (_TAGGED, _MARKED, _HASHES, _SAID):
         if found := pattern.findall(text):
             return found[-1].strip().strip("*_$ ").rstrip(".")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].strip("*_$ ") if lines else ""
-
-
-def _last_boxed(text: str) -> str:
-    found = list(_BOXED.finditer(text))
-    if not found:
-        return ""
-    start = found[-1].end()
-    depth = 1
-    for index in range(start, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[index], 0)
-        if depth == 0:
-            return text[start:index].strip()
-    return text[start:].strip()
 
 
 def number(text: str) -> Fraction | None:

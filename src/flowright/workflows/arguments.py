@@ -8,8 +8,13 @@ from flowright.workflows.operators import Operator, Parameter
 
 MAX_LIST_ITEMS = 256
 
-# How the interpreter spells the result of a call that was not awaited, or a function.
-_NOT_A_VALUE = re.compile(r"<(?:coroutine|function|bound method) [^\n]*>")
+_NO_VALUE = re.compile(r"<(?:coroutine|function|bound method|built-in)\b[^\n]*>")
+
+
+def is_no_value(text: str) -> bool:
+    """Whether a text is how the interpreter spells the result of a call that was not awaited, or a
+    function, that left it as a value."""
+    return _NO_VALUE.fullmatch(text) is not None
 
 
 def bind(
@@ -64,7 +69,7 @@ def _value(operator: Operator, parameter: Parameter, value: Any) -> Any:
 def _text(where: str, value: Any) -> str:
     if type(value) is not str:
         raise _wrong(where, "a string", value)
-    if len(value) < 1000 and _NOT_A_VALUE.fullmatch(value):
+    if is_no_value(value):
         message = f"{where} was given {value[:100]}; was an `await` forgotten?"
         raise FailureError(Reason.BAD_ARGUMENT, message)
     try:

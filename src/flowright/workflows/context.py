@@ -15,6 +15,7 @@ from flowright.data.solutions import complete_solution
 from flowright.data.task import Problem
 from flowright.errors import FailureError, Reason
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest, Message, Usage
+from flowright.llm.replies import strip_thinking
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.budget import Budget
 from flowright.workflows.trace import Exchange, OperatorCall, cut
@@ -52,11 +53,12 @@ class CallContext:
     served_seconds: float = 0.0
 
     async def ask(self, prompt: str) -> str:
-        """The model's reply to ``prompt``; never empty.
+        """What the model says to ``prompt``, without its thinking: empty where it did nothing else.
 
-        An empty reply is a breakdown of the server or of our token limit, not the workflow's doing:
-        the question is put again with another seed, after a length stop with twice the room, and
-        in the end raised as LLM_UNAVAILABLE. Raises CALL_BUDGET and TOKEN_BUDGET.
+        A reply without content is a breakdown of the server or of our token limit, not the
+        workflow's doing: the question is put again with another seed, after a length stop with
+        twice the room, and in the end raised as LLM_UNAVAILABLE. Raises CALL_BUDGET and
+        TOKEN_BUDGET.
         """
         self.budget.take_call()
         self.asked += 1
@@ -72,7 +74,7 @@ class CallContext:
             reply = await self.model.chat(request)
             self._record(prompt, reply)
             if reply.text.strip():
-                return reply.text
+                return strip_thinking(reply.text) or ""
             finish_reason = reply.finish_reason
             if finish_reason == "length":
                 request = replace(request, max_tokens=2 * (request.max_tokens or 1))

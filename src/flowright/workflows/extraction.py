@@ -4,9 +4,9 @@ import re
 import textwrap
 
 from flowright.errors import FailureError, Reason
+from flowright.llm.replies import code_blocks, spoken_answer
 from flowright.workflows.aflow import EARLY_CLASS_NAME
 from flowright.workflows.language import CLASS_NAME, FUNCTION_NAME, parse
-from flowright.workflows.templates import code_blocks, without_thinking
 
 _ENTRY = re.compile(
     rf"^[ \t]*(?:class\s+(?:{CLASS_NAME}|{EARLY_CLASS_NAME})\b|async\s+def\s+{FUNCTION_NAME}\b)",
@@ -24,7 +24,7 @@ def extract(text: str) -> tuple[str, tuple[str, ...]]:
     FailureError(NO_PROGRAM)."""
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\x00", "")
     text = text.encode("utf-8", "replace").decode()  # lone surrogates
-    plain = without_thinking(text)
+    plain = spoken_answer(text)
     repairs: list[str] = []
     blocks = [body for _, body in code_blocks(plain)]
     entries = [body for body in blocks if _ENTRY.search(body)]

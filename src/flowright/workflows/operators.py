@@ -7,19 +7,14 @@ of this file. Adding one here is all that adding one takes.
 """
 
 import re
-from collections import Counter
 from typing import Any
 
 from flowright.errors import FailureError, Reason
+from flowright.grading.compare import groups
+from flowright.llm.fences import fenced, fill
+from flowright.llm.replies import extract_code, final_answer
 from flowright.workflows.context import CallContext
 from flowright.workflows.registry import OPERATORS, Operator, Parameter, operator
-from flowright.workflows.templates import (
-    extract_code,
-    fenced,
-    fill,
-    final_answer,
-    without_thinking,
-)
 
 __all__ = ["OPERATORS", "Operator", "Parameter"]
 
@@ -35,7 +30,7 @@ async def generate(call: CallContext, instruction: str, context: str = "") -> st
     """Ask the model anything. `context` is what the instruction is about, usually the problem.
     The reply comes back as it is, without being asked to reason first."""
     prompt = fill(_GENERATE, instruction=instruction, context=_block(context))
-    return without_thinking(await call.ask(prompt)).strip()
+    return (await call.ask(prompt)).strip()
 
 
 @operator(
@@ -62,6 +57,8 @@ async def programmer(call: CallContext, problem: str) -> str:
     prompt = fill(_PROGRAMMER, problem=fenced(problem), trouble="")
     for _ in range(call.settings.programmer_tries):
         program = extract_code(await call.ask(prompt))
+        if not program:
+            continue
         result = await call.run(program)
         printed = result.stdout.strip()
         if result.status == "ok" and printed:
@@ -94,7 +91,7 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
         tests=f"\n\nIt will be called like this:\n{fenced(tests, 'python')}" if tests else "",
         feedback=fill(_WRITE_CODE_FEEDBACK, feedback=fenced(feedback)) if feedback.strip() else "",
     )
-    return extract_code(await call.ask(prompt))
+    return extract_code(await call.ask(prompt), task.entry_point)
 
 
 @operator(
@@ -111,7 +108,7 @@ async def test(call: CallContext, solution: str) -> dict[str, Any]:
     passes."""
     if call.task.kind != "code":
         return {"passed": False, "feedback": "This problem has no tests."}
-    report = await call.check(extract_code(solution))
+    report = await call.check(extract_code(solution, call.task.entry_point))
     if report.passed:
         return {"passed": True, "feedback": ""}
     failed = [r for r in report.results if not r.passed]
@@ -131,7 +128,7 @@ test.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
 async def review(call: CallContext, problem: str, solution: str) -> str:
     """The model checks a solution and says whether it is right, and if not, what is wrong."""
     prompt = fill(_REVIEW, problem=fenced(problem), solution=fenced(solution))
-    return without_thinking(await call.ask(prompt)).strip()
+    return (await call.ask(prompt)).strip()
 
 
 @operator(
@@ -161,16 +158,14 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
             Reason.BAD_ARGUMENT,
             f"ensemble takes 1 to {MAX_SOLUTIONS} solutions, not {len(solutions)}",
         )
-    candidates: dict[str, str] = {}
-    for solution in solutions:
-        candidates.setdefault(normalised(solution), solution)
-    votes = Counter(map(normalised, solutions)).most_common()
-    if len(votes) == 1 or votes[0][1] > votes[1][1]:
-        return candidates[votes[0][0]]
-    tied = [candidates[form] for form, count in votes if count == votes[0][1]]
+    votes = groups(solutions, call.task.kind, call.task.choices)
+    most = max(map(len, votes))
+    tied = [same[0] for same in votes if len(same) == most]
+    if len(tied) == 1:
+        return tied[0]
     shown = "\n\n".join(f"Candidate {n}:\n{fenced(text)}" for n, text in enumerate(tied, start=1))
     reply = await call.ask(fill(_ENSEMBLE, problem=fenced(problem), candidates=shown))
-    return tied[_choice(without_thinking(reply), len(tied)) - 1]
+    return tied[_choice(reply, len(tied)) - 1]
 
 
 @operator(
@@ -185,22 +180,9 @@ async def format_(call: CallContext, problem: str, solution: str) -> str:
     return final_answer(await call.ask(prompt))
 
 
-def normalised(solution: str) -> str:
-    """The form in which answers are compared for a vote: case, spacing, markup, thousands
-    separators and trailing zeros do not matter."""
-    text = re.sub(r"\\boxed\{(.*)\}", r"\1", solution.strip())
-    text = " ".join(text.strip("$*_`\"' ").rstrip(".").casefold().split())
-    number = re.fullmatch(r"[$€£]?\s*(-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*%?", text)
-    if number:
-        text = number[1].replace(",", "")
-        if "." in text:
-            text = text.rstrip("0").rstrip(".")
-    return text
-
-
 def _conclusion(call: CallContext, reply: str) -> str:
     if call.task.kind == "code" and "```" in reply:
-        return extract_code(reply)
+        return extract_code(reply, call.task.entry_point)
     return final_answer(reply)
 
 

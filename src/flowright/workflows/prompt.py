@@ -9,8 +9,8 @@ from typing import Literal
 from flowright.config import WorkflowSection
 from flowright.data.task import Problem
 from flowright.llm.chat import Message
+from flowright.llm.fences import fenced, fill
 from flowright.workflows.reference import long_docs, short_docs
-from flowright.workflows.templates import fenced, fill
 
 
 def build_messages(

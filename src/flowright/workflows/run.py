@@ -6,7 +6,6 @@ breakdown never exists, and nothing can be spent past a budget.
 """
 
 import asyncio
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +16,8 @@ from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import Problem
 from flowright.errors import Failure, FailureError, Reason
 from flowright.llm.chat import ChatModel, Usage
-from flowright.workflows.arguments import bind
+from flowright.llm.replies import extract_code
+from flowright.workflows.arguments import bind, is_no_value
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext, CodeRunner
 from flowright.workflows.operators import OPERATORS, Operator
@@ -30,7 +30,6 @@ from flowright.workflows.runtime import (
     Program,
 )
 from flowright.workflows.source import Workflow
-from flowright.workflows.templates import extract_code
 from flowright.workflows.trace import Execution, OperatorCall, as_text
 
 PARK_AFTER_SECONDS = 0.005  # a program whose result comes sooner keeps its worker
@@ -275,12 +274,12 @@ class Run:
         except ValueError:
             message = "the workflow returned an integer with too many digits to print"
             raise FailureError(Reason.NO_ANSWER, message) from None
-        if _NOT_A_VALUE.fullmatch(text):
+        if is_no_value(text):
             raise FailureError(
                 Reason.NO_ANSWER, f"the workflow returned {text}; was an `await` forgotten?"
             )
         if self.task.kind == "code" and "```" in text:
-            text = extract_code(text)
+            text = extract_code(text, self.task.entry_point)
         if not text.strip():
             raise FailureError(Reason.NO_ANSWER, "the workflow returned an empty answer")
         if len(text) > self.limits.max_answer_chars:
@@ -290,10 +289,6 @@ class Run:
                 f"this one has {len(text)}",
             )
         return text
-
-
-# How the interpreter spells coroutines and functions that leave it as values.
-_NOT_A_VALUE = re.compile(r"<(?:coroutine|function|bound method|built-in)\b[^\n]*>")
 
 
 def _host_function(name: str) -> Callable[..., None]:

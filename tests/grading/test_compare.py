@@ -1,0 +1,123 @@
+"""One comparison for gold, the rules and the vote: they never contradict each other."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from flowright.data.task import Kind, Problem
+from flowright.errors import FailureError, Reason
+from flowright.grading import extract_answer, gold_check
+from flowright.grading.compare import compare, groups
+from flowright.judge.query import query_of
+from flowright.judge.rules import decide
+from flowright.sandbox import Limits, Sandbox
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox(Limits(cpu_seconds=3.0, wall_seconds=30.0), workers=1) as sandbox:
+        yield sandbox
+
+
+class NoSandbox(Sandbox):
+    """Settles nothing, so that gold says what it knows by itself."""
+
+    async def run(self, *arguments: object, **keywords: object):
+        raise FailureError(Reason.SANDBOX_LOST, "none here")
+
+
+EXPRESSIONS = ["sqrt(3)", "2^3", "x + 3", "3x", "f(3)", "\\boxed{x+3}", "5 \\cdot 3", "-(-3)"]
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer"), [("3", e) for e in EXPRESSIONS] + [("12", "4!/2")]
+)
+async def test_rules_leave_expressions_to_algebra(reference: str, answer: str) -> None:
+    task = Problem("t", "math", "s", "Q", reference)
+    assert decide(query_of(task, answer, "k")) is None
+    assert (await gold_check(task, answer, NoSandbox(workers=1))).correct is None
+
+
+@pytest.mark.parametrize(
+    ("reference", "answer", "correct"),
+    [("12", "4!/2", True), ("3", "\\sqrt{9}", True), ("3", "x + 3", False), ("3", "2^3", False)],
+)
+async def test_gold_asks_algebra(
+    sandbox: Sandbox, reference: str, answer: str, correct: bool
+) -> None:
+    gold = await gold_check(Problem("t", "math", "s", "Q", reference), answer, sandbox)
+    assert (gold.correct, gold.method) == (correct, "math_verify")
+
+
+WORDS = ["3", "12", "-", "3.0", "1/2", "\\frac{1}{2}", "50%", "x", "+", "=", "^", "sqrt(", ")", " "]
+WORDS += [
+    "\n",
+    "Answer: ",
+    "The answer is ",
+    "A",
+    "(B)",
+    "C.",
+    "iron",
+    "gold",
+    "the ",
+    " and ",
+    ",",
+]
+WORDS += ["12 May 1999", "May", "\\boxed{", "}", "<answer>", "</answer>", "####", "$", "1,000", "."]
+WORDS += ["<think>", "</think>", "no idea at all", "dollars", "five", "!", "{", "π"]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=6).map("".join)
+CHOICES = (("A", "gold"), ("B", "iron"), ("C", "the 3"))
+
+
+@st.composite
+def tasks(draw: st.DrawFn) -> Problem:
+    kind: Kind = draw(st.sampled_from(["math", "qa"]))
+    if kind == "qa" and draw(st.booleans()):
+        return Problem("t", kind, "s", "Which?", draw(st.sampled_from("ABC")), choices=CHOICES)
+    accepted = draw(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=2))
+    return Problem("t", kind, "s", "Q", accepted[0], alternatives=tuple(accepted[1:]))
+
+
+@given(tasks(), TEXTS)
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+async def test_the_rules_say_what_gold_says_or_nothing(task: Problem, answer: str) -> None:
+    gold = await gold_check(task, answer, NoSandbox(workers=1))
+    found = decide(query_of(task, answer, "k"))
+    if found is not None:
+        assert gold.correct is found[0], (gold, found)
+
+
+@given(tasks(), TEXTS, TEXTS)
+@settings(max_examples=400, deadline=None)
+def test_votes_go_together_where_one_answer_makes_the_other_right(
+    task: Problem, one: str, other: str
+) -> None:
+    same = groups([one, other], task.kind, task.choices)
+    assert [text for group in same for text in group] == [one, other]
+    if task.choices:
+        verdicts = {compare([task.reference], text, "qa", CHOICES).correct for text in (one, other)}
+        assert len(same) == 2 or len(verdicts) == 1
+    elif compare([extract_answer(one)], other, task.kind).method == "number":
+        right = compare([extract_answer(one)], other, task.kind).correct
+        assert right is (len(same) == 1) or task.kind == "qa"
+
+
+def test_the_vote_keeps_the_order_and_the_first_form() -> None:
+    assert groups(["4", "5", "5.0", "4", "$5$"], "math") == [["4", "4"], ["5", "5.0", "$5$"]]
+    assert groups(["(B)", "iron", "A"], "qa", CHOICES) == [["(B)", "iron"], ["A"]]
+    assert groups(["def f(): 1", "def f():  1", "DEF"], "code")[0] == ["def f(): 1", "def f():  1"]
+    assert groups(["Witten, Romo", "Romo and Witten"], "qa") == [
+        ["Witten, Romo", "Romo and Witten"]
+    ]
+
+
+def test_a_number_may_have_any_length() -> None:
+    compare(["3"], "1" + ",111" * 3000, "math")
+    compare(["1" + ",111" * 3000], "9" * 9000, "math")
