@@ -9,7 +9,8 @@ from pydantic import (
 
 from flowright.config.section import Fraction, Section
 
-SIMULATED = "simulated" """The name of the model that the embedded server stands in for."""
+SIMULATED = "simulated"
+"""The name of the model that the embedded server stands in for."""
 
 
 class FaultSection(Section):
