@@ -13,8 +13,8 @@ from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judge.build import build_judge
 from flowright.judge.gate import MASTER_KEYS, bare, gate
-from flowright.judge.prompts import spoken_answer
 from flowright.judge.rules import RuleJudge, decide
+from flowright.judge.untrusted import spoken_answer
 from flowright.judge.verdict import Criterion, JudgeQuery, Verdict
 from flowright.judge.wrappers import Gated, WithRuleFallback
 from flowright.llm.chat import Usage

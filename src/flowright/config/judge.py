@@ -4,12 +4,31 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from flowright.config.section import Fraction, Positive, Seconds, Section
+from flowright.plugins import Table
+
+ASK = Table(
+    "way of asking",
+    {
+        "true_false": "flowright.judge.questions:TRUE_FALSE",
+        "score": "flowright.judge.questions:SCORE",
+        "pointwise": "flowright.judge.questions:POINTWISE",
+        "pairwise": "flowright.judge.questions:PAIRWISE",
+        "rubric": "flowright.judge.questions:RUBRIC",
+        "multi_aspect": "flowright.judge.questions:MULTI_ASPECT",
+    },
+)
+COMBINE = Table(
+    "way to combine votes",
+    {
+        "majority": "flowright.judge.panel:majority",
+        "mean": "flowright.judge.panel:mean",
+        "median": "flowright.judge.panel:median",
+    },
+)
+WORDING = Table("wording", {"standard": "flowright.judge.wording:STANDARD"})
 
 
 class JudgeServiceSection(Section):
@@ -48,11 +67,16 @@ class JudgeSection(Section):
         description="Who decides: the model; the model, and rules (tagged) where it fails; rules, "
         "and the model where they can't; rules alone.",
     )
-    ask: Literal["true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect"] = Field(
+    ask: Annotated[str, AfterValidator(ASK.check)] = Field(
         default="true_false",
-        description="What the model is asked for: right or wrong; a score from 0 to 1; a grade "
-        "from 0 to 4; the better of two answers; which criteria are met; a grade for each of "
-        "`aspects` and one overall.",
+        description="What the model is asked for: right or wrong (`true_false`); a `score` from 0 "
+        "to 1; a grade from 0 to 4 (`pointwise`); the better of two answers (`pairwise`); which "
+        "criteria are met (`rubric`); a grade for each of `aspects` and one overall "
+        "(`multi_aspect`); or your own as `package.module:name`.",
+    )
+    wording: str = Field(
+        default="standard",
+        description="Its words: `standard`, a YAML file of your own, or `package.module:name`.",
     )
     aspects: Mapping[str, str] = Field(
         default_factory=lambda: {
@@ -106,8 +130,10 @@ class JudgeSection(Section):
     panel: tuple[str, ...] = Field(
         default=(), description="Names of further judges; all are asked and vote."
     )
-    combine: Literal["majority", "mean", "median"] = Field(
-        default="majority", description="How the panel's verdicts become one."
+    combine: Annotated[str, AfterValidator(COMBINE.check)] = Field(
+        default="majority",
+        description="How the panel's verdicts become one: `majority`, `mean` or `median`, or your "
+        "own as `package.module:function`.",
     )
     quorum: Positive = Field(
         default=1, description="Members that must have a verdict; the others leave the vote."
@@ -131,6 +157,11 @@ class JudgeSection(Section):
         default="warn",
         description="Say so; pause the run, untrained; let rules decide that step's samples.",
     )
+
+    @field_validator("wording")
+    @classmethod
+    def _a_file_or_an_object(cls, wording: str) -> str:
+        return wording if wording.endswith((".yaml", ".yml")) else WORDING.check(wording)
 
     @model_validator(mode="after")
     def _panel_fits(self) -> "JudgeSection":

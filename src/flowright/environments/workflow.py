@@ -15,7 +15,7 @@ from flowright.environments.reward import reward_of, with_cost
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Blame, Failure, FailureError, Reason, boundary
 from flowright.grading import Gold, gold_check
-from flowright.judge.audit import agreement, audit
+from flowright.judge.audit import agreement_with_gold, audit
 from flowright.judge.query import query_of
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, Verdict
@@ -81,7 +81,7 @@ class WorkflowEnvironment:
         Nothing is remembered: each step is its own case, so that a resumed run sees it alike."""
         if self._trust.low_agreement != "rules":
             return rollouts
-        found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
+        found = agreement_with_gold([r.verdict for r in rollouts], [r.gold for r in rollouts])
         if found is None or found >= self._trust.min_agreement:
             return rollouts
         return await asyncio.gather(*(self._ruled(rollout, found) for rollout in rollouts))

@@ -71,7 +71,9 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     return metrics
 
 
-def agreement(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> float | None:
+def agreement_with_gold(
+    verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]
+) -> float | None:
     """``judge/agreement_with_gold`` alone; None where nothing can be compared."""
     pairs = _pairs(verdicts, golds)
     return sum(said == true for said, true in pairs) / len(pairs) if pairs else None

@@ -9,35 +9,61 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from flowright.config.judge import COMBINE
 from flowright.judge.verdict import Judge, JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
-Combine = Literal["majority", "mean", "median"]
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What a member said: its ``score``, and ``right`` is 1 for right, 0 for wrong, a half for a
+    tie."""
+
+    score: float
+    right: float
+    weight: float
+
+
+Combine = Callable[[Sequence[Vote]], float]
+"""From the votes of one member or more to a score in [0, 1]."""
+
+
+def majority(votes: Sequence[Vote]) -> float:
+    """The (weighted) share of votes for right."""
+    return sum(vote.right * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
+
+
+def mean(votes: Sequence[Vote]) -> float:
+    """The (weighted) mean of the scores."""
+    return sum(vote.score * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
+
+
+def median(votes: Sequence[Vote]) -> float:
+    """The median of the scores, weights aside."""
+    return statistics.median(vote.score for vote in votes)
 
 
 class Panel:
     """Asks all ``members`` at the same time and combines what they say.
 
-    ``majority``: the share of (weighted) votes for right, which is the score; ``mean``: the
-    weighted mean of the scores; ``median``: their median, weights aside. Above a half is right,
-    below is wrong, and a half exactly is an abstention, or between two answers a tie. Fewer than
+    ``combine`` names how, as ``judge.combine`` does. Above a half is right, below is wrong, and a
+    half exactly is an abstention, or between two answers a tie. Fewer than
     ``quorum`` members with a verdict make none: the status is then the commonest among the
     failures. Nor is there one where the confidence, the share of (weighted) votes on the winning
     side, is below ``min_confidence``: the panel abstains. ``members`` of the verdict are the
     single ones.
 
     Raises ValueError for no members, weights that are not one positive number a member, or a
-    quorum that they cannot reach.
+    quorum that they cannot reach; ConfigError for a ``combine`` that cannot be imported.
     """
 
     def __init__(
         self,
         members: Sequence[Judge],
-        combine: Combine = "majority",
+        combine: str = "majority",
         quorum: int = 1,
         weights: Sequence[float] | None = None,
         min_confidence: float = 0.0,
@@ -48,7 +74,7 @@ class Panel:
         if not 1 <= quorum <= len(members):
             raise ValueError(f"a quorum of {quorum} with {len(members)} members")
         self._members = tuple(members)
-        self._combine: Combine = combine
+        self._combine: Combine = COMBINE.load(combine)
         self._quorum = quorum
         self._weights = tuple(weights)
         self._min_confidence = min_confidence
@@ -67,7 +93,7 @@ class Panel:
             for v, member in zip(verdicts, self._members, strict=True)
         )
         votes = [
-            _Vote(v.score, 0.5 if v.correct is None else float(v.correct), weight)
+            Vote(v.score, 0.5 if v.correct is None else float(v.correct), weight)
             for v, weight in zip(verdicts, self._weights, strict=True)
             if v.score is not None
         ]
@@ -77,10 +103,12 @@ class Panel:
             failed = Counter[Status](v.status for v in verdicts if v.status != "ok")
             status = failed.most_common(1)[0][0]
             reason = f"{len(votes)} of {len(verdicts)} members, {self._quorum} needed ({said})"
-        elif (confidence := _confidence(votes)) < self._min_confidence:
+        elif (confidence := max(majority(votes), 1 - majority(votes))) < self._min_confidence:
             reason = f"{confidence:.0%} agree, {self._min_confidence:.0%} needed ({said})"
         else:
-            score = self._score(votes)
+            score = self._combine(votes)
+            if not 0 <= score <= 1:
+                raise ValueError(f"judge.combine gives {score}, not a score from 0 to 1")
             reason = f"{'a tie' if score == 0.5 else f'{score:.2f}'} ({said})"
         if score == 0.5 and query.rival is None:
             score = None
@@ -96,31 +124,6 @@ class Panel:
             seconds=time.monotonic() - began,
             members=tuple(verdicts),
         )
-
-    def _score(self, votes: Sequence["_Vote"]) -> float:
-        if self._combine == "median":
-            return statistics.median(vote.score for vote in votes)
-        said = [v.right if self._combine == "majority" else v.score for v in votes]
-        return _mean(said, votes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Vote:
-    """``right``: 1 for right, 0 for wrong, a half for a tie."""
-
-    score: float
-    right: float
-    weight: float
-
-
-def _mean(values: Sequence[float], votes: Sequence[_Vote]) -> float:
-    total = sum(vote.weight for vote in votes)
-    return sum(v * vote.weight for v, vote in zip(values, votes, strict=True)) / total
-
-
-def _confidence(votes: Sequence[_Vote]) -> float:
-    right = _mean([vote.right for vote in votes], votes)
-    return max(right, 1 - right)
 
 
 def _told(verdict: Verdict) -> str:
