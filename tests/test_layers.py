@@ -11,7 +11,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 # From the ground up. A part may import what is below its row.
 LAYERS = (
     ("errors", "memo"),
-    ("plugins", "rendering"),
+    ("plugins", "rendering", "statistics"),
     ("config", "runs", "sandbox"),
     ("llm", "data"),
     ("simulation", "grading", "workflows", "policy"),

@@ -27,7 +27,6 @@ from flowright.evaluation.evaluator import (
     Evaluator,
     Row,
     Score,
-    bootstrap,
     make_row,
     score,
 )
@@ -35,6 +34,7 @@ from flowright.grading import Gold
 from flowright.judge.verdict import Verdict
 from flowright.llm.chat import Message, Usage
 from flowright.policy.sampler import Sample, Sampling
+from flowright.statistics import bootstrap
 from flowright.workflows.grammar import fixed_workflows
 from flowright.workflows.prompt import Prompt
 from flowright.workflows.source import Workflow

@@ -8,10 +8,10 @@ from flowright.judge.agreement import COUNTED
 from flowright.judge_exam.measures import (
     calibration_error,
     measures,
-    ranking,
     reliability,
+    roc_auc,
 )
-from flowright.judge_exam.resampling import (
+from flowright.statistics import (
     DIFFERENCE,
     SHARE,
     Estimate,
@@ -65,18 +65,18 @@ def test_calibration_error_and_reliability() -> None:
     assert high["low"] <= 0.9 <= high["high"]
 
 
-def test_ranking_counts_ties_by_half() -> None:
+def test_roc_auc_counts_ties_by_half() -> None:
     # Right 0.9 and 0.5, wrong 0.5 and 0.1: three pairs won, one tied, of four.
     sums = np.array([0.0, 1.0, 1.0, 1.0, 1.0, 0.0])
-    assert ranking(sums) == pytest.approx(3.5 / 4)
+    assert roc_auc(sums) == pytest.approx(3.5 / 4)
     graded = [outcome(True, True, 0.9, "a"), outcome(False, False, 0.1, "b")]
-    assert measures(graded, Resampler("ab", 100, 0))["ranking"].value == 1.0
+    assert measures(graded, Resampler("ab", 100, 0))["roc_auc"].value == 1.0
 
 
-def test_a_yes_or_no_has_no_ranking_and_errs_as_often_as_it_is_miscalibrated() -> None:
+def test_a_yes_or_no_has_no_roc_auc_and_errs_as_often_as_it_is_miscalibrated() -> None:
     said = [outcome(True, True), outcome(True, False), outcome(False, False), outcome(False, True)]
     found = measures(said, Resampler("q", 100, 0))
-    assert found["ranking"] == Estimate(None)
+    assert found["roc_auc"] == Estimate(None)
     assert found["calibration_error"].value == 0.5
     assert calibration_error(np.zeros(30)) != calibration_error(np.zeros(30))  # nan
 
@@ -123,14 +123,14 @@ def test_the_randomization_test() -> None:
     names = ["a", "b", "c"]
     resampler = Resampler(names, 20_000, 0)
     # All three up: two of the eight ways to toss three coins are as far from 0.
-    assert resampler.chance(names, [1.0, 1.0, 1.0]) == pytest.approx(0.25, abs=0.015)
-    assert resampler.chance(names, [1.0, -1.0, 0.0]) == 1.0
-    assert resampler.chance(names, [0.0, 0.0, 0.0]) == 1.0
-    assert resampler.chance([], []) is None
+    assert resampler.p_value(names, [1.0, 1.0, 1.0]) == pytest.approx(0.25, abs=0.015)
+    assert resampler.p_value(names, [1.0, -1.0, 0.0]) == 1.0
+    assert resampler.p_value(names, [0.0, 0.0, 0.0]) == 1.0
+    assert resampler.p_value([], []) is None
     # Two answers to one question are one coin.
-    assert resampler.chance(["a", "a"], [1.0, 1.0]) == 1.0
+    assert resampler.p_value(["a", "a"], [1.0, 1.0]) == 1.0
 
 
-def test_chances_are_adjusted_for_their_number() -> None:
+def test_p_values_are_adjusted_for_their_number() -> None:
     assert holm([0.01, 0.04, None, 0.03]) == pytest.approx([0.03, 0.06, None, 0.06])
     assert holm([0.6, 0.9]) == [1.0, 1.0]

@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-
 from flowright.config import Config
 from flowright.data.task import KINDS, Task
 from flowright.environments.rollout import Completion, Environment, Rollout
@@ -17,9 +15,9 @@ from flowright.environments.workflow import gold_of, is_valid, operator_mix
 from flowright.errors import Blame
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.statistics import bootstrap
 from flowright.workflows.prompt import Prompt
 
-RESAMPLES = 2000
 SEED_STRIDE = 1_000_003
 """Between the seeds of runs: more than any run has steps."""
 
@@ -150,23 +148,6 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
         _mean([float(e.usage.tokens) for e in executions]),
         _mean([e.seconds for e in executions]),
     )
-
-
-def bootstrap(
-    groups: Sequence[Sequence[float | None]],
-) -> tuple[float, float, float] | tuple[None, None, None]:
-    """Mean over problems of the mean over attempts, with the 2.5th and 97.5th percentile of 2,000
-    resamples of the problems (B. Efron, 1979, the percentile method). None where nothing is
-    known."""
-    means = [
-        float(np.mean(known)) for group in groups if (known := [v for v in group if v is not None])
-    ]
-    if not means:
-        return None, None, None
-    values = np.asarray(means)
-    picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
-    low, high = np.percentile(values[picks].mean(axis=1), [2.5, 97.5])
-    return float(values.mean()), float(low), float(high)
 
 
 def _is_lost(rollout: Rollout) -> bool:

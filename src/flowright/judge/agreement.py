@@ -5,20 +5,9 @@ negatives), "positive" being called right; a formula gives one number for each, 
 nothing to divide by.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-import numpy as np
-import numpy.typing as npt
-
-Array = npt.NDArray[np.float64]
-Statistic = Callable[[Array], Array]
-"""From sums, shape (..., columns), to values, shape (...); nan where it is undefined."""
-
-
-def ratio(above: Array, below: Array) -> Array:
-    """Division that gives nan where there is nothing to divide by."""
-    safe = np.where(below == 0, np.nan, below)
-    return np.asarray(above / safe)
+from flowright.statistics import Array, Statistic, ratio
 
 
 def agreement(c: Array) -> Array:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from flowright.judge_exam.asking import Outcome
 from flowright.judge_exam.perturbations import CONTROL, control_of
-from flowright.judge_exam.resampling import DIFFERENCE, SHARE, Estimate, Resampler, mean
+from flowright.statistics import DIFFERENCE, SHARE, Estimate, Resampler, mean
 
 PLAIN = "plain"
 FOUND_AT = 0.05
@@ -24,7 +24,7 @@ class Effect:
 
     ``before`` and ``after`` are shares called right. ``own`` is the difference to the same answer
     behind as many neutral words, where the perturbation adds a cue; else to the answer as it was.
-    ``total`` is the difference to the answer as it was. ``chance`` is of ``own``.
+    ``total`` is the difference to the answer as it was. ``p_value`` is of ``own``.
     """
 
     bias: str
@@ -35,7 +35,7 @@ class Effect:
     after: Estimate
     own: Estimate
     total: Estimate
-    chance: float | None
+    p_value: float | None
 
 
 def effects(outcomes: Mapping[str, Sequence[Outcome]], resampler: Resampler) -> list[Effect]:
@@ -79,12 +79,12 @@ def _effect(
         after=average([_said(outcome) for outcome, _ in to_plain], SHARE),
         own=resampler.estimate(own_questions, [(value, 1.0) for value in own], mean, DIFFERENCE),
         total=average(_differences(to_plain), DIFFERENCE),
-        chance=resampler.chance(own_questions, own),
+        p_value=resampler.p_value(own_questions, own),
     )
 
 
 def direction(value: float | None, adjusted: float | None) -> Literal["raises", "lowers"] | None:
-    """What an effect does, where it is found; ``adjusted`` is its chance among all."""
+    """What an effect does, where it is found; ``adjusted`` is its p-value among all."""
     if value is None or adjusted is None or adjusted > FOUND_AT:
         return None
     return "raises" if value > 0 else "lowers"
@@ -130,7 +130,7 @@ class Orders:
     position: Estimate
     consistency: Estimate
     prefers: Estimate
-    chance: float | None
+    p_value: float | None
 
 
 def orders(outcomes: Sequence[Outcome], resampler: Resampler) -> Orders:
@@ -149,7 +149,7 @@ def orders(outcomes: Sequence[Outcome], resampler: Resampler) -> Orders:
         position=average(shifts, DIFFERENCE),
         consistency=average([float(one == two) for _, (one, two) in both], SHARE),
         prefers=average([(one + two) / 2 for _, (one, two) in both], SHARE),
-        chance=resampler.chance(questions, shifts),
+        p_value=resampler.p_value(questions, shifts),
     )
 
 

@@ -1,6 +1,6 @@
 """The exam: which queries are asked of a judge, and what their verdicts come to as one record.
 
-The record is plain data for ``exam.json``; :mod:`flowright.monitoring` draws it. No servers are
+The record is plain data for ``exam.json``, which the page and the screen draw. No servers are
 opened here: the judges are handed in.
 """
 
@@ -25,7 +25,7 @@ from flowright.judge_exam.perturbations import (
     perturbed,
     reworded,
 )
-from flowright.judge_exam.resampling import Resampler, holm
+from flowright.statistics import Resampler, holm
 
 EQUAL, UNEQUAL = "equal_pair", "unequal_pair"
 _LATENCY_BINS = 24
@@ -143,11 +143,11 @@ def _robustness(
         for name in (EQUAL, UNEQUAL)
         if (some := [outcome for outcome in pairs if outcome.probe.variant == name])
     }
-    adjusted = holm([found.chance for found in (*alone, *ordered.values())])
+    adjusted = holm([found.p_value for found in (*alone, *ordered.values())])
     values = [*(e.own.value for e in alone), *(o.position.value for o in ordered.values())]
     verdicts = [
-        {"adjusted": chance, "found": direction(value, chance)}
-        for value, chance in zip(values, adjusted, strict=True)
+        {"adjusted": p_value, "found": direction(value, p_value)}
+        for value, p_value in zip(values, adjusted, strict=True)
     ]
     count = len(alone)
     return {

@@ -1,4 +1,4 @@
-"""The measures of a set of verdicts on labelled answers: agreement, calibration, ranking.
+"""The measures of a set of verdicts on labelled answers: agreement, calibration, ROC AUC.
 
 Pure functions; a verdict that failed is left out and counted by whoever calls.
 """
@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flowright.judge.agreement import COUNTED, Array, ratio
+from flowright.judge.agreement import COUNTED
 from flowright.judge_exam.asking import Outcome
-from flowright.judge_exam.resampling import SHARE, Estimate, Resampler
+from flowright.statistics import SHARE, Array, Estimate, Resampler, ratio
 
 BINS = 10
 """Bins of confidence. Confidence in one of two findings is at least a half, so they share the
@@ -26,7 +26,7 @@ def calibration_error(sums: Array) -> Array:
     return ratio(gaps, bins[..., 0].sum(axis=-1))
 
 
-def ranking(sums: Array) -> Array:
+def roc_auc(sums: Array) -> Array:
     """P(a right answer scores above a wrong one), ties by half: the area under the ROC curve
     (Hanley and McNeil 1982). Columns: right answers at each score, ascending, then wrong ones."""
     levels = sums.shape[-1] // 2
@@ -52,9 +52,9 @@ def measures(outcomes: Sequence[Outcome], resampler: Resampler) -> dict[str, Any
         found[name] = resampler.estimate(questions, rows, statistic, within)
     binned = [_binned(outcome) for outcome in scored]
     found["calibration_error"] = resampler.estimate(questions, binned, calibration_error, SHARE)
-    found["ranking"] = Estimate(None)
+    found["roc_auc"] = Estimate(None)
     if is_graded(scored):
-        found["ranking"] = resampler.estimate(questions, _by_score(scored), ranking)
+        found["roc_auc"] = resampler.estimate(questions, _by_score(scored), roc_auc)
     return found
 
 
@@ -106,7 +106,7 @@ def _binned(outcome: Outcome) -> list[float]:
 
 
 def _by_score(scored: Sequence[Outcome]) -> list[list[float]]:
-    """Scored verdicts as rows of :func:`ranking`."""
+    """Scored verdicts as rows of :func:`roc_auc`."""
     levels = sorted({outcome.verdict.score or 0.0 for outcome in scored})
     place = {score: index for index, score in enumerate(levels)}
     rows: list[list[float]] = []

@@ -31,7 +31,7 @@ MEASURES: Sequence[tuple[str, str, bool]] = (
     ("false_positive_rate", "false positives", True),
     ("false_negative_rate", "false negatives", True),
     ("calibration_error", "calibration error", True),
-    ("ranking", "area under ROC", False),
+    ("roc_auc", "ROC AUC", False),
 )
 """Key, name, and whether it is a share."""
 

@@ -1,16 +1,21 @@
-"""The clustered bootstrap: an interval around any statistic that is a function of sums.
+"""What repeated measurement says: bootstrap intervals, a randomization test, its correction.
 
-Questions are drawn, not answers: answers to one question stand or fall together, and intervals
-that ignore it are too narrow. No metrics here.
+Whole questions (problems, tasks) are drawn, not answers to them: answers to one question stand or
+fall together, and intervals that ignore it are too narrow. No metrics here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from flowright.judge.agreement import Array, Statistic, ratio
+Array = npt.NDArray[np.float64]
+Statistic = Callable[[Array], Array]
+"""From sums, shape (..., columns), to values, shape (...); nan where it is undefined."""
 
+RESAMPLES = 2000
+"""Of :func:`bootstrap`."""
 SHARE = (0.0, 1.0)
 DIFFERENCE = (-1.0, 1.0)
 _TAIL = 0.025
@@ -25,10 +30,30 @@ class Estimate:
     high: float | None = None
 
 
+def bootstrap(
+    groups: Sequence[Sequence[float | None]],
+) -> tuple[float, float, float] | tuple[None, None, None]:
+    """Mean over groups (the attempts at one problem) of the mean within each, with the 2.5th and
+    97.5th percentile of 2,000 resamples of the groups (B. Efron, 1979, the percentile method). None
+    where nothing is known."""
+    means = [
+        float(np.mean(known)) for group in groups if (known := [v for v in group if v is not None])
+    ]
+    if not means:
+        return None, None, None
+    values = np.asarray(means)
+    picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
+    low, high = np.quantile(values[picks].mean(axis=1), [_TAIL, 1 - _TAIL])
+    return float(values.mean()), float(low), float(high)
+
+
 class Resampler:
-    """Draws whole questions with replacement (Efron 1979; for clusters: Davison and Hinkley 1997,
+    """An interval around any statistic that is a function of sums.
+
+    Draws whole questions with replacement (Efron 1979; for clusters: Davison and Hinkley 1997,
     section 3.8); the same draws for every statistic. ``questions`` names every question once or
-    more."""
+    more.
+    """
 
     def __init__(self, questions: Iterable[str], resamples: int, seed: int) -> None:
         self._place = {name: place for place, name in enumerate(dict.fromkeys(questions))}
@@ -72,7 +97,7 @@ class Resampler:
             value, max(within[0], value - float(margin)), min(within[1], value + float(margin))
         )
 
-    def chance(self, questions: Sequence[str], differences: Sequence[float]) -> float | None:
+    def p_value(self, questions: Sequence[str], differences: Sequence[float]) -> float | None:
         """P(a mean difference at least as far from 0 by chance alone): every question's sum gets a
         sign by the toss of a coin, as it might where the two sides of a pair differ in nothing
         (Fisher's randomization test). None without differences."""
@@ -91,19 +116,25 @@ class Resampler:
         return sums
 
 
+def ratio(above: Array, below: Array) -> Array:
+    """Division that gives nan where there is nothing to divide by."""
+    safe = np.where(below == 0, np.nan, below)
+    return np.asarray(above / safe)
+
+
 def mean(sums: Array) -> Array:
     """Of rows (value, 1)."""
     return ratio(sums[..., 0], sums[..., 1])
 
 
-def holm(chances: Sequence[float | None]) -> list[float | None]:
-    """Chances adjusted for their number (Holm 1979): whoever acts on those up to 5 % is wrong about
-    any of them once in twenty times. None stays out."""
-    known = sorted((chance, place) for place, chance in enumerate(chances) if chance is not None)
-    adjusted: list[float | None] = [None] * len(chances)
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """P-values adjusted for their number (Holm 1979): whoever acts on those up to 5 % is wrong
+    about any of them once in twenty times. None stays out."""
+    known = sorted((p, place) for place, p in enumerate(p_values) if p is not None)
+    adjusted: list[float | None] = [None] * len(p_values)
     largest = 0.0
-    for rank, (chance, place) in enumerate(known):
-        largest = max(largest, min(1.0, chance * (len(known) - rank)))
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, p * (len(known) - rank)))
         adjusted[place] = largest
     return adjusted
 
