@@ -14,7 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from flowright.judge.verdict import Judge, Status, Verdict
-from flowright.judge_exam.asking import Outcome, Probe, ask_all
+from flowright.judge_exam.asking import AskedAnswer, Probe, ask_all
 from flowright.judge_exam.effects import PLAIN, direction, effects, orders, stability
 from flowright.judge_exam.labelled import LabelledItem
 from flowright.judge_exam.measures import confusion, is_graded, measures, reliability
@@ -93,12 +93,12 @@ async def hold_exam(
     judge: Judge,
     pair_judge: Judge | None,
     plan: Plan,
-    tell: Callable[[Outcome], None] = lambda outcome: None,
+    tell: Callable[[AskedAnswer], None] = lambda answer: None,
 ) -> dict[str, Any]:
     """Ask everything and return the record. ``pair_judge`` compares two answers in both orders;
     None leaves position out. Raises JudgeDown."""
     single = await ask_all(judge, probes_of(items, plan), plan.concurrency, tell)
-    pairs: list[Outcome] = []
+    pairs: list[AskedAnswer] = []
     if pair_judge is not None:
         pairs = await ask_all(pair_judge, pairs_of(items, plan), plan.concurrency, tell)
     return as_record(examined(items, single, pairs, plan))
@@ -106,19 +106,19 @@ async def hold_exam(
 
 def examined(
     items: Sequence[LabelledItem],
-    single: Sequence[Outcome],
-    pairs: Sequence[Outcome],
+    single: Sequence[AskedAnswer],
+    pairs: Sequence[AskedAnswer],
     plan: Plan,
 ) -> dict[str, Any]:
     """What the verdicts come to. Answers are grouped by question for every interval."""
     resampler = Resampler((item.question for item in items), plan.resamples, plan.seed)
     plain = [o for o in single if o.probe.variant == PLAIN and o.probe.repeat == 0]
-    variants: dict[str, list[Outcome]] = {PLAIN: plain}
-    for outcome in single:
-        if outcome.probe.variant != PLAIN:
-            variants.setdefault(outcome.probe.variant, []).append(outcome)
-    scored = [outcome for outcome in plain if outcome.called_right is not None]
-    repeated = [outcome for outcome in single if outcome.probe.variant == PLAIN]
+    variants: dict[str, list[AskedAnswer]] = {PLAIN: plain}
+    for answer in single:
+        if answer.probe.variant != PLAIN:
+            variants.setdefault(answer.probe.variant, []).append(answer)
+    scored = [answer for answer in plain if answer.called_right is not None]
+    repeated = [answer for answer in single if answer.probe.variant == PLAIN]
     return {
         "questions": len({item.question for item in items}),
         "answers": len(items),
@@ -134,14 +134,16 @@ def examined(
 
 
 def _robustness(
-    variants: Mapping[str, Sequence[Outcome]], pairs: Sequence[Outcome], resampler: Resampler
+    variants: Mapping[str, Sequence[AskedAnswer]],
+    pairs: Sequence[AskedAnswer],
+    resampler: Resampler,
 ) -> dict[str, Any]:
     """Effects of perturbations and of order, and which of them are found among all."""
     alone = effects(variants, resampler)
     ordered = {
         name: orders(some, resampler)
         for name in (EQUAL, UNEQUAL)
-        if (some := [outcome for outcome in pairs if outcome.probe.variant == name])
+        if (some := [answer for answer in pairs if answer.probe.variant == name])
     }
     adjusted = holm([found.p_value for found in (*alone, *ordered.values())])
     values = [*(e.own.value for e in alone), *(o.position.value for o in ordered.values())]
@@ -159,15 +161,15 @@ def _robustness(
     }
 
 
-def _by_type(plain: Sequence[Outcome], resampler: Resampler) -> dict[str, Any]:
-    types = dict.fromkeys(outcome.probe.item.answer_type for outcome in plain)
-    groups: dict[str, Sequence[Outcome]] = {"all": plain}
+def _by_type(plain: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, Any]:
+    types = dict.fromkeys(answer.probe.item.answer_type for answer in plain)
+    groups: dict[str, Sequence[AskedAnswer]] = {"all": plain}
     if len(types) > 1:
         groups |= {t: [o for o in plain if o.probe.item.answer_type == t] for t in types}
     return {name: measures(group, resampler) for name, group in groups.items()}
 
 
-def _confusion(plain: Sequence[Outcome]) -> dict[str, int]:
+def _confusion(plain: Sequence[AskedAnswer]) -> dict[str, int]:
     """Counts of the first verdicts; those that failed stand by themselves."""
     rows = np.asarray([confusion(o) for o in plain if o.called_right is not None]).reshape(-1, 4)
     tp, fp, tn, fn = (int(count) for count in rows.sum(axis=0))
@@ -182,11 +184,11 @@ def _confusion(plain: Sequence[Outcome]) -> dict[str, int]:
     }
 
 
-def service(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, Any]:
+def service(answers: Sequence[AskedAnswer], plan: Plan) -> dict[str, Any]:
     """How verdicts came about, over all of the exam: states, tries, tokens, cost, seconds. Shares
     are of all verdicts; tokens and seconds of those for which a model was asked, tries of the
     questions that it was asked."""
-    verdicts = [outcome.verdict for outcome in outcomes]
+    verdicts = [answer.verdict for answer in answers]
     asked = [verdict for verdict in verdicts if verdict.attempts > 0]
     statuses = Counter(verdict.status for verdict in verdicts)
     sources = Counter(verdict.source for verdict in verdicts)
