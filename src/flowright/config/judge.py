@@ -9,25 +9,10 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from flowright.config.section import Fraction, Positive, Seconds, Section
 from flowright.plugins import Table
 
-ASK = Table(
-    "way of asking",
-    {
-        "true_false": "flowright.judge.questions:TRUE_FALSE",
-        "score": "flowright.judge.questions:SCORE",
-        "pointwise": "flowright.judge.questions:POINTWISE",
-        "pairwise": "flowright.judge.questions:PAIRWISE",
-        "rubric": "flowright.judge.questions:RUBRIC",
-        "multi_aspect": "flowright.judge.questions:MULTI_ASPECT",
-    },
-)
-COMBINE = Table(
-    "way to combine votes",
-    {
-        "majority": "flowright.judge.panel:majority",
-        "mean": "flowright.judge.panel:mean",
-        "median": "flowright.judge.panel:median",
-    },
-)
+_WAYS = ("true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect")
+ASK = Table("way of asking", {name: f"flowright.judge.questions:{name.upper()}" for name in _WAYS})
+_VOTES = ("majority", "mean", "median")
+COMBINE = Table("way to combine votes", {name: f"flowright.judge.panel:{name}" for name in _VOTES})
 WORDING = Table("wording", {"standard": "flowright.judge.wording:STANDARD"})
 
 

@@ -69,12 +69,8 @@ class CircuitBreaker(Wrapper):
 
     def _refuse(self) -> Verdict:
         self.refused += 1
-        return Verdict(
-            score=None,
-            correct=None,
-            source="llm",
-            status="unavailable",
-            reason=f"circuit open: {self.threshold} verdicts in a row found {self.name} down; "
-            f"it is asked again within {self.seconds:g} s",
-            judge=self.name,
+        reason = (
+            f"circuit open: {self.threshold} verdicts in a row found {self.name} down; it is asked "
+            f"again within {self.seconds:g} s"
         )
+        return Verdict(None, None, "llm", "unavailable", reason, judge=self.name)

@@ -5,7 +5,6 @@ that the replies make. No calls; the words are the wording's.
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from flowright.config import JudgeSection
 from flowright.config.judge import ASK
@@ -112,70 +111,61 @@ class Questions:
 # One answer.
 
 
-def _of_one(
-    fields: Callable[[JudgeSection], tuple[Field, ...]],
-    score: Callable[[Mapping[str, Value]], Scored],
-) -> Ask:
-    """One question about one answer, with a score where nothing is missing."""
+def _of_one(query: JudgeQuery, fields: tuple[Field, ...], *more: Block, name: str = "") -> Question:
+    answer = Block("FINAL ANSWER", spoken_answer(query.answer))
+    return Question((*_given(query), *more, answer), fields, name)
 
-    def questions(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
-        return [Question((*_given(query), _answer(query)), fields(section))]
+
+def _one_value(field: Field, top: int = 1) -> Ask:
+    """One question with one value, of which the score is the share of ``top``."""
 
     def scored(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
-        is_whole = all(field.key in replies[0] for field in fields(section))
-        return score(replies[0]) if is_whole else Scored(None)
+        value = replies[0].get(field.key)
+        return Scored(None if value is None else float(value) / top)
 
-    return Ask(questions, scored)
-
-
-def _by_aspects(values: Mapping[str, Value]) -> Scored:
-    shares = {name: float(grade) / TOP_GRADE for name, grade in values.items()}
-    return Scored(shares.pop(OVERALL), shares)
+    return Ask(lambda query, section: [_of_one(query, (field,))], scored)
 
 
+TRUE_FALSE = _one_value(Field("verdict", TRUTH))
+SCORE = _one_value(Field("score", SHARE, tagged=True))
+POINTWISE = _one_value(Field("score", GRADE, tagged=True), TOP_GRADE)
 OVERALL = "overall"
-TRUE_FALSE = _of_one(
-    lambda _: (Field("verdict", TRUTH),), lambda values: Scored(float(values["verdict"]))
-)
-SCORE = _of_one(
-    lambda _: (Field("score", SHARE, tagged=True),), lambda values: Scored(float(values["score"]))
-)
-POINTWISE = _of_one(
-    lambda _: (Field("score", GRADE, tagged=True),),
-    lambda values: Scored(float(values["score"]) / TOP_GRADE),
-)
-MULTI_ASPECT = _of_one(
-    lambda section: tuple(Field(name, GRADE) for name in (*section.aspects, OVERALL)), _by_aspects
-)
+
+
+def _each_aspect(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
+    return [_of_one(query, tuple(Field(name, GRADE) for name in (*section.aspects, OVERALL)))]
+
+
+def _overall(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+    shares = {name: float(grade) / TOP_GRADE for name, grade in replies[0].items()}
+    is_whole = len(shares) == len(section.aspects) + 1
+    return Scored(shares.pop(OVERALL), shares) if is_whole else Scored(None)
+
+
+MULTI_ASPECT = Ask(_each_aspect, _overall)
 
 
 # Criteria.
 
 
-def _about_criteria(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
-    """Each about some of the criteria, which keep their numbers. What a criterion is worth is not
-    shown: whether it is met has nothing to do with it."""
-    numbered = list(enumerate(query.criteria, start=1))
+def _each_criterion(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
+    """Each question is about some of the criteria, which keep their numbers. What a criterion is
+    worth is not shown: whether it is met has nothing to do with it."""
     size = section.criteria_per_call
-    return [
-        Question(
-            (
-                *_given(query),
-                *(Block(f"CRITERION {n}", what.text, _criterion_key(n)) for n, what in batch),
-                _answer(query),
-            ),
-            tuple(Field(_criterion_key(number), TRUTH) for number, _ in batch),
-            name=f"criteria from {batch[0][0]}",
-        )
-        for batch in (numbered[start : start + size] for start in range(0, len(numbered), size))
-    ]
+    asked: list[Question] = []
+    for start in range(0, len(query.criteria), size):
+        batch = list(enumerate(query.criteria[start : start + size], start + 1))
+        fields = tuple(Field(f"criterion_{number}", TRUTH) for number, _ in batch)
+        blocks = (Block(f"CRITERION {n}", what.text, f"criterion_{n}") for n, what in batch)
+        asked.append(_of_one(query, fields, *blocks, name=f"criteria from {start + 1}"))
+    return asked
 
 
 def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
     """The points of the criteria that are met, over all that can be earned, kept within 0 and 1
     (HealthBench, Arora et al. 2025, arXiv 2505.08775, section 3)."""
     met = {key: float(value) for reply in replies for key, value in reply.items()}
-    keys = [_criterion_key(number) for number in range(1, len(query.criteria) + 1)]
+    keys = [f"criterion_{number}" for number in range(1, len(query.criteria) + 1)]
     parts = {key.replace("_", " "): met[key] for key in keys if key in met}
     if len(parts) < len(keys):
         return Scored(None, parts)
@@ -184,25 +174,20 @@ def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Score
     return Scored(min(1.0, max(0.0, earned / possible)), parts)
 
 
-def _criterion_key(number: int) -> str:
-    return f"criterion_{number}"
-
-
-RUBRIC = Ask(_about_criteria, _earned, reads_criteria=True)
+RUBRIC = Ask(_each_criterion, _earned, reads_criteria=True)
 
 
 # Pairs.
 
-Order = Literal["answer first", "rival first"]
+_ORDERS = ("answer first", "rival first")
 
 
-def _orders(query: JudgeQuery, section: JudgeSection) -> Sequence[Order]:
+def _orders(query: JudgeQuery, section: JudgeSection) -> Sequence[str]:
     """Both, since judges favour a place; or one, drawn from the query."""
-    orders: Sequence[Order] = ("answer first", "rival first")
     if section.both_orders:
-        return orders
+        return _ORDERS
     drawn = "\0".join([query.key, query.question, query.answer, query.rival or ""])
-    return [orders[hashlib.sha256(drawn.encode("utf-8", "replace")).digest()[0] & 1]]
+    return [_ORDERS[hashlib.sha256(drawn.encode("utf-8", "replace")).digest()[0] & 1]]
 
 
 def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
@@ -212,8 +197,8 @@ def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question
         if order == "rival first":
             answers.reverse()
         blocks = [Block(f"ANSWER {place}", text) for place, text in zip("AB", answers, strict=True)]
-        fields = (Field("better", BETTER, tagged=True),)
-        asked.append(Question((*_given(query), *blocks), fields, name=order))
+        better = Field("better", BETTER, tagged=True)
+        asked.append(Question((*_given(query), *blocks), (better,), name=order))
     return asked
 
 
@@ -241,7 +226,3 @@ def _given(query: JudgeQuery) -> list[Block]:
         *(Block("ALSO ACCEPTED", text, optional=True) for text in query.alternatives),
         Block("EVIDENCE, OBSERVED BY THE GRADING SYSTEM", query.evidence or "", optional=True),
     ]
-
-
-def _answer(query: JudgeQuery) -> Block:
-    return Block("FINAL ANSWER", spoken_answer(query.answer))

@@ -17,7 +17,7 @@ from flowright.judge.verdict import Judge, Status, Verdict
 from flowright.judge_exam.asking import AskedAnswer, Probe, ask_all
 from flowright.judge_exam.effects import PLAIN, direction, effects, orders, stability
 from flowright.judge_exam.labelled import LabelledItem
-from flowright.judge_exam.measures import confusion, is_graded, measures, reliability
+from flowright.judge_exam.measures import counted, is_graded, measures, reliability
 from flowright.judge_exam.perturbations import (
     CONTROL,
     PERTURBATIONS,
@@ -147,17 +147,12 @@ def _robustness(
     }
     adjusted = holm([found.p_value for found in (*alone, *ordered.values())])
     values = [*(e.own.value for e in alone), *(o.position.value for o in ordered.values())]
-    verdicts = [
-        {"adjusted": p_value, "found": direction(value, p_value)}
-        for value, p_value in zip(values, adjusted, strict=True)
-    ]
-    count = len(alone)
+    verdicts = iter(
+        [{"adjusted": p, "found": direction(v, p)} for v, p in zip(values, adjusted, strict=True)]
+    )
     return {
-        "effects": [as_dict(e) | v for e, v in zip(alone, verdicts[:count], strict=True)],
-        "pairs": {
-            name: as_dict(ordered[name]) | v
-            for name, v in zip(ordered, verdicts[count:], strict=True)
-        },
+        "effects": [as_dict(effect) | next(verdicts) for effect in alone],
+        "pairs": {name: as_dict(order) | next(verdicts) for name, order in ordered.items()},
     }
 
 
@@ -171,7 +166,7 @@ def _by_type(plain: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, An
 
 def _confusion(plain: Sequence[AskedAnswer]) -> dict[str, int]:
     """Counts of the first verdicts; those that failed stand by themselves."""
-    rows = np.asarray([confusion(o) for o in plain if o.called_right is not None]).reshape(-1, 4)
+    rows = np.asarray(counted([a for a in plain if a.called_right is not None])).reshape(-1, 4)
     tp, fp, tn, fn = (int(count) for count in rows.sum(axis=0))
     lost = Counter(o.probe.item.label for o in plain if o.called_right is None)
     return {
@@ -195,28 +190,23 @@ def service(answers: Sequence[AskedAnswer], plan: Plan) -> dict[str, Any]:
     tokens_in = sum(verdict.usage.prompt_tokens for verdict in verdicts)
     tokens_out = sum(verdict.usage.completion_tokens for verdict in verdicts)
     total = len(verdicts)
-    found: dict[str, Any] = {
+    tries = [n for verdict in asked for n in _tries(verdict)]
+    cost = None
+    if plan.price_in is not None and plan.price_out is not None and asked:
+        cost = (tokens_in * plan.price_in + tokens_out * plan.price_out) / 1e6
+    return {
         "verdicts": total,
         "asked": len(asked),
         "status": {name: statuses[name] / total for name in get_args(Status)} if total else {},
         "source": {name: count / total for name, count in sorted(sources.items())},
-        "tries_mean": None,
-        "retried": None,
+        "tries_mean": sum(tries) / len(tries) if asked else None,
+        "retried": sum(n > 1 for n in tries) / len(tries) if asked else None,
         "prompt_tokens_mean": tokens_in / len(asked) if asked else None,
         "completion_tokens_mean": tokens_out / len(asked) if asked else None,
-        "cost": None,
-        "cost_per_1000": None,
-        "seconds": None,
+        "cost": cost,
+        "cost_per_1000": None if cost is None else 1000 * cost / len(asked),
+        "seconds": _latency([verdict.seconds for verdict in asked]) if asked else None,
     }
-    if asked:
-        tries = [n for verdict in asked for n in _tries(verdict)]
-        found["tries_mean"] = sum(tries) / len(tries)
-        found["retried"] = sum(n > 1 for n in tries) / len(tries)
-        found["seconds"] = _latency([verdict.seconds for verdict in asked])
-    if plan.price_in is not None and plan.price_out is not None and asked:
-        found["cost"] = (tokens_in * plan.price_in + tokens_out * plan.price_out) / 1e6
-        found["cost_per_1000"] = 1000 * found["cost"] / len(asked)
-    return found
 
 
 def _tries(verdict: Verdict) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowright.judge.agreement import COUNTED
+from flowright.judge.agreement import COUNTED, confusion
 from flowright.judge_exam.asking import AskedAnswer
 from flowright.statistics import SHARE, Array, Estimate, Resampler, ratio
 
@@ -40,7 +40,7 @@ def measures(answers: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, 
     """All measures of some verdicts, as numbers and :class:`Estimate`."""
     scored = [answer for answer in answers if answer.called_right is not None]
     questions = [answer.probe.item.question for answer in scored]
-    rows = [confusion(answer) for answer in scored]
+    rows = counted(scored)
     found: dict[str, Any] = {
         "answers": len(answers),
         "scored": len(scored),
@@ -58,15 +58,9 @@ def measures(answers: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, 
     return found
 
 
-def confusion(answer: AskedAnswer) -> tuple[float, float, float, float]:
-    """One scored verdict as a row of :data:`COUNTED`."""
-    said, true = answer.called_right, answer.probe.item.label
-    return (
-        float(bool(said and true)),
-        float(bool(said and not true)),
-        float(not said and not true),
-        float(not said and true),
-    )
+def counted(scored: Sequence[AskedAnswer]) -> list[tuple[bool, bool, bool, bool]]:
+    """Scored verdicts as rows of :data:`COUNTED`."""
+    return [confusion(bool(answer.called_right), answer.probe.item.label) for answer in scored]
 
 
 def is_graded(scored: Sequence[AskedAnswer]) -> bool:
