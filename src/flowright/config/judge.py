@@ -33,7 +33,7 @@ class JudgeServiceSection(Section):
     )
     max_concurrent_requests: Positive = Field(default=32, description="Requests in flight.")
     timeout: Seconds = Field(default=30.0, description="Of one request.")
-    max_retries: int = Field(default=3, ge=0, description="Further tries of a request.")
+    max_retries: int = Field(default=3, ge=0, description="Further attempts at a request.")
 
 
 class JudgeSection(Section):
@@ -90,7 +90,7 @@ class JudgeSection(Section):
         default=1, description="Verdicts asked for each query, which vote; see `min_confidence`."
     )
     sample_temperature: float = Field(
-        default=0.7, ge=0, description="Of the first try, where there are several samples."
+        default=0.7, ge=0, description="Of the first attempt, where there are several samples."
     )
     min_confidence: Fraction = Field(
         default=0.0,
@@ -101,14 +101,14 @@ class JudgeSection(Section):
         default=True,
         description="Call empty answers, bare punctuation and master keys wrong without asking.",
     )
-    max_attempts: Positive = Field(default=4, description="Tries; each changes something.")
+    max_attempts: Positive = Field(default=4, description="At a question; each changes something.")
     deadline_seconds: Seconds = Field(
-        default=120.0, description="Of one verdict with all its tries."
+        default=120.0, description="Of one verdict with all its attempts."
     )
     max_tokens: Positive = Field(
-        default=512, description="First try's budget; doubles after a cut."
+        default=512, description="The first attempt's; doubles after a cut."
     )
-    temperature: float = Field(default=0.0, ge=0, description="Of the first try.")
+    temperature: float = Field(default=0.0, ge=0, description="Of the first attempt.")
     reasoning_effort: Literal["low", "medium", "high"] | None = Field(
         default=None, description="As `executor.reasoning_effort`."
     )

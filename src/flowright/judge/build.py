@@ -42,11 +42,7 @@ def _decider(
     if panel:
         members = [asked, *(_asked(section, member) for member in panel)]
         asked = Panel(
-            members,
-            section.combine,
-            section.quorum,
-            section.weights or None,
-            section.min_confidence,
+            members, section.combine, section.quorum, section.weights, section.min_confidence
         )
     if section.mode == "judge_with_rule_fallback":
         return WithRuleFallback(asked, RuleJudge())

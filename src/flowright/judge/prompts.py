@@ -79,20 +79,17 @@ class Question:
 
     def response_format(self, form: Form) -> Mapping[str, Any] | None:
         """The ``response_format`` of a request, in the OpenAI protocol's terms."""
-        if form == "json_schema":
-            schema = {"name": "verdict", "strict": True, "schema": self.schema}
-            return {"type": "json_schema", "json_schema": schema}
-        return {"type": "json_object"} if form == "json_object" else None
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        properties = {field.key: dict(field.schema.json_schema) for field in self.fields}
-        return {
+        if form != "json_schema":
+            return {"type": "json_object"} if form == "json_object" else None
+        values = {field.key: dict(field.schema.json_schema) for field in self.fields}
+        schema = {
             "type": "object",
-            "properties": {"reason": {"type": "string"}, **properties},
-            "required": ["reason", *properties],
+            "properties": {"reason": {"type": "string"}, **values},
+            "required": ["reason", *values],
             "additionalProperties": False,
         }
+        named = {"name": "verdict", "strict": True, "schema": schema}
+        return {"type": "json_schema", "json_schema": named}
 
 
 @dataclass(frozen=True, slots=True)
