@@ -59,13 +59,10 @@ class CircuitBreaker(Wrapper):
         elif self._open_until is None or probe:
             self._failures += 1
             if probe or self._failures >= self.threshold:
-                self._open()
+                self._open_until = self.clock() + self.seconds
+                self._failures = 0
+                self.opened += 1
         return verdict
-
-    def _open(self) -> None:
-        self._open_until = self.clock() + self.seconds
-        self._failures = 0
-        self.opened += 1
 
     def _refuse(self) -> Verdict:
         self.refused += 1

@@ -8,10 +8,11 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict as as_dict
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from flowright.judge.verdict import Judge, Status, Verdict
 from flowright.judge_exam.asking import AskedAnswer, Probe, ask_all
@@ -101,7 +102,7 @@ async def hold_exam(
     pairs: list[AskedAnswer] = []
     if pair_judge is not None:
         pairs = await ask_all(pair_judge, pairs_of(items, plan), plan.concurrency, tell)
-    return as_record(examined(items, single, pairs, plan))
+    return to_jsonable_python(examined(items, single, pairs, plan))
 
 
 def examined(
@@ -227,14 +228,3 @@ def _latency(seconds: Sequence[float]) -> dict[str, Any]:
         "edges": [float(edge) for edge in edges],
         "beyond": len(seconds) - int(counts.sum()),
     }
-
-
-def as_record(found: Any) -> Any:
-    """Plain data of a record: dataclasses as objects, mappings and sequences followed."""
-    if is_dataclass(found) and not isinstance(found, type):
-        return as_record(as_dict(found))
-    if isinstance(found, Mapping):
-        return {str(name): as_record(value) for name, value in found.items()}
-    if isinstance(found, tuple | list):
-        return [as_record(value) for value in found]
-    return found
