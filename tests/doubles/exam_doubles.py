@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flowright.judge.verdict import JudgeQuery, Status, Verdict
-from flowright.judge_exam.asking import Outcome, Probe
+from flowright.judge_exam.asking import AskedAnswer, Probe
 from flowright.judge_exam.labelled import LabelledItem
 from flowright.llm.chat import Usage
 
@@ -36,10 +36,10 @@ def verdict(said: bool | None, score: float | None = None, status: Status = "ok"
 
 def outcome(
     label: bool, said: bool | None, score: float | None = None, question: str = "q"
-) -> Outcome:
+) -> AskedAnswer:
     item = LabelledItem(f"{question}/{label}", question, "a", "r", label)
     given = verdict(said, score, "parse_error")
-    return Outcome(Probe(item, "plain", item.query("")), given)
+    return AskedAnswer(Probe(item, "plain", item.query("")), given)
 
 
 def never(query: JudgeQuery) -> bool:

@@ -6,10 +6,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from flowright.config import JudgeSection
 from flowright.errors import FailureError, Reason
+from flowright.judge.prompts import Question
+from flowright.judge.questions import Questions
+from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 
 Step = ChatReply | Exception
+
+
+def question(query: JudgeQuery, **section: object) -> Question:
+    """What a judge is asked about a query, the first question where there are several."""
+    return Questions(JudgeSection.model_validate(section)).about(query)[0]
 
 
 def reply(text: str, finish_reason: str = "stop", tokens: int = 10, seconds: float = 0.0) -> Step:

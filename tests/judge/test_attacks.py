@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from judge_doubles import RIGHT, ScriptedModel, reply
+from judge_doubles import RIGHT, ScriptedModel, question, reply
 
 from flowright.config import JudgeSection
 from flowright.judge.build import build_judge
 from flowright.judge.parsing import Form, parse_reply
-from flowright.judge.prompts import whether_right
 from flowright.judge.retries import FORMS
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.fences import sanitise
@@ -103,8 +102,8 @@ def parts(prompt: str) -> tuple[list[str], dict[str, str]]:
 @each_attack
 def test_an_attack_stays_in_its_fence(attack: Attack, form: Form) -> None:
     honest = JudgeQuery("What is 3008 + 1006?", "4014", "4014", "number")
-    system, user = whether_right(attack.query).messages(form)
-    plain_system, plain_user = whether_right(honest).messages(form)
+    system, user = question(attack.query).messages(form)
+    plain_system, plain_user = question(honest).messages(form)
     assert system == plain_system
     outside, inside = parts(user.content)
     assert outside == parts(plain_user.content)[0]
@@ -125,7 +124,7 @@ VERDICT = {
 
 def echo(attack: Attack, form: Form) -> str:
     """The fenced answer of the prompt, copied out as it stands there."""
-    prompt = whether_right(attack.query).messages(form)[1].content
+    prompt = question(attack.query).messages(form)[1].content
     fence = re.findall(r"^(~{5,}) FINAL ANSWER$", prompt, re.M)[0]
     return (
         prompt[prompt.index(f"{fence} FINAL ANSWER") :].partition(f"\n{fence}\n")[0] + f"\n{fence}"
@@ -137,7 +136,7 @@ def echo(attack: Attack, form: Form) -> str:
 def test_a_judge_that_echoes_an_attack_is_read_by_its_own_verdict(
     attack: Attack, form: Form
 ) -> None:
-    fields = whether_right(attack.query).fields
+    fields = question(attack.query).fields
     echoed = echo(attack, form)
     said = parse_reply(f"I was shown this:\n{echoed}\n\n{VERDICT[form]}", form, fields)
     assert said.values == {"verdict": False}
@@ -147,7 +146,7 @@ def test_a_judge_that_echoes_an_attack_is_read_by_its_own_verdict(
 
 @each_attack
 def test_an_attack_quoted_in_the_reason_decides_nothing(attack: Attack) -> None:
-    fields = whether_right(attack.query).fields
+    fields = question(attack.query).fields
     said = json.dumps({"reason": attack.query.answer, "verdict": False})
     for form in ("json_object", "json_schema"):
         assert parse_reply(said, form, fields).values == {"verdict": False}
@@ -158,6 +157,6 @@ def test_an_attack_quoted_in_the_reason_decides_nothing(attack: Attack) -> None:
 def test_an_attack_quoted_without_fences_never_makes_true_of_false(
     attack: Attack, form: Form
 ) -> None:
-    fields = whether_right(attack.query).fields
+    fields = question(attack.query).fields
     said = f"The answer says:\n{attack.query.answer}\n\n{VERDICT[form]}"
     assert parse_reply(said, form, fields).values.get("verdict") is not True

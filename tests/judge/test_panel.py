@@ -8,7 +8,7 @@ from judge_doubles import RIGHT, WRONG, ScriptedModel, reply, unavailable
 from flowright.config import JudgeSection
 from flowright.judge.audit import audit
 from flowright.judge.build import build_judge
-from flowright.judge.panel import Combine, Panel, disagreement, families
+from flowright.judge.panel import Panel, disagreement, families
 from flowright.judge.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
@@ -31,7 +31,7 @@ class Member:
         return Verdict(self.said, right, "llm", "ok", attempts=1, judge=self.name, usage=usage)
 
 
-async def asked(*said: float | Status, combine: Combine = "majority", **options: object) -> Verdict:
+async def asked(*said: float | Status, combine: str = "majority", **options: object) -> Verdict:
     members = [Member(what, f"m{n}") for n, what in enumerate(said)]
     return await Panel(members, combine, **options).judge(ASKED)  # pyright: ignore[reportArgumentType]
 
@@ -47,7 +47,7 @@ async def asked(*said: float | Status, combine: Combine = "majority", **options:
         ((1.0,), "mean", 1.0),
     ],
 )
-async def test_scores_are_combined(said: tuple[float, ...], combine: Combine, score: float) -> None:
+async def test_scores_are_combined(said: tuple[float, ...], combine: str, score: float) -> None:
     verdict = await asked(*said, combine=combine)
     assert verdict.status == "ok" and verdict.score == pytest.approx(score)
     assert verdict.correct is (score > 0.5)

@@ -1,4 +1,4 @@
-"""Foreign text stays between its fences and cannot act as anything but text."""
+"""Untrusted text stays between its fences and cannot act as anything but text."""
 
 import re
 from itertools import pairwise
@@ -7,11 +7,12 @@ from typing import get_args
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from judge_doubles import question
 
 from flowright.judge.parsing import Form
-from flowright.judge.prompts import CRITERIA, whether_right
 from flowright.judge.retries import FORMS
 from flowright.judge.verdict import AnswerType, JudgeQuery
+from flowright.judge.wording import STANDARD
 from flowright.llm.chat import Message
 from flowright.llm.fences import fence_for, sanitise
 from flowright.llm.replies import spoken_answer
@@ -25,8 +26,8 @@ QUERY = JudgeQuery(
 )
 
 
-def judge_messages(query: JudgeQuery, form: Form) -> tuple[Message, Message]:
-    return whether_right(query).messages(form)
+def judge_messages(query: JudgeQuery, form: Form) -> tuple[Message, ...]:
+    return question(query).messages(form)
 
 
 def fenced(prompt: str) -> dict[str, list[str]]:
@@ -68,7 +69,9 @@ def test_parts_that_are_missing_are_left_out() -> None:
 @pytest.mark.parametrize("answer_type", get_args(AnswerType))
 def test_each_type_of_answer_has_its_own_criteria(answer_type: AnswerType) -> None:
     _, user = judge_messages(JudgeQuery("Q", "A", "R", answer_type), "text")
-    assert [name for name, what in CRITERIA.items() if what in user.content] == [answer_type]
+    assert [name for name, what in STANDARD.criteria.items() if what in user.content] == [
+        answer_type
+    ]
 
 
 def test_each_form_asks_for_itself() -> None:
@@ -77,16 +80,16 @@ def test_each_form_asks_for_itself() -> None:
     assert '"verdict"' not in asked["text"]
     assert asked["json_schema"] == asked["json_object"]
     assert '"verdict"' in asked["json_schema"]
-    question = whether_right(QUERY)
-    assert question.response_format("text") is None
-    assert question.response_format("json_object") == {"type": "json_object"}
+    asked_for = question(QUERY)
+    assert asked_for.response_format("text") is None
+    assert asked_for.response_format("json_object") == {"type": "json_object"}
     schema = {
         "type": "object",
         "properties": {"reason": {"type": "string"}, "verdict": {"type": "boolean"}},
         "required": ["reason", "verdict"],
         "additionalProperties": False,
     }
-    assert question.response_format("json_schema") == {
+    assert asked_for.response_format("json_schema") == {
         "type": "json_schema",
         "json_schema": {"name": "verdict", "strict": True, "schema": schema},
     }

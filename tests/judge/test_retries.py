@@ -21,7 +21,15 @@ from flowright.config import JudgeSection
 from flowright.errors import FailureError, Reason
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.parsing import Form
-from flowright.judge.retries import FORMS, MAX_GROWTH, Forms, Rung, first_rung, looser, next_rung
+from flowright.judge.retries import (
+    FORMS,
+    MAX_GROWTH,
+    Attempt,
+    Forms,
+    first_attempt,
+    looser,
+    next_attempt,
+)
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import (
     REFUSAL,
@@ -145,7 +153,7 @@ async def test_what_is_left_when_every_try_fails(step: ChatReply, status: str) -
     assert verdict.attempts == len(model.requests) == SECTION.max_attempts
     paid = 0 if isinstance(step, Exception) else SECTION.max_attempts
     assert verdict.usage == Usage(paid, 100 * paid, 10 * paid), "recorded though nothing parsed"
-    assert all(f"try {n} (" in verdict.reason for n in (1, 2, 3, 4))
+    assert all(f"attempt {n} (" in verdict.reason for n in (1, 2, 3, 4))
 
 
 @pytest.mark.parametrize(
@@ -178,7 +186,7 @@ async def test_the_last_try_names_the_status() -> None:
     model = ScriptedModel([reply("?"), unavailable(), reply("", "length"), reply("??")])
     verdict = await ask(model)
     assert verdict.status == "parse_error"
-    assert "try 2 (json_object): unavailable: no reply" in verdict.reason
+    assert "attempt 2 (json_object): unavailable: no reply" in verdict.reason
 
 
 async def test_an_apology_before_a_verdict_is_no_refusal() -> None:
@@ -299,7 +307,7 @@ async def test_one_hanging_request_leaves_time_for_another() -> None:
     assert (verdict.status, verdict.correct, verdict.attempts) == ("ok", True, 2)
 
 
-# Every rung differs from the one before it.
+# Every attempt differs from the one before it.
 
 
 @given(
@@ -313,18 +321,18 @@ async def test_one_hanging_request_leaves_time_for_another() -> None:
     st.sampled_from(FORMS),
     st.text(max_size=5),
 )
-def test_each_rung_changes_something_and_only_ever_asks_for_less_structure(
-    outcomes: list, start: Form, key: str
+def test_each_attempt_changes_something_and_only_ever_asks_for_less_structure(
+    endings: list, start: Form, key: str
 ) -> None:
-    rungs: list[Rung] = [first_rung(SECTION, start)]
-    for outcome, previous in zip(outcomes, [None, *outcomes], strict=False):
-        rungs.append(next_rung(rungs[-1], outcome, previous, SECTION))
-    for before, after in pairwise(rungs):
+    attempts: list[Attempt] = [first_attempt(SECTION, start)]
+    for ending, previous in zip(endings, [None, *endings], strict=False):
+        attempts.append(next_attempt(attempts[-1], ending, previous, SECTION))
+    for before, after in pairwise(attempts):
         assert after.number == before.number + 1
         assert after.temperature > before.temperature
         assert before.max_tokens <= after.max_tokens <= SECTION.max_tokens * MAX_GROWTH
         assert FORMS.index(after.form) >= FORMS.index(before.form)
-    assert len({rung.seed(key) for rung in rungs}) == len(rungs)
+    assert len({attempt.seed(key) for attempt in attempts}) == len(attempts)
 
 
 # Trouble changes nothing (the share of faults of the experiment).

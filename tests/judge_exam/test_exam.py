@@ -10,7 +10,7 @@ from exam_doubles import Comparing, Gullible, items, verdict
 
 from flowright.errors import UserError
 from flowright.judge.verdict import JudgeQuery, Verdict
-from flowright.judge_exam.asking import JudgeDown, Outcome, Probe, ask_all
+from flowright.judge_exam.asking import AskedAnswer, JudgeDown, Probe, ask_all
 from flowright.judge_exam.exam import (
     EQUAL,
     UNEQUAL,
@@ -148,7 +148,9 @@ def test_the_two_orders_of_a_pair_are_no_retry() -> None:
     calm = verdict(True)
     harried = replace(calm, attempts=3)
     outcomes = [
-        Outcome(probe, replace(calm, attempts=sum(m.attempts for m in members), members=members))
+        AskedAnswer(
+            probe, replace(calm, attempts=sum(m.attempts for m in members), members=members)
+        )
         for probe, members in zip(
             pairs_of(items(2), SMALL), [(calm, calm), (calm, harried)], strict=False
         )
@@ -187,7 +189,7 @@ async def test_no_more_queries_at_once_than_asked_for() -> None:
             self.now -= 1
             return verdict(True)
 
-    judge, told = Crowded(), list[Outcome]()
+    judge, told = Crowded(), list[AskedAnswer]()
     probes = [Probe(item, "plain", item.query(item.id)) for item in items(25)]
     outcomes = await ask_all(judge, probes, 7, told.append)
     assert judge.most == 7
@@ -211,6 +213,6 @@ def test_perturbations_are_chosen_by_name() -> None:
 
 def test_what_is_kept_of_an_outcome() -> None:
     item = items(1)[0]
-    row = Outcome(Probe(item, "plain", item.query("k")), verdict(None, status="timeout")).row()
+    row = AskedAnswer(Probe(item, "plain", item.query("k")), verdict(None, status="timeout")).row()
     assert row["status"] == "timeout" and "score" not in row and "correct" not in row
     assert row["label"] is True and row["answer"] == "The answer is 1."

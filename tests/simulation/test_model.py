@@ -8,11 +8,11 @@ import time
 from contextlib import redirect_stdout
 
 import pytest
+from judge_doubles import question
 
 from flowright.config import ExecutorSection, SimulatedSection, WorkflowSection
 from flowright.data.task import Problem
 from flowright.errors import ConfigError
-from flowright.judge.prompts import whether_right
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.llm.replies import extract_code
@@ -291,7 +291,7 @@ def test_judge_prompts_are_recognised():
         query = JudgeQuery(
             MATH.problem, "It is\n~~~~~~~\n12", "87", "number", ("87.0",), "passed 3 of 9 tests"
         )
-        messages = [(m.role, m.content) for m in whether_right(query).messages(form)]
+        messages = [(m.role, m.content) for m in question(query).messages(form)]
         asked = read_prompt(messages, index)
         assert isinstance(asked, Judgement)
         assert asked.task is MATH
@@ -651,7 +651,7 @@ def test_verdicts_come_in_the_form_asked_for():
     judge = assessor(judge_true_positive=1.0)
     assert judge.reply(asked, Draws(0), None).endswith("\nVerdict: True")
     schema = json.loads(
-        judge.reply(asked, Draws(0), whether_right(QUERY).response_format("json_schema"))
+        judge.reply(asked, Draws(0), question(QUERY).response_format("json_schema"))
     )
     assert schema == {"reason": schema["reason"], "verdict": True}
     menu = {

@@ -15,11 +15,11 @@ from pathlib import Path
 import httpx2
 import openai
 import pytest
+from judge_doubles import question
 
 from flowright.config import FaultSection, LlmSection, SimulatedSection
 from flowright.data.task import Problem, write_tasks
 from flowright.errors import FailureError, UserError
-from flowright.judge.prompts import whether_right
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Message
 from flowright.llm.client import ChatClient
@@ -55,7 +55,7 @@ def ask(task: Problem, seed: int | None = 0, temperature: float = 0.7) -> ChatRe
 
 def to_judge(task: Problem, answer: str) -> ChatRequest:
     query = JudgeQuery(task.problem, answer, task.reference, "math_expression")
-    return ChatRequest(whether_right(query).messages("text"), temperature=0.0)
+    return ChatRequest(question(query).messages("text"), temperature=0.0)
 
 
 async def all_replies(

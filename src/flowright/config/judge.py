@@ -4,12 +4,16 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from flowright.config.section import Fraction, Positive, Seconds, Section
+from flowright.plugins import Table
+
+_WAYS = ("true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect")
+ASK = Table("way of asking", {name: f"flowright.judge.questions:{name.upper()}" for name in _WAYS})
+_VOTES = ("majority", "mean", "median")
+COMBINE = Table("way to combine votes", {name: f"flowright.judge.panel:{name}" for name in _VOTES})
+WORDING = Table("wording", {"standard": "flowright.judge.wording:STANDARD"})
 
 
 class JudgeServiceSection(Section):
@@ -29,7 +33,7 @@ class JudgeServiceSection(Section):
     )
     max_concurrent_requests: Positive = Field(default=32, description="Requests in flight.")
     timeout: Seconds = Field(default=30.0, description="Of one request.")
-    max_retries: int = Field(default=3, ge=0, description="Further tries of a request.")
+    max_retries: int = Field(default=3, ge=0, description="Further attempts at a request.")
 
 
 class JudgeSection(Section):
@@ -48,11 +52,16 @@ class JudgeSection(Section):
         description="Who decides: the model; the model, and rules (tagged) where it fails; rules, "
         "and the model where they can't; rules alone.",
     )
-    ask: Literal["true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect"] = Field(
+    ask: Annotated[str, AfterValidator(ASK.check)] = Field(
         default="true_false",
-        description="What the model is asked for: right or wrong; a score from 0 to 1; a grade "
-        "from 0 to 4; the better of two answers; which criteria are met; a grade for each of "
-        "`aspects` and one overall.",
+        description="What the model is asked for: right or wrong (`true_false`); a `score` from 0 "
+        "to 1; a grade from 0 to 4 (`pointwise`); the better of two answers (`pairwise`); which "
+        "criteria are met (`rubric`); a grade for each of `aspects` and one overall "
+        "(`multi_aspect`); or your own as `package.module:name`.",
+    )
+    wording: str = Field(
+        default="standard",
+        description="Its words: `standard`, a YAML file of your own, or `package.module:name`.",
     )
     aspects: Mapping[str, str] = Field(
         default_factory=lambda: {
@@ -81,7 +90,7 @@ class JudgeSection(Section):
         default=1, description="Verdicts asked for each query, which vote; see `min_confidence`."
     )
     sample_temperature: float = Field(
-        default=0.7, ge=0, description="Of the first try, where there are several samples."
+        default=0.7, ge=0, description="Of the first attempt, where there are several samples."
     )
     min_confidence: Fraction = Field(
         default=0.0,
@@ -92,22 +101,24 @@ class JudgeSection(Section):
         default=True,
         description="Call empty answers, bare punctuation and master keys wrong without asking.",
     )
-    max_attempts: Positive = Field(default=4, description="Tries; each changes something.")
+    max_attempts: Positive = Field(default=4, description="At a question; each changes something.")
     deadline_seconds: Seconds = Field(
-        default=120.0, description="Of one verdict with all its tries."
+        default=120.0, description="Of one verdict with all its attempts."
     )
     max_tokens: Positive = Field(
-        default=512, description="First try's budget; doubles after a cut."
+        default=512, description="The first attempt's; doubles after a cut."
     )
-    temperature: float = Field(default=0.0, ge=0, description="Of the first try.")
+    temperature: float = Field(default=0.0, ge=0, description="Of the first attempt.")
     reasoning_effort: Literal["low", "medium", "high"] | None = Field(
         default=None, description="As `executor.reasoning_effort`."
     )
     panel: tuple[str, ...] = Field(
         default=(), description="Names of further judges; all are asked and vote."
     )
-    combine: Literal["majority", "mean", "median"] = Field(
-        default="majority", description="How the panel's verdicts become one."
+    combine: Annotated[str, AfterValidator(COMBINE.check)] = Field(
+        default="majority",
+        description="How the panel's verdicts become one: `majority`, `mean` or `median`, or your "
+        "own as `package.module:function`.",
     )
     quorum: Positive = Field(
         default=1, description="Members that must have a verdict; the others leave the vote."
@@ -131,6 +142,11 @@ class JudgeSection(Section):
         default="warn",
         description="Say so; pause the run, untrained; let rules decide that step's samples.",
     )
+
+    @field_validator("wording")
+    @classmethod
+    def _a_file_or_an_object(cls, wording: str) -> str:
+        return wording if wording.endswith((".yaml", ".yml")) else WORDING.check(wording)
 
     @model_validator(mode="after")
     def _panel_fits(self) -> "JudgeSection":

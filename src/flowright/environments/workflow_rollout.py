@@ -14,7 +14,7 @@ from flowright.environments.reward import reward_of, with_cost
 from flowright.environments.rollout import Completion, Rollout, Spent, plain
 from flowright.errors import Failure, FailureError, Reason, boundary
 from flowright.grading import Gold, gold_check
-from flowright.judge.audit import agreement
+from flowright.judge.audit import agreement_with_gold
 from flowright.judge.query import query_of
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, Verdict
@@ -100,7 +100,7 @@ class WorkflowRollouts:
         Nothing is remembered: each step is its own case, so that a resumed run sees it alike."""
         if self._trust.low_agreement != "rules":
             return rollouts
-        found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
+        found = agreement_with_gold([r.verdict for r in rollouts], [r.gold for r in rollouts])
         if found is None or found >= self._trust.min_agreement:
             return rollouts
         return await asyncio.gather(*(self._ruled(rollout, found) for rollout in rollouts))

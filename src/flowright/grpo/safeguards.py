@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from flowright.config import JudgeSection
 from flowright.environments.rollout import Rollout
 from flowright.errors import RunPaused
-from flowright.judge.audit import agreement
+from flowright.judge.audit import agreement_with_gold
 
 
 def unscored_share(rollouts: Sequence[Rollout]) -> float:
@@ -28,7 +28,7 @@ def refuse_garbage(step: int, rollouts: Sequence[Rollout], limit: float) -> None
 def mind_the_judge(step: int, rollouts: Sequence[Rollout], section: JudgeSection) -> str | None:
     """What to say of a judge that drifts from gold; raises RunPaused where it is to stop the run
     (``judge.low_agreement: stop``)."""
-    found = agreement([r.verdict for r in rollouts], [r.gold for r in rollouts])
+    found = agreement_with_gold([r.verdict for r in rollouts], [r.gold for r in rollouts])
     if found is None or found >= section.min_agreement:
         return None
     line = (

@@ -10,6 +10,11 @@ from collections.abc import Mapping
 from flowright.statistics import Array, Statistic, ratio
 
 
+def confusion(said: bool, true: bool) -> tuple[bool, bool, bool, bool]:
+    """The counts of one verdict."""
+    return said and true, said and not true, not said and not true, not said and true
+
+
 def agreement(c: Array) -> Array:
     """(TP + TN) / n."""
     return ratio(c[..., 0] + c[..., 2], c.sum(axis=-1))

@@ -1,4 +1,4 @@
-"""One question put to one model, up the retry ladder, until each of its fields has been read.
+"""One question put to one model, attempt by attempt, until each of its fields has been read.
 
 This module owns every retry that is about what the judge said. Retries that are about transport are
 the chat model's, inside one call. What the values mean is not known here.
@@ -15,12 +15,12 @@ from flowright.judge.parsing import parse_reply
 from flowright.judge.prompts import Question
 from flowright.judge.retries import (
     STATUS,
+    Attempt,
+    Ending,
     Forms,
-    Outcome,
-    Rung,
-    first_rung,
+    first_attempt,
     is_last_word,
-    next_rung,
+    next_attempt,
 )
 from flowright.judge.schemas import Value
 from flowright.judge.verdict import Status
@@ -48,9 +48,9 @@ _LONGEST_REFUSAL = 600  # characters; who explains more has not just declined
 
 
 @dataclass(frozen=True, slots=True)
-class Climbed:
+class QuestionResult:
     """How it ended. ``values`` are those of the fields that were read; ``status`` is "ok" when
-    none is missing. ``reason`` is the judge's own, or tells what went wrong try by try."""
+    none is missing. ``reason`` is the judge's own, or tells what went wrong attempt by attempt."""
 
     values: Mapping[str, Value]
     status: Status
@@ -69,21 +69,21 @@ class _State:
     reason: str = ""  # the judge's own
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
-    last: Outcome | None = None
+    last: Ending | None = None
 
-    def failed(self, rung: Rung, outcome: Outcome, note: str) -> Outcome:
-        self.last = outcome
-        self.notes.append(f"try {rung.number} ({rung.form}): {outcome}: {note}")
-        return outcome
+    def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
+        self.last = ending
+        self.notes.append(f"attempt {attempt.number} ({attempt.form}): {ending}: {note}")
+        return ending
 
 
-class Climber:
+class RetryingAsker:
     """Asks one model, at most ``section.max_attempts`` times a question.
 
-    All tries at a question share ``section.deadline_seconds``, counted as the model counts it (a
-    :class:`~flowright.llm.client.ChatClient` leaves out the wait for one of its own slots). A try
-    may spend half of what is left, the last try all of it, so that one hanging request does not
-    take the others' time. :mod:`flowright.judge.retries` says what each try changes; fields that
+    All attempts at a question share ``section.deadline_seconds``, counted as the model counts it (a
+    :class:`~flowright.llm.client.ChatClient` leaves out the wait for one of its own slots). An
+    attempt may spend half of what is left, the last one all of it, so that one hanging request does
+    not take the others' time. :mod:`flowright.judge.retries` says what each changes; fields that
     have been read are not asked for again.
     """
 
@@ -92,38 +92,38 @@ class Climber:
         self._section = section
         self._forms = Forms()
 
-    async def climb(self, question: Question, key: str) -> Climbed:
+    async def ask(self, question: Question, key: str) -> QuestionResult:
         """``key`` names what is asked; seeds are derived from it."""
         state = _State(question, self._section.deadline_seconds)
-        rung = first_rung(self._section, self._forms.start)
+        attempt = first_attempt(self._section, self._forms.start)
         while True:
             previous = state.last
-            outcome = await self._try(state, rung, key)
-            if outcome is None or rung.number >= self._section.max_attempts or state.left <= 0:
+            ending = await self._attempt(state, attempt, key)
+            if ending is None or attempt.number >= self._section.max_attempts or state.left <= 0:
                 break
-            if is_last_word(rung, outcome, previous):
+            if is_last_word(attempt, ending, previous):
                 break
-            rung = next_rung(rung, outcome, previous, self._section)
-        status: Status = "ok" if outcome is None else STATUS[outcome]
-        return Climbed(
+            attempt = next_attempt(attempt, ending, previous, self._section)
+        status: Status = "ok" if ending is None else STATUS[ending]
+        return QuestionResult(
             values=state.values,
             status=status,
             reason=state.reason if status == "ok" else "; ".join(state.notes),
-            attempts=rung.number,
+            attempts=attempt.number,
             usage=state.usage,
         )
 
-    async def _try(self, state: _State, rung: Rung, key: str) -> Outcome | None:
+    async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
         """Ask once; None when nothing is missing any more, else what went wrong."""
-        is_last = rung.number >= self._section.max_attempts
+        is_last = attempt.number >= self._section.max_attempts
         allowed = state.left if is_last else state.left / 2
         request = ChatRequest(
-            messages=state.question.messages(rung.form),
-            temperature=rung.temperature,
-            max_tokens=rung.max_tokens,
-            seed=rung.seed(key),
-            response_format=state.question.response_format(rung.form),
-            reasoning_effort=rung.effort,
+            messages=state.question.messages(attempt.form),
+            temperature=attempt.temperature,
+            max_tokens=attempt.max_tokens,
+            seed=attempt.seed(key),
+            response_format=state.question.response_format(attempt.form),
+            reasoning_effort=attempt.effort,
         )
         began = time.monotonic()
         try:
@@ -131,29 +131,29 @@ class Climber:
         except FailureError as error:
             elapsed = time.monotonic() - began
             state.left -= min(elapsed, allowed)
-            outcome: Outcome = "timeout" if elapsed >= 0.99 * allowed else "unavailable"
+            ending: Ending = "timeout" if elapsed >= 0.99 * allowed else "unavailable"
             if isinstance(error, RequestRefused):
-                outcome = "refused"
+                ending = "refused"
             elif isinstance(error, ServerMisconfigured):
-                outcome = "misconfigured"
-            return state.failed(rung, outcome, error.failure.message)
+                ending = "misconfigured"
+            return state.failed(attempt, ending, error.failure.message)
         state.left -= min(reply.seconds, allowed)
         state.usage += reply.usage
         if state.last == "refused":
-            self._forms.refused(served=rung.form)
-        return self._read(state, reply, rung)
+            self._forms.refused(served=attempt.form)
+        return self._read(state, reply, attempt)
 
-    def _read(self, state: _State, reply: ChatReply, rung: Rung) -> Outcome | None:
+    def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
             shown = "in the middle" if reply.text.strip() else "before any content"
-            return state.failed(rung, "truncated", f"{rung.max_tokens} tokens ended {shown}")
+            return state.failed(attempt, "truncated", f"{attempt.max_tokens} tokens ended {shown}")
         if stopped in FILTER_STOPS:
-            return state.failed(rung, "declined", f"the server stopped the reply ({stopped})")
-        reading = parse_reply(reply.text, rung.form, state.question.fields)
+            return state.failed(attempt, "declined", f"the server stopped the reply ({stopped})")
+        reading = parse_reply(reply.text, attempt.form, state.question.fields)
         state.values.update(reading.values)
         if reading.values:
-            self._forms.parsed(rung.form)
+            self._forms.parsed(attempt.form)
         if reading.fault is None:
             state.reason = reading.reason
             return None
@@ -162,8 +162,8 @@ class Climber:
             state.question = state.question.narrowed(missing)
         elif reading.fault == "no_verdict":
             if len(reply.text) <= _LONGEST_REFUSAL and _REFUSAL.match(reply.text):
-                return state.failed(rung, "declined", f"it says {reply.text.strip()[:80]!r}")
-            if rung.form != "text":
-                self._forms.ignored(rung.form)
-        outcome: Outcome = "empty" if reading.fault == "empty" else "unparsed"
-        return state.failed(rung, outcome, reading.reason)
+                return state.failed(attempt, "declined", f"it says {reply.text.strip()[:80]!r}")
+            if attempt.form != "text":
+                self._forms.ignored(attempt.form)
+        ending: Ending = "empty" if reading.fault == "empty" else "unparsed"
+        return state.failed(attempt, ending, reading.reason)

@@ -1,14 +1,13 @@
 """The judge against the gold checks, as metrics of a step (law 3). Nothing is judged here."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from typing import get_args
 
 import numpy as np
 
 from flowright.grading import Gold
-from flowright.judge.agreement import COUNTED
+from flowright.judge.agreement import COUNTED, confusion
 from flowright.judge.panel import disagreement
 from flowright.judge.verdict import Source, Status, Verdict
 
@@ -29,67 +28,55 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
     - ``judge/drift``: share called right less the share that gold calls right, on the samples
       where both sides have a finding; positive where the judge is generous;
     - ``judge/disagreement``: mean share of a panel's members that say otherwise than most;
-    - ``judge/attempts_mean``: tries per verdict for which a model was asked;
+    - ``judge/attempts_mean``: attempts per verdict for which a model was asked;
     - ``judge/status/<status>``, ``judge/source/<source>``: shares of all verdicts.
 
     A share of nothing is left out.
     """
-    pairs = _pairs(verdicts, golds)
-    counts = Counter(pairs)
-    cells = ((True, True), (True, False), (False, False), (False, True))
-    confusion = np.asarray([counts[cell] for cell in cells], dtype=np.float64)
+    if len(verdicts) != len(golds):
+        raise ValueError(f"{len(verdicts)} verdicts with {len(golds)} gold checks")
+    pairs = [
+        (verdict.correct, gold.correct)
+        for verdict, gold in zip(verdicts, golds, strict=True)
+        if verdict is not None and verdict.correct is not None
+        if gold is not None and gold.correct is not None
+    ]
+    counts = (
+        np.asarray([confusion(*pair) for pair in pairs])
+        .reshape(-1, 4)
+        .sum(axis=0, dtype=np.float64)
+    )
     metrics: dict[str, float] = {}
     for name, statistic in COUNTED.items():
-        value = float(statistic(confusion))
+        value = float(statistic(counts))
         if math.isfinite(value):
             metrics[f"judge/{'agreement_with_gold' if name == 'agreement' else name}"] = value
-    if pairs:
-        metrics["judge/drift"] = sum(said - true for said, true in pairs) / len(pairs)
-
+    metrics |= _mean("judge/drift", [said - true for said, true in pairs])
     for name, true in (("wrong", False), ("right", True)):
         mute = [
             verdict.correct is None
             for verdict, gold in zip(verdicts, golds, strict=True)
             if verdict is not None and gold is not None and gold.correct is true
         ]
-        metrics |= _share(f"judge/no_verdict_rate_{name}", mute)
-
+        metrics |= _mean(f"judge/no_verdict_rate_{name}", mute)
     given = [verdict for verdict in verdicts if verdict is not None]
     split = [share for verdict in given if (share := disagreement(verdict)) is not None]
-    if split:
-        metrics["judge/disagreement"] = sum(split) / len(split)
+    metrics |= _mean("judge/disagreement", split)
     asked = [verdict.attempts for verdict in given if verdict.attempts > 0]
-    if asked:
-        metrics["judge/attempts_mean"] = sum(asked) / len(asked)
-    if given:
-        statuses = Counter(verdict.status for verdict in given)
-        sources = Counter(verdict.source for verdict in given)
-        for status in get_args(Status):
-            metrics[f"judge/status/{status}"] = statuses[status] / len(given)
-        for source in get_args(Source):
-            metrics[f"judge/source/{source}"] = sources[source] / len(given)
+    metrics |= _mean("judge/attempts_mean", asked)
+    for status in get_args(Status):
+        metrics |= _mean(f"judge/status/{status}", [v.status == status for v in given])
+    for source in get_args(Source):
+        metrics |= _mean(f"judge/source/{source}", [v.source == source for v in given])
     return metrics
 
 
-def agreement(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> float | None:
-    """``judge/agreement_with_gold`` alone; None where nothing can be compared."""
-    pairs = _pairs(verdicts, golds)
-    return sum(said == true for said, true in pairs) / len(pairs) if pairs else None
-
-
-def _pairs(
+def agreement_with_gold(
     verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]
-) -> list[tuple[bool, bool]]:
-    """What both sides found, where both did."""
-    if len(verdicts) != len(golds):
-        raise ValueError(f"{len(verdicts)} verdicts with {len(golds)} gold checks")
-    return [
-        (verdict.correct, gold.correct)
-        for verdict, gold in zip(verdicts, golds, strict=True)
-        if verdict is not None and verdict.correct is not None
-        if gold is not None and gold.correct is not None
-    ]
+) -> float | None:
+    """``judge/agreement_with_gold`` alone; None where nothing can be compared."""
+    return audit(verdicts, golds).get("judge/agreement_with_gold")
 
 
-def _share(name: str, hits: Sequence[bool]) -> dict[str, float]:
-    return {name: sum(hits) / len(hits)} if hits else {}
+def _mean(name: str, values: Sequence[float]) -> dict[str, float]:
+    return {name: sum(values) / len(values)} if values else {}

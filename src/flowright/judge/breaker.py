@@ -7,9 +7,10 @@ exceptions.
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
+from flowright.judge.verdict import JudgeQuery, Verdict, Wrapper
 
 State = Literal["closed", "open", "half_open"]
 
@@ -17,40 +18,30 @@ _DOWN = frozenset({"timeout", "unavailable"})
 """What says that the backend is down; a reply that cannot be read does not."""
 
 
-class CircuitBreaker:
+@dataclass(eq=False)
+class CircuitBreaker(Wrapper):
     """Opens after ``threshold`` failures of the backend in a row, for ``seconds``.
 
     While it is open every query gets ``unavailable`` at once. After that one query is let through
     as a probe (half open) while the others are still refused: if it is served the circuit closes,
     else it is open for as long again. A query that began earlier and is served closes it, too.
+    ``opened`` counts how often, ``refused`` the queries that were not passed on.
     """
 
-    def __init__(
-        self,
-        inner: Judge,
-        threshold: int,
-        seconds: float,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._inner = inner
-        self._threshold = threshold
-        self._seconds = seconds
-        self._clock = clock
-        self._failures = 0
-        self._open_until: float | None = None
-        self._probing = False
-        self.opened = 0  # how often
-        self.refused = 0  # queries that were not passed on
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
+    threshold: int
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    opened: int = field(default=0, init=False)
+    refused: int = field(default=0, init=False)
+    _failures: int = field(default=0, init=False)
+    _open_until: float | None = field(default=None, init=False)
+    _probing: bool = field(default=False, init=False)
 
     @property
     def state(self) -> State:
         if self._open_until is None:
             return "closed"
-        return "half_open" if self._clock() >= self._open_until else "open"
+        return "half_open" if self.clock() >= self._open_until else "open"
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         probe = self.state == "half_open"
@@ -58,7 +49,7 @@ class CircuitBreaker:
             return self._refuse()
         self._probing = self._probing or probe
         try:
-            verdict = await self._inner.judge(query)
+            verdict = await self.inner.judge(query)
         finally:
             if probe:
                 self._probing = False
@@ -67,23 +58,16 @@ class CircuitBreaker:
             self._open_until = None
         elif self._open_until is None or probe:
             self._failures += 1
-            if probe or self._failures >= self._threshold:
-                self._open()
+            if probe or self._failures >= self.threshold:
+                self._open_until = self.clock() + self.seconds
+                self._failures = 0
+                self.opened += 1
         return verdict
-
-    def _open(self) -> None:
-        self._open_until = self._clock() + self._seconds
-        self._failures = 0
-        self.opened += 1
 
     def _refuse(self) -> Verdict:
         self.refused += 1
-        return Verdict(
-            score=None,
-            correct=None,
-            source="llm",
-            status="unavailable",
-            reason=f"circuit open: {self._threshold} verdicts in a row found {self.name} down; "
-            f"it is asked again within {self._seconds:g} s",
-            judge=self.name,
+        reason = (
+            f"circuit open: {self.threshold} verdicts in a row found {self.name} down; it is asked "
+            f"again within {self.seconds:g} s"
         )
+        return Verdict(None, None, "llm", "unavailable", reason, judge=self.name)

@@ -7,10 +7,10 @@ from flowright.judge.breaker import CircuitBreaker
 from flowright.judge.cache import Cached
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.panel import Panel
-from flowright.judge.prompts import PROMPT_VERSION
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge
+from flowright.judge.wording import wording_hash
 from flowright.judge.wrappers import Gated, Sample, WithRuleFallback, WithRulesFirst
 from flowright.llm.chat import ChatModel
 
@@ -25,6 +25,7 @@ def build_judge(
 
     ``model`` is asked, or the service of ``section.service``; None only where rules alone decide.
     ``panel`` are the models of ``section.panel``, each with a cache and a breaker of its own.
+    Raises ConfigError for a wording or another choice by import path that cannot be used.
     """
     judge = _decider(section, model, panel)
     return Gated(judge) if section.gate else judge
@@ -41,16 +42,12 @@ def _decider(
     if panel:
         members = [asked, *(_asked(section, member) for member in panel)]
         asked = Panel(
-            members,
-            section.combine,
-            section.quorum,
-            section.weights or None,
-            section.min_confidence,
+            members, section.combine, section.quorum, section.weights, section.min_confidence
         )
     if section.mode == "judge_with_rule_fallback":
         return WithRuleFallback(asked, RuleJudge())
     if section.mode == "rules_then_judge":
-        return WithRulesFirst(RuleJudge(reader_behind=True), asked)
+        return WithRulesFirst(asked, RuleJudge(reader_behind=True))
     return asked
 
 
@@ -82,4 +79,4 @@ def fingerprint(section: JudgeSection) -> str:
             "reasoning_effort",
         }
     )  # fmt: skip
-    return f"{PROMPT_VERSION} {asked}"
+    return f"{wording_hash(section)} {asked}"

@@ -5,9 +5,9 @@ asks tries again. No prompts and no calls of its own here.
 """
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
+from flowright.judge.verdict import JudgeQuery, Verdict, Wrapper
 from flowright.llm.chat import Usage
 from flowright.llm.replies import spoken_answer
 from flowright.memo import Memo
@@ -21,24 +21,23 @@ class _Failed(Exception):
         self.verdict = verdict
 
 
-class Cached:
+@dataclass(eq=False)
+class Cached(Wrapper):
     """Keeps the latest ``capacity`` verdicts of ``inner``, in memory.
 
-    ``fingerprint`` names what else decides a verdict beside the query: the prompt's version and the
+    ``fingerprint`` names what else decides a verdict beside the query: the wording and the
     parameters of the request. A query's ``key`` is not part of the question, since it only seeds
-    retries. A verdict out of the cache says ``source="cache"`` and has cost nothing.
+    retries. A verdict out of the cache says ``source="cache"`` and has cost nothing. ``asked``
+    counts the queries, ``hits`` those that were answered by another's call.
     """
 
-    def __init__(self, inner: Judge, capacity: int, fingerprint: str) -> None:
-        self._inner = inner
-        self._fingerprint = fingerprint
-        self._memo: Memo[Verdict] = Memo(capacity)
-        self.asked = 0  # queries in all
-        self.hits = 0  # of these, answered by another's call
+    capacity: int
+    fingerprint: str
+    asked: int = field(default=0, init=False)
+    hits: int = field(default=0, init=False)
 
-    @property
-    def name(self) -> str:
-        return self._inner.name
+    def __post_init__(self) -> None:
+        self._memo: Memo[Verdict] = Memo(self.capacity)
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         began = time.monotonic()
@@ -47,7 +46,7 @@ class Cached:
         async def ask() -> Verdict:
             nonlocal own
             own = True
-            verdict = await self._inner.judge(query)
+            verdict = await self.inner.judge(query)
             if verdict.status != "ok":
                 raise _Failed(verdict)
             return verdict
@@ -56,7 +55,7 @@ class Cached:
         rival = None if query.rival is None else spoken_answer(query.rival)
         asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
         try:
-            verdict = await self._memo.get((self.name, self._fingerprint, asked), ask)
+            verdict = await self._memo.get((self.name, self.fingerprint, asked), ask)
         except _Failed as failed:
             verdict = failed.verdict
         if own:

@@ -9,78 +9,103 @@ import re
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
+from flowright.config.judge import COMBINE
 from flowright.judge.verdict import Judge, JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
-Combine = Literal["majority", "mean", "median"]
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What a member said: its ``score``, and ``right`` is 1 for right, 0 for wrong, a half for a
+    tie."""
+
+    score: float
+    right: float
+    weight: float
 
 
+Combine = Callable[[Sequence[Vote]], float]
+"""From the votes of one member or more to a score in [0, 1]."""
+
+
+def majority(votes: Sequence[Vote]) -> float:
+    """The (weighted) share of votes for right."""
+    return sum(vote.right * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
+
+
+def mean(votes: Sequence[Vote]) -> float:
+    """The (weighted) mean of the scores."""
+    return sum(vote.score * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
+
+
+def median(votes: Sequence[Vote]) -> float:
+    """The median of the scores, weights aside."""
+    return statistics.median(vote.score for vote in votes)
+
+
+@dataclass(eq=False)
 class Panel:
     """Asks all ``members`` at the same time and combines what they say.
 
-    ``majority``: the share of (weighted) votes for right, which is the score; ``mean``: the
-    weighted mean of the scores; ``median``: their median, weights aside. Above a half is right,
-    below is wrong, and a half exactly is an abstention, or between two answers a tie. Fewer than
-    ``quorum`` members with a verdict make none: the status is then the commonest among the
-    failures. Nor is there one where the confidence, the share of (weighted) votes on the winning
-    side, is below ``min_confidence``: the panel abstains. ``members`` of the verdict are the
-    single ones.
+    ``combine`` names how, as ``judge.combine`` does; without ``weights`` all votes are equal. Above
+    a half is right, below is wrong, and a half exactly is an abstention, or between two answers a
+    tie. Fewer than ``quorum`` members with a verdict make none: the status is then the commonest
+    among the failures. Nor is there one where the confidence, the share of (weighted) votes on the
+    winning side, is below ``min_confidence``: the panel abstains. ``members`` of the verdict are
+    the single ones.
 
     Raises ValueError for no members, weights that are not one positive number a member, or a
-    quorum that they cannot reach.
+    quorum that they cannot reach; ConfigError for a ``combine`` that cannot be imported.
     """
 
-    def __init__(
-        self,
-        members: Sequence[Judge],
-        combine: Combine = "majority",
-        quorum: int = 1,
-        weights: Sequence[float] | None = None,
-        min_confidence: float = 0.0,
-    ) -> None:
-        weights = [1.0] * len(members) if weights is None else list(weights)
-        if not members or len(weights) != len(members) or min(weights) <= 0:
-            raise ValueError(f"{len(members)} members with the weights {weights}")
-        if not 1 <= quorum <= len(members):
-            raise ValueError(f"a quorum of {quorum} with {len(members)} members")
-        self._members = tuple(members)
-        self._combine: Combine = combine
-        self._quorum = quorum
-        self._weights = tuple(weights)
-        self._min_confidence = min_confidence
+    members: Sequence[Judge]
+    combine: str = "majority"
+    quorum: int = 1
+    weights: Sequence[float] = ()
+    min_confidence: float = 0.0
+
+    def __post_init__(self) -> None:
+        count = len(self.members)
+        self.weights = self.weights or [1.0] * count
+        if not count or len(self.weights) != count or min(self.weights) <= 0:
+            raise ValueError(f"{count} members with the weights {self.weights}")
+        if not 1 <= self.quorum <= count:
+            raise ValueError(f"a quorum of {self.quorum} with {count} members")
+        self._combined: Combine = COMBINE.load(self.combine)
 
     @property
     def name(self) -> str:
-        counted = Counter(member.name for member in self._members)
+        counted = Counter(member.name for member in self.members)
         names = ", ".join(name if n == 1 else f"{n} x {name}" for name, n in counted.items())
         return names if len(counted) == 1 else f"panel({names})"
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         began = time.monotonic()
-        verdicts = await asyncio.gather(*(member.judge(query) for member in self._members))
+        verdicts = await asyncio.gather(*(member.judge(query) for member in self.members))
         said = "; ".join(
             f"{v.judge or member.name}: {_told(v)}"
-            for v, member in zip(verdicts, self._members, strict=True)
+            for v, member in zip(verdicts, self.members, strict=True)
         )
         votes = [
-            _Vote(v.score, 0.5 if v.correct is None else float(v.correct), weight)
-            for v, weight in zip(verdicts, self._weights, strict=True)
+            Vote(v.score, 0.5 if v.correct is None else float(v.correct), weight)
+            for v, weight in zip(verdicts, self.weights, strict=True)
             if v.score is not None
         ]
         score: float | None = None
         status: Status = "abstain"
-        if len(votes) < self._quorum:
+        if len(votes) < self.quorum:
             failed = Counter[Status](v.status for v in verdicts if v.status != "ok")
             status = failed.most_common(1)[0][0]
-            reason = f"{len(votes)} of {len(verdicts)} members, {self._quorum} needed ({said})"
-        elif (confidence := _confidence(votes)) < self._min_confidence:
-            reason = f"{confidence:.0%} agree, {self._min_confidence:.0%} needed ({said})"
+            reason = f"{len(votes)} of {len(verdicts)} members, {self.quorum} needed ({said})"
+        elif (confidence := max(majority(votes), 1 - majority(votes))) < self.min_confidence:
+            reason = f"{confidence:.0%} agree, {self.min_confidence:.0%} needed ({said})"
         else:
-            score = self._score(votes)
+            score = self._combined(votes)
+            if not 0 <= score <= 1:
+                raise ValueError(f"judge.combine gives {score}, not a score from 0 to 1")
             reason = f"{'a tie' if score == 0.5 else f'{score:.2f}'} ({said})"
         if score == 0.5 and query.rival is None:
             score = None
@@ -96,31 +121,6 @@ class Panel:
             seconds=time.monotonic() - began,
             members=tuple(verdicts),
         )
-
-    def _score(self, votes: Sequence["_Vote"]) -> float:
-        if self._combine == "median":
-            return statistics.median(vote.score for vote in votes)
-        said = [v.right if self._combine == "majority" else v.score for v in votes]
-        return _mean(said, votes)
-
-
-@dataclass(frozen=True, slots=True)
-class _Vote:
-    """``right``: 1 for right, 0 for wrong, a half for a tie."""
-
-    score: float
-    right: float
-    weight: float
-
-
-def _mean(values: Sequence[float], votes: Sequence[_Vote]) -> float:
-    total = sum(vote.weight for vote in votes)
-    return sum(v * vote.weight for v, vote in zip(values, votes, strict=True)) / total
-
-
-def _confidence(votes: Sequence[_Vote]) -> float:
-    right = _mean([vote.right for vote in votes], votes)
-    return max(right, 1 - right)
 
 
 def _told(verdict: Verdict) -> str:

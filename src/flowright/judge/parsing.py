@@ -4,12 +4,13 @@ The reply is all it reads: what the judge was shown cannot change how its reply 
 prompts and no calls here.
 
 A reply is read in this order. Thinking is cut off; a reply that ends inside its thinking holds no
-verdict. Blocks between the fences that the prompt puts around foreign text are an echo of the
+verdict. Blocks between the fences that the prompt puts around untrusted text are an echo of the
 prompt and are cut off. Of what is left the last value of a field counts, and only where a verdict
 can stand: on the last or the first line (text), or alone on its lines or at an end of the reply
-(tags and JSON objects). A last value that is not on the menu is a parse error; the parser never
-goes back to an earlier one. Where several fields are asked for, each is read by itself, lines of
-text may stand among others, and what was not said is missing while the rest stands.
+(tags and JSON objects). A last value that does not fit its answer schema is a parse error; the
+parser never goes back to an earlier one. Where several fields are asked for, each is read by
+itself, lines of text may stand among others, and what was not said is missing while the rest
+stands.
 """
 
 import json
@@ -26,7 +27,7 @@ Form = Literal["json_schema", "json_object", "text"]
 """How a verdict is asked for: a JSON object held to a schema by the server, a JSON object that the
 server only guarantees to be JSON, or last lines in plain text."""
 
-Fault = Literal["empty", "unclosed_thinking", "no_verdict", "off_menu", "misplaced"]
+Fault = Literal["empty", "unclosed_thinking", "no_verdict", "invalid", "misplaced"]
 
 MAX_READ_CHARS = 16_000
 """Only the end of a longer reply is read; a verdict stands at the end."""
@@ -97,11 +98,11 @@ def _without_end_tokens(text: str) -> str:
     return text
 
 
-def _on_menu(field: Field, raw: object) -> Value:
-    value = field.menu.read(raw)
+def _value(field: Field, raw: object) -> Value:
+    value = field.schema.read(raw)
     if value is None:
-        shown = f"{field.key} is {str(raw)[:80]!r}, not {field.menu.shown.replace('|', ' or ')}"
-        raise _Unread("off_menu", shown)
+        shown = f"{field.key} is {str(raw)[:80]!r}, not {field.schema.words}"
+        raise _Unread("invalid", shown)
     return value
 
 
@@ -173,7 +174,7 @@ class _TextPage:
         if self._alone and any(i > last for i in numbers) and any(i < first for i in numbers):
             reason = f"text stands before and after the line with the {field.key}"
             raise _Unread("misplaced", reason)
-        return _on_menu(field, value)
+        return _value(field, value)
 
     def _tag(self, field: Field) -> Value:
         opening, closing = f"<{field.key}>", f"</{field.key}>"
@@ -198,7 +199,7 @@ class _TextPage:
         if not (_blank(before) or _blank(after)):
             raise _Unread("misplaced", f"text stands before and after {opening}")
         self._tagged = text[start:stop]
-        return _on_menu(field, raw)
+        return _value(field, raw)
 
 
 def _normal(key: str) -> str:
@@ -212,11 +213,11 @@ def _key_and_value(line: str) -> tuple[str, str]:
 
 
 def _is_echo(value: str, field: Field) -> bool:
-    """Whether a value is the menu itself, as the request shows it or in words."""
+    """Whether a value is the choice itself, as the request shows it or in words."""
     if len(value) > 60:
         return False
     words = [word.strip(WRAPPING + "<>[](){}") for word in _OR.split(value.casefold())]
-    return words == field.menu.shown.casefold().split("|")
+    return words == field.schema.shown.casefold().split("|")
 
 
 # JSON.
@@ -247,7 +248,7 @@ class _ObjectPage:
             raise _Unread("misplaced", "the object stands inside a sentence")
         reason = value.get("reason", "")
         self.reason = reason if isinstance(reason, str) else ""
-        return _on_menu(field, value[key])
+        return _value(field, value[key])
 
 
 _Span = tuple[int, int, dict[str, Any]]

@@ -1,10 +1,10 @@
-"""The retry ladder: how the next try differs from the one that failed. No calls here.
+"""The retry policy: how the next attempt differs from the one that failed. No calls here.
 
-A retry that repeats the same request mostly repeats the same failure, so every rung changes
+A retry that repeats the same request mostly repeats the same failure, so every attempt changes
 something, and always the seed. What the change is depends on what went wrong:
 
 ==============  ================================================================================
-what happened   what the next try changes
+what happened   what the next attempt changes
 ==============  ================================================================================
 truncated       twice the tokens (at most 8 times the first budget), less reasoning effort if set;
                 the second time in a row also a looser form: a grammar that allows white space
@@ -14,7 +14,7 @@ unparsed        a looser form: schema -> JSON -> text; and what was said is not 
 refused         a looser form, remembered (:class:`Forms`)
 declined        seed and temperature only; two in a row are the answer
 unavailable     seed and temperature only
-misconfigured   nothing: no try of ours can mend a wrong key or model
+misconfigured   nothing: no attempt can mend a wrong key or model
 timeout         seed and temperature only
 ==============  ================================================================================
 """
@@ -28,19 +28,14 @@ from flowright.config import JudgeSection
 from flowright.judge.parsing import Form
 from flowright.judge.verdict import Status
 
-Outcome = Literal[
-    "truncated",
-    "empty",
-    "unparsed",
-    "declined",
-    "refused",
-    "unavailable",
-    "misconfigured",
+Ending = Literal[
+    "truncated", "empty", "unparsed", "declined", "refused", "unavailable", "misconfigured",
     "timeout",
-]
+]  # fmt: skip
+"""How an attempt failed."""
 Effort = Literal["low", "medium", "high"]
 
-STATUS: dict[Outcome, Status] = {
+STATUS: dict[Ending, Status] = {
     "truncated": "truncated",
     "empty": "parse_error",
     "unparsed": "parse_error",
@@ -50,7 +45,7 @@ STATUS: dict[Outcome, Status] = {
     "misconfigured": "unavailable",
     "timeout": "timeout",
 }
-"""The status of a verdict whose last try ended so."""
+"""The status of a verdict whose last attempt ended so."""
 
 FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
 MAX_GROWTH = 8
@@ -59,8 +54,8 @@ _LESS_EFFORT: dict[Effort, Effort] = {"high": "medium", "medium": "low", "low": 
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
-    """The parameters of one try; ``number`` counts from 1."""
+class Attempt:
+    """The parameters of one attempt; ``number`` counts from 1."""
 
     number: int
     form: Form
@@ -69,40 +64,40 @@ class Rung:
     effort: Effort | None
 
     def seed(self, key: str) -> int:
-        """31 bits from the sample's key and the try's number: the same in every run."""
+        """31 bits from the sample's key and the attempt's number: the same in every run."""
         digest = sha256(f"{key}\0{self.number}".encode("utf-8", "replace")).digest()
         return int.from_bytes(digest[:4], "big") >> 1
 
 
-def first_rung(section: JudgeSection, form: Form) -> Rung:
-    return Rung(1, form, section.max_tokens, section.temperature, section.reasoning_effort)
+def first_attempt(section: JudgeSection, form: Form) -> Attempt:
+    return Attempt(1, form, section.max_tokens, section.temperature, section.reasoning_effort)
 
 
-def next_rung(
-    rung: Rung, outcome: Outcome, previous: Outcome | None, section: JudgeSection
-) -> Rung:
-    """The try after ``rung``, which ended in ``outcome``; ``previous`` is how the one before it
+def next_attempt(
+    attempt: Attempt, ending: Ending, previous: Ending | None, section: JudgeSection
+) -> Attempt:
+    """The one after ``attempt``, which ended in ``ending``; ``previous`` is how the one before it
     ended."""
-    warmer = section.temperature + TEMPERATURE_STEP * rung.number
-    following = replace(rung, number=rung.number + 1, temperature=round(warmer, 6))
-    if outcome in ("truncated", "empty"):
+    warmer = section.temperature + TEMPERATURE_STEP * attempt.number
+    following = replace(attempt, number=attempt.number + 1, temperature=round(warmer, 6))
+    if ending in ("truncated", "empty"):
         following = replace(
             following,
-            max_tokens=min(rung.max_tokens * 2, section.max_tokens * MAX_GROWTH),
-            effort=_LESS_EFFORT[rung.effort] if rung.effort else None,
+            max_tokens=min(attempt.max_tokens * 2, section.max_tokens * MAX_GROWTH),
+            effort=_LESS_EFFORT[attempt.effort] if attempt.effort else None,
         )
-    again = outcome == previous and outcome in ("truncated", "empty")
-    if again or outcome in ("unparsed", "refused"):
-        following = replace(following, form=looser(rung.form))
+    again = ending == previous and ending in ("truncated", "empty")
+    if again or ending in ("unparsed", "refused"):
+        following = replace(following, form=looser(attempt.form))
     return following
 
 
-def is_last_word(rung: Rung, outcome: Outcome, previous: Outcome | None) -> bool:
-    """Whether no other try can change how ``rung`` ended; ``previous`` as in :func:`next_rung`."""
+def is_last_word(attempt: Attempt, ending: Ending, previous: Ending | None) -> bool:
+    """Whether no other changes how ``attempt`` ended; ``previous`` as in :func:`next_attempt`."""
     return (
-        outcome == "misconfigured"
-        or (outcome == "refused" and rung.form == "text")  # there is nothing less to ask for
-        or outcome == previous == "declined"  # a model or a filter that means it
+        ending == "misconfigured"
+        or (ending == "refused" and attempt.form == "text")  # there is nothing less to ask for
+        or ending == previous == "declined"  # a model or a filter that means it
     )
 
 

@@ -1,7 +1,8 @@
-"""What a judge may say: the fields of a reply and the menu of each. No searching in replies here.
+"""What a judge may say: the fields of a reply and the answer schema of each. No searching in
+replies here.
 
-A menu is strict: a value that is not on it is no value, however clear it seems to a reader. What is
-read too kindly is what a policy learns to provoke.
+A schema is strict: a value that does not fit it is no value, however clear it seems to a reader.
+What is read too kindly is what a policy learns to provoke.
 """
 
 import math
@@ -20,13 +21,18 @@ TOP_GRADE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Menu:
-    """``read`` takes what stands in a reply, a JSON value or text, and gives the value on the menu
-    or None. ``shown`` is how the request writes the menu, ``schema`` its JSON Schema."""
+class AnswerSchema:
+    """``read`` takes what stands in a reply, a JSON value or text, and gives the value that it is
+    or None. ``shown`` is how a request in plain text writes the choice."""
 
     read: Callable[[object], Value | None]
     shown: str
-    schema: Mapping[str, Any]
+    json_schema: Mapping[str, Any]
+
+    @property
+    def words(self) -> str:
+        """The choice for people: ``True or False``."""
+        return self.shown.replace("|", " or ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +41,7 @@ class Field:
     with ``tagged`` the text form is ``<key>value</key>``."""
 
     key: str
-    menu: Menu
+    schema: AnswerSchema
     tagged: bool = False
 
     @property
@@ -43,12 +49,14 @@ class Field:
         """The start of its line of text."""
         return self.key.replace("_", " ").capitalize()
 
+    def line(self, value: str) -> str:
+        """The line of text that says the value."""
+        return f"<{self.key}>{value}</{self.key}>" if self.tagged else f"{self.title}: {value}"
+
     @property
     def shown(self) -> str:
         """The line of text that is asked for."""
-        if self.tagged:
-            return f"<{self.key}>{self.menu.shown}</{self.key}>"
-        return f"{self.title}: {self.menu.shown}"
+        return self.line(self.schema.shown)
 
 
 def folded(text: str) -> str:
@@ -101,7 +109,9 @@ def _read_better(value: object) -> str | None:
     return side[1].upper() if side else None
 
 
-TRUTH = Menu(_read_truth, "True|False", {"type": "boolean"})
-SHARE = Menu(_read_share, "a number from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1})
-GRADE = Menu(_read_grade, "0|1|2|3|4", {"type": "integer", "enum": [0, 1, 2, 3, TOP_GRADE]})
-BETTER = Menu(_read_better, "A|B|tie", {"type": "string", "enum": ["A", "B", "tie"]})
+TRUTH = AnswerSchema(_read_truth, "True|False", {"type": "boolean"})
+SHARE = AnswerSchema(
+    _read_share, "a number from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}
+)
+GRADE = AnswerSchema(_read_grade, "0|1|2|3|4", {"type": "integer", "enum": [0, 1, 2, 3, TOP_GRADE]})
+BETTER = AnswerSchema(_read_better, "A|B|tie", {"type": "string", "enum": ["A", "B", "tie"]})

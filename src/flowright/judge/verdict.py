@@ -89,3 +89,14 @@ class Judge(Protocol):
     def name(self) -> str: ...
 
     async def judge(self, query: JudgeQuery) -> Verdict: ...
+
+
+@dataclass(eq=False)
+class Wrapper:
+    """The base of a judge around another, whose name it bears."""
+
+    inner: Judge
+
+    @property
+    def name(self) -> str:
+        return self.inner.name

@@ -4,76 +4,54 @@ No prompts and no calls of their own here; which wrappers stand around the model
 :mod:`flowright.judge.build`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from flowright.judge.gate import gate
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
+from flowright.judge.verdict import Judge, JudgeQuery, Verdict, Wrapper
 
 
-class Gated:
+class Gated(Wrapper):
     """Rejects what is no answer at all (:func:`flowright.judge.gate.gate`) without asking."""
 
-    def __init__(self, inner: Judge) -> None:
-        self._inner = inner
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
-
     async def judge(self, query: JudgeQuery) -> Verdict:
-        return gate(query) or await self._inner.judge(query)
+        return gate(query) or await self.inner.judge(query)
 
 
-class Sample:
+@dataclass(eq=False)
+class Sample(Wrapper):
     """One of several verdicts on the same query, with seeds of its own."""
 
-    def __init__(self, inner: Judge, number: int) -> None:
-        self._inner = inner
-        self._number = number
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
+    number: int
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        return await self._inner.judge(replace(query, key=f"{query.key}/sample {self._number}"))
+        return await self.inner.judge(replace(query, key=f"{query.key}/sample {self.number}"))
 
 
-class WithRulesFirst:
+@dataclass(eq=False)
+class WithRulesFirst(Wrapper):
     """Asks only what no rule can decide (``judge.mode: rules_then_judge``)."""
 
-    def __init__(self, rules: Judge, inner: Judge) -> None:
-        self._rules = rules
-        self._inner = inner
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
+    rules: Judge
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        ruled = await self._rules.judge(query)
-        return ruled if ruled.status == "ok" else await self._inner.judge(query)
+        ruled = await self.rules.judge(query)
+        return ruled if ruled.status == "ok" else await self.inner.judge(query)
 
 
-class WithRuleFallback:
+@dataclass(eq=False)
+class WithRuleFallback(Wrapper):
     """Takes the rules' verdict where the judge fails, tagged ``source="rule_fallback"`` (law 4).
 
     What the rules cannot decide either stays a failure of the judge.
     """
 
-    def __init__(self, inner: Judge, rules: Judge) -> None:
-        self._inner = inner
-        self._rules = rules
-
-    @property
-    def name(self) -> str:
-        return self._inner.name
+    rules: Judge
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        verdict = await self._inner.judge(query)
+        verdict = await self.inner.judge(query)
         if verdict.status == "ok":
             return verdict
-        ruled = await self._rules.judge(query)
+        ruled = await self.rules.judge(query)
         if ruled.status != "ok":
             return verdict
         return replace(

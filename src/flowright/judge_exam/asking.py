@@ -34,7 +34,7 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class AskedAnswer:
     """A probe and what the judge said to it."""
 
     probe: Probe
@@ -77,14 +77,14 @@ def _told(verdict: Verdict) -> dict[str, Any]:
 
 
 async def ask_all(
-    judge: Judge, probes: Sequence[Probe], concurrency: int, tell: Callable[[Outcome], None]
-) -> list[Outcome]:
+    judge: Judge, probes: Sequence[Probe], concurrency: int, tell: Callable[[AskedAnswer], None]
+) -> list[AskedAnswer]:
     """The judge's verdicts, in the order of the probes; ``tell`` gets each as it comes.
 
     Raises JudgeDown where the first verdicts are failures of transport, one and all: the rest would
     be no other, and would take as long.
     """
-    outcomes: list[Outcome | None] = [None] * len(probes)
+    answers: list[AskedAnswer | None] = [None] * len(probes)
     waiting = iter(enumerate(probes))
     failures: list[Verdict] = []
     was_reached = False
@@ -93,8 +93,8 @@ async def ask_all(
         nonlocal was_reached
         for index, probe in waiting:
             verdict = await judge.judge(probe.query)
-            outcomes[index] = outcome = Outcome(probe, verdict)
-            tell(outcome)
+            answers[index] = answer = AskedAnswer(probe, verdict)
+            tell(answer)
             if verdict.status not in _NO_REPLY:
                 was_reached = was_reached or verdict.attempts > 0
             elif not was_reached:
@@ -108,7 +108,7 @@ async def ask_all(
                 group.create_task(work())
     except* JudgeDown as several:
         raise several.exceptions[0] from None
-    return [outcome for outcome in outcomes if outcome is not None]
+    return [answer for answer in answers if answer is not None]
 
 
 def _down(judge: Judge, failures: Sequence[Verdict]) -> JudgeDown:

@@ -7,9 +7,10 @@ of their tests is their evidence.
 
 import asyncio
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from flowright.data.task import Problem
 from flowright.grading import gold_check
@@ -71,12 +72,9 @@ async def labelled_set(
 def _chosen(tasks: Sequence[Problem], seed: int, limit: int | None) -> list[Problem]:
     """Tasks of all kinds in turn, in an order that is drawn."""
     drawn = random.Random(f"{seed}/chosen").sample(list(tasks), len(tasks))
-    places: Counter[str] = Counter()
-    ranked: list[tuple[int, int, Problem]] = []
-    for order, task in enumerate(drawn):
-        ranked.append((places[task.kind], order, task))
-        places[task.kind] += 1
-    return [task for _, _, task in sorted(ranked, key=lambda entry: entry[:2])][:limit]
+    rounds: defaultdict[str, count[int]] = defaultdict(count)
+    ranked = sorted((next(rounds[task.kind]), order) for order, task in enumerate(drawn))
+    return [drawn[order] for _, order in ranked][:limit]
 
 
 async def _pair(

@@ -8,9 +8,10 @@ twenty finds anything in a judge without biases.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
-from flowright.judge_exam.asking import Outcome
+from flowright.judge_exam.asking import AskedAnswer
 from flowright.judge_exam.perturbations import CONTROL, control_of
 from flowright.statistics import DIFFERENCE, SHARE, Estimate, Resampler, mean
 
@@ -38,18 +39,18 @@ class Effect:
     p_value: float | None
 
 
-def effects(outcomes: Mapping[str, Sequence[Outcome]], resampler: Resampler) -> list[Effect]:
+def effects(answers: Mapping[str, Sequence[AskedAnswer]], resampler: Resampler) -> list[Effect]:
     """One effect for every variant but the plain one and every label that it was asked of.
-    ``outcomes`` are the first verdicts by variant."""
+    ``answers`` are the first verdicts by variant."""
     found: list[Effect] = []
-    plain = _by_item(outcomes[PLAIN])
-    control = _by_item(outcomes.get(CONTROL, ()))
-    for name, asked in outcomes.items():
+    plain = _by_item(answers[PLAIN])
+    control = _by_item(answers.get(CONTROL, ()))
+    for name, asked in answers.items():
         if name == PLAIN:
             continue
         against = plain if control_of(name) is None else control
         for label in (False, True):
-            mine = [outcome for outcome in asked if outcome.probe.item.label == label]
+            mine = [answer for answer in asked if answer.probe.item.label == label]
             if mine:
                 found.append(_effect(name, mine, plain, against, resampler))
     return found
@@ -57,27 +58,24 @@ def effects(outcomes: Mapping[str, Sequence[Outcome]], resampler: Resampler) -> 
 
 def _effect(
     name: str,
-    asked: Sequence[Outcome],
-    plain: Mapping[str, Outcome],
-    control: Mapping[str, Outcome],
+    asked: Sequence[AskedAnswer],
+    plain: Mapping[str, AskedAnswer],
+    control: Mapping[str, AskedAnswer],
     resampler: Resampler,
 ) -> Effect:
     to_plain, to_control = _pairs(asked, plain), _pairs(asked, control)
-    questions = [outcome.probe.item.question for outcome, _ in to_plain]
-    own_questions = [outcome.probe.item.question for outcome, _ in to_control]
+    questions = [answer.probe.item.question for answer, _ in to_plain]
+    own_questions = [answer.probe.item.question for answer, _ in to_control]
     own = _differences(to_control)
-
-    def average(values: Sequence[float], within: tuple[float, float]) -> Estimate:
-        return resampler.estimate(questions, [(value, 1.0) for value in values], mean, within)
-
+    average = partial(_average, resampler, questions)
     return Effect(
         bias=name,
         label=asked[0].probe.item.label,
         asked=len(asked),
         compared=len(own),
-        before=average([_said(outcome) for _, outcome in to_plain], SHARE),
-        after=average([_said(outcome) for outcome, _ in to_plain], SHARE),
-        own=resampler.estimate(own_questions, [(value, 1.0) for value in own], mean, DIFFERENCE),
+        before=average([_said(answer) for _, answer in to_plain], SHARE),
+        after=average([_said(answer) for answer, _ in to_plain], SHARE),
+        own=_average(resampler, own_questions, own, DIFFERENCE),
         total=average(_differences(to_plain), DIFFERENCE),
         p_value=resampler.p_value(own_questions, own),
     )
@@ -90,28 +88,28 @@ def direction(value: float | None, adjusted: float | None) -> Literal["raises", 
     return "raises" if value > 0 else "lowers"
 
 
-def _by_item(outcomes: Sequence[Outcome]) -> dict[str, Outcome]:
-    return {outcome.probe.item.id: outcome for outcome in outcomes}
+def _by_item(answers: Sequence[AskedAnswer]) -> dict[str, AskedAnswer]:
+    return {answer.probe.item.id: answer for answer in answers}
 
 
 def _pairs(
-    asked: Sequence[Outcome], control: Mapping[str, Outcome]
-) -> list[tuple[Outcome, Outcome]]:
+    asked: Sequence[AskedAnswer], control: Mapping[str, AskedAnswer]
+) -> list[tuple[AskedAnswer, AskedAnswer]]:
     """Perturbed and unperturbed, where both have a verdict."""
-    found = [(outcome, control.get(outcome.probe.item.id)) for outcome in asked]
+    found = [(answer, control.get(answer.probe.item.id)) for answer in asked]
     return [
-        (outcome, other)
-        for outcome, other in found
-        if other is not None and None not in (outcome.called_right, other.called_right)
+        (answer, other)
+        for answer, other in found
+        if other is not None and None not in (answer.called_right, other.called_right)
     ]
 
 
-def _said(outcome: Outcome) -> float:
-    return float(bool(outcome.called_right))
+def _said(answer: AskedAnswer) -> float:
+    return float(bool(answer.called_right))
 
 
-def _differences(pairs: Sequence[tuple[Outcome, Outcome]]) -> list[float]:
-    return [_said(outcome) - _said(other) for outcome, other in pairs]
+def _differences(pairs: Sequence[tuple[AskedAnswer, AskedAnswer]]) -> list[float]:
+    return [_said(answer) - _said(other) for answer, other in pairs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +131,15 @@ class Orders:
     p_value: float | None
 
 
-def orders(outcomes: Sequence[Outcome], resampler: Resampler) -> Orders:
+def orders(answers: Sequence[AskedAnswer], resampler: Resampler) -> Orders:
     """What the verdicts of a judge that asks in both orders (two ``members``: the answer first, the
     answer second) say about order."""
-    both = [(outcome, scores) for outcome in outcomes if (scores := _scores(outcome)) is not None]
-    questions = [outcome.probe.item.question for outcome, _ in both]
+    both = [(answer, scores) for answer in answers if (scores := _scores(answer)) is not None]
+    questions = [answer.probe.item.question for answer, _ in both]
     shifts = [one - two for _, (one, two) in both]
-
-    def average(values: Sequence[float], within: tuple[float, float]) -> Estimate:
-        return resampler.estimate(questions, [(value, 1.0) for value in values], mean, within)
-
+    average = partial(_average, resampler, questions)
     return Orders(
-        pairs=len(outcomes),
+        pairs=len(answers),
         compared=len(both),
         position=average(shifts, DIFFERENCE),
         consistency=average([float(one == two) for _, (one, two) in both], SHARE),
@@ -153,20 +148,29 @@ def orders(outcomes: Sequence[Outcome], resampler: Resampler) -> Orders:
     )
 
 
-def _scores(outcome: Outcome) -> tuple[float, float] | None:
-    members = outcome.verdict.members
+def _scores(answer: AskedAnswer) -> tuple[float, float] | None:
+    members = answer.verdict.members
     if len(members) != 2 or members[0].score is None or members[1].score is None:
         return None
     return members[0].score, members[1].score
 
 
-def stability(outcomes: Sequence[Outcome], repeats: int, resampler: Resampler) -> Estimate:
+def stability(answers: Sequence[AskedAnswer], repeats: int, resampler: Resampler) -> Estimate:
     """Share of items whose ``repeats`` verdicts are all the same, among those that have so many."""
-    said: dict[str, list[Outcome]] = {}
-    for outcome in outcomes:
-        if outcome.called_right is not None:
-            said.setdefault(outcome.probe.item.id, []).append(outcome)
+    said: dict[str, list[AskedAnswer]] = {}
+    for answer in answers:
+        if answer.called_right is not None:
+            said.setdefault(answer.probe.item.id, []).append(answer)
     whole = [several for several in said.values() if len(several) == repeats]
     questions = [several[0].probe.item.question for several in whole]
-    same = [(float(len({outcome.called_right for outcome in s}) == 1), 1.0) for s in whole]
-    return resampler.estimate(questions, same, mean, SHARE)
+    same = [float(len({answer.called_right for answer in several}) == 1) for several in whole]
+    return _average(resampler, questions, same, SHARE)
+
+
+def _average(
+    resampler: Resampler,
+    questions: Sequence[str],
+    values: Sequence[float],
+    within: tuple[float, float],
+) -> Estimate:
+    return resampler.estimate(questions, [(value, 1.0) for value in values], mean, within)

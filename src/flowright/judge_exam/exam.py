@@ -8,16 +8,17 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict as as_dict
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
+from pydantic_core import to_jsonable_python
 
 from flowright.judge.verdict import Judge, Status, Verdict
-from flowright.judge_exam.asking import Outcome, Probe, ask_all
+from flowright.judge_exam.asking import AskedAnswer, Probe, ask_all
 from flowright.judge_exam.effects import PLAIN, direction, effects, orders, stability
 from flowright.judge_exam.labelled import LabelledItem
-from flowright.judge_exam.measures import confusion, is_graded, measures, reliability
+from flowright.judge_exam.measures import counted, is_graded, measures, reliability
 from flowright.judge_exam.perturbations import (
     CONTROL,
     PERTURBATIONS,
@@ -93,32 +94,32 @@ async def hold_exam(
     judge: Judge,
     pair_judge: Judge | None,
     plan: Plan,
-    tell: Callable[[Outcome], None] = lambda outcome: None,
+    tell: Callable[[AskedAnswer], None] = lambda answer: None,
 ) -> dict[str, Any]:
     """Ask everything and return the record. ``pair_judge`` compares two answers in both orders;
     None leaves position out. Raises JudgeDown."""
     single = await ask_all(judge, probes_of(items, plan), plan.concurrency, tell)
-    pairs: list[Outcome] = []
+    pairs: list[AskedAnswer] = []
     if pair_judge is not None:
         pairs = await ask_all(pair_judge, pairs_of(items, plan), plan.concurrency, tell)
-    return as_record(examined(items, single, pairs, plan))
+    return to_jsonable_python(examined(items, single, pairs, plan))
 
 
 def examined(
     items: Sequence[LabelledItem],
-    single: Sequence[Outcome],
-    pairs: Sequence[Outcome],
+    single: Sequence[AskedAnswer],
+    pairs: Sequence[AskedAnswer],
     plan: Plan,
 ) -> dict[str, Any]:
     """What the verdicts come to. Answers are grouped by question for every interval."""
     resampler = Resampler((item.question for item in items), plan.resamples, plan.seed)
     plain = [o for o in single if o.probe.variant == PLAIN and o.probe.repeat == 0]
-    variants: dict[str, list[Outcome]] = {PLAIN: plain}
-    for outcome in single:
-        if outcome.probe.variant != PLAIN:
-            variants.setdefault(outcome.probe.variant, []).append(outcome)
-    scored = [outcome for outcome in plain if outcome.called_right is not None]
-    repeated = [outcome for outcome in single if outcome.probe.variant == PLAIN]
+    variants: dict[str, list[AskedAnswer]] = {PLAIN: plain}
+    for answer in single:
+        if answer.probe.variant != PLAIN:
+            variants.setdefault(answer.probe.variant, []).append(answer)
+    scored = [answer for answer in plain if answer.called_right is not None]
+    repeated = [answer for answer in single if answer.probe.variant == PLAIN]
     return {
         "questions": len({item.question for item in items}),
         "answers": len(items),
@@ -134,42 +135,39 @@ def examined(
 
 
 def _robustness(
-    variants: Mapping[str, Sequence[Outcome]], pairs: Sequence[Outcome], resampler: Resampler
+    variants: Mapping[str, Sequence[AskedAnswer]],
+    pairs: Sequence[AskedAnswer],
+    resampler: Resampler,
 ) -> dict[str, Any]:
     """Effects of perturbations and of order, and which of them are found among all."""
     alone = effects(variants, resampler)
     ordered = {
         name: orders(some, resampler)
         for name in (EQUAL, UNEQUAL)
-        if (some := [outcome for outcome in pairs if outcome.probe.variant == name])
+        if (some := [answer for answer in pairs if answer.probe.variant == name])
     }
     adjusted = holm([found.p_value for found in (*alone, *ordered.values())])
     values = [*(e.own.value for e in alone), *(o.position.value for o in ordered.values())]
-    verdicts = [
-        {"adjusted": p_value, "found": direction(value, p_value)}
-        for value, p_value in zip(values, adjusted, strict=True)
-    ]
-    count = len(alone)
+    verdicts = iter(
+        [{"adjusted": p, "found": direction(v, p)} for v, p in zip(values, adjusted, strict=True)]
+    )
     return {
-        "effects": [as_dict(e) | v for e, v in zip(alone, verdicts[:count], strict=True)],
-        "pairs": {
-            name: as_dict(ordered[name]) | v
-            for name, v in zip(ordered, verdicts[count:], strict=True)
-        },
+        "effects": [as_dict(effect) | next(verdicts) for effect in alone],
+        "pairs": {name: as_dict(order) | next(verdicts) for name, order in ordered.items()},
     }
 
 
-def _by_type(plain: Sequence[Outcome], resampler: Resampler) -> dict[str, Any]:
-    types = dict.fromkeys(outcome.probe.item.answer_type for outcome in plain)
-    groups: dict[str, Sequence[Outcome]] = {"all": plain}
+def _by_type(plain: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, Any]:
+    types = dict.fromkeys(answer.probe.item.answer_type for answer in plain)
+    groups: dict[str, Sequence[AskedAnswer]] = {"all": plain}
     if len(types) > 1:
         groups |= {t: [o for o in plain if o.probe.item.answer_type == t] for t in types}
     return {name: measures(group, resampler) for name, group in groups.items()}
 
 
-def _confusion(plain: Sequence[Outcome]) -> dict[str, int]:
+def _confusion(plain: Sequence[AskedAnswer]) -> dict[str, int]:
     """Counts of the first verdicts; those that failed stand by themselves."""
-    rows = np.asarray([confusion(o) for o in plain if o.called_right is not None]).reshape(-1, 4)
+    rows = np.asarray(counted([a for a in plain if a.called_right is not None])).reshape(-1, 4)
     tp, fp, tn, fn = (int(count) for count in rows.sum(axis=0))
     lost = Counter(o.probe.item.label for o in plain if o.called_right is None)
     return {
@@ -182,39 +180,34 @@ def _confusion(plain: Sequence[Outcome]) -> dict[str, int]:
     }
 
 
-def service(outcomes: Sequence[Outcome], plan: Plan) -> dict[str, Any]:
+def service(answers: Sequence[AskedAnswer], plan: Plan) -> dict[str, Any]:
     """How verdicts came about, over all of the exam: states, tries, tokens, cost, seconds. Shares
     are of all verdicts; tokens and seconds of those for which a model was asked, tries of the
     questions that it was asked."""
-    verdicts = [outcome.verdict for outcome in outcomes]
+    verdicts = [answer.verdict for answer in answers]
     asked = [verdict for verdict in verdicts if verdict.attempts > 0]
     statuses = Counter(verdict.status for verdict in verdicts)
     sources = Counter(verdict.source for verdict in verdicts)
     tokens_in = sum(verdict.usage.prompt_tokens for verdict in verdicts)
     tokens_out = sum(verdict.usage.completion_tokens for verdict in verdicts)
     total = len(verdicts)
-    found: dict[str, Any] = {
+    tries = [n for verdict in asked for n in _tries(verdict)]
+    cost = None
+    if plan.price_in is not None and plan.price_out is not None and asked:
+        cost = (tokens_in * plan.price_in + tokens_out * plan.price_out) / 1e6
+    return {
         "verdicts": total,
         "asked": len(asked),
         "status": {name: statuses[name] / total for name in get_args(Status)} if total else {},
         "source": {name: count / total for name, count in sorted(sources.items())},
-        "tries_mean": None,
-        "retried": None,
+        "tries_mean": sum(tries) / len(tries) if asked else None,
+        "retried": sum(n > 1 for n in tries) / len(tries) if asked else None,
         "prompt_tokens_mean": tokens_in / len(asked) if asked else None,
         "completion_tokens_mean": tokens_out / len(asked) if asked else None,
-        "cost": None,
-        "cost_per_1000": None,
-        "seconds": None,
+        "cost": cost,
+        "cost_per_1000": None if cost is None else 1000 * cost / len(asked),
+        "seconds": _latency([verdict.seconds for verdict in asked]) if asked else None,
     }
-    if asked:
-        tries = [n for verdict in asked for n in _tries(verdict)]
-        found["tries_mean"] = sum(tries) / len(tries)
-        found["retried"] = sum(n > 1 for n in tries) / len(tries)
-        found["seconds"] = _latency([verdict.seconds for verdict in asked])
-    if plan.price_in is not None and plan.price_out is not None and asked:
-        found["cost"] = (tokens_in * plan.price_in + tokens_out * plan.price_out) / 1e6
-        found["cost_per_1000"] = 1000 * found["cost"] / len(asked)
-    return found
 
 
 def _tries(verdict: Verdict) -> list[int]:
@@ -235,14 +228,3 @@ def _latency(seconds: Sequence[float]) -> dict[str, Any]:
         "edges": [float(edge) for edge in edges],
         "beyond": len(seconds) - int(counts.sum()),
     }
-
-
-def as_record(found: Any) -> Any:
-    """Plain data of a record: dataclasses as objects, mappings and sequences followed."""
-    if is_dataclass(found) and not isinstance(found, type):
-        return as_record(as_dict(found))
-    if isinstance(found, Mapping):
-        return {str(name): as_record(value) for name, value in found.items()}
-    if isinstance(found, tuple | list):
-        return [as_record(value) for value in found]
-    return found

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from flowright.judge.agreement import COUNTED
-from flowright.judge_exam.asking import Outcome
+from flowright.judge.agreement import COUNTED, confusion
+from flowright.judge_exam.asking import AskedAnswer
 from flowright.statistics import SHARE, Array, Estimate, Resampler, ratio
 
 BINS = 10
@@ -36,21 +36,21 @@ def roc_auc(sums: Array) -> Array:
     return ratio(wins, right.sum(axis=-1) * wrong.sum(axis=-1))
 
 
-def measures(outcomes: Sequence[Outcome], resampler: Resampler) -> dict[str, Any]:
+def measures(answers: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, Any]:
     """All measures of some verdicts, as numbers and :class:`Estimate`."""
-    scored = [outcome for outcome in outcomes if outcome.called_right is not None]
-    questions = [outcome.probe.item.question for outcome in scored]
-    rows = [confusion(outcome) for outcome in scored]
+    scored = [answer for answer in answers if answer.called_right is not None]
+    questions = [answer.probe.item.question for answer in scored]
+    rows = counted(scored)
     found: dict[str, Any] = {
-        "answers": len(outcomes),
+        "answers": len(answers),
         "scored": len(scored),
-        "right": sum(outcome.probe.item.label for outcome in outcomes),
-        "wrong": sum(not outcome.probe.item.label for outcome in outcomes),
+        "right": sum(answer.probe.item.label for answer in answers),
+        "wrong": sum(not answer.probe.item.label for answer in answers),
     }
     for name, statistic in COUNTED.items():
         within = None if name in ("kappa", "balanced_accuracy") else SHARE
         found[name] = resampler.estimate(questions, rows, statistic, within)
-    binned = [_binned(outcome) for outcome in scored]
+    binned = [_binned(answer) for answer in scored]
     found["calibration_error"] = resampler.estimate(questions, binned, calibration_error, SHARE)
     found["roc_auc"] = Estimate(None)
     if is_graded(scored):
@@ -58,25 +58,19 @@ def measures(outcomes: Sequence[Outcome], resampler: Resampler) -> dict[str, Any
     return found
 
 
-def confusion(outcome: Outcome) -> tuple[float, float, float, float]:
-    """One scored verdict as a row of :data:`COUNTED`."""
-    said, true = outcome.called_right, outcome.probe.item.label
-    return (
-        float(bool(said and true)),
-        float(bool(said and not true)),
-        float(not said and not true),
-        float(not said and true),
-    )
+def counted(scored: Sequence[AskedAnswer]) -> list[tuple[bool, bool, bool, bool]]:
+    """Scored verdicts as rows of :data:`COUNTED`."""
+    return [confusion(bool(answer.called_right), answer.probe.item.label) for answer in scored]
 
 
-def is_graded(scored: Sequence[Outcome]) -> bool:
+def is_graded(scored: Sequence[AskedAnswer]) -> bool:
     """Whether some score lies between 0 and 1: a yes or no alone has no confidence."""
-    return any(outcome.verdict.score not in (0.0, 1.0) for outcome in scored)
+    return any(answer.verdict.score not in (0.0, 1.0) for answer in scored)
 
 
-def reliability(scored: Sequence[Outcome]) -> list[dict[str, float]]:
+def reliability(scored: Sequence[AskedAnswer]) -> list[dict[str, float]]:
     """For each bin that has verdicts: its ends, their number, mean confidence and accuracy."""
-    sums = np.asarray([_binned(outcome) for outcome in scored]).reshape(-1, BINS, 3).sum(axis=0)
+    sums = np.asarray([_binned(answer) for answer in scored]).reshape(-1, BINS, 3).sum(axis=0)
     width = 0.5 / BINS
     return [
         {
@@ -91,28 +85,28 @@ def reliability(scored: Sequence[Outcome]) -> list[dict[str, float]]:
     ]
 
 
-def _binned(outcome: Outcome) -> list[float]:
+def _binned(answer: AskedAnswer) -> list[float]:
     """One scored verdict as a row of :func:`calibration_error`."""
-    score = outcome.verdict.score or 0.0
+    score = answer.verdict.score or 0.0
     confidence = max(score, 1 - score)
     place = min(BINS - 1, int((confidence - 0.5) * 2 * BINS))
     row = [0.0] * (3 * BINS)
     row[3 * place : 3 * place + 3] = [
         1.0,
-        float(outcome.called_right == outcome.probe.item.label),
+        float(answer.called_right == answer.probe.item.label),
         confidence,
     ]
     return row
 
 
-def _by_score(scored: Sequence[Outcome]) -> list[list[float]]:
+def _by_score(scored: Sequence[AskedAnswer]) -> list[list[float]]:
     """Scored verdicts as rows of :func:`roc_auc`."""
-    levels = sorted({outcome.verdict.score or 0.0 for outcome in scored})
+    levels = sorted({answer.verdict.score or 0.0 for answer in scored})
     place = {score: index for index, score in enumerate(levels)}
     rows: list[list[float]] = []
-    for outcome in scored:
+    for answer in scored:
         row = [0.0] * (2 * len(levels))
-        offset = 0 if outcome.probe.item.label else len(levels)
-        row[offset + place[outcome.verdict.score or 0.0]] = 1.0
+        offset = 0 if answer.probe.item.label else len(levels)
+        row[offset + place[answer.verdict.score or 0.0]] = 1.0
         rows.append(row)
     return rows

@@ -29,9 +29,8 @@ def mistakes(task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], seed
     if task.kind == "code":
         return list(_slips(task.reference, draw))
     if task.reference in dict(task.choices):
-        return draw.sample(
-            others := [c for c, _ in task.choices if c != task.reference], len(others)
-        )
+        others = [label for label, _ in task.choices if label != task.reference]
+        return draw.sample(others, len(others))
     found = [*_opposite(task.reference), *_other_numbers(task.reference, task.question, draw)]
     if answer_type_of(task) not in ("number", "math_expression"):
         pool = [other for other in pools.get(pool_of(task), ()) if other != task.reference]

@@ -15,7 +15,8 @@ from typing import Any
 from flowright.config import JudgeServerConfig
 from flowright.data.task import read_tasks
 from flowright.errors import UserError
-from flowright.judge_exam.asking import Outcome
+from flowright.judge.wording import wording_hash
+from flowright.judge_exam.asking import AskedAnswer
 from flowright.judge_exam.construct import labelled_set
 from flowright.judge_exam.exam import Plan, hold_exam, pairs_of, probes_of, sample_items
 from flowright.judge_exam.labelled import (
@@ -90,8 +91,8 @@ async def sit(sitting: Sitting, progress: Progress, say: Say) -> Path:
         done = progress("asking", asked)
         with (out / "verdicts.jsonl").open("w", encoding="utf-8") as lines:
 
-            def tell(outcome: Outcome) -> None:
-                lines.write(json.dumps(outcome.row(), ensure_ascii=False) + "\n")
+            def tell(answer: AskedAnswer) -> None:
+                lines.write(json.dumps(answer.row(), ensure_ascii=False) + "\n")
                 done()
 
             record = await hold_exam(items, examinee.judge, examinee.pair_judge, plan, tell)
@@ -110,6 +111,7 @@ def _about(
     return {
         "judge": name,
         "ask": judge.ask,
+        "wording": wording_hash(judge),
         "mode": judge.mode,
         "gate": judge.gate,
         "panel": list(judge.panel),
