@@ -203,8 +203,8 @@ def recomputing(policy: Policy) -> Iterator[None]:
 
 
 @contextmanager
-def folded(policy: Policy) -> Iterator[None]:
-    """Decode with the adapter folded into copies of the weights: W + (alpha/r) B A.
+def merged(policy: Policy) -> Iterator[None]:
+    """Decode with the adapter merged into copies of the weights: W + (alpha/r) B A.
 
     One matrix product per layer instead of three, which is what a decoding step spends its time on.
     The original tensors are put back by reference, so nothing drifts.
