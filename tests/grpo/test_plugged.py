@@ -11,14 +11,16 @@ from flowright.config.grpo import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECT
 from flowright.errors import ConfigError
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.learner import Learner
+from flowright.plugins import Table
 
 MINE = '''
 import torch
 from flowright.grpo.objectives import Objective, Terms, over_tokens
 
-def reinforce(logprobs_N, old_logprobs_N, advantages_N, sample_N, clip_low, clip_high):
+def reinforce(tokens):
     """-A log p, whatever sampled."""
-    return Terms(-advantages_N * logprobs_N, torch.zeros_like(logprobs_N, dtype=torch.bool))
+    clipped_N = torch.zeros_like(tokens.logprobs_N, dtype=torch.bool)
+    return Terms(-tokens.advantages_N * tokens.logprobs_N, clipped_N)
 
 REINFORCE = Objective(over_tokens, reinforce)
 
@@ -89,9 +91,9 @@ def test_what_is_no_objective_ends_before_the_run() -> None:
         ("schedule", SCHEDULES),
     ],
 )
-def test_an_unknown_name_is_told_the_known_ones(key: str, table: dict[str, str]) -> None:
+def test_an_unknown_name_is_told_the_known_ones(key: str, table: Table) -> None:
     for name in table:
         assert getattr(GrpoSection.model_validate({key: name}), key) == name
-        assert OBJECTIVES.load(table[name])
+        assert table.load(name)
     with pytest.raises(ValueError, match=f"known: {', '.join(table)}, or your own as package"):
         GrpoSection.model_validate({key: "ppoo"})

@@ -17,7 +17,7 @@ from flowright.config import GrpoSection
 from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 from flowright.errors import ConfigError
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.objectives import Correction, Objective, k3
+from flowright.grpo.objectives import Correction, Objective, Tokens, k3
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
 from flowright.grpo.scoring import sample_logprobs, score
@@ -239,13 +239,9 @@ class Learner:
             old_N = torch.cat([minibatch.old[number] for number in numbers])
         else:
             old_N = logprobs_N.detach()
+        advantages_N = to_device(advantages_S, device)[sample_N]
         terms = self._objective.terms(
-            logprobs_N,
-            old_N,
-            to_device(advantages_S, device)[sample_N],
-            sample_N,
-            section.clip_low,
-            section.clip_high,
+            Tokens(logprobs_N, old_N, advantages_N, sample_N, section.clip_low, section.clip_high)
         )
         total_N = terms.policy_N
         if self._correction.weights is not None:
