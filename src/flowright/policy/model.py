@@ -6,7 +6,7 @@ The reference policy is this same model with its adapter switched off. No sampli
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Policy:
     device: torch.device
     name: str
     gpus: int = 1
-    peers: Peers = Peers()
+    peers: Peers = field(default_factory=Peers)
 
     @property
     def causal_lm(self) -> Any:

@@ -16,10 +16,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from flowright.policy.layout import packs_of
 from flowright.policy.model import Policy
 from flowright.policy.prefix.attention import KeysValues, merge
 from flowright.policy.prefix.kernels import Attended, Kernel, kernel_for
-from flowright.policy.prefix.tree import Level, packs_of, shared_length, tree_attention
+from flowright.policy.prefix.tree import Level, shared_length, tree_attention
 
 PREFILL_TOKENS = 1024
 """Of prompts, in one forward pass; a single prompt may be longer."""
