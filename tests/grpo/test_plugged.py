@@ -13,32 +13,20 @@ from flowright.grpo.advantages import group_advantages
 from flowright.grpo.learner import Learner
 from flowright.plugins import Table
 
-MINE = '''
-import torch
-from flowright.grpo.objectives import Objective, Terms, over_tokens
-
-def reinforce(tokens):
-    """-A log p, whatever sampled."""
-    clipped_N = torch.zeros_like(tokens.logprobs_N, dtype=torch.bool)
-    return Terms(-tokens.advantages_N * tokens.logprobs_N, clipped_N)
-
-REINFORCE = Objective(over_tokens, reinforce)
-
-def leave_one_out(rewards):
-    """r_i less the mean of the others (RLOO, arXiv 2402.14740)."""
-    return [[r - (sum(g) - r) / max(1, len(g) - 1) for r in g] for g in rewards]
-
+PAGE = Path(__file__).parents[2] / "docs/learner.md"
+MORE = """
 def nothing(rewards):
     return [[float("nan")] * len(group) for group in rewards]
 
 def half(done):
     return 0.5
-'''
+"""
 
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "my_rl.py").write_text(MINE)
+    documented = PAGE.read_text().partition("```python\n# my_rl.py\n")[2].partition("```")[0]
+    (tmp_path / "my_rl.py").write_text(documented + MORE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
