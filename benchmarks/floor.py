@@ -20,10 +20,10 @@ from flowright.policy.prefix.tree import shared_length
 
 def linears() -> list[tuple[int, int]]:
     """Inputs and outputs of a layer's linear maps, all of them adapted."""
-    width, inner = MODEL.hidden_size, MODEL.intermediate_size
-    keys = width // MODEL.num_attention_heads * MODEL.num_key_value_heads
-    attention = [(width, width), (width, keys), (width, keys), (width, width)]
-    return [*attention, (width, inner), (width, inner), (inner, width)]
+    hidden, intermediate = MODEL.hidden_size, MODEL.intermediate_size
+    keys = hidden // MODEL.num_attention_heads * MODEL.num_key_value_heads
+    attention = [(hidden, hidden), (hidden, keys), (hidden, keys), (hidden, hidden)]
+    return [*attention, (hidden, intermediate), (hidden, intermediate), (intermediate, hidden)]
 
 
 def update_flops(shape: Shape, sharing: bool) -> float:

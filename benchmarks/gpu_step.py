@@ -10,7 +10,7 @@ peak memory beside the plan's (``flowright.policy.memory``).
 
 Utilisation is FLOPs / (seconds x peak of the GPU), where only those FLOPs count that a path must
 compute (PaLM, arXiv 2204.02311, appendix B), with W weights of the linear layers, A of the adapter,
-V words, width d, H heads of size D:
+vocab_size V, hidden_size d, H heads of size D:
 
     4 W + 6 A        a token run forward and backward; frozen weights have no gradient of their own
     12 H D           a pair of query and key in each layer: two products forward, four backward
@@ -83,11 +83,11 @@ class Load:
     size: int
     length: int
 
-    def groups(self, words: int) -> list[Group]:
+    def groups(self, vocab_size: int) -> list[Group]:
         draw = random.Random(0)
 
         def ids(count: int) -> list[int]:
-            return [draw.randrange(len(SPECIAL), words) for _ in range(count)]
+            return [draw.randrange(len(SPECIAL), vocab_size) for _ in range(count)]
 
         def sample() -> Trained:
             return Trained(ids(self.length), [-9.0] * self.length, draw.choice([-1.0, 1.0]))
@@ -122,7 +122,7 @@ def flops(shape: ModelShape, load: Load, sharing: bool) -> float:
         pairs = samples * _triangle(load.prompt + load.length)
     products = tokens * (4 * shape.adapted + 6 * shape.adapter)
     attention = 12 * shape.layers * shape.heads * shape.head_size * pairs
-    return products + attention + samples * load.length * 4 * shape.width * shape.words
+    return products + attention + samples * load.length * 4 * shape.hidden_size * shape.vocab_size
 
 
 def _triangle(count: int) -> int:
@@ -206,7 +206,7 @@ def update_row(
     shape = shape_of(policy.causal_lm, section)
     plan = memory_plan(shape, section, grpo, policy.device.type)
     learner = Learner(policy, grpo, 1.0, 0)
-    groups = load.groups(shape.words)
+    groups = load.groups(shape.vocab_size)
     found = measure(lambda: learner.update(groups, 1, load.length), policy.device, options.repeats)
     tokens = load.prompts * load.size * load.length / found.seconds
     used = "-"
@@ -224,7 +224,7 @@ def sampling_row(
     shape = shape_of(policy.causal_lm, section)
     plan = memory_plan(shape, section, grpo, policy.device.type)
     sampler = LocalSampler(policy, section.decode_batch)
-    prompts = [group.prompt_ids for group in load.groups(shape.words)]
+    prompts = [group.prompt_ids for group in load.groups(shape.vocab_size)]
     drawn: list[int] = []
 
     def sample() -> None:

@@ -1,7 +1,7 @@
 """The steps that the learner's benchmarks measure, and the random model that they train.
 
-A Qwen2 of 4 layers, width 256 and 8,192 words, with LoRA of rank 16 on every linear layer, float32.
-It has no end token: every completion is as long as it may be.
+A Qwen2 of 4 layers, hidden_size 256 and vocab_size 8,192, with LoRA of rank 16 on every linear
+layer, float32. It has no end token: every completion is as long as it may be.
 """
 
 import random

@@ -96,7 +96,7 @@ def of_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
     case = {
         "model": str(folder),
         "adapter": str(folder / "adapter"),
-        "words": MODEL.vocab_size,
+        "vocab_size": MODEL.vocab_size,
         "prompts": [group.prompt_ids for group in groups],
         "lengths": [len(sample.token_ids) for group in groups for sample in group.samples],
         "size": shape.size,

@@ -35,13 +35,13 @@ WARM = 16
 """Tokens of a completion in the first step, which is not measured."""
 
 
-def tokenizer_of(words: int) -> PreTrainedTokenizerFast:
+def tokenizer_of(vocab_size: int) -> PreTrainedTokenizerFast:
     """Number n is the word "n"; the end token is one more than the model has."""
-    names = [*map(str, range(words)), "end"]
-    inner = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="0"))
-    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
+    names = [*map(str, range(vocab_size)), "end"]
+    backend = Tokenizer(models.WordLevel({name: i for i, name in enumerate(names)}, unk_token="0"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
     return PreTrainedTokenizerFast(
-        tokenizer_object=inner, eos_token="end", pad_token="0", padding_side="left"
+        tokenizer_object=backend, eos_token="end", pad_token="0", padding_side="left"
     )
 
 
@@ -136,7 +136,7 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
             reward_funcs=rewards,
             args=config,
             train_dataset=Dataset.from_dict({"prompt": [*short, *prompts]}),
-            processing_class=tokenizer_of(case["words"]),
+            processing_class=tokenizer_of(case["vocab_size"]),
             callbacks=[steps],
         )
         trainer.steps, trainer.lengths = steps, case["lengths"]

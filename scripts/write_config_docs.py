@@ -11,6 +11,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from flowright import plugins
 from flowright.config import (
     Config,
     JudgeRewardSection,
@@ -110,8 +111,17 @@ def type_name(field: FieldInfo) -> str:
         for kind, attribute, sign in BOUNDS
         if isinstance(bound, kind)
     ]
-    name, null, _ = plain_type(field.annotation).partition(" or null")
+    choices = next((f for entry in field.metadata if (f := choices_of(entry))), None)
+    name, null, _ = (choices or plain_type(field.annotation)).partition(" or null")
     return f"{name} {', '.join(bounds)}".strip() + null
+
+
+def choices_of(entry: object) -> str | None:
+    """The names of a table whose ``check`` validates the field."""
+    table = getattr(getattr(entry, "func", None), "__self__", None)
+    if not isinstance(table, plugins.Table):
+        return None
+    return " / ".join(f"`{name}`" for name in table) + " or `package.module:name`"
 
 
 def plain_type(annotation: object) -> str:

@@ -44,7 +44,7 @@ def test_what_a_path_must_compute(gpu_step: ModuleType) -> None:
     load = gpu_step.Load(prompts=1, prompt=4, template=0, size=2, length=3)
     a_token = 4 * shape.adapted + 6 * shape.adapter
     a_pair = 12 * 2 * 4 * 4  # layers, heads, head size
-    the_head = 2 * 3 * 4 * 16 * shape.words
+    the_head = 2 * 3 * 4 * 16 * shape.vocab_size
     # Of a completion's three tokens the last is no input: 4 + 2 + 2 tokens.
     pairs = 10 + 2 * (3 + 2 * 4)
     assert gpu_step.flops(shape, load, True) == 8 * a_token + pairs * a_pair + the_head

@@ -11,7 +11,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from rich.console import Console
-from tiny_policy import WORDS, checkpoint
+from tiny_policy import VOCAB_SIZE, checkpoint
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
@@ -24,7 +24,7 @@ from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import WIDTHS, ModelShape, layer_bytes, memory_plan, shape_of
-from flowright.policy.model import Policy, folded, policy_of
+from flowright.policy.model import Policy, merged, policy_of
 from flowright.policy.prefix.chunks import shared_chunks
 from flowright.policy.sampler import Sampling
 from flowright.policy.tiny import train_tokenizer
@@ -67,7 +67,7 @@ def medium_policy(kind: str, section: PolicySection, layers: int = 2) -> Policy:
         torch.manual_seed(0)
         base: Any = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     base = base.to(getattr(torch, section.dtype))
-    return policy_of(base, train_tokenizer([], WORDS), section, 0, kind)
+    return policy_of(base, train_tokenizer([], VOCAB_SIZE), section, 0, kind)
 
 
 def groups_of(template: int, problem: int, completion: int) -> list[Group]:
@@ -141,15 +141,15 @@ def test_sampling_takes_what_is_planned(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_folding_takes_what_is_planned(dtype: str) -> None:
+def test_merging_takes_what_is_planned(dtype: str) -> None:
     section, grpo = sections(dtype)
     policy = medium_policy("qwen2", section)
     before = {parameter.data_ptr() for parameter in policy.model.parameters()}
-    with folded(policy):
+    with merged(policy):
         copies = [p for p in policy.model.parameters() if p.data_ptr() not in before]
         taken = sum(p.nbytes for p in copies)
     planned = memory_plan(shape_of(policy.causal_lm, section), section, grpo).sampling
-    assert taken == planned["adapter folded in"]
+    assert taken == planned["merged adapter"]
 
 
 def saved(policy: Policy, tokens: int) -> int:
@@ -197,12 +197,12 @@ def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:
     """Qwen2.5-7B's shape by hand: Qwen2Config of the published config.json."""
     shape = ModelShape(
         layers=28,
-        width=3584,
-        inner=18944,
+        hidden_size=3584,
+        intermediate_size=18944,
         heads=28,
         kv_heads=4,
         head_size=128,
-        words=152064,
+        vocab_size=152064,
         norms_heads=False,
         weights=7_615_616_512,
         layered=28 * 233_057_792,

@@ -31,9 +31,9 @@ from flowright.policy.tiny import SPECIAL, train_tokenizer
 torch.set_num_threads(1)
 logging.disable_progress_bar()
 
-WORDS = 256 + len(SPECIAL)
+VOCAB_SIZE = 256 + len(SPECIAL)
 SHAPE: dict[str, Any] = {
-    "vocab_size": WORDS,
+    "vocab_size": VOCAB_SIZE,
     "hidden_size": 16,
     "intermediate_size": 32,
     "num_hidden_layers": 2,
@@ -64,7 +64,7 @@ def checkpoint(architecture: str = "qwen2") -> Path:
         config = SLIDING if architecture == "sliding" else ARCHITECTURES[architecture]
         model = AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
-    train_tokenizer([], WORDS).save_pretrained(folder)
+    train_tokenizer([], VOCAB_SIZE).save_pretrained(folder)
     return folder
 
 
@@ -114,7 +114,7 @@ def random_groups(seed: int, shapes: Sequence[tuple[int, Sequence[int]]]) -> lis
     generator = torch.Generator().manual_seed(seed)
 
     def ids(length: int) -> list[int]:
-        return torch.randint(len(SPECIAL), WORDS, (length,), generator=generator).tolist()
+        return torch.randint(len(SPECIAL), VOCAB_SIZE, (length,), generator=generator).tolist()
 
     def sample(length: int) -> Trained:
         old = -5.5 + 2 * torch.randn(length, generator=generator)

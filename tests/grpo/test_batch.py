@@ -8,7 +8,7 @@ from tiny_policy import ARCHITECTURES, random_groups, tiny_policy, whole_logits
 
 from flowright.config import GrpoSection
 from flowright.grpo.scoring import score
-from flowright.policy.layout import lay_out, padded_packs
+from flowright.policy.layout import lay_out, packs_of
 from flowright.policy.prefix.chunks import chunks, plain_predictions
 
 SHAPE = st.tuples(st.integers(1, 6), st.lists(st.integers(1, 5), min_size=1, max_size=4))
@@ -62,7 +62,7 @@ def test_samples_are_numbered_in_order_and_each_has_its_hidden_states(sharing: b
 
 @given(st.lists(st.integers(1, 11), max_size=12), st.integers(1, 80))
 def test_packs_hold_every_row_once_and_keep_the_budget(lengths: list[int], budget: int):
-    cut = list(padded_packs(lengths, budget))
+    cut = list(packs_of(lengths, budget, padded=True))
     assert sorted(row for pack in cut for row in pack) == list(range(len(lengths)))
     for pack in cut:
         assert len(pack) == 1 or len(pack) * max(lengths[row] for row in pack) <= budget

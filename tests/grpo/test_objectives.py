@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from flowright.config.grpo import KL_ESTIMATORS, OBJECTIVES
-from flowright.grpo.objectives import Objective, Terms, k1, k2, k3, truncated_weights
+from flowright.grpo.objectives import Objective, Terms, Tokens, k1, k2, k3, truncated_weights
 
 LOW, HIGH = 0.2, 0.28
 PPO_LIKE = ("grpo", "dr_grpo", "dapo")
@@ -35,14 +35,9 @@ def play(
     chosen = probabilities or [0.5] * len(ratios)
     logprobs = torch.tensor(chosen, dtype=torch.float64).log().requires_grad_()
     old = logprobs.detach() - torch.tensor(ratios, dtype=torch.float64).log()
-    terms = objective(loss).terms(
-        logprobs,
-        old,
-        torch.tensor(advantages, dtype=torch.float64),
-        torch.tensor(samples or [0] * len(ratios)),
-        LOW,
-        HIGH,
-    )
+    gains = torch.tensor(advantages, dtype=torch.float64)
+    numbers = torch.tensor(samples or [0] * len(ratios))
+    terms = objective(loss).terms(Tokens(logprobs, old, gains, numbers, LOW, HIGH))
     (gradient,) = torch.autograd.grad(terms.policy_N.sum(), logprobs)
     return terms, gradient
 
@@ -84,7 +79,7 @@ def test_gspo_has_the_value_and_the_gradient_of_its_sequence_objective():
     logprobs = (old + ratios.log()).requires_grad_()
     samples, lengths = torch.tensor([0, 0, 0, 1, 1]), torch.tensor([3, 2])
     advantages = torch.tensor([1.5, 1.5, 1.5, -0.5, -0.5], dtype=torch.float64)
-    terms = objective("gspo").terms(logprobs, old, advantages, samples, LOW, HIGH)
+    terms = objective("gspo").terms(Tokens(logprobs, old, advantages, samples, LOW, HIGH))
     ours = (objective("gspo").weights(lengths, 8)[samples] * terms.policy_N).sum()
 
     log_ratio = logprobs - old

@@ -22,7 +22,7 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler, _draw
-from flowright.policy.model import Policy, adapter_off, folded
+from flowright.policy.model import Policy, adapter_off, merged
 from flowright.policy.sampler import Sample, Sampling
 
 PROMPTS = [[70], [60, 61, 62, 63, 64, 65, 66], [90, 91, 92]]
@@ -312,11 +312,11 @@ async def test_gradient_checkpointing_does_not_disturb_sampling():
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_folded_weights_are_the_adapter_and_go_back_bit_for_bit(architecture: str):
+def test_merged_weights_are_the_adapter_and_go_back_bit_for_bit(architecture: str):
     policy = tiny_policy(architecture)
     before = {name: (p.data_ptr(), p.clone()) for name, p in policy.model.named_parameters()}
     adapter, logits = weights(policy), whole_logits(policy, PROMPTS[1])
-    with pytest.raises(RuntimeError, match="in the middle"), folded(policy):
+    with pytest.raises(RuntimeError, match="in the middle"), merged(policy):
         inside = whole_logits(policy, PROMPTS[1])
         torch.testing.assert_close(inside, logits, rtol=1e-4, atol=1e-4)
         raise RuntimeError("in the middle of decoding")
@@ -327,6 +327,6 @@ def test_folded_weights_are_the_adapter_and_go_back_bit_for_bit(architecture: st
     assert same(weights(policy), adapter)
     assert torch.equal(whole_logits(policy, PROMPTS[1]), logits)
     shake(policy, seed=9)
-    with folded(policy):
+    with merged(policy):
         moved = whole_logits(policy, PROMPTS[1])
-    assert float((moved - logits).abs().max()) > 0.01  # folded anew, not remembered
+    assert float((moved - logits).abs().max()) > 0.01  # merged anew, not remembered

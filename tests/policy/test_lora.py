@@ -9,7 +9,7 @@ from peft.tuners.lora import Linear
 from tiny_policy import tiny_policy
 
 from flowright.policy.lora import LoraLinear
-from flowright.policy.model import folded
+from flowright.policy.model import merged
 
 
 def layers(bias: bool = True, dtype: torch.dtype = torch.float32) -> tuple[Linear, Linear]:
@@ -66,5 +66,5 @@ def test_every_adapted_layer_of_a_policy_is_ours() -> None:
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         adapted = policy.causal_lm(input_ids=ids).logits
-        with folded(policy):
+        with merged(policy):
             torch.testing.assert_close(policy.causal_lm(input_ids=ids).logits, adapted)

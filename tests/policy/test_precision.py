@@ -11,7 +11,7 @@ from flowright.config import GrpoSection
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import recomputing
-from flowright.policy.prefix.tree import Branch, visit_texts
+from flowright.policy.prefix.chunks import chunks
 
 
 class Products(TorchDispatchMode):
@@ -31,7 +31,8 @@ def test_in_bfloat16_the_adapter_is_float32_and_its_products_are_not() -> None:
     policy = tiny_policy(dtype="bfloat16")
     assert {parameter.dtype for parameter in policy.trainable()} == {torch.float32}
     with Products() as products:
-        visit_texts(policy, [Branch([5, 6, 7], [[8, 9]])], 16, lambda hidden_N, _: hidden_N.sum())
+        for hidden_N, _ in chunks(policy, random_groups(0, [(3, [2])]), 16, sharing=True):
+            hidden_N.sum().backward()
     assert products.dtypes == {torch.bfloat16}
     gradients = [parameter.grad for parameter in policy.trainable()]
     assert all(g is not None and g.dtype == torch.float32 for g in gradients)

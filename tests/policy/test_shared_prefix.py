@@ -135,7 +135,7 @@ def test_the_kernel_for_gpus_is_called_as_its_operators_want() -> None:
     """On tensors without contents: shapes and types, not numbers."""
     q, k = (torch.empty(8, n, 64, dtype=torch.bfloat16, device="meta") for n in (10, 20))
     kernel = CudaFlashKernel()
-    out, lse = kernel.forward(q, k, k, False, 0.125)
+    out, lse = kernel.forward((q, k, k), False, 0.125)
     assert (out.shape, out.dtype, lse.shape, lse.dtype) == (
         q.shape,
         torch.bfloat16,
@@ -143,8 +143,8 @@ def test_the_kernel_for_gpus_is_called_as_its_operators_want() -> None:
         torch.float32,
     )
     strided = torch.empty(8, 30, 64, dtype=torch.bfloat16, device="meta")[:, :20]  # as cached
-    assert kernel.forward(q, strided, strided, False, 0.125)[0].shape == q.shape
-    gradients = kernel.backward(out, q, k, k, out, lse, False, 0.125)
+    assert kernel.forward((q, strided, strided), False, 0.125)[0].shape == q.shape
+    gradients = kernel.backward(out, (q, k, k), (out, lse), False, 0.125)
     assert [gradient.shape for gradient in gradients] == [q.shape, k.shape, k.shape]
 
 

@@ -48,7 +48,7 @@ class Demand:
     def least(self) -> int:
         """Bytes that no knob but the model and the adapter's rank lowers."""
         plan = self.plan
-        return sum(plan.held.values()) + plan.sampling.get("adapter folded in", 0)
+        return sum(plan.held.values()) + plan.sampling.get("merged adapter", 0)
 
     def shortage(self, available: int) -> str | None:
         """What is missing of ``available`` bytes, and what to lower; None where nothing is."""

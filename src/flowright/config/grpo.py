@@ -2,20 +2,16 @@
 
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    Field,
-)
+from pydantic import AfterValidator, Field
 
 from flowright.config.section import Fraction, Positive, Section
 from flowright.plugins import Table
 
+_OBJECTIVES = "flowright.grpo.objectives"
+
 OBJECTIVES = Table(
     "objective",
-    {
-        name: f"flowright.grpo.objectives:{name.upper()}"
-        for name in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")
-    },
+    {n: f"{_OBJECTIVES}:{n.upper()}" for n in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
 )
 """Each an Objective: the weights of tokens, and their terms."""
 
@@ -29,23 +25,17 @@ ADVANTAGES = Table(
 )
 """Functions of the scored rewards of all groups to their advantages."""
 
-KL_ESTIMATORS = Table(
-    "KL estimator", {name: f"flowright.grpo.objectives:{name}" for name in ("k1", "k2", "k3")}
-)
+KL_ESTIMATORS = Table("KL estimator", {n: f"{_OBJECTIVES}:{n}" for n in ("k1", "k2", "k3")})
 """Functions of the tokens' log-probabilities under the policy and under the reference."""
 
 CORRECTIONS = Table(
     "off-policy correction",
-    {
-        name: f"flowright.grpo.objectives:{name.upper()}"
-        for name in ("ratio", "truncated", "ignored")
-    },
+    {n: f"{_OBJECTIVES}:{n.upper()}" for n in ("ratio", "truncated", "ignored")},
 )
 """Each a Correction: what the ratio is to, and a weight besides."""
 
 SCHEDULES = Table(
-    "schedule",
-    {name: f"flowright.grpo.schedules:{name}" for name in ("constant", "cosine", "linear")},
+    "schedule", {n: f"flowright.grpo.schedules:{n}" for n in ("constant", "cosine", "linear")}
 )
 """Functions of the share of the run that is done to a factor of the learning rate."""
 
@@ -64,7 +54,9 @@ class GrpoSection(Section):
         "`flowright.grpo.objectives`.",
     )
     advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = Field(
-        default="group", description="What a group's centred rewards are divided by."
+        default="group",
+        description="What a group's centred rewards are divided by; a function of your own makes "
+        "all advantages of a step.",
     )
     clip_low: float = Field(
         default=0.2, gt=0, lt=1, description="The ratio is clipped at 1 - clip_low."

@@ -4,11 +4,7 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from pydantic import (
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, field_validator, model_validator
 
 from flowright.config.section import Positive, Seconds, Section
 

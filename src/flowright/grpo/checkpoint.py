@@ -54,7 +54,11 @@ def save_checkpoint(
     path = root / step_name(step)
     with atomic_directory(path) as part:
         policy.save_adapter(part / "adapter")
-        _write_state(part / "trainer.pt", step, learner, pending)
+        waiting = {
+            number: [[asdict(sample) for sample in group] for group in groups]
+            for number, groups in pending.items()
+        }
+        (part / "trainer.pt").write_bytes(_saved(learner, step=step, pending=waiting))
         hashes = {str(f.relative_to(part)): _sha256(f) for f in sorted(_files(part))}
         write_json(part / "manifest.json", {"step": step, "sha256": hashes})
     for old in _checkpoints(root)[:-keep]:
@@ -85,9 +89,7 @@ def restore(
 ) -> Restored:
     """Put back the adapter and the optimizer of a whole checkpoint."""
     load_adapter(path, policy)
-    state: dict[str, Any] = torch.load(path / "trainer.pt", weights_only=True, map_location="cpu")
-    learner.optimizer.load_state_dict(state["optimizer"])
-    torch.set_rng_state(state["random"])
+    state = _loaded(path / "trainer.pt", learner)
     pending = {
         number: [[_sample(fields) for fields in group] for group in groups]
         for number, groups in state.get("pending", {}).items()
@@ -102,22 +104,29 @@ def _sample(fields: dict[str, Any]) -> Sample:
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:
     """Adapter, optimizer and torch's random state, for another rank to :func:`take_over`."""
-    buffer = io.BytesIO()
-    state = {
-        "adapter": policy.adapter_state(),
-        "optimizer": learner.optimizer.state_dict(),
-        "random": torch.get_rng_state(),
-    }
-    torch.save(state, buffer)
-    return buffer.getvalue()
+    return _saved(learner, adapter=policy.adapter_state())
 
 
 def take_over(state: bytes, policy: Policy, learner: Learner) -> None:
     """Put another rank's state in the place of this one's."""
-    found: dict[str, Any] = torch.load(io.BytesIO(state), weights_only=True, map_location="cpu")
-    policy.load_adapter_state(found["adapter"])
-    learner.optimizer.load_state_dict(found["optimizer"])
-    torch.set_rng_state(found["random"])
+    policy.load_adapter_state(_loaded(io.BytesIO(state), learner)["adapter"])
+
+
+def _saved(learner: Learner, **more: Any) -> bytes:
+    """Optimizer and random state with ``more``. Made in memory: to a file, torch's own writer turns
+    a full disk into an error of its own."""
+    buffer = io.BytesIO()
+    state = {"optimizer": learner.optimizer.state_dict(), "random": torch.get_rng_state()}
+    torch.save({**state, **more}, buffer)
+    return buffer.getvalue()
+
+
+def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
+    """What was :func:`_saved`; optimizer and random state are put back."""
+    state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
+    learner.optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    return state
 
 
 def load_adapter(path: Path, policy: Policy) -> None:
@@ -142,22 +151,6 @@ def load_adapter(path: Path, policy: Policy) -> None:
 def _checkpoints(root: Path) -> list[Path]:
     """By step, the oldest first."""
     return sorted(root.glob("step_??????"))
-
-
-def _write_state(path: Path, step: int, learner: Learner, pending: Pending) -> None:
-    """Made in memory first: torch's own writer turns a full disk into an error of its own."""
-    state = {
-        "step": step,
-        "optimizer": learner.optimizer.state_dict(),
-        "random": torch.get_rng_state(),
-        "pending": {
-            number: [[asdict(sample) for sample in group] for group in groups]
-            for number, groups in pending.items()
-        },
-    }
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    path.write_bytes(buffer.getbuffer())
 
 
 def find_damage(path: Path) -> str | None:

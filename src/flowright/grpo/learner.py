@@ -17,7 +17,7 @@ from flowright.config import GrpoSection
 from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 from flowright.errors import ConfigError
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.objectives import Correction, Objective, k3
+from flowright.grpo.objectives import Correction, Objective, Tokens, k3
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
 from flowright.grpo.scoring import sample_logprobs, score
@@ -30,30 +30,16 @@ Kind = TypeVar("Kind")
 
 
 class Sums:
-    """Sums over the tokens of one or more passes, from which the metrics are made. They stay on the
+    """Sums over the tokens of an optimizer step, from which the metrics are made. They stay on the
     device until they are read, so that adding to them does not wait for it."""
 
     NAMES = ("tokens", "kl", "entropy", "clipped", "loss", "log_ratio", "capped")
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
-        self.steps = 0
-        """Optimizer steps, over which ``loss`` is summed."""
+        self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
 
     def add(self, name: str, value: Tensor | int) -> None:
-        self._sums[self.NAMES.index(name)] += value
-
-    def copy(self) -> "Sums":
-        same = Sums(self._sums.device)
-        same._sums.copy_(self._sums)
-        same.steps = self.steps
-        return same
-
-    def read(self, ranks: Ranks) -> dict[str, float]:
-        """Over all ranks."""
-        total = self._sums.clone()
-        ranks.sum([total])
-        return dict(zip(self.NAMES, total.tolist(), strict=True))
+        self.values[self.NAMES.index(name)] += value
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +113,32 @@ class Learner:
         parts = self._split(groups, order)
         moves = len(parts) * self._section.epochs
         minibatches = [self._prepare(part, longest, moves) for part in parts]
-        first, last = Sums(self._policy.device), Sums(self._policy.device)
+        steps: list[Sums] = []
         norms: list[Tensor] = []
-        start = first
-        for epoch in range(self._section.epochs):
-            sums = first if epoch == 0 else last
+        for _ in range(self._section.epochs):
             for minibatch in order.sample(minibatches, len(minibatches)):
-                norms.append(self._optimizer_step(minibatch, sums))
-                if len(norms) == 1:
-                    start = sums.copy()
-        before = start.read(self._ranks)  # the first move: the gap between sampler and learner
-        metrics = self._metrics(first, last if last.steps else first, norms)
-        gap = before["log_ratio"] / before["tokens"]
-        return {"policy/lr": rate, "policy/sampler_logp_diff": gap, **metrics}
+                steps.append(Sums(self._policy.device))
+                norms.append(self._optimizer_step(minibatch, steps[-1]))
+        sums_M = torch.stack([sums.values for sums in steps])
+        self._ranks.sum([sums_M])
+        norm = float(torch.stack(norms).mean())
+        return {"policy/lr": rate, "policy/grad_norm": norm, **self._metrics(sums_M, len(parts))}
 
-    def _metrics(self, first: Sums, last: Sums, norms: list[Tensor]) -> dict[str, float]:
-        """Loss, entropy and KL as the samples met them; clipping after the last pass had moved.
-        What was not computed is left out."""
-        section, met = self._section, first.read(self._ranks)
-        moved = met if last is first else last.read(self._ranks)
+    def _metrics(self, sums_M: Tensor, epoch: int) -> dict[str, float]:
+        """From the :class:`Sums` of all M optimizer steps, of which an ``epoch`` has so many: loss,
+        entropy and KL as the samples met them; clipping after the first epoch had moved the policy;
+        the gap between sampler and learner before anything had. What was not computed is left out.
+        """
+        section, later = self._section, sums_M[epoch:] if len(sums_M) > epoch else sums_M
+        start, met, moved = (
+            dict(zip(Sums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
+            for some_M in (sums_M[:1], sums_M[:epoch], later)
+        )
         metrics = {
-            "policy/loss": met["loss"] / first.steps,
+            "policy/sampler_logp_diff": start["log_ratio"] / start["tokens"],
+            "policy/loss": met["loss"] / epoch,
             "policy/entropy": met["entropy"] / met["tokens"],
             "policy/clip_frac": moved["clipped"] / moved["tokens"],
-            "policy/grad_norm": float(torch.stack(norms).mean()),
         }
         if section.kl_coefficient and section.kl_in == "loss":
             metrics["policy/kl"] = met["kl"] / met["tokens"]
@@ -200,7 +188,6 @@ class Learner:
 
     def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> Tensor:
         """One optimizer step, its gradient summed over chunks of samples; returns the norm."""
-        sums.steps += 1
         policy, section = self._policy, self._section
         budget, sharing = section.micro_batch_tokens, section.prefix_sharing
         with recomputing(policy):
@@ -243,13 +230,9 @@ class Learner:
             old_N = torch.cat([minibatch.old[number] for number in numbers])
         else:
             old_N = logprobs_N.detach()
+        advantages_N = to_device(advantages_S, device)[sample_N]
         terms = self._objective.terms(
-            logprobs_N,
-            old_N,
-            to_device(advantages_S, device)[sample_N],
-            sample_N,
-            section.clip_low,
-            section.clip_high,
+            Tokens(logprobs_N, old_N, advantages_N, sample_N, section.clip_low, section.clip_high)
         )
         total_N = terms.policy_N
         if self._correction.weights is not None:

@@ -14,6 +14,23 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
+class Tokens:
+    """What an objective may look at, each of shape [N], and the bounds of the ratio's clipping. The
+    first has a gradient; the ratio is that to ``old_logprobs_N``."""
+
+    logprobs_N: Tensor
+    old_logprobs_N: Tensor
+    advantages_N: Tensor
+    sample_N: Tensor
+    clip_low: float
+    clip_high: float
+
+    @property
+    def log_ratio_N(self) -> Tensor:
+        return self.logprobs_N - self.old_logprobs_N
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """Per-token terms of the loss (to be minimised) and what was clipped, both of shape [N]."""
 
@@ -27,12 +44,11 @@ class Objective:
 
     ``weights(lengths_S, longest)`` are those of each token of each sample [S], given the samples'
     lengths [S], all ranks' samples of an optimizer step, and the token limit of completions.
-    ``terms(logprobs_N, old_logprobs_N, advantages_N, sample_N, clip_low, clip_high)`` are minus the
-    objective of each token, differentiable in the first; they may mix the tokens of a sample.
+    ``terms`` are minus the objective of each token; they may mix the tokens of a sample.
     """
 
     weights: Callable[[Tensor, int], Tensor]
-    terms: Callable[[Tensor, Tensor, Tensor, Tensor, float, float], Terms]
+    terms: Callable[[Tokens], Terms]
 
 
 def over_samples(lengths_S: Tensor, longest: int) -> Tensor:
@@ -51,57 +67,35 @@ def over_tokens(lengths_S: Tensor, longest: int) -> Tensor:
     return torch.full(lengths_S.shape, 1.0 / float(lengths_S.sum()))
 
 
-def clipped(
-    logprobs_N: Tensor,
-    old_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    sample_N: Tensor,
-    clip_low: float,
-    clip_high: float,
-) -> Terms:
+def clipped(tokens: Tokens) -> Terms:
     """-min(r A, clip(r, 1 - clip_low, 1 + clip_high) A) with the token's ratio
     r = exp(log p - log p_old) (PPO, arXiv 1707.06347, equation 7; two bounds: DAPO, equation 8)."""
-    ratio_N = (logprobs_N - old_logprobs_N).exp()
-    return _clipped(ratio_N, advantages_N, clip_low, clip_high)
+    return _clipped(tokens.log_ratio_N.exp(), tokens)
 
 
-def clipped_by_sample(
-    logprobs_N: Tensor,
-    old_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    sample_N: Tensor,
-    clip_low: float,
-    clip_high: float,
-) -> Terms:
+def clipped_by_sample(tokens: Tokens) -> Terms:
     """As :func:`clipped` with the sample's ratio, exp of the mean of its tokens' log-ratios, whose
     gradient flows through the token (GSPO, arXiv 2507.18071, equation 14)."""
-    log_ratio_N = logprobs_N - old_logprobs_N
+    log_ratio_N, sample_N = tokens.log_ratio_N, tokens.sample_N
     # As many as there are tokens, which is enough: to count the samples, a GPU would be waited for.
     zeros = torch.zeros_like(log_ratio_N)
     sums = zeros.index_add(0, sample_N, log_ratio_N.detach())
     lengths = zeros.index_add(0, sample_N, torch.ones_like(log_ratio_N))
     mean_N = (sums / lengths)[sample_N] + log_ratio_N - log_ratio_N.detach()
-    return _clipped(mean_N.exp(), advantages_N, clip_low, clip_high)
+    return _clipped(mean_N.exp(), tokens)
 
 
-def capped(
-    logprobs_N: Tensor,
-    old_logprobs_N: Tensor,
-    advantages_N: Tensor,
-    sample_N: Tensor,
-    clip_low: float,
-    clip_high: float,
-) -> Terms:
+def capped(tokens: Tokens) -> Terms:
     """-stop_gradient(min(r, 1 + clip_high)) A log p (CISPO, arXiv 2506.13585, equation 4; no lower
     bound, as published)."""
-    ratio_N = (logprobs_N - old_logprobs_N).detach().exp()
-    capped_N = ratio_N.clamp(max=1 + clip_high)
-    return Terms(-capped_N * advantages_N * logprobs_N, ratio_N > 1 + clip_high)
+    ratio_N, cap = tokens.log_ratio_N.detach().exp(), 1 + tokens.clip_high
+    capped_N = ratio_N.clamp(max=cap)
+    return Terms(-capped_N * tokens.advantages_N * tokens.logprobs_N, ratio_N > cap)
 
 
-def _clipped(ratio_N: Tensor, advantages_N: Tensor, low: float, high: float) -> Terms:
-    free_N = ratio_N * advantages_N
-    bounded_N = ratio_N.clamp(1 - low, 1 + high) * advantages_N
+def _clipped(ratio_N: Tensor, tokens: Tokens) -> Terms:
+    free_N = ratio_N * tokens.advantages_N
+    bounded_N = ratio_N.clamp(1 - tokens.clip_low, 1 + tokens.clip_high) * tokens.advantages_N
     return Terms(-torch.minimum(free_N, bounded_N), (bounded_N < free_N).detach())
 
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from flowright.errors import ConfigError, PeerLost
+from flowright.policy.model import Peers
 
 Item = TypeVar("Item")
 
@@ -30,7 +31,7 @@ dies closes its connections, which ends the wait at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ranks:
+class Ranks(Peers):
     """This process among the ``size`` of a run. Its methods, but for :meth:`mine`, are called by
     all of them in the same order; they raise PeerLost when another one has gone."""
 
@@ -50,11 +51,12 @@ class Ranks:
 
     async def all_gather(self, item: Item) -> list[Item]:
         """What each rank has given, by rank. Waits in a thread: rollouts go on meanwhile."""
-        if self.size == 1:
-            return [item]
+        return [item] if self.size == 1 else await asyncio.to_thread(self._gather, item)
+
+    def _gather(self, item: Item) -> list[Item]:
         found: list[Any] = [None] * self.size
         with _peers():
-            await asyncio.to_thread(dist.all_gather_object, found, item, self.group)
+            dist.all_gather_object(found, item, self.group)
         return found
 
     async def broadcast(self, item: Item) -> Item:
@@ -62,12 +64,7 @@ class Ranks:
         return (await self.all_gather(item if self.is_first else None))[0]  # pyright: ignore
 
     def longest(self, counts: Sequence[int]) -> list[int]:
-        """See :class:`flowright.policy.model.Peers`."""
-        if self.size == 1:
-            return list(counts)
-        found: list[Any] = [None] * self.size
-        with _peers():
-            dist.all_gather_object(found, list(counts), self.group)
+        found = [list(counts)] if self.size == 1 else self._gather(list(counts))
         return [max(several) for several in zip_longest(*found, fillvalue=0)]
 
     async def gpus_per_node(self) -> int:
@@ -150,27 +147,31 @@ def open_ranks() -> Iterator[Ranks]:
 
     Raises ConfigError where there are more processes than GPUs to share out.
     """
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    if size == 1:
+    if os.environ.get("WORLD_SIZE", "1") == "1":
         yield ONE
         return
-    if dist.is_initialized():  # by Ray, which ends it, too, and has its own way to report
+    # Ray has let them meet already; it parts them, too, and has its own way to report.
+    store = None if dist.is_initialized() else _meet()
+    try:
         group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
-        yield Ranks(dist.get_rank(), size, None, group)
-        return
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    if torch.cuda.is_available():
-        if local >= torch.cuda.device_count():
+        yield Ranks(dist.get_rank(), dist.get_world_size(), store, group)
+    finally:
+        if store is not None:
+            dist.destroy_process_group()
+
+
+def _meet() -> Any:
+    """The store of the processes that torchrun started, each with a GPU of its own."""
+    gpus = torch.cuda.is_available()
+    if gpus:
+        local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+        if local >= count:
             raise ConfigError(
-                f"physical_gpus: {torch.cuda.device_count()} GPUs for more processes; start as "
-                "many (--nproc_per_node) as there are"
+                f"physical_gpus: {count} GPUs for more processes; start as many (--nproc_per_node) "
+                "as there are"
             )
         torch.cuda.set_device(local)
     store, rank, size = next(rendezvous("env://"))
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
-    try:
-        group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
-        yield Ranks(rank, size, store, group)
-    finally:
-        dist.destroy_process_group()
+    return store

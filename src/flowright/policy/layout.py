@@ -1,5 +1,5 @@
-"""Padded rows that hold a prompt and the texts behind it: one in an update of the plain path,
-several in the cold start.
+"""What goes through a model at once: packs of texts, and padded rows that hold a prompt and the
+texts behind it (one in an update of the plain path, several in the cold start).
 
 A text sees the prompt and itself, and its positions go on where the prompt ends. No model here.
 """
@@ -62,14 +62,17 @@ def _mask(segments: Tensor) -> Tensor:
     return (seen | torch.eye(length, dtype=torch.bool))[:, None]
 
 
-def padded_packs(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices of rows, longest first so that rows of like length share a pack, cut where padding
-    them to the longest would exceed the budget; at least one row each."""
+def packs_of(lengths: Sequence[int], budget: int, padded: bool = False) -> Iterator[list[int]]:
+    """Indices in order, cut where their lengths would exceed the budget; at least one each. Where
+    they are ``padded`` to the longest of their pack, longest first, so that like ones share it."""
+    order = range(len(lengths))
     pack: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
-        if pack and lengths[pack[0]] * (len(pack) + 1) > budget:
+    total = 0
+    for index in sorted(order, key=lambda index: -lengths[index]) if padded else order:
+        total = lengths[pack[0]] * (len(pack) + 1) if padded and pack else total + lengths[index]
+        if pack and total > budget:
             yield pack
-            pack = []
+            pack, total = [], lengths[index]
         pack.append(index)
     if pack:
         yield pack

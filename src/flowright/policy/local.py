@@ -14,19 +14,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from flowright.policy.model import Policy, adapter_off, folded
+from flowright.policy.model import Policy, adapter_off, merged
 from flowright.policy.plain_decoding import plain_decoding
 from flowright.policy.prefix.decoding import shared_decoding
 from flowright.policy.sampler import Sample, Sampling
 
 
 class Decoding(Protocol):
-    """Rows that grow by a token each. ``logits`` [rows, words] are those of the first one."""
+    """Rows that grow by a token each. ``logits`` [rows, vocab_size] are those of the first one."""
 
     logits: Tensor
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Feed a token to each row [rows] and get the logits [rows, words] of the next one."""
+        """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
         ...
 
     def keep(self, rows: Sequence[int]) -> None:
@@ -35,7 +35,7 @@ class Decoding(Protocol):
 
 
 @dataclass(slots=True)
-class _Row:
+class _Completion:
     """A completion while it grows. ``place`` is its index among the rows of its wave."""
 
     place: int
@@ -55,7 +55,7 @@ class LocalSampler:
         self, policy: Policy, decode_batch: int, adapter: bool = True, sharing: bool = True
     ) -> None:
         self._policy = policy
-        self._weights = folded if adapter else adapter_off
+        self._weights = merged if adapter else adapter_off
         self._decoding = shared_decoding if sharing else plain_decoding
         self._decode_batch = decode_batch
         self._version = 0
@@ -130,7 +130,7 @@ class LocalSampler:
         device, ends = self._policy.device, self._policy.end_ids
         uniforms_TR = uniforms_TR.to(device)
         logprobs_TR = torch.zeros_like(uniforms_TR)
-        live = rows = [_Row(place) for place in range(uniforms_TR.shape[1])]
+        live = rows = [_Completion(place) for place in range(uniforms_TR.shape[1])]
         places = torch.arange(len(rows), device=device)
         logits = wave.logits
         for step in range(sampling.max_new_tokens):
@@ -151,7 +151,7 @@ class LocalSampler:
         columns = logprobs_TR.T.tolist()
         return [self._sample(r, column, ends) for r, column in zip(rows, columns, strict=True)]
 
-    def _sample(self, row: _Row, logprobs: Sequence[float], ends: Collection[int]) -> Sample:
+    def _sample(self, row: _Completion, logprobs: Sequence[float], ends: Collection[int]) -> Sample:
         kept = [token for token in row.tokens if token not in ends]
         text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
         assert isinstance(text, str)

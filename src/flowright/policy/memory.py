@@ -38,12 +38,12 @@ class ModelShape:
     """Sizes of a decoder; ``targets`` are the names of the adapted layers."""
 
     layers: int
-    width: int
-    inner: int
+    hidden_size: int
+    intermediate_size: int
     heads: int
     kv_heads: int
     head_size: int
-    words: int
+    vocab_size: int
     norms_heads: bool
     weights: int  # of the base model
     layered: int  # of these, in the layers
@@ -93,12 +93,12 @@ def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
     heads = config.num_attention_heads
     return ModelShape(
         layers=config.num_hidden_layers,
-        width=config.hidden_size,
-        inner=config.intermediate_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
         heads=heads,
         kv_heads=getattr(config, "num_key_value_heads", None) or heads,
         head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        words=config.vocab_size,
+        vocab_size=config.vocab_size,
         norms_heads=any(name.endswith("q_norm") for name in modules),
         weights=sum(weights.values()),
         layered=sum(size for name, size in weights.items() if ".layers." in name),
@@ -124,12 +124,11 @@ def memory_plan(
         "adapter": FLOAT * shape.adapter,
         "optimizer": 2 * FLOAT * shape.adapter,  # AdamW: two means of each weight's gradient
     }
-    sampling = _sampling(shape, policy, grpo)
-    update = _shared(shape, policy, grpo) if grpo.prefix_sharing else _plain(shape, policy, grpo)
+    update = (_shared if grpo.prefix_sharing else _plain)(shape, policy, grpo)
     head = _head(shape, _chunk(policy, grpo), number, grpo.entropy_coefficient != 0, device)
-    layer = update.pop("one layer, backward")
-    update["the head or one layer, backward"] = max(head, layer)
-    return Plan(held, sampling, {"gradients": FLOAT * shape.adapter, **update})
+    update["the head or one layer, backward"] = max(head, update.pop("one layer, backward"))
+    updating = {"gradients": FLOAT * shape.adapter, **update}
+    return Plan(held, _sampling(shape, policy, grpo), updating)
 
 
 def _base(shape: ModelShape, number: int, gpus: int) -> dict[str, int]:
@@ -150,18 +149,16 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
     prompts = min(max(1, policy.decode_batch // grpo.group_size), grpo.prompts_per_step)
     rows = prompts * grpo.group_size
     longest = policy.max_prompt_tokens
-    tokens = prompts * longest
+    copies, tokens = rows, prompts * longest
     if grpo.prefix_sharing:
-        tokens = min(tokens, max(PREFILL_TOKENS, longest))
-    copies = prompts if grpo.prefix_sharing else rows
-    read = tokens * (3 * number * shape.inner + 2 * (number + FLOAT) * shape.width)
-    drawn = rows * shape.words * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
+        copies, tokens = prompts, min(tokens, max(PREFILL_TOKENS, longest))
+    read = 3 * number * shape.intermediate_size + 2 * (number + FLOAT) * shape.hidden_size
+    drawn = shape.vocab_size * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
+    cached = copies * longest + rows * policy.max_new_tokens
     return {
-        "adapter folded in": number * shape.adapted,
-        "keys and values": number
-        * shape.kv_numbers
-        * (copies * longest + rows * policy.max_new_tokens),
-        "reading or drawing": max(read, drawn),
+        "merged adapter": number * shape.adapted,
+        "keys and values": number * shape.kv_numbers * cached,
+        "reading or drawing": max(tokens * read, rows * drawn),
     }
 
 
@@ -179,26 +176,17 @@ def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict
     problems = min(grpo.micro_batch_tokens, grpo.prompts_per_step * policy.max_prompt_tokens)
     prompts = policy.max_prompt_tokens + problems
     chunk = _chunk(policy, grpo)
-    leaves = 2 * number * shape.kv_numbers * prompts
     longest = max(chunk, policy.max_prompt_tokens, problems)
     kept = layer_bytes(shape, number)
-    own = shape.layers * kept - number * shape.kv_numbers  # of prompts: these are the leaves
-    input_only = shape.layers * number * shape.width
-    backward = longest * _backward_bytes(shape, number)
-    backward += 2 * number * shape.kv_heads * shape.head_size * prompts  # one layer's, found
-    casts = 0 if number == FLOAT else number * shape.adapter
-    if policy.gradient_checkpointing:
-        return {
-            "prompts' keys and values": leaves,
-            "prompts' activations": input_only * prompts,
-            "completions' activations": input_only * chunk,
-            "one layer, backward": backward + longest * kept + casts // shape.layers,
-        }
+    all_layers, casts = _all_layers(shape, policy, kept)
+    shared = number * shape.kv_numbers  # which no layer of the prompts keeps again
+    own = all_layers if policy.gradient_checkpointing else all_layers - shared
+    found = 2 * number * shape.kv_heads * shape.head_size * prompts  # one layer's gradients
     return {
-        "prompts' keys and values": leaves,
+        "prompts' keys and values": 2 * shared * prompts,
         "prompts' activations": own * prompts + 2 * casts,
-        "completions' activations": shape.layers * kept * chunk + casts,
-        "one layer, backward": backward,
+        "completions' activations": all_layers * chunk + casts,
+        "one layer, backward": found + _one_layer(shape, policy, longest, kept),
     }
 
 
@@ -209,18 +197,37 @@ def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[
     tokens = max(1, grpo.micro_batch_tokens // row) * row
     kept = layer_bytes(shape, number)
     kept += 2 * number * (shape.heads - shape.kv_heads) * shape.head_size
-    mask = tokens * row * (1 + number)
-    casts = 0 if number == FLOAT else number * shape.adapter
-    backward = tokens * _backward_bytes(shape, number)
-    if policy.gradient_checkpointing:
-        return {
-            "activations": shape.layers * number * shape.width * tokens + mask,
-            "one layer, backward": backward + tokens * kept + casts // shape.layers,
-        }
+    all_layers, casts = _all_layers(shape, policy, kept)
+    mask = row * (1 + number)
     return {
-        "activations": shape.layers * kept * tokens + mask + casts,
-        "one layer, backward": backward,
+        "activations": (all_layers + mask) * tokens + casts,
+        "one layer, backward": _one_layer(shape, policy, tokens, kept),
     }
+
+
+def _all_layers(shape: ModelShape, policy: PolicySection, kept: int) -> tuple[int, int]:
+    """What the backward pass keeps of a token in all layers, ``kept`` in each or its input alone;
+    and, of a pass, the adapter's weights in the model's precision."""
+    number = WIDTHS[policy.dtype]
+    if policy.gradient_checkpointing:
+        return shape.layers * number * shape.hidden_size, 0
+    return shape.layers * kept, _casts(shape, number)
+
+
+def _one_layer(shape: ModelShape, policy: PolicySection, tokens: int, kept: int) -> int:
+    """What comes and goes while a layer is run backward: the gradients of the MLP's products; or
+    copies of attention's, ordered by its kernels, and sums in float32. With checkpointing, what is
+    ``kept`` of a token, too."""
+    number, queries = WIDTHS[policy.dtype], shape.heads * shape.head_size
+    products = max(4 * number * shape.intermediate_size, (12 * number + FLOAT) * queries)
+    again = 0
+    if policy.gradient_checkpointing:
+        again = tokens * kept + _casts(shape, number) // shape.layers
+    return tokens * (products + 2 * FLOAT * shape.hidden_size) + again
+
+
+def _casts(shape: ModelShape, number: int) -> int:
+    return 0 if number == FLOAT else number * shape.adapter
 
 
 def layer_bytes(shape: ModelShape, number: int) -> int:
@@ -230,25 +237,18 @@ def layer_bytes(shape: ModelShape, number: int) -> int:
     def read_by(*names: str) -> int:
         return bool(shape.targets & set(names))
 
-    inputs = shape.width * (read_by("q_proj", "k_proj", "v_proj") + read_by("gate_proj", "up_proj"))
-    inputs += shape.inner * read_by("down_proj")
+    inputs = read_by("q_proj", "k_proj", "v_proj") + read_by("gate_proj", "up_proj")
+    inputs = shape.hidden_size * inputs + shape.intermediate_size * read_by("down_proj")
     between = shape.rank * len(shape.targets)
     attention = 2 * queries + 2 * keys  # its output is what o_proj reads
-    exact = 2 * (shape.width + 1) + shape.heads  # the norms; the log-sum-exp
+    exact = 2 * (shape.hidden_size + 1) + shape.heads  # the norms; the log-sum-exp
     exact += shape.norms_heads * (queries + keys)
-    return number * (inputs + between + attention + 3 * shape.inner) + FLOAT * exact
-
-
-def _backward_bytes(shape: ModelShape, number: int) -> int:
-    """What comes and goes with one token while a layer is run backward: the gradients of the inner
-    layer's products; or copies of attention's, ordered by its kernels, and sums in float32."""
-    queries = shape.heads * shape.head_size
-    return max(4 * number * shape.inner, (12 * number + FLOAT) * queries) + 2 * FLOAT * shape.width
+    return number * (inputs + between + attention + 3 * shape.intermediate_size) + FLOAT * exact
 
 
 def _head(shape: ModelShape, tokens: int, number: int, entropy: bool, device: str) -> int:
     """Logits of as many tokens as are computed at once, in float32 with their softmax, and what is
     kept of each token: hidden states, a slope, and one more for the entropy."""
-    at_once = min(tokens, max(1, LOGITS_AT_ONCE[device] // shape.words))
-    logits = at_once * shape.words * (3 + entropy) * FLOAT
-    return logits + tokens * shape.width * (number * (4 + entropy) + FLOAT)
+    at_once = min(tokens, max(1, LOGITS_AT_ONCE[device] // shape.vocab_size))
+    logits = at_once * shape.vocab_size * (3 + entropy) * FLOAT
+    return logits + tokens * shape.hidden_size * (number * (4 + entropy) + FLOAT)

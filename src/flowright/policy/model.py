@@ -6,9 +6,9 @@ The reference policy is this same model with its adapter switched off. No sampli
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -26,23 +26,15 @@ from flowright.policy.lora import LoraLinear
 ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
 
-class Peers(Protocol):
+class Peers:
     """The processes that run the model together, where each holds a part of its weights. What one
-    of them runs all have to run: the weights are gathered from all."""
+    of them runs all have to run: the weights are gathered from all. Here: one that holds them all.
+    """
 
     def longest(self, counts: Sequence[int]) -> list[int]:
         """Place by place the largest of all processes' counts; a list that ends early goes on with
         zeros. Called by all."""
-        ...
-
-
-class _Alone:
-    def longest(self, counts: Sequence[int]) -> list[int]:
         return list(counts)
-
-
-ALONE = _Alone()
-"""The peers of a process that holds all weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +48,7 @@ class Policy:
     device: torch.device
     name: str
     gpus: int = 1
-    peers: Peers = ALONE
+    peers: Peers = field(default_factory=Peers)
 
     @property
     def causal_lm(self) -> Any:
@@ -203,8 +195,8 @@ def recomputing(policy: Policy) -> Iterator[None]:
 
 
 @contextmanager
-def folded(policy: Policy) -> Iterator[None]:
-    """Decode with the adapter folded into copies of the weights: W + (alpha/r) B A.
+def merged(policy: Policy) -> Iterator[None]:
+    """Decode with the adapter merged into copies of the weights: W + (alpha/r) B A.
 
     One matrix product per layer instead of three, which is what a decoding step spends its time on.
     The original tensors are put back by reference, so nothing drifts.

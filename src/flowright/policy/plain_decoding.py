@@ -20,12 +20,12 @@ class PlainDecoding:
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, room: int) -> None:
         self._lm = policy.causal_lm
-        width = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), width, dtype=torch.long)
-        mask = torch.zeros(len(prompts), width, dtype=torch.long)
+        longest = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros(len(prompts), longest, dtype=torch.long)
         for index, prompt in enumerate(prompts):
-            ids[index, width - len(prompt) :] = torch.tensor(prompt)
-            mask[index, width - len(prompt) :] = 1
+            ids[index, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[index, longest - len(prompt) :] = 1
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
         self._cache = DynamicCache(config=self._lm.config)
         logits = self._lm(
@@ -42,7 +42,7 @@ class PlainDecoding:
         self._mask, self._positions = mask.to(policy.device), positions.to(policy.device)
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Feed a token to each row [rows] and get the logits [rows, words] of the next one."""
+        """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
         self._positions = self._positions + 1
         return self._lm(

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from flowright.policy.device import to_device
-from flowright.policy.prefix.kernels import Kernel, kernel_for
+from flowright.policy.prefix.kernels import QKV, Attended, Kernel, kernel_for
 
 NAME = "flowright_tree"
 """As which transformers knows this attention."""
@@ -78,9 +78,6 @@ class Stack:
 
 KeysValues = tuple[Tensor, Tensor]
 """Of one layer: keys and values [key/value heads, tokens, head size]."""
-
-Attended = tuple[Tensor, Tensor]
-"""What a kernel gives: outputs [..., head size] and the log-sum-exp of their scores [...]."""
 
 
 class Tree(Protocol):
@@ -177,13 +174,13 @@ class _Merged(torch.autograd.Function):
         out = torch.empty_like(q)
         lse = torch.empty(q.shape[:2], dtype=torch.float32, device=q.device)
         for stack in tree.stacks:
-            out_i, lse_i = kernel.forward(*_stacked(stack, q, *sources[:2]), True, scale)
+            out_i, lse_i = kernel.forward(_stacked(stack, q, *sources[:2]), True, scale)
             stack.put(out, out_i)
             stack.put(lse, lse_i)
         for block in tree.blocks:
             queries = slice(block.start, block.stop)
             k, v = _seen(block, sources)
-            out_i, lse_i = kernel.forward(_fold(q[:, queries], k), k, v, False, scale)
+            out_i, lse_i = kernel.forward((_fold(q[:, queries], k), k, v), False, scale)
             out[:, queries], lse[:, queries] = merge(
                 (out[:, queries], lse[:, queries]), (_unfolded(out_i, q), _unfolded(lse_i, q))
             )
@@ -202,9 +199,8 @@ class _Merged(torch.autograd.Function):
                 grad_i.unflatten(0, (len(q), -1)).flatten(1, 2)[:, stack.empty] = 0
             dq_i, *own = ctx.kernel.backward(
                 grad_i,
-                *_stacked(stack, q, *sources[:2]),
-                stack.rows(out),
-                stack.rows(lse),
+                _stacked(stack, q, *sources[:2]),
+                (stack.rows(out), stack.rows(lse)),
                 True,
                 ctx.scale,
             )
@@ -218,7 +214,7 @@ class _Merged(torch.autograd.Function):
             k, v = _seen(block, sources)
             grad_i, q_i, out_i, lse_i = (_fold(x[:, queries], k) for x in (grad, q, out, lse))
             dq_i, dk_i, dv_i = ctx.kernel.backward(
-                grad_i, q_i, k, v, out_i, lse_i, False, ctx.scale
+                grad_i, (q_i, k, v), (out_i, lse_i), False, ctx.scale
             )
             dq[:, queries] += _unfolded(dq_i, q)
             found[2 * block.prefix][:, keys] += dk_i
@@ -234,7 +230,7 @@ def merge(one: Attended, other: Attended) -> Attended:
     return torch.lerp(out.float(), out_i.float(), share).to(out.dtype), torch.logaddexp(lse, lse_i)
 
 
-def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _stacked(stack: Stack, q: Tensor, k: Tensor, v: Tensor) -> QKV:
     """Queries, keys and values [H * texts, longest, D]. Keys are repeated for the heads that share
     them: laid behind each other as queries, heads would lose the order of their tokens."""
     times = len(q) // len(k)

@@ -11,22 +11,15 @@ No objective here: what the hidden states are used for is the caller's.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from flowright.policy.device import use
-from flowright.policy.layout import lay_out, padded_packs
+from flowright.policy.layout import lay_out, packs_of
 from flowright.policy.model import Policy
-from flowright.policy.prefix.tree import (
-    Level,
-    packs_of,
-    predictions,
-    shared_length,
-    tree_attention,
-)
+from flowright.policy.prefix.tree import Level, predictions, shared_length, tree_attention
 
 IDLE = (0,)
 """The text of a pass that runs only because others need this process' weights: nothing stands
@@ -69,22 +62,45 @@ def shared_chunks(
     policy: Policy, groups: Sequence[PromptGroup], budget: int
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """:func:`chunks` by shared prefixes."""
+    texts = [ids for group in groups for ids in group.completions]
     length = shared_length([group.prompt_ids for group in groups])
     packs = list(_packs(groups, length, budget))
     templates, *passes = policy.peers.longest([int(length > 0), *(p.passes for p in packs)])
-    packs += [_Pack([IDLE], ())] * (len(passes) - len(packs))
+    packs += [_Pack([IDLE], (), 0)] * (len(passes) - len(packs))
     with tree_attention(policy):
         template = Level(policy, [groups[0].prompt_ids[:length]] if length else [IDLE] * templates)
         above = template if length else None
         for pack, most in zip(packs, passes, strict=True):
             prompts = Level(policy, pack.prompts, above, [0] * len(pack.prompts))
-            for chunk in pack.chunks:
-                texts, owners = [c.token_ids for c in chunk], [c.prompt for c in chunk]
-                yield predictions(policy, texts, prompts, owners), [c.number for c in chunk]
+            for numbers, owners in pack.chunks:
+                yield predictions(policy, [texts[n] for n in numbers], prompts, owners), numbers
             for _ in range(most - pack.passes):
                 Level(policy, [IDLE]).backward()
             prompts.backward()
         template.backward()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pack:
+    """Prompts, without the template, that are run at once, and what stands behind them by chunk:
+    numbers of completions, and of each one's prompt within the pack."""
+
+    prompts: Sequence[Sequence[int]]
+    chunks: Sequence[tuple[list[int], list[int]]]
+    passes: int  # chunks that go through the model: a single token is its prompt's to predict
+
+
+def _packs(groups: Sequence[PromptGroup], length: int, budget: int) -> Iterator[_Pack]:
+    owned = [(index, ids) for index, group in enumerate(groups) for ids in group.completions]
+    for some in packs_of([len(group.prompt_ids) - length for group in groups], budget):
+        behind = [n for n, (owner, _) in enumerate(owned) if some[0] <= owner <= some[-1]]
+        cuts = list(packs_of([len(owned[n][1]) for n in behind], budget))
+        chunks = [[behind[i] for i in cut] for cut in cuts]
+        yield _Pack(
+            [groups[index].prompt_ids[length:] for index in some],
+            [(chunk, [owned[n][0] - some[0] for n in chunk]) for chunk in chunks],
+            sum(any(len(owned[n][1]) > 1 for n in chunk) for chunk in chunks),
+        )
 
 
 def plain_chunks(
@@ -93,7 +109,7 @@ def plain_chunks(
     """:func:`chunks` on rows of a prompt and a completion each: the reference that tests hold the
     shared path to, and what ``grpo.prefix_sharing: false`` runs."""
     rows = [(group.prompt_ids, ids) for group in groups for ids in group.completions]
-    packs = list(padded_packs([len(prompt) + len(ids) for prompt, ids in rows], budget))
+    packs = list(packs_of([len(prompt) + len(ids) for prompt, ids in rows], budget, padded=True))
     (most,) = policy.peers.longest([len(packs)])
     for pack in packs:
         yield plain_predictions(policy, [rows[number] for number in pack]), pack
@@ -119,38 +135,3 @@ def plain_predictions(
         use_cache=False,
     ).last_hidden_state
     return hidden.flatten(0, 1)[torch.cat(layout.sources).to(policy.device)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Completion:
-    """``number`` of all, behind that ``prompt`` of its pack."""
-
-    number: int
-    prompt: int
-    token_ids: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Pack:
-    """Prompts, without the template, that are run at once, and what stands behind, by chunk."""
-
-    prompts: Sequence[Sequence[int]]
-    chunks: Sequence[Sequence[_Completion]]
-
-    @property
-    def passes(self) -> int:
-        """Chunks that go through the model: a single token is its prompt's to predict."""
-        return sum(any(len(each.token_ids) > 1 for each in chunk) for chunk in self.chunks)
-
-
-def _packs(groups: Sequence[PromptGroup], length: int, budget: int) -> Iterator[_Pack]:
-    numbers = count()
-    for some in packs_of([len(group.prompt_ids) - length for group in groups], budget):
-        found = [
-            _Completion(next(numbers), prompt, token_ids)
-            for prompt, index in enumerate(some)
-            for token_ids in groups[index].completions
-        ]
-        cuts = packs_of([len(each.token_ids) for each in found], budget)
-        prompts = [groups[index].prompt_ids[length:] for index in some]
-        yield _Pack(prompts, [[found[i] for i in cut] for cut in cuts])

@@ -16,10 +16,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from flowright.policy.layout import packs_of
 from flowright.policy.model import Policy
-from flowright.policy.prefix.attention import Attended, KeysValues, merge
-from flowright.policy.prefix.kernels import Kernel, kernel_for
-from flowright.policy.prefix.tree import Level, packs_of, shared_length, tree_attention
+from flowright.policy.prefix.attention import KeysValues, merge
+from flowright.policy.prefix.kernels import Attended, Kernel, kernel_for
+from flowright.policy.prefix.tree import Level, shared_length, tree_attention
 
 PREFILL_TOKENS = 1024
 """Of prompts, in one forward pass; a single prompt may be longer."""
@@ -98,7 +99,7 @@ class SharedDecoding:
         queries = q.transpose(0, 1).reshape(heads, -1, size)
         shared = [self._attend_to_prompts(layer, queries, scale)]
         if self._template:
-            shared.append(self._kernel.forward(queries, *self._template[layer], False, scale))
+            shared.append(self._kernel.forward((queries, *self._template[layer]), False, scale))
         for out_i, lse_i in shared:
             out_i = out_i.reshape(heads, rows, -1, size).transpose(0, 1)
             found = merge(found, (out_i, lse_i.reshape(heads, rows, -1).transpose(0, 1)))
@@ -107,7 +108,7 @@ class SharedDecoding:
     def _attend_to_own(self, own: Tensor, q: Tensor, scale: float) -> Attended:
         """Each row's attention to its own tokens: [rows, kv heads, times, size]."""
         keys, values = own[:, :, :, : self._length + 1].flatten(1, 2)
-        out, lse = self._kernel.forward(q.flatten(0, 1), keys, values, False, scale)
+        out, lse = self._kernel.forward((q.flatten(0, 1), keys, values), False, scale)
         return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
     def _attend_to_prompts(self, layer: int, queries: Tensor, scale: float) -> Attended:
@@ -115,7 +116,7 @@ class SharedDecoding:
         times = queries.shape[1] // sum(self._sizes)
         queries_P = queries.split([size * times for size in self._sizes], dim=1)
         found = [
-            self._kernel.forward(some, *prompt[layer], False, scale)
+            self._kernel.forward((some, *prompt[layer]), False, scale)
             for some, prompt in zip(queries_P, self._prompts, strict=True)
             if some.shape[1]
         ]

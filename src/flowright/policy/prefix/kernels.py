@@ -1,4 +1,4 @@
-"""Attention with its log-sum-exp, and the gradients of one part of a merged softmax.
+"""Attention with its log-sum-exp, and the gradients of one piece of a merged softmax.
 
 The kernels of PyTorch do both, by operators that are private; public operations do the same where
 there is none. Merging is :mod:`flowright.policy.prefix.attention`'s.
@@ -9,49 +9,34 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+QKV = tuple[Tensor, Tensor, Tensor]
+"""Queries [heads, queries, size], keys and values [heads, keys, size]; or their gradients."""
+
+Attended = tuple[Tensor, Tensor]
+"""What a kernel gives: outputs [..., size] and the log-sum-exp of their scores [...], float32."""
+
 
 class Kernel(Protocol):
-    """Attention of [heads, queries, size] over [heads, keys, size] with its log-sum-exp
-    [heads, queries] in float32, and its gradients from those of a merged softmax."""
+    """Attention with its log-sum-exp, and its gradients from those of a ``merged`` softmax."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]: ...
+    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended: ...
 
     def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        causal: bool,
-        scale: float,
-    ) -> tuple[Tensor, Tensor, Tensor]: ...
+        self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float
+    ) -> QKV: ...
 
 
 class PlainKernel:
-    """By public operations, on any device and in any precision; holds all scores of a part."""
+    """By public operations, on any device and in any precision; holds all scores of a piece."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
+        q, k, v = qkv
         scores = self._scores(q, k, causal, scale)
         lse = scores.logsumexp(dim=-1)
         return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
 
-    def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        causal: bool,
-        scale: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
+        (q, k, v), (out, lse) = qkv, merged
         p = (self._scores(q, k, causal, scale) - lse[..., None]).exp()
         rows = (grad.float() * out.float()).sum(dim=-1, keepdim=True)
         ds = (p * ((grad @ v.mT).float() - rows) * scale).to(q.dtype)
@@ -68,25 +53,15 @@ class PlainKernel:
 class CpuFlashKernel:
     """PyTorch's own blocked kernel for the CPU, whose operators are private."""
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
+        q, k, v = qkv
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             q[None], k[None], v[None], 0.0, causal, scale=scale
         )
         return out[0], lse[0]
 
-    def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        causal: bool,
-        scale: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
+        (q, k, v), (out, lse) = qkv, merged
         # The kernel lays its log-sum-exp out as [queries, heads] and reads it so.
         strided = lse.mT.contiguous().mT
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -98,31 +73,21 @@ class CpuFlashKernel:
 
 class CudaFlashKernel:
     """FlashAttention on NVIDIA GPUs from Ampere on, in half precision, by the operators that
-    PyTorch's own ring attention merges parts with. Was not run where this was written: its shapes
+    PyTorch's own ring attention merges pieces with. Was not run where this was written: its shapes
     are tested, not its numbers (``benchmarks/gpu_step.py`` checks these first).
 
     Heads go in as a batch: they lie one behind the other in memory, so nothing is copied.
     """
 
-    def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
+        q, k, v = qkv
         out, lse, *_ = torch.ops.aten._scaled_dot_product_flash_attention(
             q[:, None], k[:, None], v[:, None], 0.0, causal, False, scale=scale
         )
         return out[:, 0], lse[:, 0]
 
-    def backward(
-        self,
-        grad: Tensor,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        out: Tensor,
-        lse: Tensor,
-        causal: bool,
-        scale: float,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
+        (q, k, v), (out, lse) = qkv, merged
         unused = q.new_empty(0)  # where the random state would be, had we dropout
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_backward(
             # The kernel reads the log-sum-exp as if it were contiguous, and does not check.

@@ -44,20 +44,6 @@ def shared_length(prompts: Sequence[Sequence[int]]) -> int:
     return length if length >= SHORTEST_TEMPLATE else 0
 
 
-def packs_of(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
-    """Indices in order, cut where their lengths would exceed the budget."""
-    pack: list[int] = []
-    total = 0
-    for index, length in enumerate(lengths):
-        if pack and total + length > budget:
-            yield pack
-            pack, total = [], 0
-        pack.append(index)
-        total += length
-    if pack:
-        yield pack
-
-
 class Level:
     """Packed texts that were run forward, each behind text ``owners[i]`` of the level above. For
     what stands behind them, each one's last hidden state is a leaf of the graph, and their keys and
