@@ -14,6 +14,7 @@ from flowright.judge_exam.record import (
     estimated,
     plain,
     read_exam,
+    service_facts,
     title,
 )
 from flowright.rendering.markup import Child, Html, el
@@ -156,23 +157,7 @@ def _row(name: str, cells: Sequence[Child]) -> Html:
 
 
 def _service(record: Row) -> Html:
-    service = record["service"]
-    rows = [
-        ("verdicts", f"{service['verdicts']:,}"),
-        *((f"status {name}", percent(share)) for name, share in service["status"].items()),
-        *((f"decided by {name}", percent(share)) for name, share in service["source"].items()),
-        ("tries, mean", said(service["tries_mean"], plain)),
-        ("tried again", said(service["retried"], percent)),
-        ("prompt tokens, mean", said(service["prompt_tokens_mean"], "{:,.0f}".format)),
-        ("completion tokens, mean", said(service["completion_tokens_mean"], "{:,.0f}".format)),
-        ("cost of the exam", said(service["cost"], "{:.4g}".format)),
-        ("cost of 1000 verdicts", said(service["cost_per_1000"], "{:.4g}".format)),
-    ]
-    figure = histogram("Seconds per verdict", service.get("seconds"))
-    lead = "All verdicts of the exam. Tries, tokens and seconds are of those that asked a model."
-    return section(
-        "service",
-        "How the verdicts came about",
-        lead,
-        el("div", facts(rows), figure, class_="pair"),
-    )
+    figure = histogram("Seconds per verdict", record["service"].get("seconds"))
+    lead = "All verdicts of the exam. Attempts, tokens and seconds are of those that asked a model."
+    shown = el("div", facts(service_facts(record)), figure, class_="pair")
+    return section("service", "How the verdicts came about", lead, shown)
