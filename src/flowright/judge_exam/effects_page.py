@@ -58,7 +58,7 @@ def biases_section(record: Row) -> Html:
         "Biases",
         lead,
         grid([forest("Effect on P(called right)", forest_rows, legend)], "charts two"),
-        el("div", tables, class_="pair") if tables else el("p", "No perturbation was asked for."),
+        tables if tables else el("p", "No perturbation was asked for."),
     )
 
 

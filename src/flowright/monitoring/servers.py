@@ -20,16 +20,10 @@ from flowright.rendering.values import Form, duration, said
 PREFIX = "servers/"
 TROUBLES = (("429", "http_429"), ("5xx", "http_5xx"), ("timeouts", "timeouts"))
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
-COLUMNS: tuple[tuple[str, str, Form], ...] = (
-    ("Calls", "calls", "{:,.0f}".format),
-    ("Attempts", "attempts", "{:,.0f}".format),
-    ("429", "http_429", "{:,.0f}".format),
-    ("5xx", "http_5xx", "{:,.0f}".format),
-    ("Timeouts", "timeouts", "{:,.0f}".format),
-    ("Failures", "failures", "{:,.0f}".format),
-    ("Waited", "wait_seconds", duration),
-    ("Tokens in", "prompt_tokens", "{:,.0f}".format),
-    ("Tokens out", "completion_tokens", "{:,.0f}".format),
+COLUMNS = (
+    *(("Calls", "calls"), ("Attempts", "attempts"), ("429", "http_429"), ("5xx", "http_5xx")),
+    *(("Timeouts", "timeouts"), ("Failures", "failures"), ("Waited", "wait_seconds")),
+    *(("Tokens in", "prompt_tokens"), ("Tokens out", "completion_tokens")),
 )
 ALARMING = {"http_429", "http_5xx", "timeouts", "failures"}
 
@@ -78,19 +72,16 @@ def servers_section(snapshot: Snapshot) -> Html | None:
         "Requests to the models' servers over the whole run. A call is made of one attempt or "
         "more; it fails when its last attempt does. Waited is the time between attempts."
     )
-    head = ("Role, server", *(name for name, _, _ in COLUMNS))
+    head = ("Role, server", *(name for name, _ in COLUMNS))
     return section("servers", "Servers", lead, table(head, body), grid(charts))
 
 
 def _row(name: str, counts: Mapping[str, float], class_: str | None = None) -> Html:
-    cells = [
-        el(
-            "td",
-            said(counts.get(key), form),
-            class_="drift" if key in ALARMING and counts.get(key) else None,
-        )
-        for _, key, form in COLUMNS
-    ]
+    cells: list[Html] = []
+    for _, key in COLUMNS:
+        form: Form = duration if key == "wait_seconds" else "{:,.0f}".format
+        alarming = key in ALARMING and counts.get(key)
+        cells.append(el("td", said(counts.get(key), form), class_="drift" if alarming else None))
     return el("tr", el("th", one_line(name, 60)), cells, class_=class_)
 
 
