@@ -14,14 +14,14 @@ from flowright.judge_exam.record import (
 from flowright.rendering import svg
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import grid, section, table
-from flowright.rendering.series import Row
+from flowright.rendering.series import Record
 from flowright.rendering.values import Form, said
 
 _WRONG, _RIGHT = "c5", "c1"
 _COLUMNS = ("plain", "perturbed", "effect, points", "to plain", "found", "compared")
 
 
-def biases_section(record: Row) -> Html:
+def biases_section(record: Record) -> Html:
     """Effects of perturbations, drawn and as tables."""
     rows = biases(record)
     forest_rows: list[tuple[str, Sequence[Whisker]]] = []
@@ -76,14 +76,14 @@ def with_interval(estimate: object, form: Form) -> list[Child]:
     return [said(value, form), el("small", f"{form(low)} to {form(high)}")]
 
 
-def _whisker(name: str, effect: Row | None, estimate: object, colour: str) -> Whisker | None:
+def _whisker(name: str, effect: Record | None, estimate: object, colour: str) -> Whisker | None:
     value, low, high = ends(estimate)
     if effect is None or value is None or low is None or high is None:
         return None
     return Whisker(name, colour, value, low, high, bool(effect.get("found")))
 
 
-def order_section(record: Row) -> Html | None:
+def order_section(record: Record) -> Html | None:
     """Pairs in both orders; None where none were asked about."""
     rows = pair_rows(record)
     if not rows:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.errors import DataError
-from flowright.rendering.series import Row, is_number
+from flowright.rendering.series import Record, is_number
 from flowright.rendering.values import NOTHING, Form, percent, points, said
 
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about any real judge."
@@ -35,7 +35,7 @@ MEASURES: Sequence[tuple[str, str, bool]] = (
 """Key, name, and whether it is a share."""
 
 
-def read_exam(folder: Path) -> Row:
+def read_exam(folder: Path) -> Record:
     """The record. Raises DataError where there is none that can be read."""
     path = folder / "exam.json"
     try:
@@ -73,15 +73,15 @@ def ends(estimate: object) -> tuple[float | None, float | None, float | None]:
     return value, low, high
 
 
-def biases(record: Row) -> list[tuple[str, Row | None, Row | None]]:
+def biases(record: Record) -> list[tuple[str, Record | None, Record | None]]:
     """For each perturbation its effect on wrong and on right answers, None where it has none."""
-    rows: dict[str, dict[bool, Row]] = {}
+    rows: dict[str, dict[bool, Record]] = {}
     for effect in record["effects"]:
         rows.setdefault(effect["bias"], {})[bool(effect["label"])] = effect
     return [(name, found.get(False), found.get(True)) for name, found in rows.items()]
 
 
-def effects_rows(record: Row, label: bool) -> list[list[str]]:
+def effects_rows(record: Record, label: bool) -> list[list[str]]:
     """For each perturbation of the answers of one label: its name, shares called right before and
     after, the effect, the difference to the plain answer, what was found, how many were compared
     of those asked about."""
@@ -106,7 +106,7 @@ PAIR_COLUMNS = (
 )
 
 
-def pair_rows(record: Row) -> list[list[str]]:
+def pair_rows(record: Record) -> list[list[str]]:
     """For each kind of pairs what :data:`PAIR_COLUMNS` names; none where none were asked about."""
     names = {"equal_pair": "one answer, worded twice", "unequal_pair": "right and wrong"}
     return [
@@ -122,7 +122,7 @@ def pair_rows(record: Row) -> list[list[str]]:
     ]
 
 
-def service_facts(record: Row) -> list[tuple[str, str]]:
+def service_facts(record: Record) -> list[tuple[str, str]]:
     """How the verdicts came about."""
     service = record["service"]
     seconds = service.get("seconds") or {}
@@ -156,7 +156,7 @@ def verdict_on(effect: Mapping[str, Any] | None) -> str:
     return {"raises": "raises", "lowers": "lowers"}.get(str(effect.get("found")), "no")
 
 
-def title(record: Row) -> str:
+def title(record: Record) -> str:
     about = record["about"]
     size = f"{record['answers']:,} answers to {record['questions']:,} questions"
     return f"Exam of judge {about['judge']} on {size}"

@@ -19,7 +19,7 @@ from flowright.judge_exam.record import (
     service_facts,
     title,
 )
-from flowright.rendering.series import Row
+from flowright.rendering.series import Record
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import percent, said
 
@@ -36,7 +36,7 @@ def exam_screen(folder: Path) -> Group:
     return Group(*parts)
 
 
-def _planted(record: Row) -> str:
+def _planted(record: Record) -> str:
     planted = record["about"].get("planted") or {}
     return ", ".join(f"{name} {weight:+g}" for name, weight in planted.items()) or "nothing"
 
@@ -49,7 +49,7 @@ def _table(*columns: str, caption: str | None = None) -> Table:
     return table
 
 
-def _measures(record: Row) -> Table:
+def _measures(record: Record) -> Table:
     every = record["measures"]["all"]
     table = _table("\nagreement with the labels", "")
     for key, name, is_share in MEASURES:
@@ -64,7 +64,7 @@ def _measures(record: Row) -> Table:
     return table
 
 
-def _types(record: Row) -> RenderableType:
+def _types(record: Record) -> RenderableType:
     groups = {name: group for name, group in record["measures"].items() if name != "all"}
     if not groups:
         return Text()
@@ -82,7 +82,7 @@ def _types(record: Row) -> RenderableType:
     return table
 
 
-def _effects(record: Row) -> list[Table]:
+def _effects(record: Record) -> list[Table]:
     tables: list[Table] = []
     for label, name in ((False, "wrong"), (True, "right")):
         table = _table(f"\n{name} answers", "called\nright", "\nperturbed", "\neffect, points",
@@ -99,7 +99,7 @@ def _effects(record: Row) -> list[Table]:
     return tables
 
 
-def _pairs(record: Row) -> RenderableType:
+def _pairs(record: Record) -> RenderableType:
     """One column for each kind of pairs: a terminal is narrow."""
     rows = pair_rows(record)
     if not rows:
@@ -111,7 +111,7 @@ def _pairs(record: Row) -> RenderableType:
     return table
 
 
-def _service(record: Row) -> Table:
+def _service(record: Record) -> Table:
     table = _table("\nverdicts", "")
     for fact in service_facts(record):
         table.add_row(*fact)

@@ -19,7 +19,7 @@ from flowright.monitoring.snapshot import (
     stage_seconds,
 )
 from flowright.rendering.glyphs import LABEL, VALUE, Glyphs, line, shortened, wrapped
-from flowright.rendering.series import Point, Row
+from flowright.rendering.series import Point, Record
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import Form, duration, percent, points
 
@@ -29,7 +29,7 @@ class Panels:
     """The blocks of one screen. ``rollouts`` are those of the latest step that kept any."""
 
     snapshot: Snapshot
-    rollouts: Sequence[Row]
+    rollouts: Sequence[Record]
     width: int
     glyphs: Glyphs
 
@@ -186,7 +186,7 @@ def _label(text: str) -> Text:
     return Text(f"{text:<{LABEL}}", style="dim")
 
 
-def _latest_message(rollouts: Sequence[Row], ours: bool) -> str | None:
+def _latest_message(rollouts: Sequence[Record], ours: bool) -> str | None:
     for rollout in reversed(rollouts):
         failure = rollout.get("failure")
         if failure and (failure.get("blame") == "infrastructure") is ours:

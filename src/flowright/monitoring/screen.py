@@ -22,7 +22,7 @@ from flowright.monitoring.snapshot import (
     last,
 )
 from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, heading, wrapped
-from flowright.rendering.series import Row, is_number
+from flowright.rendering.series import Record, is_number
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import duration
 
@@ -66,7 +66,7 @@ class Screen:
     everything, as on paper, instead of what fits the terminal's height."""
 
     snapshot: Snapshot
-    rollouts: Sequence[Row] = ()
+    rollouts: Sequence[Record] = ()
     full: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:

@@ -12,7 +12,7 @@ from flowright.monitoring.snapshot import Snapshot
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
-from flowright.rendering.series import Point, Row, is_number
+from flowright.rendering.series import Point, Record, is_number
 from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import Form, duration, said
@@ -41,7 +41,7 @@ class Traffic:
         return {name: n for name, key in TROUBLES if (n := self.counts.get(key))}
 
 
-def traffic(rows: Iterable[Row]) -> dict[str, Traffic]:
+def traffic(rows: Iterable[Record]) -> dict[str, Traffic]:
     """The sums over some steps, by role; empty where no step tells."""
     roles: dict[str, Traffic] = {}
     for row in rows:

@@ -1,8 +1,9 @@
 """The report's sections about trust: what failed and whose fault it was, and the judge's audit."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from flowright.errors import Reason
+from flowright.monitoring.sections import Chart
 from flowright.monitoring.snapshot import FAILED, Snapshot, drift, edge, failures, is_ours
 from flowright.rendering.cells import spark
 from flowright.rendering.charts import Series, line_chart
@@ -28,36 +29,41 @@ MEANINGS: Mapping[str, str] = {
 """Of failures that any environment may have; others are its display's to explain."""
 
 COLUMNS = 6
-AUDIT: tuple[tuple[str, float, float, bool, Sequence[tuple[str, str, str]]], ...] = (
-    ("Agreement with gold", 0.8, 1.0, True, [("agreement", "c1", "agreement_with_gold")]),
-    (
-        *("The judge's errors", 0.0, 0.1, True),
+AUDIT = (
+    Chart("Agreement with gold", [("agreement", "c1", "judge/agreement_with_gold")], 1.0, 0.8),
+    Chart(
+        "The judge's errors",
         [
-            ("right though gold says wrong", "c5", "false_positive_rate"),
-            ("wrong though gold says right", "c2", "false_negative_rate"),
+            ("right though gold says wrong", "c5", "judge/false_positive_rate"),
+            ("wrong though gold says right", "c2", "judge/false_negative_rate"),
         ],
+        high=0.1,
     ),
-    (
-        *("No verdict, share", 0.0, 0.02, False),
+    Chart(
+        "No verdict, share",
         [
-            ("where gold says wrong", "c5", "no_verdict_rate_wrong"),
-            ("where gold says right", "c2", "no_verdict_rate_right"),
+            ("where gold says wrong", "c5", "judge/no_verdict_rate_wrong"),
+            ("where gold says right", "c2", "judge/no_verdict_rate_right"),
         ],
+        high=0.02,
+        smoothed=False,
+        zeros=False,
     ),
-    (
-        *("Verdicts that are not the judge's own word", 0.0, 0.02, False),
+    Chart(
+        "Verdicts that are not the judge's own word",
         [
-            ("given by fallback rules", "c5", "source/rule_fallback"),
-            ("declined", "c6", "status/declined"),
-            ("not parsed", "c2", "status/parse_error"),
-            ("truncated", "c4", "status/truncated"),
-            ("timed out", "c3", "status/timeout"),
-            ("unavailable", "c1", "status/unavailable"),
+            ("given by fallback rules", "c5", "judge/source/rule_fallback"),
+            ("declined", "c6", "judge/status/declined"),
+            ("not parsed", "c2", "judge/status/parse_error"),
+            ("truncated", "c4", "judge/status/truncated"),
+            ("timed out", "c3", "judge/status/timeout"),
+            ("unavailable", "c1", "judge/status/unavailable"),
         ],
+        high=0.02,
+        smoothed=False,
+        zeros=False,
     ),
 )
-"""Charts of ``judge/`` metrics: the least that the axis spans, whether curves that are 0 throughout
-are drawn, and name, colour and metric of each curve."""
 
 
 def failure_taxonomy(snapshot: Snapshot, messages: Mapping[str, str]) -> Html | None:
@@ -115,12 +121,7 @@ def _valid_chart(snapshot: Snapshot) -> Html | None:
 
 def judge_audit(snapshot: Snapshot) -> Html | None:
     """The judge beside gold, step by step (law 3)."""
-    charts = [_drift_chart(snapshot)]
-    for title, low, high, zeros, curves in AUDIT:
-        drawn = [Series(n, c, snapshot.series(f"judge/{m}"), smoothed=zeros) for n, c, m in curves]
-        drawn = [s for s in drawn if zeros or any(share for _, share in s.points)]
-        charts.append(line_chart(title, drawn, low=low, high=high))
-    panels = grid(charts)
+    panels = grid([_drift_chart(snapshot), *(chart.drawn(snapshot) for chart in AUDIT)])
     lead = (
         "The reward is the judge's; gold is computed beside it wherever there is a check. All of "
         "this is about the answers that both have seen. A judge that turns generous while gold "
