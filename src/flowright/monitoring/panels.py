@@ -119,8 +119,8 @@ class Panels:
         return lines
 
     def servers(self) -> list[Text]:
-        """A line for each role whose requests the recent steps counted: calls, what servers
-        refused or did not answer, calls that failed, and the time between attempts."""
+        """A line for each role whose requests the recent steps counted: calls, attempts that
+        failed, and the time that calls waited in our queue and between attempts."""
         lines: list[Text] = []
         for role, found in traffic(self.snapshot.training_rows[-RECENT:]).items():
             counts = found.counts
@@ -128,8 +128,6 @@ class Panels:
             if found.troubles:
                 told = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
                 row += Text("  ") + _value(told, True)
-            if counts.get("failures"):
-                row += Text(f"  failed {counts['failures']:,.0f}", style="bold red")
             if counts.get("wait_seconds"):
                 row += Text(f"  waited {duration(counts['wait_seconds'])}", style="dim")
             lines.append(row)

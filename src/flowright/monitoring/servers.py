@@ -22,7 +22,7 @@ TROUBLES = (("429", "http_429"), ("5xx", "http_5xx"), ("timeouts", "timeouts"))
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 COLUMNS = (
     *(("Calls", "calls"), ("Attempts", "attempts"), ("429", "http_429"), ("5xx", "http_5xx")),
-    *(("Timeouts", "timeouts"), ("Failures", "failures"), ("Waited", "wait_seconds")),
+    *(("Timeouts", "timeouts"), ("Failed", "failures"), ("Waited", "wait_seconds")),
     *(("Tokens in", "prompt_tokens"), ("Tokens out", "completion_tokens")),
 )
 ALARMING = {"http_429", "http_5xx", "timeouts", "failures"}
@@ -37,8 +37,11 @@ class Traffic:
 
     @property
     def troubles(self) -> dict[str, float]:
-        """What servers refused, broke on or did not answer in time, where there was any of it."""
-        return {name: n for name, key in TROUBLES if (n := self.counts.get(key))}
+        """Attempts that servers refused, broke on or did not answer in time, and those that failed
+        otherwise, where there are any."""
+        found = {name: self.counts.get(key, 0.0) for name, key in TROUBLES}
+        found["other failures"] = self.counts.get("failures", 0.0) - sum(found.values())
+        return {name: count for name, count in found.items() if count > 0}
 
 
 def traffic(rows: Iterable[Record]) -> dict[str, Traffic]:
@@ -65,12 +68,13 @@ def servers_section(snapshot: Snapshot) -> Html | None:
         body.append(_row(role, found.counts, "own"))
         body += [_row(server, counts) for server, counts in sorted(found.servers.items())]
     charts = [
-        _chart(snapshot, "Calls that failed, per step", list(roles), ["failures"]),
+        _chart(snapshot, "Failed attempts, per step", list(roles), ["failures"]),
         _chart(snapshot, "429, 5xx and timeouts, per step", list(roles), [k for _, k in TROUBLES]),
     ]
     lead = (
-        "Requests to the models' servers over the whole run. A call is made of one attempt or "
-        "more; it fails when its last attempt does. Waited is the time between attempts."
+        "Requests to the models' servers over the whole run. A call is one request with all its "
+        "attempts; failed are attempts, for whatever reason. Waited is the time that calls spent "
+        "in our own queue and between attempts."
     )
     head = ("Role, server", *(name for name, _ in COLUMNS))
     return section("servers", "Servers", lead, table(head, body), grid(charts))
