@@ -2,25 +2,15 @@
 
 import argparse
 import sys
-from pathlib import Path
 
-from flowright.config import RunConfig
 from flowright.errors import UserError
-from flowright.monitoring.live import find_run
+from flowright.monitoring.live import add_run_arguments, find_run
 from flowright.monitoring.report import write_report
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Write report.html for a run, finished or not.")
-    parser.add_argument(
-        "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
-    )
-    parser.add_argument(
-        "--output-dir",
-        type=Path,
-        default=RunConfig().output_dir,
-        help="where run directories live (default: %(default)s)",
-    )
+    add_run_arguments(parser)
     options = parser.parse_args()
     try:
         print(write_report(find_run(options.run, options.output_dir)))

@@ -182,7 +182,7 @@ def test_keys_of_another_version_may_be_absent(tmp_path: Path) -> None:
     )
     bare = {"step": 2, "group": 0, "reward": {"value": 0.5}}
     rows = [bare, {**bare, "reward": {"value": None}}, {**bare, "reward": {"value": 0.1}}, {}]
-    write_rollouts(run / "rollouts" / "step_000002.jsonl.zst", rows)
+    write_rollouts(run, 2, rows)
     _, document = report_of(run)
     assert "mean reward 0.30, spread 0.20" in document.text
 
@@ -205,8 +205,7 @@ def test_unscored_attempts_are_in_no_statistic_and_come_last() -> None:
 
 
 def test_the_widest_best_and_worst_groups_are_chosen(tmp_path: Path) -> None:
-    folder = tmp_path / "rollouts"
-    folder.mkdir()
+    (tmp_path / "rollouts").mkdir()
     steps = {
         1: [[0.0, 1.0], [1.0, 1.0], [0.5, 0.5]],  # early: the widest of all, for math
         8: [[0.2, 0.2], [0.9, 1.0], [0.7, 0.7]],
@@ -214,7 +213,7 @@ def test_the_widest_best_and_worst_groups_are_chosen(tmp_path: Path) -> None:
     }
     for step, groups in steps.items():
         rows = [row for number, g in enumerate(groups) for row in records(step, number, g)]
-        write_rollouts(folder / f"step_{step:06d}.jsonl.zst", rows)
+        write_rollouts(tmp_path, step, rows)
     chosen = select_groups(tmp_path)
     assert (chosen.searched, chosen.kept) == (3, 3)
     # One of each kind, widest first.
@@ -234,7 +233,7 @@ def test_disputed_verdicts_and_messages_are_the_newest(tmp_path: Path) -> None:
         broken = make_rollout(step, 0, False, True, Failure(Reason.TYPE, f"in step {step}"))
         attempts = [make_rollout(step, 0, False, True), make_rollout(step, 0, True, True), broken]
         rows = [record_of(rollout, step, 0, i) for i, rollout in enumerate(attempts)]
-        write_rollouts(tmp_path / "rollouts" / f"step_{step:06d}.jsonl.zst", rows)
+        write_rollouts(tmp_path, step, rows)
     chosen = select_groups(tmp_path)
     assert [(r["step"], r["index"]) for r in chosen.disputed] == [(3, 0), (2, 0), (1, 0)]
     assert chosen.messages == {"type": "in step 3"}
@@ -243,8 +242,7 @@ def test_disputed_verdicts_and_messages_are_the_newest(tmp_path: Path) -> None:
 def test_a_long_run_is_searched_evenly_with_both_its_ends(tmp_path: Path) -> None:
     (tmp_path / "rollouts").mkdir()
     for step in range(1, 102):
-        path = tmp_path / "rollouts" / f"step_{step:06d}.jsonl.zst"
-        write_rollouts(path, records(step, 0, [step / 200, 0.0]))
+        write_rollouts(tmp_path, step, records(step, 0, [step / 200, 0.0]))
     chosen = select_groups(tmp_path)
     assert (chosen.searched, chosen.kept) == (40, 101)
     assert chosen.widest[0].step == 101

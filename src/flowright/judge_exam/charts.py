@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
-from flowright.rendering.series import Row
+from flowright.rendering.series import Record
 from flowright.rendering.values import points
 
 _ROW = 30
@@ -63,7 +63,7 @@ def _whisker(whisker: Whisker, x: svg.Scale, y: float) -> Html:
     return el("g", reach, svg.dot(class_, x(whisker.value), y, 4.2, told))
 
 
-def reliability_diagram(title: str, bins: Sequence[Row]) -> Html | None:
+def reliability_diagram(title: str, bins: Sequence[Record]) -> Html | None:
     """Accuracy against confidence; a judge that knows itself lies on the diagonal."""
     if not bins:
         return None
@@ -116,7 +116,7 @@ def confusion_chart(title: str, counts: Mapping[str, int]) -> Html | None:
     return svg.figure(title, drawn, height=top + 2 * height + 12)
 
 
-def histogram(title: str, seconds: Row | None) -> Html | None:
+def histogram(title: str, seconds: Record | None) -> Html | None:
     """How long verdicts took, the slowest hundredth left out; median and 95th percentile."""
     counts: Sequence[int] = (seconds or {}).get("bins") or []
     if not seconds or not sum(counts):

@@ -14,11 +14,12 @@ from flowright.judge_exam.record import (
     estimated,
     plain,
     read_exam,
+    service_facts,
     title,
 )
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts, grid, header, page, section, strip, table, tile
-from flowright.rendering.series import Row
+from flowright.rendering.series import Record
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import NOTHING, Form, duration, percent, points, said
 from flowright.runs import disk_errors, write_text
@@ -33,7 +34,7 @@ def write_exam_page(folder: Path) -> Path:
     return path
 
 
-def render_exam(record: Row) -> str:
+def render_exam(record: Record) -> str:
     """The document."""
     about = record["about"]
     note = "The embedded server judged; these numbers say nothing about any real judge."
@@ -53,7 +54,7 @@ def render_exam(record: Row) -> str:
     return page(f"{one_line(about['judge'], 60)} - judge exam", body)
 
 
-def _header(record: Row) -> Html:
+def _header(record: Record) -> Html:
     about = record["about"]
     chips = [
         f"asks: {about.get('ask')}",
@@ -71,14 +72,14 @@ def _header(record: Row) -> Html:
     return header("Judge exam", one_line(about["judge"], 100), shown, told)
 
 
-def _started(about: Row) -> str:
+def _started(about: Record) -> str:
     if not about.get("started") or not about.get("took_seconds"):
         return ""
     began = datetime.datetime.fromisoformat(about["started"])
     return f" Begun {began:%Y-%m-%d %H:%M} UTC, took {duration(about['took_seconds'])}."
 
 
-def _tiles(record: Row) -> Html:
+def _tiles(record: Record) -> Html:
     measures = record["measures"]["all"]
     known = [e for e in record["effects"] if not e["label"] and e["own"]["value"] is not None]
     found = [
@@ -113,7 +114,7 @@ def _tile(name: str, estimate: object, form: Form) -> Html:
     return tile(name, said(value, form), note)
 
 
-def _agreement(record: Row) -> Html:
+def _agreement(record: Record) -> Html:
     groups = record["measures"]
     head = ("", *(one_line(name, 30) for name in groups))
     body = [
@@ -155,24 +156,8 @@ def _row(name: str, cells: Sequence[Child]) -> Html:
     return el("tr", el("th", name), [el("td", cell) for cell in cells])
 
 
-def _service(record: Row) -> Html:
-    service = record["service"]
-    rows = [
-        ("verdicts", f"{service['verdicts']:,}"),
-        *((f"status {name}", percent(share)) for name, share in service["status"].items()),
-        *((f"decided by {name}", percent(share)) for name, share in service["source"].items()),
-        ("tries, mean", said(service["tries_mean"], plain)),
-        ("tried again", said(service["retried"], percent)),
-        ("prompt tokens, mean", said(service["prompt_tokens_mean"], "{:,.0f}".format)),
-        ("completion tokens, mean", said(service["completion_tokens_mean"], "{:,.0f}".format)),
-        ("cost of the exam", said(service["cost"], "{:.4g}".format)),
-        ("cost of 1000 verdicts", said(service["cost_per_1000"], "{:.4g}".format)),
-    ]
-    figure = histogram("Seconds per verdict", service.get("seconds"))
-    lead = "All verdicts of the exam. Tries, tokens and seconds are of those that asked a model."
-    return section(
-        "service",
-        "How the verdicts came about",
-        lead,
-        el("div", facts(rows), figure, class_="pair"),
-    )
+def _service(record: Record) -> Html:
+    figure = histogram("Seconds per verdict", record["service"].get("seconds"))
+    lead = "All verdicts of the exam. Attempts, tokens and seconds are of those that asked a model."
+    shown = el("div", facts(service_facts(record)), figure, class_="pair")
+    return section("service", "How the verdicts came about", lead, shown)

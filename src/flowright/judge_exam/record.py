@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flowright.errors import DataError
-from flowright.rendering.series import Row, is_number
-from flowright.rendering.values import NOTHING, Form
+from flowright.rendering.series import Record, is_number
+from flowright.rendering.values import NOTHING, Form, percent, points, said
 
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about any real judge."
 NAMES: Mapping[str, str] = {
@@ -35,7 +35,7 @@ MEASURES: Sequence[tuple[str, str, bool]] = (
 """Key, name, and whether it is a share."""
 
 
-def read_exam(folder: Path) -> Row:
+def read_exam(folder: Path) -> Record:
     """The record. Raises DataError where there is none that can be read."""
     path = folder / "exam.json"
     try:
@@ -73,12 +73,80 @@ def ends(estimate: object) -> tuple[float | None, float | None, float | None]:
     return value, low, high
 
 
-def biases(record: Row) -> list[tuple[str, Row | None, Row | None]]:
+def biases(record: Record) -> list[tuple[str, Record | None, Record | None]]:
     """For each perturbation its effect on wrong and on right answers, None where it has none."""
-    rows: dict[str, dict[bool, Row]] = {}
+    rows: dict[str, dict[bool, Record]] = {}
     for effect in record["effects"]:
         rows.setdefault(effect["bias"], {})[bool(effect["label"])] = effect
     return [(name, found.get(False), found.get(True)) for name, found in rows.items()]
+
+
+def effects_rows(record: Record, label: bool) -> list[list[str]]:
+    """For each perturbation of the answers of one label: its name, shares called right before and
+    after, the effect, the difference to the plain answer, what was found, how many were compared
+    of those asked about."""
+    return [
+        [
+            NAMES.get(name, name),
+            said(effect["before"]["value"], percent),
+            said(effect["after"]["value"], percent),
+            estimated(effect["own"], points),
+            said(effect["total"]["value"], points),
+            verdict_on(effect),
+            f"{effect['compared']}/{effect['asked']}",
+        ]
+        for name, *both in biases(record)
+        if (effect := both[label]) is not None
+    ]
+
+
+PAIR_COLUMNS = (
+    *("pairs of", "compared", "first wins - second, points", "found"),
+    *("same winner both ways", "the right one wins"),
+)
+
+
+def pair_rows(record: Record) -> list[list[str]]:
+    """For each kind of pairs what :data:`PAIR_COLUMNS` names; none where none were asked about."""
+    names = {"equal_pair": "one answer, worded twice", "unequal_pair": "right and wrong"}
+    return [
+        [
+            str(names.get(kind, kind)),
+            f"{pair['compared']:,} of {pair['pairs']:,}",
+            estimated(pair["position"], points),
+            verdict_on(pair),
+            estimated(pair["consistency"], percent),
+            estimated(pair["prefers"], percent) if kind == "unequal_pair" else NOTHING,
+        ]
+        for kind, pair in (record.get("pairs") or {}).items()
+    ]
+
+
+def service_facts(record: Record) -> list[tuple[str, str]]:
+    """How the verdicts came about."""
+    service = record["service"]
+    seconds = service.get("seconds") or {}
+    shares = dict(service["status"])
+    facts = [
+        ("in all", f"{service['verdicts']:,}"),
+        ("with a finding", said(shares.pop("ok", None), percent)),
+        ("without", _listed(shares) or "none"),
+        ("decided by", _listed(service["source"])),
+        ("attempts, mean", said(service["tries_mean"], plain)),
+        ("tried again", said(service["retried"], percent)),
+        ("prompt tokens, mean", said(service["prompt_tokens_mean"], "{:,.0f}".format)),
+        ("completion tokens, mean", said(service["completion_tokens_mean"], "{:,.0f}".format)),
+        ("seconds, median", said(seconds.get("p50"), "{:.3g}".format)),
+        ("seconds, 95 %", said(seconds.get("p95"), "{:.3g}".format)),
+    ]
+    if service["cost"] is not None:
+        facts.append(("cost of the exam", f"{service['cost']:.4g}"))
+        facts.append(("cost of 1000 verdicts", f"{service['cost_per_1000']:.4g}"))
+    return facts
+
+
+def _listed(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {percent(share)}" for name, share in shares.items() if share)
 
 
 def verdict_on(effect: Mapping[str, Any] | None) -> str:
@@ -88,7 +156,7 @@ def verdict_on(effect: Mapping[str, Any] | None) -> str:
     return {"raises": "raises", "lowers": "lowers"}.get(str(effect.get("found")), "no")
 
 
-def title(record: Row) -> str:
+def title(record: Record) -> str:
     about = record["about"]
     size = f"{record['answers']:,} answers to {record['questions']:,} questions"
     return f"Exam of judge {about['judge']} on {size}"

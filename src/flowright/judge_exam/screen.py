@@ -8,19 +8,20 @@ from rich.text import Text
 
 from flowright.judge_exam.record import (
     MEASURES,
-    NAMES,
+    PAIR_COLUMNS,
     SIMULATED,
-    biases,
+    effects_rows,
     ends,
     estimated,
+    pair_rows,
     plain,
     read_exam,
+    service_facts,
     title,
-    verdict_on,
 )
-from flowright.rendering.series import Row
+from flowright.rendering.series import Record
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import NOTHING, percent, points, said
+from flowright.rendering.values import percent, said
 
 
 def exam_screen(folder: Path) -> Group:
@@ -35,7 +36,7 @@ def exam_screen(folder: Path) -> Group:
     return Group(*parts)
 
 
-def _planted(record: Row) -> str:
+def _planted(record: Record) -> str:
     planted = record["about"].get("planted") or {}
     return ", ".join(f"{name} {weight:+g}" for name, weight in planted.items()) or "nothing"
 
@@ -48,7 +49,7 @@ def _table(*columns: str, caption: str | None = None) -> Table:
     return table
 
 
-def _measures(record: Row) -> Table:
+def _measures(record: Record) -> Table:
     every = record["measures"]["all"]
     table = _table("\nagreement with the labels", "")
     for key, name, is_share in MEASURES:
@@ -63,7 +64,7 @@ def _measures(record: Row) -> Table:
     return table
 
 
-def _types(record: Row) -> RenderableType:
+def _types(record: Record) -> RenderableType:
     groups = {name: group for name, group in record["measures"].items() if name != "all"}
     if not groups:
         return Text()
@@ -81,23 +82,13 @@ def _types(record: Row) -> RenderableType:
     return table
 
 
-def _effects(record: Row) -> list[Table]:
+def _effects(record: Record) -> list[Table]:
     tables: list[Table] = []
-    for place, label in ((1, "wrong"), (2, "right")):
-        table = _table(f"\n{label} answers", "called\nright", "\nperturbed", "\neffect, points",
+    for label, name in ((False, "wrong"), (True, "right")):
+        table = _table(f"\n{name} answers", "called\nright", "\nperturbed", "\neffect, points",
                        "\nfound", "\ncompared")  # fmt: skip
-        for row in biases(record):
-            effect = row[place]
-            if isinstance(effect, str) or effect is None:
-                continue
-            table.add_row(
-                NAMES.get(row[0], row[0]),
-                said(effect["before"]["value"], percent),
-                said(effect["after"]["value"], percent),
-                estimated(effect["own"], points),
-                verdict_on(effect),
-                f"{effect['compared']}/{effect['asked']}",
-            )
+        for *cells, _, found, compared in effects_rows(record, label):
+            table.add_row(*cells, found, compared)
         if table.row_count:
             tables.append(table)
     if tables:
@@ -108,46 +99,20 @@ def _effects(record: Row) -> list[Table]:
     return tables
 
 
-def _pairs(record: Row) -> RenderableType:
-    pairs = record.get("pairs") or {}
-    if not pairs:
+def _pairs(record: Record) -> RenderableType:
+    """One column for each kind of pairs: a terminal is narrow."""
+    rows = pair_rows(record)
+    if not rows:
         return Text("\nThe order of two answers was not examined.")
-    names = {"equal_pair": "one answer, worded twice", "unequal_pair": "right and wrong"}
-    table = _table("\npairs of", *(f"\n{names.get(key, key)}" for key in pairs))
-    rows = list(pairs.values())
-    table.add_row("compared", *(f"{p['compared']:,} of {p['pairs']:,}" for p in rows))
-    table.add_row("first wins - second, points", *(estimated(p["position"], points) for p in rows))
-    table.add_row("found", *(verdict_on(pair) for pair in rows))
-    table.add_row("same winner both ways", *(estimated(p["consistency"], percent) for p in rows))
-    wins = (
-        estimated(pair["prefers"], percent) if key == "unequal_pair" else NOTHING
-        for key, pair in pairs.items()
-    )
-    table.add_row("the right one wins", *wins)
+    head, *lines = zip(PAIR_COLUMNS, *rows, strict=True)
+    table = _table(*(f"\n{name}" for name in head))
+    for line in lines:
+        table.add_row(*line)
     return table
 
 
-def _service(record: Row) -> Table:
-    service = record["service"]
-    seconds = service.get("seconds") or {}
+def _service(record: Record) -> Table:
     table = _table("\nverdicts", "")
-    table.add_row("in all", f"{service['verdicts']:,}")
-    shares = {**service["status"]}
-    table.add_row("with a finding", said(shares.pop("ok", None), percent))
-    table.add_row(
-        "without", ", ".join(f"{n} {percent(s)}" for n, s in shares.items() if s) or "none"
-    )
-    table.add_row(
-        "decided by", ", ".join(f"{n} {percent(s)}" for n, s in service["source"].items())
-    )
-    table.add_row("tries, mean", said(service["tries_mean"], plain))
-    table.add_row("tried again", said(service["retried"], percent))
-    tokens = (service["prompt_tokens_mean"], service["completion_tokens_mean"])
-    table.add_row("tokens in, out", ", ".join(said(n, lambda v: f"{v:.0f}") for n in tokens))
-    if service["cost"] is not None:
-        table.add_row("cost, per 1000", f"{service['cost']:.4g}, {service['cost_per_1000']:.4g}")
-    table.add_row(
-        "seconds: median, 95 %",
-        ", ".join(said(seconds.get(key), lambda v: f"{v:.3g}") for key in ("p50", "p95")),
-    )
+    for fact in service_facts(record):
+        table.add_row(*fact)
     return table

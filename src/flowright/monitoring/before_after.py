@@ -14,7 +14,7 @@ from flowright.rendering.charts import Dot, dots_scale, numbered_dots, numbered_
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts, folded, grid, section, table
 from flowright.rendering.picture import Panel, picture
-from flowright.rendering.series import Row, is_number
+from flowright.rendering.series import Record, is_number
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import NOTHING, Form, percent, points, said
 from flowright.runs import write_text
@@ -44,7 +44,7 @@ def evaluation_section(snapshot: Snapshot) -> Html | None:
     return section("table", "Before and after", lead, table(head, body), parts, drawn)
 
 
-def accuracy_against_tokens(evaluation: Row, path: Path) -> Path:
+def accuracy_against_tokens(evaluation: Record, path: Path) -> Path:
     """Gold accuracy with its interval over tokens per problem (log scale), one mark a row of
     ``evaluation.json``, as an SVG file; rows that could not be scored are left out."""
     found = [dot for row in evaluation["rows"] if (dot := _dot(row, row["kinds"]["all"]))]
@@ -62,7 +62,7 @@ def accuracy_against_tokens(evaluation: Row, path: Path) -> Path:
     return path
 
 
-def _table_row(row: Row, cells: Row, columns: Sequence[str], more: Child = None) -> Html:
+def _table_row(row: Record, cells: Record, columns: Sequence[str], more: Child = None) -> Html:
     """A row's accuracy in each column, and ``more`` cells behind them."""
     own = row.get("group") == "policy"
     shown = [el("td", _accuracy(cells.get(name) or {}, _colour(row))) for name in columns]
@@ -70,7 +70,7 @@ def _table_row(row: Row, cells: Row, columns: Sequence[str], more: Child = None)
     return el("tr", name, shown, more, class_="own" if own and more else None)
 
 
-def _costs(rows: Sequence[Row]) -> list[tuple[str, str, Form]]:
+def _costs(rows: Sequence[Record]) -> list[tuple[str, str, Form]]:
     """The table's last columns: the valid share, and what any row has of the others."""
     columns: list[tuple[str, str, Form]] = [
         ("Valid", "valid", percent),
@@ -83,7 +83,7 @@ def _costs(rows: Sequence[Row]) -> list[tuple[str, str, Form]]:
     return [c for c in columns if c[1] == "valid" or any(cell.get(c[1]) for cell in cells)]
 
 
-def _cost_cells(cell: Row, costs: Sequence[tuple[str, str, Form]]) -> list[Html]:
+def _cost_cells(cell: Record, costs: Sequence[tuple[str, str, Form]]) -> list[Html]:
     judge, gold = cell.get("judge"), cell.get("gold")
     gap = judge - gold if is_number(judge) and is_number(gold) else None
     drifting = gap is not None and abs(gap) > DRIFT_ALARM
@@ -91,7 +91,7 @@ def _cost_cells(cell: Row, costs: Sequence[tuple[str, str, Form]]) -> list[Html]
     return [first, *(el("td", said(cell.get(key), form)) for _, key, form in costs)]
 
 
-def _by_dataset(rows: Sequence[Row], first: str) -> Html | None:
+def _by_dataset(rows: Sequence[Record], first: str) -> Html | None:
     """Accuracy by gold on each dataset, folded away; None where the rows tell no datasets."""
     names = list(dict.fromkeys(name for row in rows for name in row.get("sources") or {}))
     if not names:
@@ -100,7 +100,7 @@ def _by_dataset(rows: Sequence[Row], first: str) -> Html | None:
     return folded("By dataset", table([one_line(name, 30) for name in (first, *names)], body))
 
 
-def _accuracy(cell: Row, colour: str) -> list[Child]:
+def _accuracy(cell: Record, colour: str) -> list[Child]:
     value, low, high = (cell.get(key) for key in ("gold", "gold_low", "gold_high"))
     if not is_number(value):
         return [NOTHING]
@@ -110,7 +110,7 @@ def _accuracy(cell: Row, colour: str) -> list[Child]:
     return [percent(value), interval(low, value, high, colour), ends]
 
 
-def _scatters(rows: Sequence[Row], columns: Sequence[str]) -> Html | None:
+def _scatters(rows: Sequence[Record], columns: Sequence[str]) -> Html | None:
     """One scatter for all problems and one for each kind, with the same numbers in all."""
     figures: list[Html | None] = []
     dots: list[Dot] = []
@@ -124,7 +124,7 @@ def _scatters(rows: Sequence[Row], columns: Sequence[str]) -> Html | None:
     return drawn and el("div", el("h3", "Accuracy against tokens"), numbered_key(dots), drawn)
 
 
-def _dot(row: Row, cell: Row) -> Dot | None:
+def _dot(row: Record, cell: Record) -> Dot | None:
     tokens, gold = cell.get("tokens"), cell.get("gold")
     if not is_number(tokens) or not is_number(gold):
         return None
@@ -132,7 +132,7 @@ def _dot(row: Row, cell: Row) -> Dot | None:
     return Dot(one_line(row["name"], 40), _colour(row), tokens, gold, low, high)
 
 
-def _colour(row: Row) -> str:
+def _colour(row: Record) -> str:
     if row.get("group") != "policy":
         return "c6"
     return "c2" if str(row["name"]).startswith("untrained") else "c1"

@@ -7,13 +7,15 @@ from rich.text import Text
 from flowright.environments.display import Display, blocks_of
 from flowright.rendering import blocks
 from flowright.rendering.glyphs import heading, shortened
-from flowright.rendering.series import Row
+from flowright.rendering.series import Record
 from flowright.rendering.untrusted import one_line, visible
 
 LONGEST = 20_000  # characters that are looked at
 
 
-def sample(display: Display, rollouts: Sequence[Row], width: int, room: int | None) -> list[Text]:
+def sample(
+    display: Display, rollouts: Sequence[Record], width: int, room: int | None
+) -> list[Text]:
     """One rollout of the latest step in at most ``room`` lines; another position each step, so
     that it is not always the best one."""
     if not rollouts or (room is not None and room < 5):
@@ -44,7 +46,7 @@ def _lines(block: blocks.Program | blocks.Text) -> list[Text]:
     return [Text(line) for line in visible(block.text[:LONGEST]).strip("\n").split("\n")]
 
 
-def _outcome(rollout: Row) -> str:
+def _outcome(rollout: Record) -> str:
     task, verdict, gold = (rollout.get(key) or {} for key in ("task", "verdict", "gold"))
     reward = (rollout.get("reward") or {}).get("value")
     facts = [f"step {rollout.get('step')}", str(task.get("kind", ""))]

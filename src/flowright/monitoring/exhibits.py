@@ -13,7 +13,7 @@ from flowright.rendering.block_markup import SHORT, blocks_html, document
 from flowright.rendering.blocks import Fact
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import folded
-from flowright.rendering.series import Row, is_number
+from flowright.rendering.series import Record, is_number
 from flowright.rendering.values import duration
 
 PROBLEM = 1600  # characters that are shown of one
@@ -45,19 +45,19 @@ def _group(group: Group, display: Display) -> Html:
     )
 
 
-def single_exhibit(rollout: Row, display: Display) -> Html:
+def single_exhibit(rollout: Record, display: Display) -> Html:
     """One attempt by itself."""
     shown = _attempt(_where(rollout), rollout, display)
     return el("article", _problem(rollout.get("task") or {}), shown, class_="group")
 
 
-def _where(rollout: Row) -> str:
+def _where(rollout: Record) -> str:
     task = rollout.get("task") or {}
     kind = ", ".join(str(task[key]) for key in ("kind", "source") if task.get(key))
     return f"Step {rollout.get('step')}: {kind or 'problem'}"
 
 
-def _problem(task: Row) -> Html | None:
+def _problem(task: Record) -> Html | None:
     if not task.get("problem"):
         return None
     reference = task.get("reference")
@@ -66,12 +66,12 @@ def _problem(task: Row) -> Html | None:
     return folded(title, document(task["problem"], PROBLEM), told)
 
 
-def _attempt(title: str, rollout: Row, display: Display) -> Html:
+def _attempt(title: str, rollout: Record, display: Display) -> Html:
     blocks = [*_common(rollout), *blocks_of(display, rollout)]
     return el("section", el("h4", title, " ", _reward_chip(rollout)), blocks_html(blocks))
 
 
-def _common(rollout: Row) -> list[Fact]:
+def _common(rollout: Record) -> list[Fact]:
     """What every environment's records may have: reward, failure, the judge's verdict and gold's,
     and whether they differ."""
     found = [Fact("Reward", reward_arithmetic(rollout))]
@@ -97,12 +97,12 @@ def _common(rollout: Row) -> list[Fact]:
     return found
 
 
-def _said(opinion: Row, otherwise: str) -> str:
+def _said(opinion: Record, otherwise: str) -> str:
     correct = opinion.get("correct")
     return otherwise if correct is None else "right" if correct else "wrong"
 
 
-def reward_arithmetic(rollout: Row) -> str:
+def reward_arithmetic(rollout: Record) -> str:
     """``right 1.00 - cost 0.04 = 0.96``, with the advantage; says so where there is no reward."""
     value = reward_of(rollout)
     if value is None:
@@ -121,7 +121,7 @@ def reward_arithmetic(rollout: Row) -> str:
     return told if advantage is None else f"{told}; advantage {advantage:+.2f}"
 
 
-def _reward_chip(rollout: Row) -> Html:
+def _reward_chip(rollout: Record) -> Html:
     value = reward_of(rollout)
     if value is None:
         return el("span", "unscored", class_="chip warn")

@@ -5,7 +5,7 @@ whatever its size (law 3).
 from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, drift, edge, first, last
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import tile
-from flowright.rendering.series import Row, is_number
+from flowright.rendering.series import Record, is_number
 from flowright.rendering.values import Form, duration, percent, points
 
 
@@ -92,16 +92,16 @@ def _pace(snapshot: Snapshot) -> Html | None:
     )
 
 
-def _policy_cells(snapshot: Snapshot) -> tuple[Row | None, Row | None]:
+def _policy_cells(snapshot: Snapshot) -> tuple[Record | None, Record | None]:
     """The "all" cells of the untrained and of the trained policy."""
-    cells: dict[str, Row] = {}
+    cells: dict[str, Record] = {}
     for row in snapshot.compared:
         if row.get("group") == "policy" and is_number((row["kinds"].get("all") or {}).get("gold")):
             cells[str(row["name"]).split()[0]] = row["kinds"]["all"]
     return cells.get("untrained"), cells.get("trained")
 
 
-def _apart(before: Row, after: Row) -> bool | None:
+def _apart(before: Record, after: Record) -> bool | None:
     """Whether two intervals do not overlap; None where one is missing."""
     ends = [cell.get(key) for cell in (before, after) for key in ("gold_low", "gold_high")]
     numbers = [end for end in ends if is_number(end)]

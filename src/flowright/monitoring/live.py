@@ -126,6 +126,16 @@ def _parser() -> argparse.ArgumentParser:
         prog="monitor.sh",
         description="Watch a run. Reads its files only; ending the monitor does not end the run.",
     )
+    add_run_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="print once and exit")
+    parser.add_argument(
+        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks"
+    )
+    return parser
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments from which :func:`find_run` finds a run."""
     parser.add_argument(
         "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
     )
@@ -135,11 +145,6 @@ def _parser() -> argparse.ArgumentParser:
         default=RunConfig().output_dir,
         help="where run directories live (default: %(default)s)",
     )
-    parser.add_argument("--once", action="store_true", help="print once and exit")
-    parser.add_argument(
-        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks"
-    )
-    return parser
 
 
 def seconds(text: str) -> float:

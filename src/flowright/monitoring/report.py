@@ -5,7 +5,6 @@ the rollouts. The same files give the same report, byte for byte.
 """
 
 import datetime
-from collections.abc import Sequence
 from pathlib import Path
 
 from flowright.environments.display import Display
@@ -113,28 +112,21 @@ def _attempts(selection: Selection, display: Display) -> Html | None:
         f"Chosen among the rollouts of {selection.searched} of the {selection.kept} steps that "
         "kept them. Long texts are cut here; the run's rollouts hold them whole."
     )
-    parts: Sequence[Html | None] = [
-        exhibits(
-            "Widest groups",
-            "The largest spread of rewards: what the policy learnt most from.",
-            selection.widest,
-            display,
-        ),
-        exhibits("Worst groups", "The lowest mean reward at the end.", selection.worst, display),
-        exhibits("Best groups", "The highest mean reward at the end.", selection.best, display),
-        _disputed(selection, display),
-    ]
+    lists = (
+        ("Widest groups", "The largest spread of rewards: what the policy learnt most from.",
+         selection.widest),
+        ("Worst groups", "The lowest mean reward at the end.", selection.worst),
+        ("Best groups", "The highest mean reward at the end.", selection.best),
+    )  # fmt: skip
+    parts = [exhibits(*each, display) for each in lists]
+    if selection.disputed:
+        lead = "The newest answers that the judge calls right and gold calls wrong."
+        shown = [single_exhibit(rollout, display) for rollout in selection.disputed]
+        told = el("p", lead, class_="lead")
+        parts.append(el("div", el("h3", "Disputed verdicts"), told, shown))
     if not any(parts):
         return None
     return section("attempts", "Attempts", searched, parts)
-
-
-def _disputed(selection: Selection, display: Display) -> Html | None:
-    if not selection.disputed:
-        return None
-    lead = "The newest answers that the judge calls right and gold calls wrong."
-    shown = [single_exhibit(rollout, display) for rollout in selection.disputed]
-    return el("div", el("h3", "Disputed verdicts"), el("p", lead, class_="lead"), shown)
 
 
 def _configuration(snapshot: Snapshot) -> Html | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from flowright.monitoring import panels
 from flowright.monitoring.example import sample
+from flowright.monitoring.panels import Panels
 from flowright.monitoring.snapshot import (
     DRIFT_ALARM,
     QUIET_SECONDS,
@@ -22,7 +22,7 @@ from flowright.monitoring.snapshot import (
     last,
 )
 from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, heading, wrapped
-from flowright.rendering.series import Row, is_number
+from flowright.rendering.series import Record, is_number
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import duration
 
@@ -45,7 +45,19 @@ class Section:
 
     rank: int
     title: str
-    lines: Callable[[int], list[Text]]
+    lines: Callable[[Panels], list[Text]]
+
+
+LEFT = (
+    Section(0, "Learning", Panels.learning),
+    Section(1, "Judge against gold", Panels.judge),
+    Section(4, "Policy", Panels.policy),
+)
+RIGHT = (
+    Section(2, f"Failures, last {RECENT} steps", Panels.failures),
+    Section(3, "Time", Panels.times),
+    Section(2, f"Servers, last {RECENT} steps", Panels.servers),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,7 @@ class Screen:
     everything, as on paper, instead of what fits the terminal's height."""
 
     snapshot: Snapshot
-    rollouts: Sequence[Row] = ()
+    rollouts: Sequence[Record] = ()
     full: bool = False
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -68,36 +80,21 @@ class Screen:
         """The screen as lines of at most ``width`` cells, at most ``height`` of them."""
         head = _head(self.snapshot, width, glyphs)
         room = None if height is None else height - len(head) - 1
-        left, right = self._sections(glyphs)
-        if width >= TWO_COLUMNS:
-            column = (width - GUTTER) // 2
-            body = _side_by_side(_stack(left, column, room), _stack(right, column, room), column)
+        two = width >= TWO_COLUMNS
+        column = (width - GUTTER) // 2 if two else width
+        panels = Panels(self.snapshot, self.rollouts, column, glyphs)
+        if two:
+            body = _side_by_side(_stack(LEFT, panels, room), _stack(RIGHT, panels, room), column)
         else:
-            body = _stack([*left, *right], width, room)
+            body = _stack((*LEFT, *RIGHT), panels, room)
         spare = None if room is None else room - len(body) - 1
         example = sample(self.snapshot.display, self.rollouts, width, spare)
         return [*head, Text(), *body, *([Text(), *example] if example else [])]
 
-    def _sections(self, glyphs: Glyphs) -> tuple[list[Section], list[Section]]:
-        now, rollouts = self.snapshot, self.rollouts
-        left = [
-            Section(0, "Learning", lambda w: panels.learning(now, w, glyphs)),
-            Section(1, "Judge against gold", lambda w: panels.judge(now, w, glyphs)),
-            Section(4, "Policy", lambda w: panels.policy(now, w, glyphs)),
-        ]
-        failed = f"Failures, last {RECENT} steps"
-        right = [
-            Section(2, failed, lambda w: panels.failed(now, rollouts, w)),
-            Section(3, "Time", lambda w: panels.times(now, w, glyphs)),
-            Section(2, f"Servers, last {RECENT} steps", lambda w: panels.servers(now)),
-        ]
-        return left, right
 
-
-def _stack(sections: Iterable[Section], width: int, room: int | None) -> list[Text]:
+def _stack(sections: Iterable[Section], panels: Panels, room: int | None) -> list[Text]:
     """Sections below each other; those of the lowest rank that fit, in their given order."""
-    drawn = [(section, section.lines(width)) for section in sections]
-    drawn = [(section, lines) for section, lines in drawn if lines]
+    drawn = [(section, lines) for section in sections if (lines := section.lines(panels))]
     kept = set[str]()
     for section, lines in sorted(drawn, key=lambda item: item[0].rank):
         needed = len(lines) + 2

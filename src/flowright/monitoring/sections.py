@@ -1,6 +1,7 @@
 """The report's sections drawn from the metrics: curves, mixes, learner, time, settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flowright.environments.display import Mix
 from flowright.monitoring.snapshot import (
@@ -12,28 +13,57 @@ from flowright.monitoring.snapshot import (
     rollout_seconds,
     stage_seconds,
 )
+from flowright.rendering import svg
 from flowright.rendering.charts import Series, before_after, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section
-from flowright.rendering.series import Point, Row
-from flowright.rendering.svg import plain
+from flowright.rendering.series import Point, Record
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import duration
+from flowright.rendering.values import Form, duration
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Metrics over the steps: name, colour and metric of each curve; ``low`` and ``high`` are the
+    least that the axis spans. Without ``zeros``, curves that are 0 throughout are left out."""
+
+    title: str
+    curves: Sequence[tuple[str, str, str]]
+    high: float | None = None
+    low: float = 0.0
+    form: Form = svg.short_percent
+    smoothed: bool = True
+    zeros: bool = True
+
+    def drawn(self, snapshot: Snapshot) -> Html | None:
+        """The drawing, None where no metric has a value."""
+        series = [
+            Series(name, colour, snapshot.series(metric), smoothed=self.smoothed)
+            for name, colour, metric in self.curves
+        ]
+        shown = [s for s in series if self.zeros or any(value for _, value in s.points)]
+        return line_chart(self.title, shown, self.form, self.low, self.high)
+
+
+def single(title: str, metric: str) -> Chart:
+    """A chart of one metric."""
+    return Chart(title, [(title, "c1", metric)], form=svg.plain)
+
 
 LEARNER = (
-    ("Reward, mean of the step", "reward/mean"),
-    ("Reward, standard deviation", "reward/std"),
-    ("Groups without spread, share", "reward/zero_variance_frac"),
-    ("KL to the base model", "policy/kl"),
-    ("Entropy, nats per token", "policy/entropy"),
-    ("Clipped tokens, share", "policy/clip_frac"),
-    ("Gradient norm", "policy/grad_norm"),
-    ("Learning rate", "policy/lr"),
-    ("Prompts cut to fit, share", "prompt/truncated"),
+    single("Reward, mean of the step", "reward/mean"),
+    single("Reward, standard deviation", "reward/std"),
+    single("Groups without spread, share", "reward/zero_variance_frac"),
+    single("KL to the base model", "policy/kl"),
+    single("Entropy, nats per token", "policy/entropy"),
+    single("Clipped tokens, share", "policy/clip_frac"),
+    single("Gradient norm", "policy/grad_norm"),
+    single("Learning rate", "policy/lr"),
+    single("Prompts cut to fit, share", "prompt/truncated"),
 )
 SPENT = (
-    ("Tokens of a completion", "tokens/completion_mean"),
-    ("GPU memory, GB", "gpu/memory_gb"),
+    single("Tokens of a completion", "tokens/completion_mean"),
+    single("GPU memory, GB", "gpu/memory_gb"),
 )
 
 
@@ -99,7 +129,7 @@ def _means(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
 
 def learner(snapshot: Snapshot) -> Html | None:
     """What the learner says about its own updates."""
-    drawn = grid([_plain_chart(snapshot, title, metric) for title, metric in LEARNER])
+    drawn = grid([chart.drawn(snapshot) for chart in LEARNER])
     return section("learner", "Learner", "", drawn) if drawn else None
 
 
@@ -114,8 +144,8 @@ def cost(snapshot: Snapshot) -> Html | None:
     ]
     lines.append(Series("whole step", "c6", steps, dashed=True, smoothed=True))
     seconds = line_chart("Seconds per step", lines, form=lambda v: f"{v:.3g} s", low=0.0)
-    spent = [*((curve.title, curve.metric) for curve in snapshot.display.curves), *SPENT]
-    drawn = grid([seconds, *(_plain_chart(snapshot, title, metric) for title, metric in spent)])
+    spent = [*(single(curve.title, curve.metric) for curve in snapshot.display.curves), *SPENT]
+    drawn = grid([seconds, *(chart.drawn(snapshot) for chart in spent)])
     if drawn is None:
         return None
     told = [f"{len(steps)} steps in {duration(sum(s for _, s in steps))}."] if steps else []
@@ -138,12 +168,7 @@ def _stage_bars(stages: Mapping[str, float]) -> Html | None:
     return el("div", bars, class_="stage") if bars else None
 
 
-def _plain_chart(snapshot: Snapshot, title: str, metric: str) -> Html | None:
-    points = snapshot.series(metric)
-    return line_chart(title, [Series(title, "c1", points, smoothed=True)], form=plain, low=0.0)
-
-
-def settings(config: Row) -> list[tuple[str, str]]:
+def settings(config: Record) -> list[tuple[str, str]]:
     """Nested mappings, such as a configuration, as dotted keys and values."""
     found: list[tuple[str, str]] = []
     for key, value in config.items():

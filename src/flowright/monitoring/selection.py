@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from flowright.monitoring.watcher import load_rollouts
-from flowright.rendering.series import Row
+from flowright.rendering.series import Record
 from flowright.runs import rollout_steps
 
 SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick
@@ -17,14 +17,14 @@ WIDEST, BEST, WORST, DISPUTED = 3, 2, 2, 4
 class Group:
     """All attempts at one problem in one step, best reward first, unscored ones last."""
 
-    attempts: tuple[Row, ...]
+    attempts: tuple[Record, ...]
 
     @property
     def step(self) -> int:
         return int(self.attempts[0].get("step") or 0)
 
     @property
-    def task(self) -> Row:
+    def task(self) -> Record:
         return self.attempts[0].get("task") or {}
 
     @property
@@ -50,7 +50,7 @@ class Selection:
     widest: Sequence[Group] = ()
     best: Sequence[Group] = ()
     worst: Sequence[Group] = ()
-    disputed: Sequence[Row] = ()
+    disputed: Sequence[Record] = ()
     messages: Mapping[str, str] = field(default_factory=dict)
     searched: int = 0
     kept: int = 0
@@ -67,7 +67,7 @@ def select_groups(run: Path) -> Selection:
     chosen = _evenly(steps, SEARCHED_STEPS)
     widest = _Shortlist(WIDEST)
     best, worst = _Shortlist(BEST), _Shortlist(WORST)
-    disputed: list[Row] = []
+    disputed: list[Record] = []
     messages: dict[str, str] = {}
     late = chosen[-max(1, len(chosen) // 3)] if chosen else 0
     for step in chosen:
@@ -96,15 +96,15 @@ def select_groups(run: Path) -> Selection:
     )
 
 
-def group_rollouts(rollouts: Sequence[Row]) -> list[Group]:
+def group_rollouts(rollouts: Sequence[Record]) -> list[Group]:
     """Rollouts of one step as groups, in the order of their numbers."""
-    groups: dict[int, list[Row]] = {}
+    groups: dict[int, list[Record]] = {}
     for rollout in rollouts:
         groups.setdefault(int(rollout.get("group") or 0), []).append(rollout)
     return [Group(tuple(sorted(attempts, key=_rank))) for _, attempts in sorted(groups.items())]
 
 
-def reward_of(rollout: Row) -> float | None:
+def reward_of(rollout: Record) -> float | None:
     """The reward, None where the attempt was not scored (law 1)."""
     return (rollout.get("reward") or {}).get("value")
 
@@ -134,12 +134,12 @@ class _Shortlist:
         return taken
 
 
-def _is_disputed(rollout: Row) -> bool:
+def _is_disputed(rollout: Record) -> bool:
     judged = (rollout.get("verdict") or {}).get("correct")
     return judged is True and (rollout.get("gold") or {}).get("correct") is False
 
 
-def _rank(rollout: Row) -> tuple[bool, float]:
+def _rank(rollout: Record) -> tuple[bool, float]:
     reward = reward_of(rollout)
     return (reward is None, -(reward or 0.0))
 

@@ -12,7 +12,7 @@ from flowright.monitoring.snapshot import Snapshot
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
-from flowright.rendering.series import Point, Row, is_number
+from flowright.rendering.series import Point, Record, is_number
 from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
 from flowright.rendering.values import Form, duration, said
@@ -20,16 +20,10 @@ from flowright.rendering.values import Form, duration, said
 PREFIX = "servers/"
 TROUBLES = (("429", "http_429"), ("5xx", "http_5xx"), ("timeouts", "timeouts"))
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
-COLUMNS: tuple[tuple[str, str, Form], ...] = (
-    ("Calls", "calls", "{:,.0f}".format),
-    ("Attempts", "attempts", "{:,.0f}".format),
-    ("429", "http_429", "{:,.0f}".format),
-    ("5xx", "http_5xx", "{:,.0f}".format),
-    ("Timeouts", "timeouts", "{:,.0f}".format),
-    ("Failures", "failures", "{:,.0f}".format),
-    ("Waited", "wait_seconds", duration),
-    ("Tokens in", "prompt_tokens", "{:,.0f}".format),
-    ("Tokens out", "completion_tokens", "{:,.0f}".format),
+COLUMNS = (
+    *(("Calls", "calls"), ("Attempts", "attempts"), ("429", "http_429"), ("5xx", "http_5xx")),
+    *(("Timeouts", "timeouts"), ("Failed", "failures"), ("Waited", "wait_seconds")),
+    *(("Tokens in", "prompt_tokens"), ("Tokens out", "completion_tokens")),
 )
 ALARMING = {"http_429", "http_5xx", "timeouts", "failures"}
 
@@ -43,11 +37,14 @@ class Traffic:
 
     @property
     def troubles(self) -> dict[str, float]:
-        """What servers refused, broke on or did not answer in time, where there was any of it."""
-        return {name: n for name, key in TROUBLES if (n := self.counts.get(key))}
+        """Attempts that servers refused, broke on or did not answer in time, and those that failed
+        otherwise, where there are any."""
+        found = {name: self.counts.get(key, 0.0) for name, key in TROUBLES}
+        found["other failures"] = self.counts.get("failures", 0.0) - sum(found.values())
+        return {name: count for name, count in found.items() if count > 0}
 
 
-def traffic(rows: Iterable[Row]) -> dict[str, Traffic]:
+def traffic(rows: Iterable[Record]) -> dict[str, Traffic]:
     """The sums over some steps, by role; empty where no step tells."""
     roles: dict[str, Traffic] = {}
     for row in rows:
@@ -71,26 +68,24 @@ def servers_section(snapshot: Snapshot) -> Html | None:
         body.append(_row(role, found.counts, "own"))
         body += [_row(server, counts) for server, counts in sorted(found.servers.items())]
     charts = [
-        _chart(snapshot, "Calls that failed, per step", list(roles), ["failures"]),
+        _chart(snapshot, "Failed attempts, per step", list(roles), ["failures"]),
         _chart(snapshot, "429, 5xx and timeouts, per step", list(roles), [k for _, k in TROUBLES]),
     ]
     lead = (
-        "Requests to the models' servers over the whole run. A call is made of one attempt or "
-        "more; it fails when its last attempt does. Waited is the time between attempts."
+        "Requests to the models' servers over the whole run. A call is one request with all its "
+        "attempts; failed are attempts, for whatever reason. Waited is the time that calls spent "
+        "in our own queue and between attempts."
     )
-    head = ("Role, server", *(name for name, _, _ in COLUMNS))
+    head = ("Role, server", *(name for name, _ in COLUMNS))
     return section("servers", "Servers", lead, table(head, body), grid(charts))
 
 
 def _row(name: str, counts: Mapping[str, float], class_: str | None = None) -> Html:
-    cells = [
-        el(
-            "td",
-            said(counts.get(key), form),
-            class_="drift" if key in ALARMING and counts.get(key) else None,
-        )
-        for _, key, form in COLUMNS
-    ]
+    cells: list[Html] = []
+    for _, key in COLUMNS:
+        form: Form = duration if key == "wait_seconds" else "{:,.0f}".format
+        alarming = key in ALARMING and counts.get(key)
+        cells.append(el("td", said(counts.get(key), form), class_="drift" if alarming else None))
     return el("tr", el("th", one_line(name, 60)), cells, class_=class_)
 
 

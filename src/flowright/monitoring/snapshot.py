@@ -12,7 +12,7 @@ from typing import Any
 
 from flowright.environments.display import Display, display_of
 from flowright.errors import Blame, Reason
-from flowright.rendering.series import Point, Row, is_number
+from flowright.rendering.series import Point, Record, is_number
 from flowright.rendering.untrusted import one_line
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
@@ -30,10 +30,10 @@ class Snapshot:
     where that cannot be seen from here (another host, a copy)."""
 
     run: Path
-    state: Row = field(default_factory=dict)
-    rows: Sequence[Row] = ()
-    evaluation: Row | None = None
-    config: Row = field(default_factory=dict)
+    state: Record = field(default_factory=dict)
+    rows: Sequence[Record] = ()
+    evaluation: Record | None = None
+    config: Record = field(default_factory=dict)
     alive: bool | None = None
     quiet_seconds: float = 0.0
 
@@ -57,7 +57,7 @@ class Snapshot:
         return any(told) or "simulated" in models
 
     @property
-    def training_rows(self) -> list[Row]:
+    def training_rows(self) -> list[Record]:
         """Rows of steps that were trained on; an evaluation's row (step 0) holds no rollouts."""
         return [row for row in self.rows if any(n.startswith("rollout/") for n in row)]
 
@@ -67,7 +67,7 @@ class Snapshot:
         return display_of(self.config)
 
     @property
-    def compared(self) -> list[Row]:
+    def compared(self) -> list[Record]:
         """The rows of the evaluation, of policies and baselines."""
         rows = (self.evaluation or {}).get("rows") or []
         return [row for row in rows if row.get("kinds") and row.get("name")]
@@ -120,7 +120,7 @@ def drift(snapshot: Snapshot) -> list[Point]:
     return snapshot.series("judge/drift")
 
 
-def failures(rows: Iterable[Row]) -> dict[str, float]:
+def failures(rows: Iterable[Record]) -> dict[str, float]:
     """Mean share of a step's rollouts that failed, by reason, largest first."""
     rows = list(rows)
     totals: dict[str, float] = {}

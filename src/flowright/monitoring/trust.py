@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from flowright.errors import Reason
+from flowright.monitoring.sections import Chart
 from flowright.monitoring.snapshot import FAILED, Snapshot, drift, edge, failures, is_ours
 from flowright.rendering.cells import spark
 from flowright.rendering.charts import Series, line_chart
@@ -28,21 +29,40 @@ MEANINGS: Mapping[str, str] = {
 """Of failures that any environment may have; others are its display's to explain."""
 
 COLUMNS = 6
-ERRORS = (
-    ("right though gold says wrong", "c5", "judge/false_positive_rate"),
-    ("wrong though gold says right", "c2", "judge/false_negative_rate"),
-)
-MUTE = (
-    ("where gold says wrong", "c5", "judge/no_verdict_rate_wrong"),
-    ("where gold says right", "c2", "judge/no_verdict_rate_right"),
-)
-NOT_ITS_WORD = (
-    ("given by fallback rules", "c5", "judge/source/rule_fallback"),
-    ("declined", "c6", "judge/status/declined"),
-    ("not parsed", "c2", "judge/status/parse_error"),
-    ("truncated", "c4", "judge/status/truncated"),
-    ("timed out", "c3", "judge/status/timeout"),
-    ("unavailable", "c1", "judge/status/unavailable"),
+AUDIT = (
+    Chart("Agreement with gold", [("agreement", "c1", "judge/agreement_with_gold")], 1.0, 0.8),
+    Chart(
+        "The judge's errors",
+        [
+            ("right though gold says wrong", "c5", "judge/false_positive_rate"),
+            ("wrong though gold says right", "c2", "judge/false_negative_rate"),
+        ],
+        high=0.1,
+    ),
+    Chart(
+        "No verdict, share",
+        [
+            ("where gold says wrong", "c5", "judge/no_verdict_rate_wrong"),
+            ("where gold says right", "c2", "judge/no_verdict_rate_right"),
+        ],
+        high=0.02,
+        smoothed=False,
+        zeros=False,
+    ),
+    Chart(
+        "Verdicts that are not the judge's own word",
+        [
+            ("given by fallback rules", "c5", "judge/source/rule_fallback"),
+            ("declined", "c6", "judge/status/declined"),
+            ("not parsed", "c2", "judge/status/parse_error"),
+            ("truncated", "c4", "judge/status/truncated"),
+            ("timed out", "c3", "judge/status/timeout"),
+            ("unavailable", "c1", "judge/status/unavailable"),
+        ],
+        high=0.02,
+        smoothed=False,
+        zeros=False,
+    ),
 )
 
 
@@ -101,26 +121,7 @@ def _valid_chart(snapshot: Snapshot) -> Html | None:
 
 def judge_audit(snapshot: Snapshot) -> Html | None:
     """The judge beside gold, step by step (law 3)."""
-    agreement = snapshot.series("judge/agreement_with_gold")
-    odd = [Series(name, colour, snapshot.series(metric)) for name, colour, metric in NOT_ITS_WORD]
-    odd = [s for s in odd if any(share for _, share in s.points)]
-    errors = [Series(name, c, snapshot.series(metric), smoothed=True) for name, c, metric in ERRORS]
-    mute = [Series(name, c, snapshot.series(metric)) for name, c, metric in MUTE]
-    mute = [s for s in mute if any(share for _, share in s.points)]
-    panels = grid(
-        [
-            _drift_chart(snapshot),
-            line_chart(
-                "Agreement with gold",
-                [Series("agreement", "c1", agreement, smoothed=True)],
-                low=0.8,
-                high=1.0,
-            ),
-            line_chart("The judge's errors", errors, low=0.0, high=0.1),
-            line_chart("No verdict, share", mute, low=0.0, high=0.02),
-            line_chart("Verdicts that are not the judge's own word", odd, low=0.0, high=0.02),
-        ]
-    )
+    panels = grid([_drift_chart(snapshot), *(chart.drawn(snapshot) for chart in AUDIT)])
     lead = (
         "The reward is the judge's; gold is computed beside it wherever there is a check. All of "
         "this is about the answers that both have seen. A judge that turns generous while gold "

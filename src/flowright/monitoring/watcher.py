@@ -11,7 +11,7 @@ from typing import Any
 import zstandard
 
 from flowright.monitoring.snapshot import Snapshot
-from flowright.rendering.series import Row, is_number
+from flowright.rendering.series import Record, is_number
 from flowright.runs import (
     is_held,
     read_config,
@@ -27,9 +27,9 @@ class Watcher:
 
     def __init__(self, run: Path) -> None:
         self.run = run
-        self._rows: list[Row] = []
+        self._rows: list[Record] = []
         self._rows_stamp: tuple[int, int] | None = None
-        self._rollouts: list[Row] = []
+        self._rollouts: list[Record] = []
         self._rollouts_step: int | None = None
         self._dead_since: object = None
 
@@ -50,14 +50,14 @@ class Watcher:
             quiet_seconds=max(0.0, time.time() - updated) if is_number(updated) else 0.0,
         )
 
-    def rollouts(self, step: int) -> list[Row]:
+    def rollouts(self, step: int) -> list[Record]:
         """The rollouts of a step, kept until another step is asked for."""
         if step != self._rollouts_step:
             self._rollouts = load_rollouts(self.run, step)
             self._rollouts_step = step if self._rollouts else None
         return self._rollouts
 
-    def _alive(self, state: Row) -> bool | None:
+    def _alive(self, state: Record) -> bool | None:
         # The lock, not the process id: ids are reused, and containers number on their own. A dead
         # run is asked about once, so that a trainer resuming it never meets our hand on the lock.
         if state.get("status") != "running":
@@ -78,7 +78,7 @@ def take_snapshot(run: Path) -> Snapshot:
     return Watcher(run).look()
 
 
-def load_rollouts(run: Path, step: int) -> list[Row]:
+def load_rollouts(run: Path, step: int) -> list[Record]:
     """A step's rollouts; none when they were pruned meanwhile or cannot be read any more."""
     try:
         return list(read_rollouts(run, step))
@@ -86,7 +86,7 @@ def load_rollouts(run: Path, step: int) -> list[Row]:
         return []
 
 
-def merge_steps(rows: Iterable[Row]) -> list[Row]:
+def merge_steps(rows: Iterable[Record]) -> list[Record]:
     """One row a step, ascending: rows of the same step, such as an evaluation's, are joined."""
     merged: dict[int, dict[str, Any]] = {}
     for row in rows:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeGuard
 
-Row = Mapping[str, Any]
+Record = Mapping[str, Any]
 Point = tuple[float, float]
 
 

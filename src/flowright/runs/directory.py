@@ -1,4 +1,4 @@
-"""The run directory: what a run writes and what everybody else reads. No training, no drawing.
+"""The run directory as the trainer that owns it writes it. No training, no drawing.
 
 ::
 
@@ -15,22 +15,21 @@
 A metric without a value (no scored sample, say) is absent; NaN and infinity are refused (law 1).
 """
 
-import fcntl
 import json
 import math
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
-
-import zstandard
+from typing import Any
 
 from flowright.config import Config
 from flowright.errors import RunError
-from flowright.runs.files import disk_errors, write_json
-from flowright.runs.reading import read_config, read_metrics, step_name
+from flowright.runs.files import disk_errors, write_json, write_text
+from flowright.runs.lock import take_lock
+from flowright.runs.reading import read_config, read_metrics
+from flowright.runs.rollouts import forget_rollouts, write_rollouts
 from flowright.runs.tensorboard import Events
 
 Record = Mapping[str, Any]
@@ -39,11 +38,10 @@ Record = Mapping[str, Any]
 class RunDirectory:
     """A run directory opened by the trainer that owns it.
 
-    Opening takes a lock, so that a second trainer refuses; the kernel drops it with the process,
-    even after ``kill -9``. ``changes`` are the settings in which a resumed run differs from what it
-    was, as ``key: before -> now``. Raises RunError when the directory is held by another process,
-    when it already holds a run and ``resume`` is False, or when ``resume`` finds nothing to go on
-    from.
+    Opening takes the lock, so that a second trainer refuses. ``changes`` are the settings in which
+    a resumed run differs from what it was, as ``key: before -> now``. Raises RunError when the
+    directory is held by another process, when it already holds a run and ``resume`` is False, or
+    when ``resume`` finds nothing to go on from.
     """
 
     def __init__(self, path: Path, config: Config, resume: bool = False) -> None:
@@ -54,7 +52,7 @@ class RunDirectory:
             raise RunError(f"{path}: nothing to resume; start without --resume")
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _take_lock(path)
+            self._lock = take_lock(path)
             if self.metrics_path.exists() and not resume:
                 self._lock.close()
                 raise RunError(
@@ -81,7 +79,7 @@ class RunDirectory:
     def keep_rollouts(self, step: int, rollouts: Sequence[Record]) -> None:
         """Keep a step's rollouts. Before :meth:`record`: a metrics line always has its rollouts."""
         with disk_errors(self.path):
-            write_rollouts(self.path / "rollouts" / f"{step_name(step)}.jsonl.zst", rollouts)
+            write_rollouts(self.path, step, rollouts)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep a step's metrics. Raises ValueError for NaN and infinity."""
@@ -105,12 +103,8 @@ class RunDirectory:
         """Forget what was recorded after ``step``: a resumed run does those steps again."""
         kept = [row for row in read_metrics(self.path) if row["step"] <= step]
         with disk_errors(self.path):
-            temporary = self.metrics_path.with_suffix(".part")
-            temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-            temporary.replace(self.metrics_path)
-            for path in (self.path / "rollouts").iterdir():
-                if path.name > f"{step_name(step)}.jsonl.zst":
-                    path.unlink()
+            write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in kept))
+            forget_rollouts(self.path, step)
         if self._events:
             self._events.forget_after(step)
 
@@ -118,14 +112,6 @@ class RunDirectory:
         if self._events:
             self._events.close()
         self._lock.close()
-
-
-def write_rollouts(path: Path, rollouts: Iterable[Record]) -> None:
-    """Rollouts of one step as zstd-compressed JSON Lines, renamed into place."""
-    temporary = path.with_suffix(".part")
-    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rollouts).encode()
-    temporary.write_bytes(zstandard.ZstdCompressor(level=6).compress(data))
-    temporary.replace(path)
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -137,21 +123,3 @@ def _changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = ""
         elif old != new:
             found.append(f"{prefix}{key}: {old} -> {new}")
     return found
-
-
-def _take_lock(path: Path) -> IO[str]:
-    lock = (path / "lock").open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
-        lock.close()
-        raise RunError(
-            f"{path}: another trainer (process {holder}) is using this run directory; "
-            "wait for it or choose another run.name"
-        ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock

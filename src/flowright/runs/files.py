@@ -13,14 +13,19 @@ from flowright.errors import RunError
 
 
 def write_json(path: Path, value: Any) -> None:
-    """As :func:`write_text`, for JSON."""
+    """Replace a file by a value's JSON. Raises ValueError for NaN and infinity."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
 def write_text(path: Path, text: str) -> None:
+    """As :func:`write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
     """Replace a file at once: a reader sees the old one or the new one."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(data)
     temporary.replace(path)
 
 

@@ -1,18 +1,12 @@
-"""A run directory as its readers see it: plain JSON, damaged files named. Nothing is written."""
+"""What a run says of itself, as its readers see it: plain JSON, damaged files named. Nothing is
+written here.
+"""
 
-import fcntl
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from flowright.errors import RunError
-
-
-def step_name(step: int) -> str:
-    return f"step_{step:06d}"
 
 
 def free_run_name(output_dir: Path, name: str) -> str:
@@ -45,22 +39,6 @@ def read_evaluation(run: Path) -> dict[str, Any] | None:
     return _read_object(run / "evaluation.json") or None
 
 
-def is_held(run: Path) -> bool | None:
-    """Whether a trainer owns the directory now; None where it has no lock file (a copy, say).
-
-    Only to be asked about a run that looks alive: where no trainer holds the lock, asking takes it
-    for some microseconds.
-    """
-    try:
-        with (run / "lock").open(encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return None
-    return False
-
-
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """All complete lines of ``metrics.jsonl``; a torn last line (killed while writing) is not."""
     try:
@@ -79,21 +57,6 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
                 break
             raise RunError(f"{run}/metrics.jsonl:{number}: not JSON: {error.msg}") from None
     return rows
-
-
-def read_rollouts(run: Path, step: int) -> Iterator[dict[str, Any]]:
-    """The rollouts of a step; none where the step kept none."""
-    path = run / "rollouts" / f"{step_name(step)}.jsonl.zst"
-    if path.exists():
-        data = zstandard.ZstdDecompressor().decompress(path.read_bytes())
-        for line in data.decode().splitlines():
-            yield json.loads(line)
-
-
-def rollout_steps(run: Path) -> list[int]:
-    """Steps whose rollouts were kept, ascending."""
-    paths = (run / "rollouts").glob("step_*.jsonl.zst")
-    return sorted(int(path.name.removeprefix("step_").split(".")[0]) for path in paths)
 
 
 def _read_object(path: Path) -> dict[str, Any]:
