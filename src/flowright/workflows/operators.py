@@ -3,16 +3,17 @@
 An operator is an ``async def`` under :func:`~flowright.workflows.registry.operator`. Its first
 parameter is the host's :class:`~flowright.workflows.context.CallContext`; the rest, with their
 annotations and defaults, are its signature in the workflow language. Its prompt stands at the end
-of this file. Adding one here is all that adding one takes.
+of this file. Adding one here is all that adding one takes; docs/extending/operator.md shows one
+that stands elsewhere.
 """
 
 import re
 from collections import Counter
-from typing import Any
+from typing import TypedDict
 
 from flowright.errors import FailureError, Reason
 from flowright.workflows.context import CallContext
-from flowright.workflows.registry import OPERATORS, Operator, Parameter, operator
+from flowright.workflows.registry import Operators, defined_in, operator
 from flowright.workflows.templates import (
     extract_code,
     fenced,
@@ -20,8 +21,6 @@ from flowright.workflows.templates import (
     final_answer,
     without_thinking,
 )
-
-__all__ = ["OPERATORS", "Operator", "Parameter"]
 
 FEEDBACK_CHARS = 2000
 MAX_SOLUTIONS = 32
@@ -97,6 +96,11 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
     return extract_code(await call.ask(prompt))
 
 
+class _Tested(TypedDict):
+    passed: bool
+    feedback: str
+
+
 @operator(
     summary='run the public tests; returns {"passed": bool, "feedback": str}',
     example='outcome = await test(code)\nif not outcome["passed"]:\n'
@@ -104,7 +108,7 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
     kinds=("code",),
     llm_calls="0",
 )
-async def test(call: CallContext, solution: str) -> dict[str, Any]:
+async def test(call: CallContext, solution: str) -> _Tested:
     """Run the solution against the problem's public tests. Returns a dict: `passed` (bool) and
     `feedback` (str: the failed tests with their errors, `""` when all passed). Where the problem
     shows no tests, only that the solution loads is checked; a problem that is not about code never
@@ -118,10 +122,6 @@ async def test(call: CallContext, solution: str) -> dict[str, Any]:
     lines = [f"The solution failed {len(failed)} of {len(report.results)} tests."]
     lines += [f"{result.source.strip()}\n# {result.message.strip()}" for result in failed]
     return {"passed": False, "feedback": "\n".join(lines)[:FEEDBACK_CHARS]}
-
-
-# pytest collects functions of this name from modules that import it.
-test.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @operator(
@@ -183,6 +183,10 @@ async def format_(call: CallContext, problem: str, solution: str) -> str:
     phrase, its value unchanged."""
     prompt = fill(_FORMAT, problem=fenced(problem), solution=fenced(solution))
     return final_answer(await call.ask(prompt))
+
+
+OPERATORS = Operators(defined_in(globals()))
+"""The built-in ones: what a workflow can call unless the configuration adds to them."""
 
 
 def normalised(solution: str) -> str:
