@@ -187,7 +187,7 @@ async def say(call: CallContext, seen: dict) -> str:
             "async def workflow(problem):\n    return (await look_up())['labell']", limits, MODEL
         )
     with pytest.raises(FailureError, match="Mapping"):
-        await execution(program.replace("await look_up({})", "problem"), limits, MODEL)
+        await execution(program.replace("await look_up({})", "'x'"), limits, MODEL)
     del sys.modules["keyed_operators"]
 
 
@@ -231,6 +231,6 @@ def test_two_operators_of_one_name_are_a_mistake() -> None:
         """Mine."""
         return problem
 
-    with pytest.raises(ConfigError, match="operator answer: .* rename one"):
+    with pytest.raises(ConfigError, match=r"operator answer: .* rename one"):
         Operators([*OPERATORS.values(), made(answer)])
     assert len(Operators([*OPERATORS.values(), OPERATORS["answer"]])) == len(OPERATORS)

@@ -13,9 +13,10 @@ from pathlib import Path
 import torch
 
 from flowright.config import SIMULATED, Config, load_entries
-from flowright.data.offline import build_offline
+from flowright.data.loading import load_problems
+from flowright.data.sources import Split
 from flowright.data.splits import Splits, check_disjoint
-from flowright.data.task import KINDS, Kind, Problem, read_tasks
+from flowright.data.task import KINDS, Kind, Problem
 from flowright.environments.workflow import WorkflowEnvironment
 from flowright.errors import DataError, UserError
 from flowright.grpo.ranks import ONE, Ranks
@@ -35,7 +36,7 @@ from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program
 from flowright.workflows.prompt import Prompt, Tokenizer, build_messages, render
 
-OFFLINE, TINY = "offline", "tiny"
+TINY = "tiny"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +59,16 @@ class World:
 
 def load_tasks(config: Config) -> Tasks:
     """Read or build both datasets. Raises DataError; an overlap between them is one."""
-    names = (config.train_dataset, config.val_dataset)
-    offline = build_offline(0) if OFFLINE in names else None
     problems: list[str] = []
     loaded: list[Sequence[Problem]] = []
-    for name, split in zip(names, ("train", "val"), strict=True):
-        if offline and name == OFFLINE:
-            loaded.append(getattr(offline, split))
-            continue
+    wanted: tuple[tuple[str, Split], ...] = (
+        (config.train_dataset, "train"),
+        (config.val_dataset, "val"),
+    )
+    for name, split in wanted:
         try:
-            loaded.append(read_tasks(Path(name)))
-        except DataError as error:
+            loaded.append(load_problems(name, split))
+        except UserError as error:
             problems += error.problems
     if problems:
         raise DataError(*problems)
