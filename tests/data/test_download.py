@@ -178,7 +178,7 @@ def test_a_place_that_cannot_be_written(upstream: Upstream, tmp_path: Path) -> N
 
 
 def dataset(upstream: Upstream, *files: File, archive: File | None = None) -> Dataset:
-    return Dataset("made", "math", "MIT", "", files=files, archive=archive)
+    return Dataset("made", "math", "MIT", files=files, archive=archive)
 
 
 def run(

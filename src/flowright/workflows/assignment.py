@@ -8,8 +8,8 @@ listed is bound wherever it is read. Nested functions and classes are not looked
 import ast
 from collections.abc import Iterable
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+from flowright.workflows.language import Function
+
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 

@@ -10,7 +10,6 @@ import builtins
 import re
 import sys
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from pydantic_monty import (
@@ -24,10 +23,10 @@ from pydantic_monty import (
 )
 
 from flowright.errors import Failure, FailureError, Reason
+from flowright.workflows.exit import hold_exit
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import stubs
 from flowright.workflows.registry import STOP, Operators
-from flowright.workflows.runtime import hold_exit
 
 FEEDS_PER_SESSION = 2000
 CHECK_SECONDS = 10.0
@@ -79,12 +78,7 @@ class ProgramChecker:
         await self._stack.enter_async_context(self._pool)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._drop_session()
         await self._stack.aclose()
         hold_exit()

@@ -3,7 +3,6 @@
 import asyncio
 from collections import OrderedDict
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from flowright.config import ExecutorSection, WorkflowSection
@@ -60,12 +59,7 @@ class Executor:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
     async def validate(self, text: str, finish_reason: str = "stop") -> Workflow:

@@ -68,7 +68,6 @@ class Dataset:
     name: str
     kind: Kind
     licence: str
-    homepage: str
     files: tuple[File, ...]
     splits: Mapping[Mode, Mapping[Split, tuple[SplitPart, ...]]] = field(default_factory=dict)
     archive: File | None = None

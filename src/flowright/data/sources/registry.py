@@ -33,7 +33,6 @@ GSM8K = Dataset(
     name="gsm8k",
     kind="math",
     licence="MIT",
-    homepage="https://github.com/openai/grade-school-math",
     files=(
         File(
             "gsm8k/train.jsonl",
@@ -70,7 +69,6 @@ HUMANEVAL = Dataset(
     name="humaneval",
     kind="code",
     licence="MIT",
-    homepage="https://github.com/openai/human-eval",
     files=(
         File(
             "humaneval/HumanEval.jsonl.gz",
@@ -110,7 +108,6 @@ MBPP = Dataset(
     name="mbpp",
     kind="code",
     licence="CC BY 4.0",
-    homepage="https://github.com/google-research/google-research/tree/master/mbpp",
     files=(
         File(
             "mbpp/mbpp.jsonl",
@@ -162,7 +159,6 @@ MMLU = Dataset(
     name="mmlu",
     kind="qa",
     licence="MIT",
-    homepage="https://github.com/hendrycks/test",
     files=(
         File(
             "mmlu/data.tar",
@@ -185,7 +181,6 @@ HOTPOTQA = Dataset(
     name="hotpotqa",
     kind="qa",
     licence="CC BY-SA 4.0",
-    homepage="https://hotpotqa.github.io",
     files=(
         File(
             "hotpotqa/hotpot_train_v1.1.json",
@@ -219,7 +214,6 @@ COMMONSENSEQA = Dataset(
     name="commonsenseqa",
     kind="qa",
     licence="MIT",
-    homepage="https://www.tau-nlp.org/commonsenseqa",
     files=(
         File(
             "commonsenseqa/train_rand_split.jsonl",
@@ -251,7 +245,6 @@ DROP = Dataset(
     name="drop",
     kind="qa",
     licence="CC BY-SA 4.0",
-    homepage="https://allenai.org/data/drop",
     files=(
         File(
             _DROP,
@@ -304,7 +297,6 @@ AFLOW = Dataset(
     name="aflow",
     kind="qa",
     licence="as the datasets in it: MIT, CC BY 4.0 (MBPP), CC BY-SA 4.0 (HotpotQA, DROP)",
-    homepage="https://github.com/FoundationAgents/AFlow",
     files=tuple(
         File(f"aflow/{name}.jsonl", sha256=sha256, required=name != "mbpp_public_test")
         for name, sha256 in _AFLOW_SHA256.items()
