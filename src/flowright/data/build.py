@@ -4,7 +4,6 @@ Everything depends on the files, the arguments and the seed only, to the byte. T
 needs no files is :mod:`flowright.data.offline`.
 """
 
-import json
 import math
 import random
 from collections import Counter
@@ -29,6 +28,7 @@ from flowright.data.sources.dataset import sha256_of
 from flowright.data.splits import Seen, Splits, check_disjoint
 from flowright.data.task import Kind, Problem, write_tasks
 from flowright.errors import DataError
+from flowright.runs.files import write_json
 
 # Of a train pool whose dataset has no validation split of its own.
 HELD_OUT = 0.2
@@ -247,9 +247,7 @@ def write_mixture(mixed: Mixed, folder: Path) -> list[Path]:
         write_tasks(path, getattr(mixed.splits, split))
         paths.append(path)
     manifest = folder / "manifest.json"
-    temporary = manifest.with_suffix(".json.part")
-    temporary.write_text(json.dumps(mixed.facts, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(manifest)
+    write_json(manifest, mixed.facts)
     return [*paths, manifest]
 
 
