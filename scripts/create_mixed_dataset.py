@@ -37,8 +37,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=SHARE",
-        help="weight of a dataset, such as gsm8k=0.3; repeat it. Datasets that are not named are "
-        "left out. Default: all kinds weigh the same",
+        help="weight of a dataset, such as gsm8k=0.3, or of your own, package.module:DATASET=0.3; "
+        "repeat it. Datasets that are not named are left out. Default: all kinds weigh the same",
     )
     for split in ("train", "val", "test"):
         parser.add_argument(f"--{split}", type=int, metavar="N", help=f"problems in {split}")
@@ -124,7 +124,7 @@ def parse_shares(arguments: Sequence[str]) -> dict[str, float]:
         except ValueError:
             problems.append(f"--share {argument}: write NAME=NUMBER, such as gsm8k=0.3")
             continue
-        if name not in DATASETS:
+        if name not in DATASETS and ":" not in name:
             problems.append(f"--share {argument}: no such dataset{suggest(name, list(DATASETS))}")
         elif not 0 < shares[name] < float("inf"):
             problems.append(f"--share {argument}: a share is above 0")

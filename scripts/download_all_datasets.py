@@ -12,24 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flowright.data.download import Outcome
+    from flowright.data.download import Download
     from flowright.data.sources import Dataset
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Download GSM8K, HumanEval, MBPP, MMLU, HotpotQA, CommonsenseQA, DROP and "
-        "AFlow's splits. A call that was interrupted goes on where it stopped."
+        "AFlow's splits, or your own. A call that was interrupted goes on where it stopped."
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="only these (default: all)")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="only these, or package.module:DATASET (default: all)",
+    )
     parser.add_argument("--out", type=Path, default=Path("data/raw"), help="default: %(default)s")
     parser.add_argument(
         "--from", dest="source", type=Path, metavar="DIR", help="a folder of upstream files"
     )
     parser.add_argument("--no-network", action="store_true", help="only look into --from DIR")
-    parser.add_argument(
-        "--timeout", type=float, default=30.0, metavar="S", help="of a silent server, in seconds"
-    )
     return parser.parse_args(arguments)
 
 
@@ -49,91 +51,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def download(options: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TaskID,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
     from flowright.data.download import Downloader
     from flowright.data.transfer import Web
+    from flowright.errors import UserError
 
     chosen = choose(options.names)
     if options.source is not None and not options.source.is_dir():
-        from flowright.errors import UserError
-
         raise UserError(f"--from {options.source}: no such folder")
     console = Console()
-    outcomes: list[Outcome] = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bars:
-
-        def bar(name: str):
-            task: TaskID | None = None
-
-            def show(done: int, total: int | None) -> None:
-                nonlocal task  # drawn once a server answers
-                if task is None:
-                    task = bars.add_task(name, total=total)
-                bars.update(task, completed=done, total=total)
-
-            return show
-
-        web = None if options.no_network else Web(seconds=options.timeout)
-        downloader = Downloader(options.out, web=web, from_folder=options.source, progress=bar)
-        for dataset in chosen:
-            console.print(f"[bold]{dataset.name}[/]  licence: {dataset.licence}", soft_wrap=True)
-            for outcome in downloader.run([dataset]):
-                outcomes.append(outcome)
-                for note in outcome.notes:
-                    console.print(f"  {note}", markup=False, highlight=False, soft_wrap=True)
-    return summarise(outcomes, console)
+    downloads: list[Download] = []
+    web = None if options.no_network else Web()
+    downloader = Downloader(options.out, web=web, from_folder=options.source)
+    for dataset in chosen:
+        console.print(f"[bold]{dataset.name}[/]  licence: {dataset.licence}", soft_wrap=True)
+        for download in downloader.run([dataset]):
+            downloads.append(download)
+            for note in download.notes:
+                console.print(f"  {note}", markup=False, highlight=False, soft_wrap=True)
+    return summarise(downloads, console)
 
 
 def choose(names: Sequence[str]) -> "list[Dataset]":
-    """The datasets of these names; all of them and AFlow's archive if there are none."""
-    from flowright.data.sources import AFLOW, DATASETS, DEFAULT_DATASETS
+    """The datasets of these names or import paths; all of this package's if there are none."""
+    from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
     from flowright.errors import UserError
     from flowright.plugins import suggest
 
-    known = {name: DATASETS[name] for name in DEFAULT_DATASETS} | {AFLOW.name: AFLOW}
-    unknown = [name for name in names if name not in known]
+    known = (*DEFAULT_DATASETS, AFLOW.name)
+    unknown = [name for name in names if name not in known and ":" not in name]
     if unknown:
-        raise UserError(
-            *(
-                f"{n}: no such dataset{suggest(n, list(known))} ({', '.join(known)})"
-                for n in unknown
-            )
-        )
-    return [known[name] for name in dict.fromkeys(names)] if names else list(known.values())
+        listed = ", ".join((*known, "or your own as package.module:NAME"))
+        raise UserError(*(f"{n}: no such dataset{suggest(n, known)} ({listed})" for n in unknown))
+    wanted = dict.fromkeys(names or known)
+    return [AFLOW if name == AFLOW.name else load_dataset(name) for name in wanted]
 
 
-def summarise(outcomes: "list[Outcome]", console) -> int:
+def summarise(downloads: "list[Download]", console) -> int:
     """Print the table; the exit code."""
     from rich.table import Column, Table
 
     table = Table(Column("file", overflow="fold"), "from", Column("bytes", justify="right"), "")
-    for outcome in outcomes:
-        absent = "missing" if outcome.required else "absent, not required"
+    for download in downloads:
+        absent = "missing" if download.required else "absent, not required"
         table.add_row(
-            outcome.path,
-            outcome.origin or absent,
-            f"{outcome.size:,}" if outcome.origin else "",
-            "SHA-256 differs" if outcome.origin and outcome.differs else "",
-            style="red" if outcome.origin is None and outcome.required else None,
+            download.path,
+            download.origin or absent,
+            f"{download.size:,}" if download.origin else "",
+            "SHA-256 differs" if download.origin and download.differs else "",
+            style="red" if download.origin is None and download.required else None,
         )
     console.print(table)
-    missing = [outcome for outcome in outcomes if outcome.origin is None and outcome.required]
+    missing = [download for download in downloads if download.origin is None and download.required]
     if missing:
         console.print(
             f"{len(missing)} files are missing. Bring them in a folder with the names above and "

@@ -26,7 +26,7 @@ PAGE = Path(__file__).parent.parent / "docs/configuration.md"
 HEAD = """\
 # Configuration
 
-Generated from `src/flowright/config.py` by `python scripts/write_config_docs.py`; a test keeps it \
+Generated from `src/flowright/config/` by `python scripts/write_config_docs.py`; a test keeps it \
 so.
 
 A run is one YAML file: `python train.py --config config/quickstart.yaml`. Every key below has a \

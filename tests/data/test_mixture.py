@@ -103,12 +103,6 @@ def test_given_shares_are_kept(shares: dict[Kind, float], step: int) -> None:
     assert set(met) <= set(shares)
 
 
-def test_epochs_tell_how_often_each_kind_was_seen() -> None:
-    mixture = Mixture(tasks_of({"math": 6, "code": 2}), 0)
-    assert mixture.epochs(0, 4) == {"math": 0, "code": 0}
-    assert mixture.epochs(3, 4) == {"math": 1, "code": 3}
-
-
 def test_a_mixture_without_tasks_is_refused() -> None:
     with pytest.raises(DataError, match="no task to train on"):
         Mixture([], 0)

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from flowright.data.sources import AFLOW, DATASETS, Mode, Split, find_part, load_part
+from flowright.data.sources import AFLOW, DATASETS, Mode, Split, find_part, load_dataset, load_part
 from flowright.data.sources.choice import commonsenseqa, mmlu
 from flowright.data.sources.dataset import sha256_of
 from flowright.data.sources.examples import docstring_examples
 from flowright.data.sources.mathematics import gsm8k
 from flowright.data.sources.programs import humaneval, mbpp, mbpp_description, same_test
 from flowright.data.sources.reading import drop, drop_questions, hotpotqa
-from flowright.data.sources.rows import Row, json_array, json_lines
+from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
 from flowright.data.task import Problem
 from flowright.errors import DataError
 
@@ -37,13 +37,13 @@ def shared() -> Path:
 
 
 def load(shared: Path, name: str, mode: Mode, split: Split) -> list[Problem]:
-    part = find_part(DATASETS[name], mode, split, shared)
+    part = find_part(load_dataset(name), mode, split, shared)
     assert part is not None, f"{name} {mode} {split}"
     return list(load_part(part, shared))
 
 
-def row(**values: object) -> Row:
-    return Row(values, "file:1", "test/0")
+def row(**values: object) -> UpstreamRow:
+    return UpstreamRow(values, "file:1", "test/0")
 
 
 # The true bytes.
@@ -84,7 +84,7 @@ def test_all_rows_convert_and_survive_the_task_file(
     tasks = load(shared, name, mode, split)
     assert len(tasks) == count
     assert len({task.id for task in tasks}) == count
-    assert {task.kind for task in tasks} == {DATASETS[name].kind}
+    assert {task.kind for task in tasks} == {load_dataset(name).kind}
     for task in tasks:
         assert Problem.from_row(json.loads(task.to_json()), "here") == task
 
@@ -92,7 +92,7 @@ def test_all_rows_convert_and_survive_the_task_file(
 def test_the_known_hashes_are_those_of_the_true_files(shared: Path) -> None:
     excerpts = {"mmlu/data.tar", "hotpotqa/hotpot_dev_distractor_v1.json"}
     checked = 0
-    for dataset in (*DATASETS.values(), AFLOW):
+    for dataset in (*map(load_dataset, DATASETS), AFLOW):
         for file in dataset.files:
             if (shared / file.path).is_file() and file.path not in excerpts:
                 assert sha256_of(shared / file.path) == file.sha256, file.path
@@ -191,7 +191,7 @@ def test_mbpp_public_and_hidden_tests_are_disjoint(shared: Path) -> None:
         task
         for name, mode in (("mbpp", "official"), ("mbpp_sanitized", "official"), ("mbpp", "aflow"))
         for split in ("train", "val", "test")
-        if find_part(DATASETS[name], mode, split, shared) is not None
+        if find_part(load_dataset(name), mode, split, shared) is not None
         for task in load(shared, name, mode, split)
     ]
     shared_tests = [
@@ -241,7 +241,7 @@ def test_mbpp_agrees_with_aflow(shared: Path) -> None:
     assert odd == 5
 
 
-def _sanitized(shared: Path) -> list[Row]:
+def _sanitized(shared: Path) -> list[UpstreamRow]:
     return list(json_array(shared / "mbpp" / "sanitized-mbpp.json"))
 
 
@@ -266,7 +266,7 @@ def test_references_pass_the_tests_that_we_show(shared: Path) -> None:
     lines = []
     for name, mode in (("humaneval", "official"), ("humaneval", "aflow"), ("mbpp", "aflow")):
         for split in ("train", "test"):
-            if find_part(DATASETS[name], mode, split, shared) is None:
+            if find_part(load_dataset(name), mode, split, shared) is None:
                 continue
             for task in load(shared, name, mode, split):
                 hidden = task.hidden_tests if name == "humaneval" else ()
@@ -472,7 +472,7 @@ def test_damaged_archives_are_named(tmp_path: Path) -> None:
         ("drop_dataset.zip", lambda path: list(drop_questions("dev")(path))),
         (
             "data.tar",
-            lambda path: list(load_part(DATASETS["mmlu"].splits["official"]["test"][0], path)),
+            lambda path: list(load_part(load_dataset("mmlu").splits["official"]["test"][0], path)),
         ),
     ]:
         path = tmp_path / name
@@ -503,7 +503,7 @@ def test_mmlu_tar(tmp_path: Path) -> None:
             content = text.getvalue().encode()
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
-    splits = DATASETS["mmlu"].splits["official"]
+    splits = load_dataset("mmlu").splits["official"]
     tasks = list(load_part(splits["test"][0], tmp_path))
     assert [task.id for task in tasks] == ["mmlu/test/anatomy/0", "mmlu/test/anatomy/1"]
     assert tasks[0].question == "two\nlines" and tasks[0].choices[1] == ("B", "None")
@@ -519,18 +519,18 @@ def test_official_drop_zip(tmp_path: Path) -> None:
     document = {"history_1": {"passage": "Three came.", "qa_pairs": [pair]}}
     with zipfile.ZipFile(tmp_path / "drop" / "drop_dataset.zip", "w") as archive:
         archive.writestr("drop_dataset/drop_dataset_train.json", json.dumps(document))
-    part = find_part(DATASETS["drop"], "official", "train", tmp_path)
+    part = find_part(load_dataset("drop"), "official", "train", tmp_path)
     assert part is not None
     assert [(task.id, task.reference) for task in load_part(part, tmp_path)] == [("drop/q1", "3")]
     with pytest.raises(DataError, match=r"holds no drop_dataset/drop_dataset_dev\.json"):
-        list(load_part(DATASETS["drop"].splits["official"]["test"][0], tmp_path))
+        list(load_part(load_dataset("drop").splits["official"]["test"][0], tmp_path))
 
 
 def test_rows_of_the_hub_stand_in_for_an_absent_file(tmp_path: Path) -> None:
     (tmp_path / "gsm8k").mkdir()
     path = tmp_path / "gsm8k" / "test.hub.jsonl"
     path.write_text(json.dumps({"question": "q", "answer": "so\n#### 5"}) + "\n")
-    part = find_part(DATASETS["gsm8k"], "official", "test", tmp_path)
+    part = find_part(load_dataset("gsm8k"), "official", "test", tmp_path)
     assert part is not None and part.path == "gsm8k/test.hub.jsonl"
     assert [task.id for task in load_part(part, tmp_path)] == ["gsm8k/test/0"]
-    assert find_part(DATASETS["gsm8k"], "official", "train", tmp_path) is None
+    assert find_part(load_dataset("gsm8k"), "official", "train", tmp_path) is None

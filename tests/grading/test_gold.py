@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowright.data.solutions import complete_solution
-from flowright.data.sources import DATASETS, find_part, load_part
+from flowright.data.sources import find_part, load_dataset, load_part
 from flowright.data.task import Problem
 from flowright.errors import FailureError, Reason
 from flowright.grading import (
@@ -395,7 +395,7 @@ async def test_an_unknown_verifier_is_no_verdict(sandbox: Sandbox) -> None:
 def upstream(dataset: str) -> Iterator[Problem]:
     default = Path(__file__).parents[3] / "shared" / "data"
     folder = Path(os.environ.get("FLOWRIGHT_SHARED_DATA", default))
-    part = find_part(DATASETS[dataset], "official", "test", folder)
+    part = find_part(load_dataset(dataset), "official", "test", folder)
     if part is None:
         pytest.skip(f"no upstream {dataset} in {folder}")
     return load_part(part, folder)

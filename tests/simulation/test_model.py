@@ -189,7 +189,7 @@ async def asked_by(
     """What the simulated model understands of the prompts that an operator sends."""
     model = Recorder("```python\nprint(undefined_name)\n```")
     call = CallContext(
-        task=task,
+        graded=task,
         model=model,
         sandbox=sandbox,
         settings=ExecutorSection(),

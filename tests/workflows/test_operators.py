@@ -38,7 +38,7 @@ def context(
     model: ScriptedModel, sandbox: ScriptedSandbox | None = None, of: Problem | None = None
 ) -> CallContext:
     return CallContext(
-        task=of or task(),
+        graded=of or task(),
         model=model,
         sandbox=sandbox or ScriptedSandbox(),
         settings=ExecutorSection(max_tokens=100, temperature=0.5, reasoning_effort="low"),

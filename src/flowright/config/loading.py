@@ -5,9 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from flowright.config.judge import JudgeRewardSection
 from flowright.config.llm import LlmFile, ModelEntry

@@ -4,15 +4,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import (
-    BaseModel,
-    ValidationError,
-)
+from pydantic import BaseModel, ValidationError
 
-from flowright.config.llm import LlmFile, ModelEntry
 from flowright.config.section import Section
 from flowright.errors import ConfigError
 from flowright.plugins import suggest
@@ -159,15 +155,18 @@ def explain(root: type[BaseModel], detail: Mapping[str, Any]) -> str:
 
 
 def _section_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseModel] | None:
-    """The section that a path of keys leads to; mappings of sections (models by name) skip one."""
-    section: Any = root
-    for part in location:
-        if not (isinstance(section, type) and issubclass(section, BaseModel)):
-            return None
-        if part not in section.model_fields:
-            return section if part else None
-        annotation = section.model_fields[part].annotation
-        if annotation is not None and "Mapping" in str(annotation):
-            return ModelEntry if section is LlmFile else None
-        section = annotation
-    return section if isinstance(section, type) and issubclass(section, BaseModel) else None
+    """The section that a path of keys leads to, also where a key may be null; any key of a mapping
+    leads to what its values are."""
+    found: Any = root
+    for key in location:
+        if not _is_section(found):
+            found = get_args(found)[1] if get_origin(found) is Mapping else None
+        elif key in found.model_fields:
+            hint = found.model_fields[key].annotation
+            found = next(filter(_is_section, get_args(hint)), hint)
+            found = hint if get_origin(hint) is Mapping else found
+    return found if _is_section(found) else None
+
+
+def _is_section(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, BaseModel)

@@ -2,20 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Positive = Annotated[int, Field(ge=1)]
-
-
 Fraction = Annotated[float, Field(ge=0, le=1)]
-
-
 Seconds = Annotated[float, Field(gt=0)]
 
 

@@ -2,10 +2,7 @@
 
 from typing import Literal
 
-from pydantic import (
-    Field,
-    model_validator,
-)
+from pydantic import Field, model_validator
 
 from flowright.config.section import Positive, Seconds, Section
 
@@ -54,6 +51,11 @@ class WorkflowSection(Section):
         default=0, ge=0, description="Interpreter processes; 0 means one per core."
     )
     in_flight: Positive = Field(default=256, description="Workflows running at once.")
+    operators: tuple[str, ...] = Field(
+        default=(),
+        description="Modules with operators of your own, such as `[my_package.tools]`, beside the "
+        "built-in ones.",
+    )
 
 
 class ExecutorSection(Section):

@@ -4,7 +4,6 @@ Everything depends on the files, the arguments and the seed only, to the byte. T
 needs no files is :mod:`flowright.data.offline`.
 """
 
-import json
 import math
 import random
 from collections import Counter
@@ -16,18 +15,20 @@ import flowright
 from flowright.data.mixture import apportion, interleave
 from flowright.data.sources import (
     AFLOW,
-    DATASETS,
     DEFAULT_DATASETS,
     SPLITS,
+    Dataset,
     Mode,
     Split,
     find_part,
+    load_dataset,
     load_part,
 )
 from flowright.data.sources.dataset import sha256_of
 from flowright.data.splits import Seen, Splits, check_disjoint
 from flowright.data.task import Kind, Problem, write_tasks
 from flowright.errors import DataError
+from flowright.runs.files import write_json
 
 # Of a train pool whose dataset has no validation split of its own.
 HELD_OUT = 0.2
@@ -78,13 +79,13 @@ class Mixed:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
-def load_pools(names: Sequence[str], mode: Mode, folder: Path) -> Loaded:
-    """Read the named datasets from ``folder``. Raises DataError if none of them is there."""
+def load_pools(datasets: Sequence[Dataset], mode: Mode, folder: Path) -> Loaded:
+    """Read the datasets from ``folder``. Raises DataError if none of them is there."""
     pools: list[Pool] = []
     inputs: list[str] = []
     absent: list[str] = []
-    for name in names:
-        dataset = DATASETS[name]
+    for dataset in datasets:
+        name = dataset.name
         found: dict[Split, list[Problem]] = {split: [] for split in SPLITS}
         for split, parts in dataset.splits.get(mode, {}).items():
             part = find_part(dataset, mode, split, folder)
@@ -194,22 +195,28 @@ def build_mixture(
 ) -> tuple[Mixed, list[str]]:
     """Load, mix and describe; also what a reader should know, a line each.
 
-    Without shares, all datasets of the mode that are in ``folder`` are used, MBPP in its full form.
-    Raises DataError, also for a dataset that was given a share and is not there.
+    ``shares`` go by name, or by import path for a dataset of the user's own. Without, all datasets
+    of the mode that are in ``folder`` are used, MBPP in its full form. Raises DataError, also for a
+    dataset that was given a share and is not there.
     """
-    names = DEFAULT_DATASETS if shares is None else tuple(shares)
-    unfit = [name for name in names if mode not in DATASETS[name].splits]
+    chosen = {name: load_dataset(name) for name in shares or DEFAULT_DATASETS}
+    if shares is not None:
+        shares = {chosen[name].name: share for name, share in shares.items()}
+        if len(shares) < len(chosen):
+            raise DataError(f"two of {', '.join(chosen)} have the same name")
+    unfit = [name for name, dataset in chosen.items() if mode not in dataset.splits]
     if shares is not None and unfit:
         raise DataError(*(f"{name}: has no {mode} split" for name in unfit))
-    if {"mbpp", "mbpp_sanitized"} <= set(names):
+    if {"mbpp", "mbpp_sanitized"} <= chosen.keys():
         raise DataError("mbpp and mbpp_sanitized are the same problems: give a share to one")
-    loaded = load_pools([name for name in names if name not in unfit], mode, folder)
+    fit = [dataset for name, dataset in chosen.items() if name not in unfit]
+    loaded = load_pools(fit, mode, folder)
     lacking = sorted(set(shares or ()) - {pool.name for pool in loaded.pools})
     if lacking:
         raise DataError(*loaded.absent)
     warnings = list(loaded.absent)
     hashes = {path: sha256_of(folder / path) for path in loaded.inputs}
-    for file in [file for dataset in (*DATASETS.values(), AFLOW) for file in dataset.files]:
+    for file in [file for dataset in (*fit, AFLOW) for file in dataset.files]:
         found = hashes.get(file.path)
         line = f"{file.path}: SHA-256 is {found}, known is {file.sha256}"
         if found not in (None, file.sha256) and line not in warnings:
@@ -240,9 +247,7 @@ def write_mixture(mixed: Mixed, folder: Path) -> list[Path]:
         write_tasks(path, getattr(mixed.splits, split))
         paths.append(path)
     manifest = folder / "manifest.json"
-    temporary = manifest.with_suffix(".json.part")
-    temporary.write_text(json.dumps(mixed.facts, indent=2) + "\n", encoding="utf-8")
-    temporary.replace(manifest)
+    write_json(manifest, mixed.facts)
     return [*paths, manifest]
 
 

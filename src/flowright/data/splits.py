@@ -1,7 +1,7 @@
 """Train, validation and test, and what keeps them apart. No sampling here.
 
-Two tasks are the same problem if they have the same id, or the same identity after normalisation.
-Which text is the identity, the dataset says. Normalisation ignores Unicode form, case, white space,
+Two tasks are the same problem if they have the same id, or the same text after normalisation.
+Normalisation ignores Unicode form, case, white space,
 typographic quotes and dashes and punctuation at the end, and nothing else: ``3 + 4`` and ``3 - 4``
 are two problems.
 """
@@ -9,11 +9,10 @@ are two problems.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from flowright.data.sources import DATASETS
-from flowright.data.sources.dataset import whole_problem
+from flowright.data.sources.programs import mbpp_description
 from flowright.data.task import Problem
 from flowright.errors import DataError
 
@@ -36,10 +35,23 @@ def normalise(text: str) -> str:
     return re.sub(r"\s+", " ", plain).strip().rstrip(" .?!:;,")
 
 
+def whole_problem(task: Problem) -> str:
+    """Context, question and choices in any order."""
+    choices = sorted(text for _, text in task.choices)
+    return "\n".join([task.context or "", task.question, *choices])
+
+
+# What makes two problems of a source the same, where that is not the whole problem: HotpotQA has
+# the same question with other passages, MBPP the same description with another signature.
+_IDENTITY: Mapping[str, Callable[[Problem], str]] = {
+    "hotpotqa": lambda task: task.question,
+    "mbpp": mbpp_description,
+}
+
+
 def problem_key(task: Problem) -> bytes:
-    """A hash (16 bytes) of the normalised identity of a task."""
-    dataset = DATASETS.get(task.source)
-    text = dataset.identity(task) if dataset else whole_problem(task)
+    """A hash (16 bytes) of the normalised text that a task is known by."""
+    text = _IDENTITY.get(task.source, whole_problem)(task)
     return hashlib.blake2b(normalise(text).encode(), digest_size=16).digest()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from flowright.errors import DataError
+from flowright.runs.files import write_text
 
 Kind = Literal["math", "code", "qa"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -156,12 +157,7 @@ def iter_tasks(path: Path) -> Iterator[Problem]:
 
 def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:
     """Write tasks as JSON Lines, replacing the file at once; returns how many."""
+    lines = [task.to_json() + "\n" for task in tasks]
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(path.suffix + ".part")
-    count = 0
-    with temporary.open("w", encoding="utf-8") as out:
-        for task in tasks:
-            out.write(task.to_json() + "\n")
-            count += 1
-    temporary.replace(path)
-    return count
+    write_text(path, "".join(lines))
+    return len(lines)

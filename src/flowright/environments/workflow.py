@@ -4,14 +4,14 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from flowright.config import SIMULATED, Config
+from flowright.data.loading import load_problems
 from flowright.data.mixture import tasks_by_kind
-from flowright.data.offline import build_offline
+from flowright.data.sources import Split
 from flowright.data.splits import Splits, check_disjoint
-from flowright.data.task import KINDS, Problem, Task, read_tasks
+from flowright.data.task import KINDS, Problem, Task
 from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
 from flowright.environments.metrics import mean_of, outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
@@ -27,7 +27,6 @@ from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program, fixed_workflows, self_consistency
 from flowright.workflows.prompt import build_messages
 
-OFFLINE = "offline"
 MOST_SAMPLES = 12
 """Of self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
 
@@ -45,17 +44,16 @@ class WorkflowEnvironment(Environment):
 
     def tasks(self) -> TaskSets:
         """Both datasets, read or built. An overlap between them is a DataError."""
-        names = (self.config.train_dataset, self.config.val_dataset)
-        offline = build_offline(0) if OFFLINE in names else None
         problems: list[str] = []
         loaded: list[Sequence[Problem]] = []
-        for name, split in zip(names, ("train", "val"), strict=True):
-            if offline and name == OFFLINE:
-                loaded.append(getattr(offline, split))
-                continue
+        wanted: tuple[tuple[str, Split], ...] = (
+            (self.config.train_dataset, "train"),
+            (self.config.val_dataset, "val"),
+        )
+        for name, split in wanted:
             try:
-                loaded.append(read_tasks(Path(name)))
-            except DataError as error:
+                loaded.append(load_problems(name, split))
+            except UserError as error:
                 problems += error.problems
         if problems:
             raise DataError(*problems)
@@ -64,7 +62,7 @@ class WorkflowEnvironment(Environment):
         return TaskSets(train, val)
 
     def read_tasks(self, name: str) -> Sequence[Task]:
-        return read_tasks(Path(name))
+        return load_problems(name, "test")
 
     def messages(self, task: Task) -> list[Message]:
         assert isinstance(task, Problem)
@@ -133,7 +131,9 @@ class WorkflowEnvironment(Environment):
         for _ in range(count):
             task = rng.choice(by_kind[rng.choice(list(by_kind))])
             programs = [draw_program(task.kind, rng) for _ in range(completions)]
-            drawn.append(Demonstration(build_messages(task, "compact"), programs))
+            drawn.append(
+                Demonstration(build_messages(task, "compact", self.config.workflow), programs)
+            )
         return drawn
 
     @property

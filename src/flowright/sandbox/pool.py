@@ -14,7 +14,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from hashlib import blake2b
-from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from flowright.errors import FailureError, Reason, UserError
@@ -114,12 +113,7 @@ class Sandbox:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         self._closed = True
         self._idle.clear()
         await asyncio.gather(*map(self._close, list(self._all)))

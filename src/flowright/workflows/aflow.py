@@ -170,7 +170,7 @@ def translate(tree: ast.Module) -> Iterator[Edit]:
     written for it. Raises FailureError(UNSUPPORTED) for what stands in a file of that project that
     is not here."""
     own = _own_names(tree)
-    if not _is_foreign(tree, own):
+    if not _is_aflow(tree, own):
         return
     absent = _absent_names(tree)
     hints: set[int] = set()
@@ -245,7 +245,7 @@ def _used(tree: ast.Module) -> list[str]:
     return [name for _, _, name in sorted(found) if name in _OPERATORS]
 
 
-def _is_foreign(tree: ast.Module, own: set[str]) -> bool:
+def _is_aflow(tree: ast.Module, own: set[str]) -> bool:
     """Whether a program makes an operator of AFlow's, or a model by its way."""
     for node in nodes(tree):
         match node:

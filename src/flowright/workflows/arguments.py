@@ -1,12 +1,33 @@
 """The boundary of operators: arguments out of a workflow become plain values, or its failure."""
 
 import re
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any
 
 from flowright.errors import FailureError, Reason
-from flowright.workflows.operators import Operator, Parameter
+from flowright.workflows.registry import REQUIRED, Operator, ValueType
 
 MAX_LIST_ITEMS = 256
+MAX_DICT_ITEMS = 4096
+MAX_DEPTH = 8  # of lists and dicts in a dict
+MAX_NUMBER = 2**63
+
+# What is taken for a type beside strings, and what messages call it.
+_TAKEN: Mapping[type, tuple[type, ...]] = {
+    list: (list, tuple),
+    dict: (dict,),
+    bool: (bool,),
+    int: (int, bool),
+    float: (float, int, bool),
+}
+_CALLED: Mapping[type, str] = {
+    list: "a list of strings",
+    dict: "a dict",
+    bool: "True or False",
+    int: "a whole number",
+    float: "a number",
+}
 
 _NO_VALUE = re.compile(r"<(?:coroutine|function|bound method|built-in)\b[^\n]*>")
 
@@ -42,28 +63,66 @@ def bind(
     values: dict[str, Any] = {}
     for parameter in parameters:
         if parameter.name in given:
-            values[parameter.name] = _value(operator, parameter, given[parameter.name])
-        elif parameter.default is not None:
-            values[parameter.name] = parameter.default
+            where = f"{operator.name}({parameter.name})"
+            values[parameter.name] = _value(where, parameter.type, given[parameter.name])
+        elif parameter.default is not REQUIRED:
+            values[parameter.name] = deepcopy(parameter.default)
         else:
             raise FailureError(Reason.TYPE, f"{operator.name} needs {parameter.name!r}")
-    size = sum(len(v) if isinstance(v, str) else sum(map(len, v)) for v in values.values())
+    size = sum(map(_size, values.values()))
     if size > max_chars:
         message = f"{operator.name} takes {max_chars} characters, {size} were given"
         raise FailureError(Reason.SIZE_BUDGET, message)
     return values
 
 
-def _value(operator: Operator, parameter: Parameter, value: Any) -> Any:
-    where = f"{operator.name}({parameter.name})"
-    if parameter.type is str:
+def _value(where: str, wanted: ValueType, value: Any) -> Any:
+    if wanted.optional and value is None:
+        return None
+    if wanted.kind is str:
         return _text(where, value)
-    if type(value) not in (list, tuple):
-        raise _wrong(where, "a list of strings", value)
-    if len(value) > MAX_LIST_ITEMS:
-        message = f"{where} takes {MAX_LIST_ITEMS} items, {len(value)} were given"
-        raise FailureError(Reason.SIZE_BUDGET, message)
-    return [_text(where, item) for item in value]
+    if type(value) not in _TAKEN[wanted.kind]:
+        raise _wrong(where, _CALLED[wanted.kind], value)
+    if wanted.kind is list:
+        if len(value) > MAX_LIST_ITEMS:
+            raise _too_many(where, MAX_LIST_ITEMS)
+        return [_text(where, item) for item in value]
+    if wanted.kind is dict:
+        return _plain(where, value, MAX_DEPTH, iter(range(MAX_DICT_ITEMS)))
+    return wanted.kind(_number(where, value))
+
+
+def _plain(where: str, value: Any, depth: int, room: Iterator[int]) -> Any:
+    """A copy of what a dict holds, if it could be JSON; ``room`` runs out with its last item."""
+    if next(room, None) is None:
+        raise _too_many(where, MAX_DICT_ITEMS)
+    if value is None:
+        return None
+    if type(value) in _TAKEN[float]:
+        return _number(where, value)
+    if type(value) not in (*_TAKEN[dict], *_TAKEN[list]):
+        return _text(where, value)
+    if depth == 0:
+        raise FailureError(Reason.BAD_ARGUMENT, f"{where} nests more than {MAX_DEPTH} deep")
+    if type(value) is dict:
+        return {_text(where, k): _plain(where, v, depth - 1, room) for k, v in value.items()}
+    return [_plain(where, item, depth - 1, room) for item in value]
+
+
+def _number(where: str, value: int | float) -> int | float:
+    """A number that takes no time to print, and that JSON has."""
+    if not (-MAX_NUMBER < value < MAX_NUMBER):  # which NaN is not
+        raise FailureError(Reason.BAD_ARGUMENT, f"{where} takes numbers between -2**63 and 2**63")
+    return value
+
+
+def _size(value: Any) -> int:
+    """Characters of all texts in a value; a number counts as one."""
+    if isinstance(value, dict):
+        return sum(_size(k) + _size(v) for k, v in value.items())
+    if isinstance(value, list):
+        return sum(map(_size, value))
+    return len(value) if isinstance(value, str) else 1
 
 
 def _text(where: str, value: Any) -> str:
@@ -83,3 +142,7 @@ def _text(where: str, value: Any) -> str:
 def _wrong(where: str, wanted: str, value: Any) -> FailureError:
     shown = "None" if value is None else f"a value of type {type(value).__name__}"
     return FailureError(Reason.BAD_ARGUMENT, f"{where} takes {wanted}, not {shown}")
+
+
+def _too_many(where: str, most: int) -> FailureError:
+    return FailureError(Reason.SIZE_BUDGET, f"{where} takes {most} items, more were given")

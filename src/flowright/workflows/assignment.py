@@ -8,8 +8,8 @@ listed is bound wherever it is read. Nested functions and classes are not looked
 import ast
 from collections.abc import Iterable
 
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-_Scope = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda
+from flowright.workflows.language import Function
+
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -140,14 +140,15 @@ class _Flow:
     def _loop(self, node: ast.While | ast.For | ast.AsyncFor, state: set[str]) -> State:
         breaks: list[State] = []
         continues: list[State] = []
+        lost = _unbound_by(node.body)  # by an earlier round
         if isinstance(node, ast.While):
-            self._read(node.test, state)
-            inside = set(state)
+            self._read(node.test, state - lost)
+            inside = state - lost
             endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
             surely = endless
         else:
             self._read(node.iter, state)
-            inside = set(state)
+            inside = state - lost
             self._bind(node.target, inside)
             endless = False
             surely = _runs_at_least_once(node.iter)
@@ -158,13 +159,16 @@ class _Flow:
         if not endless:
             # A body that may not run at all binds nothing for what follows.
             ran_out = _join(end, *continues) if surely else set(state)
-            ran_out = self.block(node.orelse, ran_out)
-        return _join(ran_out, *breaks)
+            ran_out = self.block(node.orelse, ran_out - lost if ran_out is not None else None)
+        after = _join(ran_out, *breaks)
+        return None if after is None else after - lost
 
     def _try(self, node: ast.Try | ast.TryStar, state: set[str]) -> State:
         ends = [self.block(node.orelse, self.block(node.body, set(state)))]
+        # The body may have failed at its first step, or after it has unbound a name.
+        failed = state - _unbound_by(node.body)
         for handler in node.handlers:
-            caught = set(state)  # the body may have failed at its first step
+            caught = set(failed)
             if handler.type is not None:
                 self._read(handler.type, caught)
             end = self.block(handler.body, caught | ({handler.name} if handler.name else set()))
@@ -174,8 +178,11 @@ class _Flow:
             return after
         # The last block also runs on the way out of a failed body; it is read in that state, and
         # what it binds is added to the state in which control goes on.
-        final = self.block(node.finalbody, set(state))
-        return None if after is None or final is None else after | final
+        before = [*node.body, *node.handlers, *node.orelse]
+        final = self.block(node.finalbody, state - _unbound_by(before))
+        if after is None or final is None:
+            return None
+        return after - _unbound_by(node.finalbody) | final
 
     def _match(self, node: ast.Match, state: set[str]) -> State:
         self._read(node.subject, state)
@@ -255,6 +262,14 @@ class _Flow:
                 self._read(condition, inside)
         for part in (node.key, node.value) if isinstance(node, ast.DictComp) else (node.elt,):
             self._read(part, inside)
+
+
+def _unbound_by(body: Iterable[ast.AST]) -> set[str]:
+    """The names that some path through ``body`` leaves unbound: deleted ones, and those of
+    exceptions that were caught."""
+    nodes = [node for part in body for node in ast.walk(part)]
+    names = {n.name for n in nodes if isinstance(n, ast.ExceptHandler) and n.name}
+    return names | {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
 
 
 def _runs_at_least_once(iterable: ast.expr) -> bool:

@@ -10,7 +10,6 @@ import builtins
 import re
 import sys
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from pydantic_monty import (
@@ -24,9 +23,10 @@ from pydantic_monty import (
 )
 
 from flowright.errors import Failure, FailureError, Reason
+from flowright.workflows.exit import hold_exit
 from flowright.workflows.operators import OPERATORS
-from flowright.workflows.reference import STOP, stubs
-from flowright.workflows.runtime import hold_exit
+from flowright.workflows.reference import stubs
+from flowright.workflows.registry import STOP, Operators
 
 FEEDS_PER_SESSION = 2000
 CHECK_SECONDS = 10.0
@@ -63,8 +63,9 @@ _FATAL = frozenset(
 class ProgramChecker:
     """Checks one program at a time; an async context manager, for one event loop."""
 
-    def __init__(self) -> None:
-        self._stubs = stubs()
+    def __init__(self, operators: Operators = OPERATORS) -> None:
+        self._operators = operators
+        self._stubs = stubs(operators)
         self._lock = asyncio.Lock()
         self._pool = AsyncMonty(min_processes=1, max_processes=1, request_timeout=CHECK_SECONDS)
         self._stack = AsyncExitStack()
@@ -77,12 +78,7 @@ class ProgramChecker:
         await self._stack.enter_async_context(self._pool)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._drop_session()
         await self._stack.aclose()
         hold_exit()
@@ -126,7 +122,7 @@ class ProgramChecker:
         try:
             await session.feed_run(behind_stop, external_lookup={})
         except MontyTypingError as error:
-            failure = _verdict(error.display())
+            failure = _verdict(error.display(), self._operators)
             if failure is not None:
                 return failure
         except MontyError as error:
@@ -177,11 +173,11 @@ def _refusal(error: MontyError) -> Failure | None:
     raise error
 
 
-def _verdict(diagnostics: str) -> Failure | None:
+def _verdict(diagnostics: str, operators: Operators) -> Failure | None:
     """The first diagnostic that means an exception at run time."""
     for match in _DIAGNOSTIC.finditer(diagnostics):
         rule, message = match["rule"], match["message"].strip()
-        if rule in _FATAL and _is_certain(rule, message):
+        if rule in _FATAL and _is_certain(rule, message, operators):
             reason = _reason(rule, message)
             if reason is Reason.UNSUPPORTED:
                 message = f"the workflow language lacks this: {message}"
@@ -189,7 +185,7 @@ def _verdict(diagnostics: str) -> Failure | None:
     return None
 
 
-def _is_certain(rule: str, message: str) -> bool:
+def _is_certain(rule: str, message: str, operators: Operators) -> bool:
     """Whether a diagnostic holds whatever the values are: one about some members of a union may
     never come true (a variable that a repair set to None, say)."""
     if "in union" in message:
@@ -198,7 +194,7 @@ def _is_certain(rule: str, message: str) -> bool:
         function, _, found = message.partition(", found ")
         name = re.search(r"function `(\w+)`", function)
         if name is not None:
-            return name[1] in OPERATORS and "|" not in found
+            return name[1] in operators and "|" not in found
         owner = message.rpartition(" on object of type ")[2]
         return function.startswith("Method `__getitem__`") and "|" not in owner
     if rule == "no-matching-overload":

@@ -1,7 +1,7 @@
 """What an operator may use while it runs: the model, the sandbox, the task's public side.
 
-One context per operator call; it writes the call's part of the trace. Operators get at nothing
-else, and no hidden test or reference passes through here.
+One context per operator call; it writes the call's part of the trace and keeps to the budget.
+Operators need nothing else of the package, and no hidden test or reference passes through here.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from flowright.config import ExecutorSection
 from flowright.data.solutions import complete_solution
-from flowright.data.task import Problem
+from flowright.data.task import Kind, Problem
 from flowright.errors import FailureError, Reason
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest, Message, Usage
 from flowright.llm.replies import strip_thinking
@@ -33,13 +33,31 @@ class CodeRunner(Protocol):
     ) -> TestReport: ...
 
 
+@dataclass(frozen=True, slots=True)
+class PublicTask:
+    """What anybody may see of a task: ``problem`` is its text as a solver reads it."""
+
+    id: str
+    kind: Kind
+    problem: str
+    choices: tuple[tuple[str, str], ...]
+    entry_point: str | None
+    public_tests: tuple[str, ...]
+
+
 @dataclass(slots=True)
 class CallContext:
-    """One operator call on the host. ``seed_key`` names the call within the whole run: rollout,
-    operator, arguments and how often the program made that same call before. ``served_seconds`` is
-    what the model and the sandbox took for it, without queues and failed tries of ours."""
+    """One operator call on the host: ``task`` is the problem, :meth:`ask` the model, :meth:`run`
+    and :meth:`check` the sandbox.
 
-    task: Problem
+    ``settings`` are the keys of ``executor``. ``seed_key`` names the call within the whole run:
+    rollout, operator, arguments and how often the program made that same call before; what an
+    operator draws at random should come from it. ``graded`` is the task with all that grades it,
+    for the host alone. ``served_seconds`` is what the model and the sandbox took for the call,
+    without queues and failed tries of ours.
+    """
+
+    graded: Problem
     model: ChatModel
     sandbox: CodeRunner
     settings: ExecutorSection
@@ -51,6 +69,11 @@ class CallContext:
     children: list[OperatorCall] = field(default_factory=list)
     asked: int = 0
     served_seconds: float = 0.0
+
+    @property
+    def task(self) -> PublicTask:
+        of = self.graded
+        return PublicTask(of.id, of.kind, of.problem, of.choices, of.entry_point, of.public_tests)
 
     async def ask(self, prompt: str) -> str:
         """What the model says to ``prompt``, without its thinking: empty where it did nothing else.
@@ -114,7 +137,7 @@ class CallContext:
         """A solution against the task's public tests; without any, that it loads and defines what
         the task asks for. Hidden tests never get here."""
         started = time.perf_counter()
-        task = self.task
+        task = self.graded
         loads = f"assert callable({task.entry_point})" if task.entry_point else "assert True"
         tests = task.public_tests or (loads,)
         whole = complete_solution(task, solution)

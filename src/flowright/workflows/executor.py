@@ -3,7 +3,6 @@
 import asyncio
 from collections import OrderedDict
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self
 
 from flowright.config import ExecutorSection, WorkflowSection
@@ -12,6 +11,7 @@ from flowright.errors import Failure, FailureError, boundary
 from flowright.llm.chat import ChatModel
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
+from flowright.workflows.operators import OPERATORS
 from flowright.workflows.run import Host, Run
 from flowright.workflows.runtime import Interpreter
 from flowright.workflows.source import Workflow, read_workflow
@@ -31,7 +31,8 @@ class Executor:
             workflow = await executor.validate(completion)
             execution = await executor.execute(workflow, task, key="12/gsm8k-7/3")
 
-    ``sandbox`` is entered and left by the caller.
+    ``sandbox`` is entered and left by the caller. Programs can call the built-in operators and
+    those of ``workflow.operators``. Raises ConfigError where these cannot be had.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class Executor:
         limits = workflow or WorkflowSection()
         self._interpreter = Interpreter(limits)
         settings = executor or ExecutorSection()
-        self._host = Host(model, sandbox, limits, settings, self._interpreter)
-        self._checker = ProgramChecker()
+        self._operators = OPERATORS.with_modules(limits.operators)
+        self._host = Host(model, sandbox, limits, settings, self._interpreter, self._operators)
+        self._checker = ProgramChecker(self._operators)
         self._in_flight = asyncio.Semaphore(limits.in_flight)
         self._validated: OrderedDict[tuple[str, bool], Workflow | Failure] = OrderedDict()
         self._stack = AsyncExitStack()
@@ -57,12 +59,7 @@ class Executor:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
     async def validate(self, text: str, finish_reason: str = "stop") -> Workflow:
@@ -83,7 +80,7 @@ class Executor:
 
     async def _read_and_check(self, text: str, finish_reason: str) -> Workflow | Failure:
         try:
-            workflow = read_workflow(text, finish_reason)
+            workflow = read_workflow(text, finish_reason, self._operators)
         except FailureError as error:
             return error.failure
         failure = await self._checker.check(workflow.program)

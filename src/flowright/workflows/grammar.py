@@ -1,7 +1,8 @@
 """Workflows drawn from a grammar: the cold start of the embedded policy, and the fixed baselines.
 
 A shape is a way of combining operators. It applies to a kind of problem when the documentation of
-every operator in it names that kind; nothing here knows which shape pays.
+every operator in it names that kind; nothing here knows which shape pays. Operators of a user's own
+are in none.
 """
 
 import random

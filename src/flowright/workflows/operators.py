@@ -3,20 +3,19 @@
 An operator is an ``async def`` under :func:`~flowright.workflows.registry.operator`. Its first
 parameter is the host's :class:`~flowright.workflows.context.CallContext`; the rest, with their
 annotations and defaults, are its signature in the workflow language. Its prompt stands at the end
-of this file. Adding one here is all that adding one takes.
+of this file. Adding one here is all that adding one takes; docs/extending/operator.md shows one
+that stands elsewhere.
 """
 
 import re
-from typing import Any
+from typing import TypedDict
 
 from flowright.errors import FailureError, Reason
 from flowright.grading.compare import groups
 from flowright.llm.fences import fenced, fill
 from flowright.llm.replies import extract_code, final_answer
 from flowright.workflows.context import CallContext
-from flowright.workflows.registry import OPERATORS, Operator, Parameter, operator
-
-__all__ = ["OPERATORS", "Operator", "Parameter"]
+from flowright.workflows.registry import Operators, defined_in, operator
 
 FEEDBACK_CHARS = 2000
 MAX_SOLUTIONS = 32
@@ -94,6 +93,11 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
     return extract_code(await call.ask(prompt), task.entry_point)
 
 
+class _Tested(TypedDict):
+    passed: bool
+    feedback: str
+
+
 @operator(
     summary='run the public tests; returns {"passed": bool, "feedback": str}',
     example='outcome = await test(code)\nif not outcome["passed"]:\n'
@@ -101,7 +105,7 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
     kinds=("code",),
     llm_calls="0",
 )
-async def test(call: CallContext, solution: str) -> dict[str, Any]:
+async def test(call: CallContext, solution: str) -> _Tested:
     """Run the solution against the problem's public tests. Returns a dict: `passed` (bool) and
     `feedback` (str: the failed tests with their errors, `""` when all passed). Where the problem
     shows no tests, only that the solution loads is checked; a problem that is not about code never
@@ -115,10 +119,6 @@ async def test(call: CallContext, solution: str) -> dict[str, Any]:
     lines = [f"The solution failed {len(failed)} of {len(report.results)} tests."]
     lines += [f"{result.source.strip()}\n# {result.message.strip()}" for result in failed]
     return {"passed": False, "feedback": "\n".join(lines)[:FEEDBACK_CHARS]}
-
-
-# pytest collects functions of this name from modules that import it.
-test.__test__ = False  # pyright: ignore[reportFunctionMemberAccess]
 
 
 @operator(
@@ -178,6 +178,10 @@ async def format_(call: CallContext, problem: str, solution: str) -> str:
     phrase, its value unchanged."""
     prompt = fill(_FORMAT, problem=fenced(problem), solution=fenced(solution))
     return final_answer(await call.ask(prompt))
+
+
+OPERATORS = Operators(defined_in(globals()))
+"""The built-in ones: what a workflow can call unless the configuration adds to them."""
 
 
 def _conclusion(call: CallContext, reply: str) -> str:

@@ -10,20 +10,25 @@ from flowright.config import WorkflowSection
 from flowright.data.task import Problem
 from flowright.llm.chat import Message
 from flowright.llm.fences import fenced, fill
+from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import long_docs, short_docs
 
 
 def build_messages(
     task: Problem, form: Literal["full", "compact"] = "full", limits: WorkflowSection | None = None
 ) -> list[Message]:
-    """The prompt for a task, before the chat template. The problem is in the last message, alone
-    with a line or two, so that :func:`~flowright.policy.prompt.render` can cut it."""
-    if form == "compact":
-        return [Message("user", f"{fill(_COMPACT, operators=short_docs())}\n\n{task.problem}")]
+    """The prompt for a task, before the chat template: what a workflow under ``limits`` can call
+    and spend. The problem is in the last message, alone with a line or two, so that
+    :func:`~flowright.policy.prompt.render` can cut it. Raises ConfigError where
+    ``workflow.operators`` cannot be had."""
     limits = limits or WorkflowSection()
+    operators = OPERATORS.with_modules(limits.operators)
+    if form == "compact":
+        start = fill(_COMPACT, operators=short_docs(operators))
+        return [Message("user", f"{start}\n\n{task.problem}")]
     system = fill(
         _FULL,
-        operators=long_docs(),
+        operators=long_docs(operators),
         calls=str(limits.max_llm_calls),
         tokens=str(limits.max_tokens),
         examples="\n\n".join(fenced(program, "python") for program in _EXAMPLES),

@@ -1,70 +1,90 @@
-"""What is generated from the operator registry: prompt documentation, typing stubs, the docs page.
+"""What is generated from a set of operators: prompt documentation, typing stubs, the docs page.
 
 No operator is described anywhere else; tests hold docs/operators.md equal to :func:`docs_page`.
+Modules of a user's own are documented by ``python -m flowright.workflows.reference MODULE ...``.
 """
 
+import re
+import sys
+
 from flowright.data.task import Kind
-from flowright.workflows.operators import OPERATORS, Operator
-
-# A name that only the stubs define: a program that starts by calling it is checked, never run.
-STOP = "stop_before_running"
-
-# The values that a program finds beside the operators.
-_VALUES = "problem: str\nentry_point: str | None"
+from flowright.workflows.operators import OPERATORS
+from flowright.workflows.registry import STOP, VALUES, Operator, Operators
 
 
-def stubs() -> str:
+def stubs(operators: Operators = OPERATORS) -> str:
     """Declarations of all that the host hands to a program, for the type checker."""
     lines = [
-        "from typing import TypedDict",
-        "class TestOutcome(TypedDict):\n    passed: bool\n    feedback: str",
-        *(_stub(operator) for operator in OPERATORS.values()),
+        *(_outcome(operator) for operator in operators.values() if operator.returns.keys),
+        *(_stub(operator) for operator in operators.values()),
         f"def {STOP}() -> None: ...",
-        _VALUES,
+        *(f"{name}: {hint}" for name, hint in VALUES.items()),
     ]
-    return "\n".join(lines) + "\n"
+    names = "Mapping, TypedDict" if any("Mapping[" in line for line in lines) else "TypedDict"
+    return "\n".join([f"from typing import {names}", *lines]) + "\n"
+
+
+# What a parameter takes beside the type that its signature shows: a tuple for a list, and for a
+# dict one whose keys are known.
+_ACCEPTED = {"list[str]": "list[str] | tuple[str, ...]", "dict": "Mapping[str, object]"}
+
+
+def _outcome(operator: Operator) -> str:
+    """The class of a result whose keys are known."""
+    keys = (operator.returns.keys or {}).items()
+    lines = [f"class {_outcome_name(operator)}(TypedDict):", *(f"{k}: {hint}" for k, hint in keys)]
+    return "\n    ".join(lines)
+
+
+def _outcome_name(operator: Operator) -> str:
+    return f"{operator.name.title().replace('_', '')}Outcome"
 
 
 def _stub(operator: Operator) -> str:
-    parameters = ", ".join(
-        str(p).replace("list[str]", "list[str] | tuple[str, ...]") for p in operator.parameters
-    )
-    returns = "str" if operator.returns is str else "TestOutcome"
-    return f"async def {operator.name}({parameters}) -> {returns}: ..."
+    parameters = []
+    for parameter in operator.parameters:
+        shown = str(parameter.type)
+        accepted = re.sub(r"list\[str\]|dict", lambda name: _ACCEPTED[name[0]], shown)
+        parameters.append(str(parameter).replace(shown, accepted, 1))
+    returns = str(operator.returns)
+    if operator.returns.keys:
+        returns = returns.replace("dict", _outcome_name(operator))
+    return f"async def {operator.name}({', '.join(parameters)}) -> {returns}: ..."
 
 
-def short_docs() -> str:
+def short_docs(operators: Operators = OPERATORS) -> str:
     """The calls alone, in one line: the embedded policy learns what they do by using them, and
     every token of its prompt is paid for in the cold start and in each step."""
-    return ", ".join(_call(operator) for operator in OPERATORS.values())
+    return ", ".join(_call(operator) for operator in operators.values())
 
 
-def long_docs() -> str:
+def long_docs(operators: Operators = OPERATORS) -> str:
     """Signature, documentation and cost of every operator, as the full prompt has them."""
     return "\n".join(
         f"- `await {operator.signature}`: {' '.join(operator.doc.split())} "
         f"[{_kinds(operator.kinds)}; {_cost(operator)}]"
-        for operator in OPERATORS.values()
+        for operator in operators.values()
     )
 
 
-def docs_page() -> str:
+def docs_page(operators: Operators = OPERATORS) -> str:
     """docs/operators.md."""
     parts = [
         "# Operators",
         "Generated from `src/flowright/workflows/operators.py` by "
         "`python -m flowright.workflows.reference`; a test keeps it so.",
         "A workflow calls operators as awaitable functions: `await answer(problem)`. Arguments are "
-        "plain strings, or a list of strings where the signature says so; anything else fails the "
-        "workflow with `bad_argument`. Operators never raise inside a workflow: a server that "
-        "fails ends the execution and leaves it unscored, an overrun of the budget ends it with "
-        "its own reason.",
+        "plain values of the types in the signature (a tuple is a list, a whole number a float); "
+        "anything else fails the workflow with `bad_argument`. Operators never raise inside a "
+        "workflow: a server that fails ends the execution and leaves it unscored, an overrun of "
+        "the budget ends it with its own reason. [Your own](extending/operator.md) are called in "
+        "the same way.",
         "| operator | what for | problems | calls of the model |\n|---|---|---|---|\n"
         + "\n".join(
             f"| `{o.name}` | {o.summary} | {_kinds(o.kinds)} | {o.llm_calls} |"
-            for o in OPERATORS.values()
+            for o in operators.values()
         ),
-        *(_section(operator) for operator in OPERATORS.values()),
+        *(_section(operator) for operator in operators.values()),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -89,4 +109,4 @@ def _cost(operator: Operator) -> str:
 
 
 if __name__ == "__main__":
-    print(docs_page(), end="")
+    print(docs_page(OPERATORS.with_modules(sys.argv[1:])), end="")

@@ -1,24 +1,83 @@
-"""The registry of operators: what one is, and how a function becomes one. No operator here."""
+"""What an operator is, how a function becomes one, and sets of operators. No operator here.
 
+A set is a value that is handed to whoever reads it: nothing is registered anywhere, so that two
+runs in one process do not see each other's operators.
+"""
+
+import builtins
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+import keyword
+import re
+import typing
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType, UnionType
 from typing import Any
 
 from flowright.data.task import KINDS, Kind
+from flowright.errors import ConfigError
+from flowright.plugins import load_module
+from flowright.workflows.language import CLASS_NAME, FORGOTTEN, FUNCTION_NAME, PREDEFINED
+
+ALLOWED = "str, int, float, bool, list[str], dict (or a TypedDict), each also as `... | None`"
+
+# A name that only the stubs define: a program that starts by calling it is checked, never run.
+STOP = "stop_before_running"
+# What a program finds beside the operators, as names and their types.
+VALUES: Mapping[str, str] = {"problem": "str", "entry_point": "str | None"}
+_TAKEN = frozenset({STOP, *VALUES, *PREDEFINED, *FORGOTTEN, CLASS_NAME, FUNCTION_NAME})
+_TAKEN |= frozenset(dir(builtins)) - {"format"}  # which is an operator here, and Python's is rare
+
+REQUIRED = inspect.Parameter.empty
+"""Stands for the default of a parameter that has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """A type of the workflow language: ``kind`` is str, int, float, bool, list (of strings) or
+    dict; ``keys`` are the types by key of a dict that a TypedDict describes."""
+
+    kind: type
+    optional: bool = False
+    keys: "Mapping[str, ValueType] | None" = field(default=None, hash=False)
+
+    @classmethod
+    def of(cls, annotation: Any) -> "ValueType":
+        """The type that a resolved annotation means. Raises ValueError."""
+        members = [annotation]
+        if typing.get_origin(annotation) in (UnionType, typing.Union):
+            members = [m for m in typing.get_args(annotation) if m is not NoneType]
+        optional = annotation not in members
+        if len(members) == 1:
+            (member,) = members
+            if member in (str, int, float, bool):
+                return cls(member, optional)
+            if member == list[str]:
+                return cls(list, optional)
+            if typing.is_typeddict(member):
+                fields = typing.get_type_hints(member).items()
+                return cls(dict, optional, {name: cls.of(hint) for name, hint in fields})
+            if member is dict or typing.get_origin(member) is dict:
+                return cls(dict, optional)
+        shown = annotation.__name__ if isinstance(annotation, type) else annotation
+        raise ValueError(f"{shown} is no type of the workflow language; it has {ALLOWED}")
+
+    def __str__(self) -> str:
+        name = "list[str]" if self.kind is list else self.kind.__name__
+        return f"{name} | None" if self.optional else name
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter as the workflow language has it; ``default`` is None where one must be given."""
+    """A parameter as the workflow language has it; ``default`` is REQUIRED where it has none."""
 
     name: str
-    type: type[str] | type[list]
-    default: str | None
+    type: ValueType
+    default: Any = REQUIRED
 
     def __str__(self) -> str:
-        hint = "str" if self.type is str else "list[str]"
-        return f"{self.name}: {hint}" + ("" if self.default is None else f" = {self.default!r}")
+        default = "" if self.default is REQUIRED else f" = {self.default!r}"
+        return f"{self.name}: {self.type}{default}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,58 +89,134 @@ class Operator:
 
     name: str
     parameters: tuple[Parameter, ...]
-    returns: type[str] | type[dict]
+    returns: ValueType
     summary: str
     doc: str
     example: str
     kinds: tuple[Kind, ...]
     llm_calls: str
-    asks_model: bool
     run: Callable[..., Awaitable[Any]]
+
+    @property
+    def asks_model(self) -> bool:
+        return not self.llm_calls.startswith("0")
 
     @property
     def signature(self) -> str:
         """As in ``answer(problem: str) -> str``."""
-        inside = ", ".join(map(str, self.parameters))
-        return f"{self.name}({inside}) -> {self.returns.__name__}"
-
-
-_REGISTRY: dict[str, Operator] = {}
-OPERATORS: Mapping[str, Operator] = _REGISTRY
+        return f"{self.name}({', '.join(map(str, self.parameters))}) -> {self.returns}"
 
 
 def operator(
-    *,
-    summary: str,
-    example: str,
-    kinds: tuple[Kind, ...] = KINDS,
-    llm_calls: str = "1",
-) -> Callable[[Callable[..., Awaitable[Any]]], Callable[..., Awaitable[Any]]]:
-    """Register a function as an operator; its docstring becomes the operator's documentation."""
+    *, summary: str, example: str, kinds: tuple[Kind, ...] = KINDS, llm_calls: str = "1"
+) -> Callable[[Callable[..., Awaitable[Any]]], Operator]:
+    """Make an operator of an ``async def``. Its first parameter is the host's
+    :class:`~flowright.workflows.context.CallContext`; the others, with their annotations and
+    defaults, are its signature in the workflow language; its docstring is its documentation; a
+    trailing underscore of its name goes. Raises ConfigError for what the language cannot have.
+    """
 
-    def register(run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        signature = inspect.signature(run)
-        parameters = tuple(
-            Parameter(
-                name=p.name,
-                type=str if p.annotation is str else list,
-                default=None if p.default is inspect.Parameter.empty else p.default,
-            )
-            for p in list(signature.parameters.values())[1:]
-        )
+    def make(run: Callable[..., Awaitable[Any]]) -> Operator:
         name = run.__name__.rstrip("_")
-        _REGISTRY[name] = Operator(
-            name=name,
-            parameters=parameters,
-            returns=str if signature.return_annotation is str else dict,
-            summary=summary,
-            doc=inspect.cleandoc(run.__doc__ or ""),
-            example=example,
-            kinds=kinds,
-            llm_calls=llm_calls,
-            asks_model=not llm_calls.startswith("0"),
-            run=run,
-        )
-        return run
+        problems: list[str] = []
+        if not inspect.iscoroutinefunction(run):
+            problems.append("an operator is an `async def`")
+        if name in _TAKEN or keyword.iskeyword(name) or not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+            problems.append("a workflow cannot use this name: take another, in lower case")
+        if not run.__doc__:
+            problems.append("it has no docstring, from which the policy learns what it does")
+        parameters, returns = _signature(run, problems)
+        if problems or returns is None:
+            raise ConfigError(*(f"operator {name}: {problem}" for problem in problems))
+        doc = inspect.cleandoc(run.__doc__ or "")
+        return Operator(name, parameters, returns, summary, doc, example, kinds, llm_calls, run)
 
-    return register
+    return make
+
+
+def _signature(
+    run: Callable[..., Any], problems: list[str]
+) -> tuple[tuple[Parameter, ...], ValueType | None]:
+    """Parameters behind the first, and the type of the result. What does not fit goes into
+    ``problems``."""
+    try:
+        hints = typing.get_type_hints(run)
+    except NameError as error:
+        problems.append(f"its annotations cannot be read ({error}): import {error.name} outright")
+        return (), None
+
+    def read(what: str, name: str) -> ValueType | None:
+        try:
+            return ValueType.of(hints[name])
+        except KeyError:
+            problems.append(f"{what} has no annotation; write one of {ALLOWED}")
+        except ValueError as error:
+            problems.append(f"{what}: {error}")
+        return None
+
+    declared = list(inspect.signature(run).parameters.values())
+    if not declared:
+        problems.append("its first parameter must be the call's context: (call: CallContext, ...)")
+    parameters = []
+    for p in declared[1:]:
+        if p.kind is not p.POSITIONAL_OR_KEYWORD:
+            problems.append(f"{p}: only plain parameters can be given by a workflow")
+        elif (found := read(p.name, p.name)) is not None:
+            parameters.append(Parameter(p.name, found, p.default))
+            if p.default is not REQUIRED and not holds(found, p.default):
+                problems.append(f"{p.name}: its default {p.default!r} is not of type {found}")
+    return tuple(parameters), read("what it returns", "return")
+
+
+def holds(type: ValueType, value: object) -> bool:
+    """Whether a value of the host's has a type of the language, as Python's type checkers see it:
+    a whole number is also a float."""
+    if value is None:
+        return type.optional
+    if type.kind is list:
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, (int, float) if type.kind is float else type.kind)
+
+
+class Operators(Mapping[str, Operator]):
+    """The operators that a workflow can call, by name. Raises ConfigError where two different ones
+    have the same name."""
+
+    def __init__(self, operators: Iterable[Operator]) -> None:
+        self._by_name: dict[str, Operator] = {}
+        for one in operators:
+            known = self._by_name.setdefault(one.name, one)
+            if known is not one:
+                places = " and ".join(o.run.__module__ for o in (known, one))
+                raise ConfigError(f"operator {one.name}: {places} have one each; rename one")
+
+    def __getitem__(self, name: str) -> Operator:
+        return self._by_name[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_name)
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def with_modules(self, modules: Sequence[str]) -> "Operators":
+        """These and the operators in modules of a user's own, such as ``("my_package.tools",)``.
+        Raises ConfigError where one cannot be imported or has no operator."""
+        if not modules:
+            return self
+        found = list(self.values())
+        for name in modules:
+            module = load_module(name, "workflow.operators:")
+            own = defined_in(vars(module))
+            if not own:
+                raise ConfigError(
+                    f"workflow.operators: {name} has no operator; put @operator(...) of "
+                    "flowright.workflows.registry on an `async def` in it"
+                )
+            found += own
+        return Operators(found)
+
+
+def defined_in(namespace: Mapping[str, object]) -> list[Operator]:
+    """The operators among the values of a module."""
+    return [value for value in namespace.values() if isinstance(value, Operator)]

@@ -21,6 +21,7 @@ from flowright.workflows.language import (
     parse,
 )
 from flowright.workflows.operators import OPERATORS
+from flowright.workflows.registry import Operators
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +33,13 @@ class Repaired:
     inserted: tuple[int, ...]
 
 
-def repair(text: str) -> Repaired:
-    """Apply every repair that the program needs; ``text`` must parse."""
+def repair(text: str, operators: Operators = OPERATORS) -> Repaired:
+    """Apply every repair that the program needs; ``text`` must parse. Names of ``operators`` mean
+    these."""
     repairs: list[str] = []
     tree = parse(text)
     for name, find in _IN_PLACE:
-        edited = apply(text, list(find(tree)))
+        edited = apply(text, list(find(tree, operators)))
         if edited != text and (edited_tree := _try_parse(edited)) is not None:
             repairs.append(name)
             text, tree = edited, edited_tree
@@ -64,7 +66,7 @@ def _try_parse(text: str) -> ast.Module | None:
         return None
 
 
-def _imports(tree: ast.Module) -> Iterator[Edit]:
+def _imports(tree: ast.Module, operators: Operators) -> Iterator[Edit]:
     """Imports that cannot work and that nothing needs: of modules that are not there, with names
     that are never used or that are operators; ``from __future__``."""
     used = {n.id for n in nodes(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
@@ -75,12 +77,12 @@ def _imports(tree: ast.Module) -> Iterator[Edit]:
                 yield keep_imports(node, kept)
         elif isinstance(node, ast.ImportFrom):
             here = is_here(node, node.names[0])
-            needed = any(bound_name(a) in used and a.name not in OPERATORS for a in node.names)
+            needed = any(bound_name(a) in used and a.name not in operators for a in node.names)
             if node.module == "__future__" or not (here or needed):
                 yield replace(node, "pass")
 
 
-def _main_block(tree: ast.Module) -> Iterator[Edit]:
+def _main_block(tree: ast.Module, _: Operators) -> Iterator[Edit]:
     """``if __name__ == "__main__":`` blocks: the host starts the program."""
     for node in tree.body:
         if (
@@ -92,7 +94,7 @@ def _main_block(tree: ast.Module) -> Iterator[Edit]:
             yield replace(node, "pass")
 
 
-def _literal_hints(tree: ast.Module) -> Iterator[Edit]:
+def _literal_hints(tree: ast.Module, _: Operators) -> Iterator[Edit]:
     """``Literal["a", "b"]`` in annotations, which the interpreter lacks, become the plain type."""
     for node in nodes(tree):
         if isinstance(node, ast.Subscript) and _name(node.value).endswith("Literal"):
@@ -106,7 +108,7 @@ def _name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
-def _object_bases(tree: ast.Module) -> Iterator[Edit]:
+def _object_bases(tree: ast.Module, _: Operators) -> Iterator[Edit]:
     """``class Workflow(object)``: the one inheritance that means nothing."""
     for node in nodes(tree):
         if isinstance(node, ast.ClassDef) and not node.keywords and len(node.bases) == 1:
@@ -116,14 +118,14 @@ def _object_bases(tree: ast.Module) -> Iterator[Edit]:
                 yield Edit(start, end, "", expect="(object)")
 
 
-def _self_operators(tree: ast.Module) -> Iterator[Edit]:
+def _self_operators(tree: ast.Module, operators: Operators) -> Iterator[Edit]:
     """``self.answer(...)`` where the class has no such attribute means the operator (AFlow)."""
     for node in tree.body:
         if not isinstance(node, ast.ClassDef):
             continue
         attributes = [
             n for n in ast.walk(node)
-            if isinstance(n, ast.Attribute) and _name(n.value) == "self" and n.attr in OPERATORS
+            if isinstance(n, ast.Attribute) and _name(n.value) == "self" and n.attr in operators
         ]  # fmt: skip
         own = {n.attr for n in attributes if not isinstance(n.ctx, ast.Load)}
         own |= {n.name for n in node.body if isinstance(n, Function)}
@@ -137,11 +139,11 @@ def _self_operators(tree: ast.Module) -> Iterator[Edit]:
                 yield replace(attribute, attribute.attr, expect=f"self.{attribute.attr}")
 
 
-def _shadowed_operators(tree: ast.Module) -> Iterator[Edit]:
+def _shadowed_operators(tree: ast.Module, operators: Operators) -> Iterator[Edit]:
     """``answer = await answer(problem)`` makes ``answer`` a local variable that is unbound when it
     is called: the variable gets a trailing underscore, the calls keep the operator's name."""
     for function in _outermost_functions(tree):
-        names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in OPERATORS]
+        names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in operators]
         called = {id(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)}
         taken = {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
         taken |= {n.name for n in ast.walk(function) if isinstance(n, Function | ast.ClassDef)}
@@ -165,8 +167,8 @@ def _outermost_functions(tree: ast.Module) -> Iterator[Function]:
                 yield inner
 
 
-_IN_PLACE: tuple[tuple[str, Callable[[ast.Module], Iterator[Edit]]], ...] = (
-    (aflow.NAME, aflow.translate),
+_IN_PLACE: tuple[tuple[str, Callable[[ast.Module, Operators], Iterator[Edit]]], ...] = (
+    (aflow.NAME, lambda tree, _: aflow.translate(tree)),
     ("imports_removed", _imports),
     ("main_block_removed", _main_block),
     ("literal_hints_removed", _literal_hints),

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from flowright.config import ExecutorSection, WorkflowSection
@@ -20,7 +21,7 @@ from flowright.llm.replies import extract_code
 from flowright.workflows.arguments import bind, is_no_value
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext, CodeRunner
-from flowright.workflows.operators import OPERATORS, Operator
+from flowright.workflows.registry import Operator, Operators, holds
 from flowright.workflows.runtime import (
     Called,
     Event,
@@ -37,7 +38,7 @@ BACKSTOP = 10.0
 """A single wait this many times as long as a whole workflow may take is none of its doing."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Host:
     """What executions share."""
 
@@ -46,6 +47,12 @@ class Host:
     limits: WorkflowSection
     settings: ExecutorSection
     interpreter: Interpreter
+    operators: Operators
+
+    @cached_property
+    def functions(self) -> dict[str, Callable[..., None]]:
+        """What stands for the operators in the interpreter."""
+        return {name: _host_function(name) for name in self.operators}
 
 
 @dataclass(slots=True)
@@ -130,7 +137,7 @@ class Run:
         deaths: list[tuple[int, InterpreterDied]] = []
         while len(deaths) < 2:
             inputs = {
-                **_HOST_FUNCTIONS,
+                **self.host.functions,
                 "problem": self.task.problem,
                 "entry_point": self.task.entry_point,
             }
@@ -171,7 +178,7 @@ class Run:
 
     def _begin(self, event: Called) -> _Call:
         """Admit a call and start it, or find it where a crash has interrupted the program."""
-        operator = OPERATORS[event.name]
+        operator = self.host.operators[event.name]
         try:
             arguments = bind(operator, event.args, event.kwargs, self.limits.max_prompt_chars)
             number = self._started_calls
@@ -192,7 +199,7 @@ class Run:
             arguments=arguments,
             line=event.line,
             context=CallContext(
-                task=self.task,
+                graded=self.task,
                 model=self.host.model,
                 sandbox=self.host.sandbox,
                 settings=self.host.settings,
@@ -212,7 +219,7 @@ class Run:
             async with self._gate:
                 call.started = time.perf_counter()
                 result = await call.operator.run(call.context, **call.arguments)
-            call.result = _plain(result, self.limits.max_prompt_chars)
+            call.result = _returned(call.operator, result, self.limits.max_prompt_chars)
             call.error = None
         except FailureError as error:
             failure = error.failure
@@ -300,13 +307,21 @@ def _host_function(name: str) -> Callable[..., None]:
     return function
 
 
-_HOST_FUNCTIONS = {name: _host_function(name) for name in OPERATORS}
+def _returned(operator: Operator, result: Any, max_chars: int) -> Any:
+    """An operator's result as it may enter the interpreter. Raises TypeError, a fault of ours, for
+    one that is not of the type that the operator declares."""
+    if not holds(operator.returns, result):
+        kind = type(result).__name__
+        raise TypeError(f"operator {operator.name} returned a {kind}, not {operator.returns}")
+    return _plain(result, max_chars)
 
 
 def _plain(result: Any, max_chars: int) -> Any:
-    """An operator's result as it may enter the interpreter: plain, cut, without surrogates."""
+    """A value cut, without surrogates."""
     if isinstance(result, str):
         return result[:max_chars].encode("utf-8", "replace").decode()
     if isinstance(result, dict):
         return {name: _plain(value, max_chars) for name, value in result.items()}
+    if isinstance(result, list):
+        return [_plain(value, max_chars) for value in result]
     return result

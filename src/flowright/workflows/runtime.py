@@ -7,7 +7,6 @@ the package names Monty.
 """
 
 import asyncio
-import atexit
 import builtins
 import os
 import re
@@ -16,7 +15,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from pydantic_monty import (
@@ -36,6 +34,7 @@ from pydantic_monty import (
 
 from flowright.config import WorkflowSection
 from flowright.errors import FailureError, FlowrightError, Reason
+from flowright.workflows.exit import hold_exit
 
 PRINTED_CHARS = 2000
 MAX_RECURSION = 300
@@ -107,12 +106,7 @@ class Interpreter:
         await self._stack.enter_async_context(self._pool)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
         hold_exit()
 
@@ -349,24 +343,3 @@ def _is_python(message: str) -> bool:
     found = re.search(r"'(\w+)' object has no attribute '(\w+)'", message)
     kind = getattr(builtins, found[1], None) if found else None
     return isinstance(kind, type) and found is not None and hasattr(kind, found[2])
-
-
-# Monty's threads may still hand a result to Python when the last pool has been closed; a process
-# that ends in that moment aborts (measured: up to half of the runs that parked many programs, none
-# with a tenth of a second between). So the end of the process waits.
-_EXIT_PAUSE_SECONDS = 0.3
-_last_used = 0.0
-_registered = False
-
-
-def hold_exit() -> None:
-    """Say that a pool is in use or was closed just now."""
-    global _last_used, _registered
-    _last_used = time.monotonic()
-    if not _registered:
-        _registered = True
-        atexit.register(_pause)
-
-
-def _pause() -> None:
-    time.sleep(max(0.0, _EXIT_PAUSE_SECONDS - (time.monotonic() - _last_used)))

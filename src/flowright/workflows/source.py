@@ -21,6 +21,7 @@ from flowright.workflows.language import (
     parse,
 )
 from flowright.workflows.operators import OPERATORS
+from flowright.workflows.registry import Operators
 from flowright.workflows.repair import repair
 
 MAX_SOURCE_CHARS = 20_000
@@ -62,14 +63,16 @@ def source_line(line: int | None, inserted: tuple[int, ...]) -> int | None:
     return None if line is None else max(1, line - sum(added < line for added in inserted))
 
 
-def read_workflow(text: str, finish_reason: str = "stop") -> Workflow:
-    """The workflow in a completion.
+def read_workflow(
+    text: str, finish_reason: str = "stop", operators: Operators = OPERATORS
+) -> Workflow:
+    """The workflow in a completion that may call ``operators``.
 
     Raises FailureError: TRUNCATED when the completion was cut at its token limit and what there is
     does not make a program, else NO_PROGRAM, SYNTAX, UNSUPPORTED, TYPE or SIZE_BUDGET.
     """
     try:
-        return _read(text)
+        return _read(text, operators)
     except FailureError as error:
         failure = error.failure
         if finish_reason == "length" and failure.reason in (Reason.NO_PROGRAM, Reason.SYNTAX):
@@ -78,7 +81,7 @@ def read_workflow(text: str, finish_reason: str = "stop") -> Workflow:
         raise
 
 
-def _read(text: str) -> Workflow:
+def _read(text: str, operators: Operators) -> Workflow:
     if len(text) > MAX_COMPLETION_CHARS:
         raise FailureError(
             Reason.SIZE_BUDGET,
@@ -92,7 +95,7 @@ def _read(text: str) -> Workflow:
         parse(source)
     except SyntaxError as error:
         raise FailureError(Reason.SYNTAX, error.msg, error.lineno) from None
-    repaired = repair(source)
+    repaired = repair(source, operators)
     translated = aflow.NAME in repaired.repairs
     tree = parse(repaired.text)
     try:
@@ -108,7 +111,7 @@ def _read(text: str) -> Workflow:
         program=f"{repaired.text.rstrip()}\n{start}\n",
         entry=entry,
         repairs=(*repairs, *repaired.repairs),
-        calls=aflow.operator_calls(tree) if translated else _operator_calls(tree),
+        calls=aflow.operator_calls(tree) if translated else _operator_calls(tree, operators),
         inserted=repaired.inserted,
         concurrent=translated or _is_concurrent(tree),
     )
@@ -172,14 +175,14 @@ def _filled(function: Function, positional: int, values: Mapping[str, str]) -> l
     return [f"{name}={values[name]}" for name in names if name in values]
 
 
-def _operator_calls(tree: ast.Module) -> tuple[str, ...]:
+def _operator_calls(tree: ast.Module, operators: Operators) -> tuple[str, ...]:
     """The operators called by name, in the order of the text; a function of the program's own
     hides the operator of its name."""
     own = {n.name for n in tree.body if isinstance(n, Function | ast.ClassDef)}
     calls = [
         (n.lineno, n.col_offset, n.func.id)
         for n in nodes(tree)
-        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in OPERATORS
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id in operators
     ]
     return tuple(name for _, _, name in sorted(calls) if name not in own)
 

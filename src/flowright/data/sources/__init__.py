@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flowright.data.sources.dataset import SPLITS, Dataset, File, Mode, Part, Split
-from flowright.data.sources.registry import AFLOW, DATASETS, DEFAULT_DATASETS
+from flowright.data.sources.dataset import SPLITS, Dataset, File, Mode, Split, SplitPart
+from flowright.data.sources.registry import AFLOW, DATASETS, DEFAULT_DATASETS, load_dataset
+from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
 from flowright.data.task import Problem
 
 __all__ = [
@@ -20,20 +21,24 @@ __all__ = [
     "Dataset",
     "File",
     "Mode",
-    "Part",
     "Split",
+    "SplitPart",
+    "UpstreamRow",
     "find_part",
+    "json_array",
+    "json_lines",
+    "load_dataset",
     "load_part",
 ]
 
 
-def find_part(dataset: Dataset, mode: Mode, split: Split, folder: Path) -> Part | None:
+def find_part(dataset: Dataset, mode: Mode, split: Split, folder: Path) -> SplitPart | None:
     """The part of ``dataset`` to read for a split: the first whose files are in ``folder``."""
     parts = dataset.splits.get(mode, {}).get(split, ())
     return next((found for part in parts if (found := part.found_in(folder))), None)
 
 
-def load_part(part: Part, folder: Path) -> Iterator[Problem]:
+def load_part(part: SplitPart, folder: Path) -> Iterator[Problem]:
     """The tasks of a part, in upstream order. Raises DataError at the first unusable row."""
     for row in part.read(folder / part.path):
         if part.keep(row):

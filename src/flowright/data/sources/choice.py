@@ -4,7 +4,7 @@ a choice's text, and an MMLU choice may be the literal word None."""
 from collections.abc import Sequence
 from functools import partial
 
-from flowright.data.sources.rows import Reader, Row, tar_csv
+from flowright.data.sources.rows import Reader, UpstreamRow, tar_csv
 from flowright.data.task import Problem
 
 
@@ -13,7 +13,7 @@ def mmlu_csv(*folders: str) -> Reader:
     return partial(tar_csv, folders=folders, columns=("question", "A", "B", "C", "D", "answer"))
 
 
-def mmlu(row: Row) -> Problem:
+def mmlu(row: UpstreamRow) -> Problem:
     """A CSV row of the official tar, or a row of the hub (``choices`` and a 0-3 ``answer``)."""
     if "choices" in row:
         texts: Sequence[str] = row.texts("choices")
@@ -26,7 +26,7 @@ def mmlu(row: Row) -> Problem:
     return _task(row, "mmlu", row.name, row.text("question"), choices, label)
 
 
-def commonsenseqa(row: Row) -> Problem:
+def commonsenseqa(row: UpstreamRow) -> Problem:
     """An official row (``question.stem``) or a hub row (``question`` a string, parallel lists).
 
     Rows of the official test file have no label and are refused.
@@ -44,7 +44,7 @@ def commonsenseqa(row: Row) -> Problem:
 
 
 def _task(
-    row: Row,
+    row: UpstreamRow,
     source: str,
     name: str,
     question: str,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from flowright.data.sources.rows import Reader, Row, json_lines
+from flowright.data.sources.rows import Reader, UpstreamRow, json_lines
 from flowright.data.task import Kind, Problem
 
 Mode = Literal["official", "aflow"]
@@ -30,22 +30,22 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SplitPart:
     """How a split is made from a file. ``prefix`` goes in front of the names of its rows; ``also``
     names other files that ``read`` opens."""
 
     path: str
     read: Reader
-    convert: Callable[[Row], Problem]
+    convert: Callable[[UpstreamRow], Problem]
     prefix: str = ""
-    keep: Callable[[Row], bool] = lambda row: True
+    keep: Callable[[UpstreamRow], bool] = lambda row: True
     also: tuple[str, ...] = ()
 
     @property
     def paths(self) -> tuple[str, ...]:
         return (self.path, *self.also)
 
-    def found_in(self, folder: Path) -> "Part | None":
+    def found_in(self, folder: Path) -> "SplitPart | None":
         """This part, or its rows from the hub in its stead; None if neither is in ``folder``."""
         if all((folder / path).is_file() for path in self.paths):
             return self
@@ -59,26 +59,18 @@ def hub_rows(path: str) -> str:
     return re.sub(r"(\.jsonl|\.json|\.gz)+$", "", path) + ".hub.jsonl"
 
 
-def whole_problem(task: Problem) -> str:
-    """Context, question and choices in any order: the identity of most problems."""
-    choices = sorted(text for _, text in task.choices)
-    return "\n".join([task.context or "", task.question, *choices])
-
-
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """A dataset. ``splits`` lists, for each mode, the parts to try for a split: the first that is
-    found is used. ``archive`` holds the files that have no addresses of their own. ``identity`` is
-    the text that makes two problems the same."""
+    found is used. ``archive`` holds the files that have no addresses of their own. Problems must
+    have ``name`` as their source."""
 
     name: str
     kind: Kind
     licence: str
-    homepage: str
     files: tuple[File, ...]
-    splits: Mapping[Mode, Mapping[Split, tuple[Part, ...]]] = field(default_factory=dict)
+    splits: Mapping[Mode, Mapping[Split, tuple[SplitPart, ...]]] = field(default_factory=dict)
     archive: File | None = None
-    identity: Callable[[Problem], str] = whole_problem
 
 
 def sha256_of(path: Path) -> str:

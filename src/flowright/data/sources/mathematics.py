@@ -2,13 +2,13 @@
 
 import re
 
-from flowright.data.sources.rows import Row
+from flowright.data.sources.rows import UpstreamRow
 from flowright.data.task import Problem
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-def gsm8k(row: Row) -> Problem:
+def gsm8k(row: UpstreamRow) -> Problem:
     """A row of the official files (which the hub's rows equal).
 
     The answer is the solution's text, ending in ``#### 1,080``: the commas go. The ``<<3*4=12>>``
@@ -20,13 +20,13 @@ def gsm8k(row: Row) -> Problem:
     return _task(row, row.name, final)
 
 
-def gsm8k_aflow(row: Row) -> Problem:
+def gsm8k_aflow(row: UpstreamRow) -> Problem:
     """A row of AFlow's files: ``answer`` is the final number, ``id`` is ``gsm8k-test-<index>`` in
     the official test file, so that the task's id is the same as there."""
     return _task(row, row.text("id").removeprefix("gsm8k-").replace("-", "/"), row.text("answer"))
 
 
-def _task(row: Row, name: str, final: str) -> Problem:
+def _task(row: UpstreamRow, name: str, final: str) -> Problem:
     reference = final.strip().replace(",", "")
     if not _NUMBER.fullmatch(reference):
         raise row.error(f"the final answer {final.strip()!r} is not a number")

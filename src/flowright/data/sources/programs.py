@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flowright.data.sources.examples import docstring_examples, syntax_tree
-from flowright.data.sources.rows import Row, json_lines
+from flowright.data.sources.rows import UpstreamRow, json_lines
 from flowright.data.task import Problem
 from flowright.errors import DataError
 
@@ -32,7 +32,7 @@ _WRONG = {
 }
 
 
-def humaneval(row: Row) -> Problem:
+def humaneval(row: UpstreamRow) -> Problem:
     """An official row; ``public_tests``, where :func:`with_public_tests` added them, are used
     instead of the docstring's examples."""
     task_id, prompt, entry = row.text("task_id"), row.text("prompt"), row.text("entry_point")
@@ -90,7 +90,7 @@ def _as_test(statement: ast.stmt, entry: str) -> str | None:
     return re.sub(r"\bcandidate\b", entry, ast.unparse(ast.Assert(test=statement.test)))
 
 
-def with_public_tests(path: Path) -> Iterator[Row]:
+def with_public_tests(path: Path) -> Iterator[UpstreamRow]:
     """AFlow's HumanEval rows with the tests of its ``humaneval_public_test.jsonl``, five of which
     are missing there and stay empty."""
     tests = {
@@ -101,7 +101,7 @@ def with_public_tests(path: Path) -> Iterator[Row]:
         yield row.inner(row.values, row.name, public_tests=tests.get(row.text("task_id"), []))
 
 
-def mbpp(row: Row) -> Problem:
+def mbpp(row: UpstreamRow) -> Problem:
     """A row of ``mbpp.jsonl`` (``text``) or ``sanitized-mbpp.json`` (``prompt``); hub rows are the
     same. The signature comes from the reference: the text alone does not name the function."""
     full = "text" in row
@@ -116,7 +116,7 @@ def mbpp(row: Row) -> Problem:
     return _mbpp(row, f"{text}\n\n{interface}", code, entry, setup, [*tests, *challenge])
 
 
-def mbpp_aflow(row: Row) -> Problem:
+def mbpp_aflow(row: UpstreamRow) -> Problem:
     """A row of AFlow's files: ``prompt`` has the signature. Their ``mbpp_public_test.jsonl`` holds
     the first assert of every row and is not needed. The broken reference of 630 is mended."""
     code = row.text("code")
@@ -127,7 +127,9 @@ def mbpp_aflow(row: Row) -> Problem:
     return _mbpp(row, row.text("prompt").strip(), code, entry, setup, tests)
 
 
-def _mbpp(row: Row, question: str, code: str, entry: str, setup: str, tests: list[str]) -> Problem:
+def _mbpp(
+    row: UpstreamRow, question: str, code: str, entry: str, setup: str, tests: list[str]
+) -> Problem:
     if not tests:
         raise row.error("test_list is empty")
     public, rest = tests[0], tests[1:]
@@ -168,7 +170,7 @@ def _misleading(test: str, task_id: str, entry: str) -> bool:
     return not spelt or spelt in wrong
 
 
-def _helpers(prompt: str, entry: str, row: Row) -> str:
+def _helpers(prompt: str, entry: str, row: UpstreamRow) -> str:
     """The functions that a HumanEval prompt gives beside the one asked for (tests of 32, 38 and 50
     call them), so that a solution need not repeat them."""
     tree = _parse(prompt, row)
@@ -176,7 +178,7 @@ def _helpers(prompt: str, entry: str, row: Row) -> str:
     return "\n\n\n".join(ast.get_source_segment(prompt, node) or "" for node in given)
 
 
-def _interface(row: Row, code: str, tests: list[str], setup: str) -> tuple[str, str]:
+def _interface(row: UpstreamRow, code: str, tests: list[str], setup: str) -> tuple[str, str]:
     """The name of the function that all tests call, and the first lines of everything that the
     tests take from the solution: some need a class as well."""
     tree = _parse(code, row)
@@ -202,7 +204,7 @@ def _calls(tree: ast.AST) -> set[str]:
     return {function.id for function in calls if isinstance(function, ast.Name)}
 
 
-def _parse(source: str, row: Row) -> ast.Module:
+def _parse(source: str, row: UpstreamRow) -> ast.Module:
     try:
         return syntax_tree(source)
     except SyntaxError as error:

@@ -8,11 +8,11 @@ openai/simple-evals (from which AFlow took its rows), where they can no longer b
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from flowright.data.sources.rows import Reader, Row, json_table, zip_member
+from flowright.data.sources.rows import Reader, UpstreamRow, json_table, zip_member
 from flowright.data.task import Problem
 
 
-def hotpotqa(row: Row) -> Problem:
+def hotpotqa(row: UpstreamRow) -> Problem:
     """A row of the official files (``context`` is a list of title and sentences) or of the hub (one
     list of titles, one of sentences). Sentences carry their own spaces. An id of digits only is a
     number in AFlow's files."""
@@ -40,7 +40,7 @@ def hotpotqa(row: Row) -> Problem:
     )
 
 
-def drop(row: Row) -> Problem:
+def drop(row: UpstreamRow) -> Problem:
     """A question of the official files (from :func:`questions`), or a row of openai/simple-evals or
     of AFlow, whose ``id`` is the row's index in the simple-evals file."""
     if "ref_text" in row:
@@ -54,7 +54,7 @@ def drop(row: Row) -> Problem:
 def drop_questions(split: str) -> Reader:
     """A reader of ``drop_dataset_<split>.json``, alone or inside the official zip."""
 
-    def read(path: Path) -> Iterator[Row]:
+    def read(path: Path) -> Iterator[UpstreamRow]:
         name = f"drop_dataset/drop_dataset_{split}.json"
         document = zip_member(path, name) if path.suffix == ".zip" else json_table(path)
         yield from questions(document)
@@ -62,17 +62,17 @@ def drop_questions(split: str) -> Reader:
     return read
 
 
-def questions(document: Row) -> Iterator[Row]:
+def questions(document: UpstreamRow) -> Iterator[UpstreamRow]:
     """One row per question of an official DROP document, with its passage."""
     for section_id, value in document.values.items():
         section = document.inner(value, section_id)
         passage = section.text("passage")
         for index, pair in enumerate(section.items("qa_pairs")):
             found = section.inner(pair, f"{section_id}/{index}", passage=passage)
-            yield Row(found.values, f"{document.where}: {found.name}", found.name)
+            yield UpstreamRow(found.values, f"{document.where}: {found.name}", found.name)
 
 
-def _answer(answer: Row) -> str:
+def _answer(answer: UpstreamRow) -> str:
     spans = answer.texts("spans") if "spans" in answer else []
     date = answer.table("date") if "date" in answer else {}
     dated = " ".join(str(date[part]) for part in ("day", "month", "year") if date.get(part))
@@ -80,7 +80,7 @@ def _answer(answer: Row) -> str:
     return str(number).strip() or " and ".join(spans) or dated
 
 
-def _packed(row: Row) -> Problem:
+def _packed(row: UpstreamRow) -> Problem:
     text = row.text("context").removeprefix("Passage:").rstrip().removesuffix("Answer:")
     passage, mark, question = text.rpartition("\nQuestion:")
     if not mark:
@@ -89,7 +89,7 @@ def _packed(row: Row) -> Problem:
     return _task(row, name, passage, question, row.text("ref_text").split("|"))
 
 
-def _task(row: Row, name: str, passage: str, question: str, answers: list[str]) -> Problem:
+def _task(row: UpstreamRow, name: str, passage: str, question: str, answers: list[str]) -> Problem:
     distinct = [a for a in dict.fromkeys(answer.strip() for answer in answers) if a]
     if not distinct:
         raise row.error("the question has no answer")

@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from flowright.data.sources.choice import commonsenseqa, mmlu, mmlu_csv
-from flowright.data.sources.dataset import Dataset, File, Part, Split
+from flowright.data.sources.dataset import Dataset, File, Split, SplitPart
 from flowright.data.sources.mathematics import gsm8k, gsm8k_aflow
 from flowright.data.sources.programs import (
     humaneval,
     mbpp,
     mbpp_aflow,
-    mbpp_description,
     with_public_tests,
 )
 from flowright.data.sources.reading import drop, drop_questions, hotpotqa
-from flowright.data.sources.rows import Row, json_array, json_lines
+from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
+from flowright.errors import ConfigError
+from flowright.plugins import Table
 
 _GITHUB = "https://raw.githubusercontent.com"
 _GSM8K = f"{_GITHUB}/openai/grade-school-math/master/grade_school_math/data"
@@ -32,7 +33,6 @@ GSM8K = Dataset(
     name="gsm8k",
     kind="math",
     licence="MIT",
-    homepage="https://github.com/openai/grade-school-math",
     files=(
         File(
             "gsm8k/train.jsonl",
@@ -49,27 +49,26 @@ GSM8K = Dataset(
     ),
     splits={
         "official": {
-            "train": (Part("gsm8k/train.jsonl", json_lines, gsm8k, "train"),),
-            "test": (Part("gsm8k/test.jsonl", json_lines, gsm8k, "test"),),
+            "train": (SplitPart("gsm8k/train.jsonl", json_lines, gsm8k, "train"),),
+            "test": (SplitPart("gsm8k/test.jsonl", json_lines, gsm8k, "test"),),
         },
         "aflow": {
-            "train": (Part("aflow/gsm8k_validate.jsonl", json_lines, gsm8k_aflow),),
-            "test": (Part("aflow/gsm8k_test.jsonl", json_lines, gsm8k_aflow),),
+            "train": (SplitPart("aflow/gsm8k_validate.jsonl", json_lines, gsm8k_aflow),),
+            "test": (SplitPart("aflow/gsm8k_test.jsonl", json_lines, gsm8k_aflow),),
         },
     },
 )
 
 
-def _aflow_humaneval(part: str) -> Part:
+def _aflow_humaneval(part: str) -> SplitPart:
     also = ("aflow/humaneval_public_test.jsonl",)
-    return Part(f"aflow/humaneval_{part}.jsonl", with_public_tests, humaneval, also=also)
+    return SplitPart(f"aflow/humaneval_{part}.jsonl", with_public_tests, humaneval, also=also)
 
 
 HUMANEVAL = Dataset(
     name="humaneval",
     kind="code",
     licence="MIT",
-    homepage="https://github.com/openai/human-eval",
     files=(
         File(
             "humaneval/HumanEval.jsonl.gz",
@@ -79,7 +78,7 @@ HUMANEVAL = Dataset(
         ),
     ),
     splits={
-        "official": {"test": (Part("humaneval/HumanEval.jsonl.gz", json_lines, humaneval),)},
+        "official": {"test": (SplitPart("humaneval/HumanEval.jsonl.gz", json_lines, humaneval),)},
         "aflow": {
             "train": (_aflow_humaneval("validate"),),
             "test": (_aflow_humaneval("test"),),
@@ -88,12 +87,12 @@ HUMANEVAL = Dataset(
 )
 
 
-def _ids(first: int, last: int) -> Callable[[Row], bool]:
+def _ids(first: int, last: int) -> Callable[[UpstreamRow], bool]:
     return lambda row: first <= row.integer("task_id") <= last
 
 
 # The splits of both files, by task id. 1 to 10 are the paper's few-shot examples.
-_MBPP_SPLITS: Mapping[Split, Callable[[Row], bool]] = {
+_MBPP_SPLITS: Mapping[Split, Callable[[UpstreamRow], bool]] = {
     "train": _ids(601, 974),
     "val": _ids(511, 600),
     "test": _ids(11, 510),
@@ -109,7 +108,6 @@ MBPP = Dataset(
     name="mbpp",
     kind="code",
     licence="CC BY 4.0",
-    homepage="https://github.com/google-research/google-research/tree/master/mbpp",
     files=(
         File(
             "mbpp/mbpp.jsonl",
@@ -126,15 +124,14 @@ MBPP = Dataset(
     ),
     splits={
         "official": {
-            split: (Part("mbpp/mbpp.jsonl", json_lines, mbpp, keep=keep),)
+            split: (SplitPart("mbpp/mbpp.jsonl", json_lines, mbpp, keep=keep),)
             for split, keep in _MBPP_SPLITS.items()
         },
         "aflow": {
-            "train": (Part("aflow/mbpp_validate.jsonl", json_lines, mbpp_aflow),),
-            "test": (Part("aflow/mbpp_test.jsonl", json_lines, mbpp_aflow),),
+            "train": (SplitPart("aflow/mbpp_validate.jsonl", json_lines, mbpp_aflow),),
+            "test": (SplitPart("aflow/mbpp_test.jsonl", json_lines, mbpp_aflow),),
         },
     },
-    identity=mbpp_description,
 )
 # The verified subset, with the same ids: an alternative to the full set, chosen by name.
 MBPP_SANITIZED = replace(
@@ -143,18 +140,18 @@ MBPP_SANITIZED = replace(
     files=MBPP.files[1:],
     splits={
         "official": {
-            split: (Part("mbpp/sanitized-mbpp.json", json_array, mbpp, keep=keep),)
+            split: (SplitPart("mbpp/sanitized-mbpp.json", json_array, mbpp, keep=keep),)
             for split, keep in _MBPP_SPLITS.items()
         }
     },
 )
 
 
-def _mmlu(split: str, *folders: str) -> tuple[Part, ...]:
+def _mmlu(split: str, *folders: str) -> tuple[SplitPart, ...]:
     """The tar, or ``<split>.jsonl`` with rows as the hub's viewer and ``to_json`` give them."""
     return (
-        Part("mmlu/data.tar", mmlu_csv(*folders), mmlu, split),
-        Part(f"mmlu/{split}.jsonl", json_lines, mmlu, split),
+        SplitPart("mmlu/data.tar", mmlu_csv(*folders), mmlu, split),
+        SplitPart(f"mmlu/{split}.jsonl", json_lines, mmlu, split),
     )
 
 
@@ -162,7 +159,6 @@ MMLU = Dataset(
     name="mmlu",
     kind="qa",
     licence="MIT",
-    homepage="https://github.com/hendrycks/test",
     files=(
         File(
             "mmlu/data.tar",
@@ -185,7 +181,6 @@ HOTPOTQA = Dataset(
     name="hotpotqa",
     kind="qa",
     licence="CC BY-SA 4.0",
-    homepage="https://hotpotqa.github.io",
     files=(
         File(
             "hotpotqa/hotpot_train_v1.1.json",
@@ -205,23 +200,20 @@ HOTPOTQA = Dataset(
     ),
     splits={
         "official": {
-            "train": (Part("hotpotqa/hotpot_train_v1.1.json", json_array, hotpotqa),),
-            "test": (Part("hotpotqa/hotpot_dev_distractor_v1.json", json_array, hotpotqa),),
+            "train": (SplitPart("hotpotqa/hotpot_train_v1.1.json", json_array, hotpotqa),),
+            "test": (SplitPart("hotpotqa/hotpot_dev_distractor_v1.json", json_array, hotpotqa),),
         },
         "aflow": {
-            "train": (Part("aflow/hotpotqa_validate.jsonl", json_lines, hotpotqa),),
-            "test": (Part("aflow/hotpotqa_test.jsonl", json_lines, hotpotqa),),
+            "train": (SplitPart("aflow/hotpotqa_validate.jsonl", json_lines, hotpotqa),),
+            "test": (SplitPart("aflow/hotpotqa_test.jsonl", json_lines, hotpotqa),),
         },
     },
-    # The same question with other passages is the same problem.
-    identity=lambda task: task.question,
 )
 
 COMMONSENSEQA = Dataset(
     name="commonsenseqa",
     kind="qa",
     licence="MIT",
-    homepage="https://www.tau-nlp.org/commonsenseqa",
     files=(
         File(
             "commonsenseqa/train_rand_split.jsonl",
@@ -238,8 +230,10 @@ COMMONSENSEQA = Dataset(
     ),
     splits={
         "official": {
-            "train": (Part("commonsenseqa/train_rand_split.jsonl", json_lines, commonsenseqa),),
-            "test": (Part("commonsenseqa/dev_rand_split.jsonl", json_lines, commonsenseqa),),
+            "train": (
+                SplitPart("commonsenseqa/train_rand_split.jsonl", json_lines, commonsenseqa),
+            ),
+            "test": (SplitPart("commonsenseqa/dev_rand_split.jsonl", json_lines, commonsenseqa),),
         }
     },
 )
@@ -251,7 +245,6 @@ DROP = Dataset(
     name="drop",
     kind="qa",
     licence="CC BY-SA 4.0",
-    homepage="https://allenai.org/data/drop",
     files=(
         File(
             _DROP,
@@ -268,18 +261,18 @@ DROP = Dataset(
     splits={
         "official": {
             "train": (
-                Part(_DROP, drop_questions("train"), drop),
-                Part("drop/drop_dataset_train.json", drop_questions("train"), drop),
+                SplitPart(_DROP, drop_questions("train"), drop),
+                SplitPart("drop/drop_dataset_train.json", drop_questions("train"), drop),
             ),
             "test": (
-                Part(_DROP, drop_questions("dev"), drop),
-                Part("drop/drop_dataset_dev.json", drop_questions("dev"), drop),
-                Part("drop/drop_v0_dev.jsonl.gz", json_lines, drop, "dev"),
+                SplitPart(_DROP, drop_questions("dev"), drop),
+                SplitPart("drop/drop_dataset_dev.json", drop_questions("dev"), drop),
+                SplitPart("drop/drop_v0_dev.jsonl.gz", json_lines, drop, "dev"),
             ),
         },
         "aflow": {
-            "train": (Part("aflow/drop_validate.jsonl", json_lines, drop),),
-            "test": (Part("aflow/drop_test.jsonl", json_lines, drop),),
+            "train": (SplitPart("aflow/drop_validate.jsonl", json_lines, drop),),
+            "test": (SplitPart("aflow/drop_test.jsonl", json_lines, drop),),
         },
     },
 )
@@ -304,7 +297,6 @@ AFLOW = Dataset(
     name="aflow",
     kind="qa",
     licence="as the datasets in it: MIT, CC BY 4.0 (MBPP), CC BY-SA 4.0 (HotpotQA, DROP)",
-    homepage="https://github.com/FoundationAgents/AFlow",
     files=tuple(
         File(f"aflow/{name}.jsonl", sha256=sha256, required=name != "mbpp_public_test")
         for name, sha256 in _AFLOW_SHA256.items()
@@ -317,5 +309,16 @@ AFLOW = Dataset(
 )
 
 _ALL = (GSM8K, HUMANEVAL, MBPP, MBPP_SANITIZED, MMLU, HOTPOTQA, COMMONSENSEQA, DROP)
-DATASETS: Mapping[str, Dataset] = {dataset.name: dataset for dataset in _ALL}
+DATASETS = Table("dataset", {one.name: f"{__name__}:{one.name.upper()}" for one in _ALL})
 DEFAULT_DATASETS = tuple(name for name in DATASETS if name != MBPP_SANITIZED.name)
+
+
+def load_dataset(choice: str) -> Dataset:
+    """The dataset of that name, or a user's own by import path. Raises ConfigError."""
+    try:
+        found = DATASETS.load(DATASETS.check(choice))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if not isinstance(found, Dataset):
+        raise ConfigError(f"dataset {choice}: a Dataset is wanted, this is {type(found).__name__}")
+    return found

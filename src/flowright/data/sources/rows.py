@@ -21,7 +21,7 @@ from flowright.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class UpstreamRow:
     """One upstream row. ``where`` is for messages; ``name`` is the row's address among the rows of
     its file, such as ``"12"`` or ``"anatomy/3"``, for sources whose rows carry no id."""
 
@@ -68,14 +68,14 @@ class Row:
             raise self.error(f"{key} holds something that is not a string")
         return [value.replace("\r\n", "\n").strip() for value in values]
 
-    def inner(self, value: object, name: str, **extra: Any) -> "Row":
+    def inner(self, value: object, name: str, **extra: Any) -> "UpstreamRow":
         """A row nested in this one, at the same place in the file."""
         if not isinstance(value, Mapping):
             raise self.error(f"{name} is {type(value).__name__}, not an object")
-        return Row({**value, **extra}, self.where, name)
+        return UpstreamRow({**value, **extra}, self.where, name)
 
 
-Reader = Callable[[Path], Iterator[Row]]
+Reader = Callable[[Path], Iterator[UpstreamRow]]
 _DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, csv.Error)
 
 
@@ -93,17 +93,17 @@ def readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: not UTF-8 at byte {error.start}; fetch it again") from None
 
 
-def json_lines(path: Path) -> Iterator[Row]:
+def json_lines(path: Path) -> Iterator[UpstreamRow]:
     """The rows of a ``.jsonl`` or ``.jsonl.gz`` file; blank lines are skipped."""
     with readable(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
         index = 0
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield Row(_object(line, f"{path}:{number}"), f"{path}:{number}", str(index))
+                yield UpstreamRow(_object(line, f"{path}:{number}"), f"{path}:{number}", str(index))
                 index += 1
 
 
-def json_array(path: Path) -> Iterator[Row]:
+def json_array(path: Path) -> Iterator[UpstreamRow]:
     """The rows of one large JSON array, decoded one at a time: HotpotQA's train file is 566 MB."""
     with readable(path):
         text = path.read_text(encoding="utf-8")
@@ -119,25 +119,27 @@ def json_array(path: Path) -> Iterator[Row]:
         except json.JSONDecodeError as error:
             line = text.count("\n", 0, error.pos) + 1
             raise DataError(f"{path}:{line}: row {index} is not JSON: {error.msg}") from None
-        yield Row({}, where, str(index)).inner(value, str(index))
+        yield UpstreamRow({}, where, str(index)).inner(value, str(index))
         position, index = _next_item(text, position), index + 1
 
 
-def json_table(path: Path) -> Row:
+def json_table(path: Path) -> UpstreamRow:
     """A whole file that is one JSON object."""
     with readable(path):
-        return Row(_object(path.read_bytes(), str(path)), str(path), "")
+        return UpstreamRow(_object(path.read_bytes(), str(path)), str(path), "")
 
 
-def zip_member(path: Path, member: str) -> Row:
+def zip_member(path: Path, member: str) -> UpstreamRow:
     """A file inside a zip archive that is one JSON object."""
     with readable(path), zipfile.ZipFile(path) as archive:
         if member not in archive.namelist():
             raise DataError(f"{path}: holds no {member}")
-        return Row(_object(archive.read(member), f"{path}:{member}"), f"{path}:{member}", "")
+        return UpstreamRow(
+            _object(archive.read(member), f"{path}:{member}"), f"{path}:{member}", ""
+        )
 
 
-def tar_csv(path: Path, folders: Sequence[str], columns: Sequence[str]) -> Iterator[Row]:
+def tar_csv(path: Path, folders: Sequence[str], columns: Sequence[str]) -> Iterator[UpstreamRow]:
     """The rows of all ``data/<folder>/*.csv`` members of a tar, in the order of their names.
 
     ``name`` is ``<file stem>/<index>``; the member's stem without its split suffix is ``subject``.
@@ -156,7 +158,7 @@ def tar_csv(path: Path, folders: Sequence[str], columns: Sequence[str]) -> Itera
                     if len(cells) != len(columns):
                         raise DataError(f"{where}: {len(cells)} cells, not {len(columns)}")
                     values = dict(zip(columns, cells, strict=True))
-                    yield Row({**values, "subject": subject}, where, f"{subject}/{index}")
+                    yield UpstreamRow({**values, "subject": subject}, where, f"{subject}/{index}")
 
 
 def _object(text: bytes, where: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Taking rights away: Landlock, namespaces, resource limits, privileges; and a test that they hold.
 
 The zygote prepares once (:class:`Prepared`), each forked child enters (:func:`enter`) before it
-sees a byte of foreign code. Part of the isolated side: standard library only, no import of the
+sees a byte of untrusted code. Part of the isolated side: standard library only, no import of the
 package.
 """
 

@@ -1,4 +1,4 @@
-"""The solution's side of a check, and a plain program's run: where the foreign code executes.
+"""The solution's side of a check, and a plain program's run: where the untrusted code executes.
 
 Nothing here is trusted once that code has started: it can change everything in its process. The
 tests' side believes nothing but plain data. Part of the isolated side: standard library only, no
@@ -28,7 +28,7 @@ def _load(source: str, name: str, module_name: str) -> types.ModuleType:
 
 
 def _describe(error: BaseException, name: str) -> str:
-    """A traceback that begins in the foreign code, not in ours."""
+    """A traceback that begins in the untrusted code, not in ours."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename != name:
         trace = trace.tb_next
@@ -51,7 +51,7 @@ def run_program(source: str) -> int:
     except MemoryError:
         status = MEMORY_EXIT
         sys.stderr.write("MemoryError\n")
-    except BaseException as error:  # noqa: BLE001  foreign code may raise anything
+    except BaseException as error:  # noqa: BLE001  untrusted code may raise anything
         status = 1
         sys.stderr.write(_describe(error, name))
     return status

@@ -1,6 +1,6 @@
 """The zygote: a warm, clean interpreter that forks one isolated child per execution.
 
-It never sees foreign code: a child reads its job from a descriptor of its own. What the zygote
+It never sees untrusted code: a child reads its job from a descriptor of its own. What the zygote
 knows, every child could read, so it knows nothing but its configuration. Run as
 ``python -P -s -S -B <this folder> <control descriptor>``, which begins in __main__.py, with an
 environment of its parent's making: ``-I`` would add nothing to that but ignore PYTHONHASHSEED,
