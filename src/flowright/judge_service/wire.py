@@ -234,29 +234,29 @@ def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeRespo
 
 def failed_response(request_id: str, judge: str, seconds: float) -> JudgeResponse:
     """For a judge that raised, which it should not: what it said stays in our log."""
-    return JudgeResponse(
-        score=None,
-        correct=None,
-        status="unavailable",
-        source=None,
-        request_id=request_id,
-        explanation="the judge broke down; the server's log says how",
-        metadata=Metadata(latency=round(seconds, 6), judge=judge),
-    )
+    said = "the judge broke down; the server's log says how"
+    about = Metadata(latency=round(seconds, 6), judge=judge)
+    return _without_score("unavailable", request_id, said, about)
 
 
 def invalid_response(member: object, message: str) -> JudgeResponse:
     """For a member of a batch that is no request."""
     given = member.get("request_id") if isinstance(member, dict) else None
     usable = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_ID
+    return _without_score("invalid", given if usable else None, message, Metadata())
+
+
+def _without_score(
+    status: Status | Literal["invalid"], request_id: str | None, said: str, about: Metadata
+) -> JudgeResponse:
     return JudgeResponse(
         score=None,
         correct=None,
-        status="invalid",
+        status=status,
         source=None,
-        request_id=given if usable else None,
-        explanation=message,
-        metadata=Metadata(),
+        request_id=request_id,
+        explanation=said,
+        metadata=about,
     )
 
 
