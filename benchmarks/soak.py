@@ -1,9 +1,9 @@
 """Many executions, some of them hostile, under load: none lost, hung, misjudged or left behind.
 
 Right solutions (references of HumanEval), wrong ones (that return their arguments) and, as a share
-of ``--attacks``, the hostile ones of tests/sandbox/attacks.jsonl, in an order that is drawn; beside them
-``--hogs`` processes that compute, as training does. Every ``--report`` executions one line says
-what was found and what this process and its children hold; the last line sums up.
+of ``--attacks``, the hostile ones of tests/sandbox/attacks.jsonl, in an order that is drawn; beside
+them ``--hogs`` processes that compute, as training does. Every ``--report`` executions one line
+says what was found and what this process and its children hold; the last line sums up.
 
     python benchmarks/soak.py [--executions 50000] [--in-flight 8] [--hogs 2] [--attacks 0.05]
 """
