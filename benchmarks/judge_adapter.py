@@ -56,7 +56,7 @@ class Service:
         return web.json_response({"responses": [OK] * len(members)})
 
 
-def questions(count: int, repeats: int) -> list[dict[str, str]]:
+def questions(count: int, repeats: int) -> list[dict[str, Any]]:
     """``count`` questions, each of which occurs ``repeats`` times, far apart."""
     different = max(1, count // repeats)
     return [
@@ -74,8 +74,8 @@ def plain(url: str, question: Mapping[str, str]) -> float:
         return json.load(response)["responses"][0]["score"]
 
 
-def by_adapter(service: Service, **options: Any) -> Callable[[Sequence[dict[str, str]]], Any]:
-    def run(asked: Sequence[dict[str, str]]) -> dict[str, Any]:
+def by_adapter(service: Service, **options: Any) -> Callable[[Sequence[dict[str, Any]]], Any]:
+    def run(asked: Sequence[dict[str, Any]]) -> dict[str, Any]:
         with JudgeRewardSystem({"judge_url": service.url, **options}) as system:
             system.reward("warm", "up", "warm")
 
@@ -107,12 +107,12 @@ def main() -> None:
     single = {"use_cache": False, "max_batch_size": 1, "batch_timeout": 0.0}
     batched = {"use_cache": False, "batch_timeout": 0.005}
 
-    def one_by_one(asked: Sequence[dict[str, str]]) -> None:
+    def one_by_one(asked: Sequence[dict[str, Any]]) -> None:
         few = asked[: max(1, len(asked) // 10)]  # its time is known: a tenth will do
         for question in few:
             plain(service.url, question)
 
-    def pool(asked: Sequence[dict[str, str]]) -> None:
+    def pool(asked: Sequence[dict[str, Any]]) -> None:
         with ThreadPoolExecutor(IN_FLIGHT) as threads:
             list(threads.map(lambda question: plain(service.url, question), asked))
 

@@ -1,9 +1,9 @@
 """Many executions, some of them hostile, under load: none lost, hung, misjudged or left behind.
 
 Right solutions (references of HumanEval), wrong ones (that return their arguments) and, as a share
-of ``--attacks``, the hostile ones of tests/attacks.jsonl, in an order that is drawn; beside them
-``--hogs`` processes that compute, as training does. Every ``--report`` executions one line says
-what was found and what this process and its children hold; the last line sums up.
+of ``--attacks``, the hostile ones of tests/sandbox/attacks.jsonl, in an order that is drawn; beside
+them ``--hogs`` processes that compute, as training does. Every ``--report`` executions one line
+says what was found and what this process and its children hold; the last line sums up.
 
     python benchmarks/soak.py [--executions 50000] [--in-flight 8] [--hogs 2] [--attacks 0.05]
 """
@@ -91,7 +91,7 @@ async def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     limits = Limits(cpu_seconds=1.0, wall_seconds=10.0, memory_bytes=256 << 20)
-    cases = draw(arguments.attacks, attacks(TESTS / "attacks.jsonl"), arguments.seed)
+    cases = draw(arguments.attacks, attacks(TESTS / "sandbox/attacks.jsonl"), arguments.seed)
     found: Counter[str] = Counter()
     wrong: Counter[str] = Counter()
     done = 0

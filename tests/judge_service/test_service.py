@@ -389,8 +389,8 @@ async def test_beyond_the_queue_there_is_429_and_a_batch_counts_as_many() -> Non
 
 async def test_room_comes_back_from_verdicts_that_never_began() -> None:
     admission = Admission(1, 3)
-    with pytest.raises(KeyError), admission.admit(3) as reservation:
-        async with reservation.slot():
+    with pytest.raises(KeyError), admission.admit(3) as slot:
+        async with slot():
             assert (admission.running, admission.queued) == (1, 2)
         assert (admission.running, admission.queued) == (0, 2)
         raise KeyError

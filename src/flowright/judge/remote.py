@@ -155,23 +155,18 @@ def _says_simulated(health: bytes) -> bool:
 
 
 def _request(query: JudgeQuery) -> dict[str, Any]:
-    request: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "prompt": query.question,
         "completion": query.answer,
         "answer": query.reference,
         "answer_type": query.answer_type,
+        "alternatives": query.alternatives or None,
+        "evidence": query.evidence,
+        "rival": query.rival,
+        "criteria": [{"text": c.text, "points": c.points} for c in query.criteria] or None,
+        "request_id": query.key[:256] or None,
     }
-    if query.alternatives:
-        request["alternatives"] = query.alternatives
-    if query.evidence is not None:
-        request["evidence"] = query.evidence
-    if query.rival is not None:
-        request["rival"] = query.rival
-    if query.criteria:
-        request["criteria"] = [{"text": c.text, "points": c.points} for c in query.criteria]
-    if query.key:
-        request["request_id"] = query.key[:256]
-    return request
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _read(content: bytes, count: int, judge: str) -> list[Verdict]:

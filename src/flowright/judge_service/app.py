@@ -22,7 +22,7 @@ from flowright.errors import UserError, boundary
 from flowright.judge.verdict import Judge, Verdict
 from flowright.judge_service.metrics import CONTENT_TYPE, ServiceMetrics
 from flowright.judge_service.middleware import GuardMiddleware
-from flowright.judge_service.traffic import Admission, Overloaded, Reservation, Traffic
+from flowright.judge_service.traffic import Admission, Overloaded, Slot, Traffic
 from flowright.judge_service.wire import (
     BatchRequest,
     BatchResponse,
@@ -105,21 +105,19 @@ class _Dispatcher:
         """
         count = sum(isinstance(member, JudgeRequest) for member in members)
         try:
-            with self._admission.admit(count) as reservation:
+            with self._admission.admit(count) as slot:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._respond(m, reservation)) for m in members]
+                    tasks = [group.create_task(self._respond(m, slot)) for m in members]
         except Overloaded:
             self._metrics.refused.inc()
             message = "too many verdicts at once (server.max_in_flight, server.max_queue)"
             raise HTTPException(429, message, {"Retry-After": "1"}) from None
         return [task.result() for task in tasks]
 
-    async def _respond(
-        self, member: JudgeRequest | JudgeResponse, reservation: Reservation
-    ) -> JudgeResponse:
+    async def _respond(self, member: JudgeRequest | JudgeResponse, slot: Slot) -> JudgeResponse:
         response = member
         if isinstance(response, JudgeRequest):
-            async with reservation.slot():
+            async with slot():
                 response = await self._ask(response)
         self._metrics.judged(response)
         return response

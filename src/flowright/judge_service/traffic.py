@@ -4,8 +4,10 @@ Nothing waits without a bound: what does not fit into the slots and the queue is
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+
+Slot = Callable[[], AbstractAsyncContextManager[None]]
 
 _LAST_WORDS_SECONDS = 1.0  # for what is cancelled at the end of a drain
 
@@ -32,41 +34,30 @@ class Admission:
         return self._held - self._running
 
     @contextmanager
-    def admit(self, count: int) -> Iterator["Reservation"]:
-        """Hold room for ``count`` verdicts. Raises Overloaded where there is not enough."""
+    def admit(self, count: int) -> Iterator[Slot]:
+        """Hold room for ``count`` verdicts. Each waits for a slot and holds it by what is yielded,
+        and gives its room back when it ends. Raises Overloaded where there is not enough."""
         if self._held + count > self._room:
             raise Overloaded
         self._held += count
-        reservation = Reservation(self, count)
+        left = count
+
+        @asynccontextmanager
+        async def slot() -> AsyncIterator[None]:
+            nonlocal left
+            async with self._slots:
+                left -= 1
+                self._running += 1
+                try:
+                    yield
+                finally:
+                    self._running -= 1
+                    self._held -= 1
+
         try:
-            yield reservation
+            yield slot
         finally:
-            self._held -= reservation.left  # of verdicts that were cancelled before they began
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        async with self._slots:
-            self._running += 1
-            try:
-                yield
-            finally:
-                self._running -= 1
-                self._held -= 1
-
-
-class Reservation:
-    """Room for some verdicts; each gives its own back when it ends."""
-
-    def __init__(self, admission: Admission, count: int) -> None:
-        self._admission = admission
-        self.left = count
-
-    @asynccontextmanager
-    async def slot(self) -> AsyncIterator[None]:
-        """Wait for a slot and hold it."""
-        async with self._admission.slot():
-            self.left -= 1
-            yield
+            self._held -= left  # of verdicts that were cancelled before they began
 
 
 class Traffic:

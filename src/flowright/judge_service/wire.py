@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,6 +36,9 @@ def _whole_characters(text: str) -> str:
     return text
 
 
+Text = Annotated[str, AfterValidator(_whole_characters)]
+
+
 class Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,15 +46,10 @@ class Wire(BaseModel):
 class CriterionRequest(Wire):
     """One line of a rubric."""
 
-    text: str = Field(min_length=1, pattern=r"\S", description="A statement about the answer.")
+    text: Text = Field(min_length=1, pattern=r"\S", description="A statement about the answer.")
     points: float = Field(
         allow_inf_nan=False, description="What it is worth where it holds; below 0: a fault."
     )
-
-    @field_validator("text")
-    @classmethod
-    def _can_be_sent_on(cls, value: str) -> str:
-        return _whole_characters(value)
 
     @field_validator("points")
     @classmethod
@@ -77,9 +76,9 @@ class JudgeRequest(Wire):
         }
     )
 
-    prompt: str = Field(description="The question.")
-    completion: str = Field(description="The answer to be judged.")
-    answer: str = Field(
+    prompt: Text = Field(description="The question.")
+    completion: Text = Field(description="The answer to be judged.")
+    answer: Text = Field(
         default="",
         description="The reference: what is right. Needed unless there are criteria or a rival.",
     )
@@ -87,11 +86,11 @@ class JudgeRequest(Wire):
         AnswerType,
         BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
     ] = Field(default="free_text", description="What the reference is; in any case of letters.")
-    alternatives: tuple[str, ...] = Field(default=(), description="Other references that count.")
-    evidence: str | None = Field(
+    alternatives: tuple[Text, ...] = Field(default=(), description="Other references that count.")
+    evidence: Text | None = Field(
         default=None, description="What was observed, such as `passed 2 of 3 tests`."
     )
-    rival: str | None = Field(
+    rival: Text | None = Field(
         default=None,
         description="Another answer: the verdict says whether `completion` is the better one. "
         "For a judge whose `judge.ask` is `pairwise`.",
@@ -99,21 +98,13 @@ class JudgeRequest(Wire):
     criteria: tuple[CriterionRequest, ...] = Field(
         default=(), description="A rubric. For a judge whose `judge.ask` is `rubric`."
     )
-    request_id: str | None = Field(
+    request_id: Text | None = Field(
         default=None,
         min_length=1,
         max_length=_LONGEST_ID,
         description="Comes back with the verdict, and names the sample: seeds are derived from "
         "it. Without one it is a hash of the request, so that equal requests are judged alike.",
     )
-
-    @field_validator("*")
-    @classmethod
-    def _can_be_sent_on(cls, value: object) -> object:
-        for text in value if isinstance(value, tuple) else (value,):
-            if isinstance(text, str):
-                _whole_characters(text)
-        return value
 
     @model_validator(mode="after")
     def _something_to_compare_with(self) -> "JudgeRequest":
@@ -234,29 +225,29 @@ def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeRespo
 
 def failed_response(request_id: str, judge: str, seconds: float) -> JudgeResponse:
     """For a judge that raised, which it should not: what it said stays in our log."""
-    return JudgeResponse(
-        score=None,
-        correct=None,
-        status="unavailable",
-        source=None,
-        request_id=request_id,
-        explanation="the judge broke down; the server's log says how",
-        metadata=Metadata(latency=round(seconds, 6), judge=judge),
-    )
+    said = "the judge broke down; the server's log says how"
+    about = Metadata(latency=round(seconds, 6), judge=judge)
+    return _without_score("unavailable", request_id, said, about)
 
 
 def invalid_response(member: object, message: str) -> JudgeResponse:
     """For a member of a batch that is no request."""
     given = member.get("request_id") if isinstance(member, dict) else None
     usable = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_ID
+    return _without_score("invalid", given if usable else None, message, Metadata())
+
+
+def _without_score(
+    status: Status | Literal["invalid"], request_id: str | None, said: str, about: Metadata
+) -> JudgeResponse:
     return JudgeResponse(
         score=None,
         correct=None,
-        status="invalid",
+        status=status,
         source=None,
-        request_id=given if usable else None,
-        explanation=message,
-        metadata=Metadata(),
+        request_id=request_id,
+        explanation=said,
+        metadata=about,
     )
 
 

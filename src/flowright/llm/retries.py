@@ -77,17 +77,6 @@ class Call:
         """Seconds of the call since its first failure."""
         return 0.0 if self.failed_at is None else self.spent - self.failed_at
 
-    def attempt(self, url: str) -> None:
-        """Count an attempt that begins."""
-        self.counts["calls"] += not self.attempts
-        self.counts.attempt(url)
-        self.attempts += 1
-
-    def failed(self, error: RequestError, url: str) -> None:
-        """Count an attempt that failed."""
-        self.counts.failed(url, error.kind)
-        self.failures[error.kind] += 1
-
     async def pause(self, error: RequestError, fails_over: bool = False) -> None:
         """Wait for the time of the next attempt, which is now where it ``fails_over`` to another
         server. Raises ``error`` where there is to be none."""
@@ -142,7 +131,9 @@ class Retries:
             lease = self.balance.lease(call.avoid)
             began = time.monotonic()
             call.counts["wait_seconds"] += began - queued
-            call.attempt(lease.server.url)
+            call.counts["calls"] += not call.attempts
+            call.counts.attempt(lease.server.url)
+            call.attempts += 1
             report = self.balance.abandoned
             try:
                 done = await attempt(lease)
@@ -150,7 +141,8 @@ class Retries:
                 return done
             except RequestError as error:
                 call.avoid = lease.server
-                call.failed(error, lease.server.url)
+                call.counts.failed(lease.server.url, error.kind)
+                call.failures[error.kind] += 1
                 report = self.balance.succeeded
                 if error.blames_server:
                     report = partial(self.balance.failed, at_once=error.kind == "unreachable")

@@ -32,24 +32,13 @@ def proxy_for(url: str, no_proxy: str | None) -> str | None:
     proxy = proxies.get(parts.scheme) or proxies.get("all")
     if not proxy or host == "localhost" or _within(host, "127.0.0.0/8") or _within(host, "::1/128"):
         return None
-    excluded = f"{no_proxy or ''},{proxies.get('no', '')}".split(",")
-    if any(_excludes(item.strip().lower(), host, parts.port) for item in excluded):
+    excluded = f"{no_proxy or ''},{proxies.get('no', '')}".lower().replace(" ", "").split(",")
+    if "*" in excluded or any(_within(host, item) for item in excluded):
+        return None
+    names = [name for item in excluded if (name := item.lstrip("*."))]
+    if any(f".{at}".endswith(f".{n}") for n in names for at in (host, f"{host}:{parts.port}")):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
-
-
-def _excludes(item: str, host: str, port: int | None) -> bool:
-    if item in ("", "*"):
-        return item == "*"
-    if "/" in item:
-        return _within(host, item)
-    name, colon, number = item.rpartition(":")
-    if colon and number.isdigit() and ":" not in name:
-        if str(port) != number:
-            return False
-        item = name
-    item = item.lstrip("*").lstrip(".")
-    return host == item or host.endswith(f".{item}")
 
 
 def _within(host: str, network: str) -> bool:

@@ -86,28 +86,18 @@ class VllmSampler:
         n: int,
         sampling: Sampling,
         places: Sequence[int] | None = None,
+        weights: Weights | None = None,
     ) -> list[list[Sample]]:
         """See :class:`flowright.policy.sampler.Sampler`: one request a completion, each with a seed
-        of its own. All are from the version that is served when the call begins.
+        of its own. All are from ``weights``, or else from the version that is served when the call
+        begins.
 
         Raises RunPaused and RunError as :meth:`flowright.policy.vllm.servers.Fleet.ask`.
         """
-        if not self._kept:
-            raise RunError("policy.sampler: nothing was published yet; refresh comes first")
-        return await self._sample(self._kept[-1], prompts, n, sampling, places)
-
-    def untrained(self) -> "UntrainedSampler":
-        """A sampler of the base model, on the same servers."""
-        return UntrainedSampler(self)
-
-    async def _sample(
-        self,
-        weights: Weights,
-        prompts: Sequence[Sequence[int]],
-        n: int,
-        sampling: Sampling,
-        places: Sequence[int] | None,
-    ) -> list[list[Sample]]:
+        if weights is None:
+            if not self._kept:
+                raise RunError("policy.sampler: nothing was published yet; refresh comes first")
+            weights = self._kept[-1]
         probe = self._probe()
         places = range(len(prompts)) if places is None else places
         with self._using(weights):
@@ -117,6 +107,10 @@ class VllmSampler:
                 for seed in (_seed(sampling.seed, p, g) for g in range(n))
             )
         return [samples[i : i + n] for i in range(0, len(samples), n)]
+
+    def untrained(self) -> "UntrainedSampler":
+        """A sampler of the base model, on the same servers."""
+        return UntrainedSampler(self)
 
     async def _one(
         self, weights: Weights, probe: Probe, prompt: Sequence[int], sampling: Sampling
@@ -143,11 +137,11 @@ class VllmSampler:
         return Weights(f"flowright-{name}", version, known, path)
 
     def _probe(self) -> Probe:
-        base = self._base_weights().known
+        base = self.base_weights().known
         return Probe(self._ids, base, tuple(self._earlier), self._policy.end_ids)
 
-    def _base_weights(self) -> Weights:
-        """They never change, so the learner is asked once."""
+    def base_weights(self) -> Weights:
+        """The base model's. They never change, so the learner is asked once."""
         if self._base is None:
             with adapter_off(self._policy):
                 scores = learner_scores(self._policy, self._ids)
@@ -199,8 +193,8 @@ class UntrainedSampler:
         places: Sequence[int] | None = None,
     ) -> list[list[Sample]]:
         """As :meth:`VllmSampler.sample`."""
-        base = self._sampler._base_weights()
-        return await self._sampler._sample(base, prompts, n, sampling, places)
+        base = self._sampler.base_weights()
+        return await self._sampler.sample(prompts, n, sampling, places, base)
 
 
 def _seed(*parts: int) -> int:
