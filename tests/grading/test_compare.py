@@ -113,9 +113,7 @@ def test_the_vote_keeps_the_order_and_the_first_form() -> None:
     assert groups(["4", "5", "5.0", "4", "$5$"], "math") == [["4", "4"], ["5", "5.0", "$5$"]]
     assert groups(["(B)", "iron", "A"], "qa", CHOICES) == [["(B)", "iron"], ["A"]]
     assert groups(["def f(): 1", "def f():  1", "DEF"], "code")[0] == ["def f(): 1", "def f():  1"]
-    assert groups(["Witten, Romo", "Romo and Witten"], "qa") == [
-        ["Witten, Romo", "Romo and Witten"]
-    ]
+    assert len(groups(["one, two", "two, one"], "qa")) == 2, "an order may be what is asked for"
 
 
 def test_a_number_may_have_any_length() -> None:

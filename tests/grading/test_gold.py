@@ -228,7 +228,7 @@ def test_token_f1() -> None:
     assert token_f1("", "") == 1.0
     assert token_f1("", "cat") == 0.0
     assert token_f1("a cat a cat", "cat") == pytest.approx(2 / 3)
-    assert tokens("The well-known $1,050.00 “Prize”!") == ["well", "known", "1050", "prize"]
+    assert tokens("The well-known $1,050.00 “Prize”!") == ("well", "known", "1050", "prize")
 
 
 CHOICES = [["A", "red"], ["B", "a blue one"], ["C", "None"], ["D", "red"]]

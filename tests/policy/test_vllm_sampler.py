@@ -521,11 +521,11 @@ async def test_errors_are_tried_again_and_a_hanging_request_elsewhere(bench: Any
 async def test_what_was_asked_of_each_server_is_counted(bench: Any):
     it = await bench(VllmDouble(), VllmDouble())
     await it.train(1)
-    assert metrics_since([it.sampler.counters]) == {}, "adapters and proofs are no samples"
+    assert metrics_since(it.sampler.counters) == {}, "adapters and proofs are no samples"
     replies = iter([error(500, "EngineDeadError"), error(429, "busy")])
     it.server.fail = lambda path, body: next(replies, None)
     samples = await it.draw()
-    told = metrics_since([it.sampler.counters])
+    told = metrics_since(it.sampler.counters)
     asked = {name.removeprefix("servers/policy/"): value for name, value in told.items()}
     assert (asked["calls"], asked["attempts"], asked["failures"]) == (4, 6, 2)
     assert (asked["http_5xx"], asked["http_429"], asked["timeouts"]) == (1, 1, 0)

@@ -18,6 +18,7 @@ from flowright.environments.metrics import outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import ConfigError
 from flowright.llm.chat import Message
+from flowright.llm.counters import Counters
 from flowright.policy.prompt import Prompt, Tokenizer, render
 
 
@@ -123,6 +124,10 @@ class Environment:
     def simulated(self) -> bool:
         """Whether any number comes from a stand-in; every screen says so then."""
         return False
+
+    def counters(self) -> Sequence[Counters]:
+        """What its servers were asked: the metrics ``servers/*`` of a step."""
+        return ()
 
     def about(self) -> Mapping[str, Any]:
         """What ``state.json`` says of an open environment, for the heads of screens. A list

@@ -21,8 +21,9 @@ from flowright.errors import DataError, Reason, UserError
 from flowright.judge.opening import OpenJudge, open_judge
 from flowright.judge.panel import families
 from flowright.llm.chat import Message
+from flowright.llm.counters import Counters
 from flowright.sandbox import Limits, Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.opening import Models, open_models
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program, fixed_workflows, self_consistency
 from flowright.workflows.prompt import build_messages
@@ -39,6 +40,7 @@ class WorkflowEnvironment(Environment):
     display = DISPLAY
 
     _sandbox: Sandbox
+    _models: Models
     _judge: OpenJudge
     _rollouts: WorkflowRollouts
 
@@ -73,7 +75,7 @@ class WorkflowEnvironment(Environment):
         config = self.config
         problems = [task for task in tasks if isinstance(task, Problem)]
         async with AsyncExitStack() as stack:
-            models = await stack.enter_async_context(
+            self._models = models = await stack.enter_async_context(
                 open_models(config.models, config.llm, config.simulated, config.sandbox, problems)
             )
             self._judge = await stack.enter_async_context(
@@ -139,6 +141,9 @@ class WorkflowEnvironment(Environment):
     @property
     def simulated(self) -> bool:
         return SIMULATED in self.config.models or self._judge.simulated
+
+    def counters(self) -> Sequence[Counters]:
+        return (*self._models.counters, *self._judge.counters)
 
     def about(self) -> Mapping[str, Any]:
         isolation = self._sandbox.isolation

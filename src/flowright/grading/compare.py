@@ -23,6 +23,8 @@ from flowright.llm.replies import spoken_answer
 LONGEST_EXPRESSION = 500
 _LONGEST_WITH_UNIT = 4  # words
 
+_LENIENT = frozenset({"date", "spans", "last_number"})
+
 Choices = Sequence[tuple[str, str]]
 
 
@@ -131,12 +133,13 @@ def _value(answer: str, kind: Kind, choices: Choices) -> str:
 
 
 def _say_the_same(one: str, other: str, kind: Kind, choices: Choices) -> bool:
-    """Whether one of two values would be right where the other is expected. A problem of
-    mathematics may have words for an answer."""
+    """Whether one of two values would be right where the other is expected, without the leniency
+    that knows what is asked for: one problem wants a list, another the order of its items. A
+    problem of mathematics may have words for an answer."""
     if max(len(one), len(other)) > LONGEST_EXPRESSION:
         return False
     both = (one, other)
     if kind == "math" and not any(lone_number(text) or _is_expression(text) for text in both):
         return exact_match(one, other)
-    pairs = (both, (other, one))
-    return any(compare([a], b, kind, choices).correct for a, b in pairs)
+    found = (compare([a], b, kind, choices) for a, b in (both, (other, one)))
+    return any(each.correct and each.method not in _LENIENT for each in found)

@@ -6,6 +6,7 @@ Read by patterns, exactly (as fractions); nothing is evaluated.
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 RELATIVE_TOLERANCE = Fraction(1, 10**6)
 
@@ -71,6 +72,7 @@ def quantities(text: str) -> list[Quantity]:
     return [found for match in _QUANTITY.finditer(_plain(text)) if (found := _value(match))]
 
 
+@lru_cache(maxsize=1024)
 def lone_number(text: str) -> Quantity | None:
     """The number that the text amounts to, alone or with words and units: ``$1,080``, ``18 dollars
     a day``, ``x = 3/4``, ``50%``. None where there are several, or where an operator or bracket

@@ -8,6 +8,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Sequence
+from functools import lru_cache
 
 from flowright.llm.replies import boxed
 
@@ -73,13 +74,14 @@ _SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight"
 _NUMBER_WORDS = {word: str(number) for number, word in enumerate((*_SMALL, "eleven", "twelve"))}
 
 
-def tokens(text: str) -> list[str]:
+@lru_cache(maxsize=1024)  # a vote compares every answer with every other
+def tokens(text: str) -> tuple[str, ...]:
     """The words of a text for comparison: SQuAD's normalisation (lower case, no punctuation, no
     articles; Rajpurkar et al., 2016) with DROP's two changes (hyphens divide, numbers keep their
     point and lose commas and zeros; Dua et al., 2019). Number words to twelve become digits."""
     words = text[-LONGEST:].lower().replace("-", " ").replace("–", " ").split()
     normal = (_word(word) for word in words)
-    return [word for word in normal if word and word not in ("a", "an", "the")]
+    return tuple(word for word in normal if word and word not in ("a", "an", "the"))
 
 
 def _word(word: str) -> str:

@@ -19,6 +19,7 @@ from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion, Rollout
 from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.llm.counters import metrics_since
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
 
@@ -112,6 +113,10 @@ class Pipeline:
         """Sample from the learner's weights of this moment from now on, as ``version``. Raises
         RunError where the sampler can't."""
         await self._sampler.refresh(version)
+
+    def requests(self) -> dict[str, float]:
+        """What servers were asked since this was last asked for, as metrics ``servers/*``."""
+        return metrics_since([*self.environment.counters(), *self._sampler.counters])
 
     async def run_ahead(self, step: int) -> None:
         """Sample what may be sampled before the update of ``step``, and begin its rollouts."""

@@ -1,7 +1,7 @@
 """What a step says of itself beside its environment and its learner: signal, lengths, staleness,
 the device. Names are the field's where it has one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
@@ -28,6 +28,12 @@ def penalty_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     """The mean part that the distance from the base model has in the rewards, where it has one."""
     parts = [r.reward.parts["kl"] for r in rollouts if "kl" in r.reward.parts]
     return {"reward/kl": sum(parts) / len(parts)} if parts else {}
+
+
+def added(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The ranks' counts as those of the whole run."""
+    names = dict.fromkeys(name for share in shares for name in share)
+    return {name: sum(share.get(name, 0.0) for share in shares) for name in names}
 
 
 def token_metrics(batch: Batch) -> dict[str, float]:

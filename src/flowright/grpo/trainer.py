@@ -25,6 +25,7 @@ from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.safeguards import mind_the_judge, refuse_garbage, unscored_share
 from flowright.grpo.saves import Saves
 from flowright.grpo.step_metrics import (
+    added,
     memory,
     penalty_metrics,
     signal_metrics,
@@ -83,6 +84,7 @@ class Trainer:
         metrics["time/step"] = time.perf_counter() - began
         busy = sum(metrics.get(f"time/{stage}", 0.0) for stage in ("sample", "update", "evaluate"))
         metrics["time/busy_frac"] = busy / metrics["time/step"]
+        metrics |= added(await self.ranks.all_gather(self.pipeline.requests()))
         self.run.record(step, metrics)
         self.reporter.step(step, steps, metrics)
         asked = await self.ranks.all_gather(self._stopping)  # one rank's signal is everybody's

@@ -14,6 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from flowright.llm.counters import Counters
 from flowright.policy.model import Policy, adapter_off, merged
 from flowright.policy.plain_decoding import plain_decoding
 from flowright.policy.prefix.decoding import shared_decoding
@@ -63,6 +64,10 @@ class LocalSampler:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def counters(self) -> Sequence[Counters]:
+        return ()
 
     async def refresh(self, version: int) -> None:
         self._version = version

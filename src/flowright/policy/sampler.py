@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from flowright.llm.counters import Counters
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -33,6 +35,11 @@ class Sampler(Protocol):
 
     @property
     def version(self) -> int: ...
+
+    @property
+    def counters(self) -> Sequence[Counters]:
+        """What servers were asked for samples; empty where there is no server."""
+        ...
 
     async def sample(
         self,

@@ -55,9 +55,8 @@ class VllmSampler:
         return self._kept[-1].version if self._kept else 0
 
     @property
-    def counters(self) -> Counters:
-        """What the servers were asked for samples."""
-        return self._fleet.counters
+    def counters(self) -> Sequence[Counters]:
+        return (self._fleet.counters,)
 
     async def aclose(self) -> None:
         """Take this run's adapters from the servers that can be reached, and from the disk."""
@@ -120,7 +119,7 @@ class VllmSampler:
             return await server.draw(weights.name, prompt, sampling, probe.end_ids)
 
         drawn = await self._fleet.ask(str(sampling.seed), work)
-        self.counters.role(ROLE).replied(len(prompt), len(drawn.token_ids))
+        self._fleet.counters.role(ROLE).replied(len(prompt), len(drawn.token_ids))
         kept = [token for token in drawn.token_ids if token not in probe.end_ids]
         text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
         assert isinstance(text, str)
