@@ -98,10 +98,13 @@ class JudgeRequest(Wire):
     criteria: tuple[CriterionRequest, ...] = Field(
         default=(), description="A rubric. For a judge whose `judge.ask` is `rubric`."
     )
-    request_id: Text | None = Field(
+    request_id: (
+        Annotated[
+            str, Field(min_length=1, max_length=_LONGEST_ID), AfterValidator(_whole_characters)
+        ]
+        | None
+    ) = Field(
         default=None,
-        min_length=1,
-        max_length=_LONGEST_ID,
         description="Comes back with the verdict, and names the sample: seeds are derived from "
         "it. Without one it is a hash of the request, so that equal requests are judged alike.",
     )
