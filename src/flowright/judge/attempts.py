@@ -104,14 +104,8 @@ class RetryingAsker:
             if is_last_word(attempt, ending, previous):
                 break
             attempt = next_attempt(attempt, ending, previous, self._section)
-        status: Status = "ok" if ending is None else STATUS[ending]
-        return QuestionResult(
-            values=state.values,
-            status=status,
-            reason=state.reason if status == "ok" else "; ".join(state.notes),
-            attempts=attempt.number,
-            usage=state.usage,
-        )
+        reason = state.reason if ending is None else "; ".join(state.notes)
+        return QuestionResult(state.values, STATUS[ending], reason, attempt.number, state.usage)
 
     async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
         """Ask once; None when nothing is missing any more, else what went wrong."""

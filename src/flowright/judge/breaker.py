@@ -12,8 +12,6 @@ from typing import Literal
 
 from flowright.judge.verdict import JudgeQuery, Verdict, Wrapper
 
-State = Literal["closed", "open", "half_open"]
-
 _DOWN = frozenset({"timeout", "unavailable"})
 """What says that the backend is down; a reply that cannot be read does not."""
 
@@ -38,7 +36,7 @@ class CircuitBreaker(Wrapper):
     _probing: bool = field(default=False, init=False)
 
     @property
-    def state(self) -> State:
+    def state(self) -> Literal["closed", "open", "half_open"]:
         if self._open_until is None:
             return "closed"
         return "half_open" if self.clock() >= self._open_until else "open"

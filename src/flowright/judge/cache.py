@@ -16,10 +16,6 @@ from flowright.memo import Memo
 class _Failed(Exception):
     """Carries a verdict that must not be kept past those who wait for it."""
 
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.status)
-        self.verdict = verdict
-
 
 @dataclass(eq=False)
 class Cached(Wrapper):
@@ -57,7 +53,7 @@ class Cached(Wrapper):
         try:
             verdict = await self._memo.get((self.name, self.fingerprint, asked), ask)
         except _Failed as failed:
-            verdict = failed.verdict
+            (verdict,) = failed.args
         if own:
             return verdict
         self.hits += 1

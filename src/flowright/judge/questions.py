@@ -74,15 +74,10 @@ class Questions:
     def _worded(self, question: Question, query: JudgeQuery) -> Question:
         aspects = self._section.aspects.items()
         listed = "\n".join(f"- {name}: {' '.join(what.split())}" for name, what in aspects)
-        instruction = self._words.instruction.replace("{aspects}", listed)
-        if "{criteria}" in instruction:
-            instruction = instruction.replace("{criteria}", self._criteria[query.answer_type])
-        return replace(
-            question,
-            system=self._words.system,
-            instruction=instruction,
-            examples=self._examples,
-        )
+        words, text = self._words, self._words.instruction.replace("{aspects}", listed)
+        if "{criteria}" in text:
+            text = text.replace("{criteria}", self._criteria[query.answer_type])
+        return replace(question, system=words.system, instruction=text, examples=self._examples)
 
     def _answered(self, number: int) -> Answered:
         """An example of the wording as it is shown: the answer first, all criteria at once."""
@@ -95,14 +90,13 @@ class Questions:
         section = self._section.model_copy(update=whole)
         question = self._worded(self.ask.questions(example.query, section)[0], example.query)
         schemas = {field.key: field.schema for field in question.fields}
-        problems = [
-            f"{where}.says.{key}: unknown key" for key in example.says if key not in schemas
-        ]
+        said = example.says
+        problems = [f"{where}.says.{key}: unknown key" for key in said if key not in schemas]
         for key, schema in schemas.items():
-            if key not in example.says:
+            if key not in said:
                 problems.append(f"{where}.says.{key}: missing")
-            elif schema.read(example.says[key]) is None:
-                problems.append(f"{where}.says.{key}: {example.says[key]!r} is not {schema.words}")
+            elif schema.read(said[key]) is None:
+                problems.append(f"{where}.says.{key}: {said[key]!r} is not {schema.words}")
         if problems:
             raise ConfigError(*problems)
         return Answered(question, example.reason, example.says)

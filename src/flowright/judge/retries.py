@@ -35,17 +35,12 @@ Ending = Literal[
 """How an attempt failed."""
 Effort = Literal["low", "medium", "high"]
 
-STATUS: dict[Ending, Status] = {
-    "truncated": "truncated",
-    "empty": "parse_error",
-    "unparsed": "parse_error",
-    "declined": "declined",
-    "refused": "unavailable",
-    "unavailable": "unavailable",
-    "misconfigured": "unavailable",
-    "timeout": "timeout",
-}
-"""The status of a verdict whose last attempt ended so."""
+STATUS: dict[Ending | None, Status] = {
+    None: "ok", "truncated": "truncated", "empty": "parse_error", "unparsed": "parse_error",
+    "declined": "declined", "refused": "unavailable", "unavailable": "unavailable",
+    "misconfigured": "unavailable", "timeout": "timeout",
+}  # fmt: skip
+"""The status of a verdict whose last attempt ended so; None: nothing was missing any more."""
 
 FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
 MAX_GROWTH = 8
@@ -78,18 +73,17 @@ def next_attempt(
 ) -> Attempt:
     """The one after ``attempt``, which ended in ``ending``; ``previous`` is how the one before it
     ended."""
-    warmer = section.temperature + TEMPERATURE_STEP * attempt.number
-    following = replace(attempt, number=attempt.number + 1, temperature=round(warmer, 6))
-    if ending in ("truncated", "empty"):
-        following = replace(
-            following,
-            max_tokens=min(attempt.max_tokens * 2, section.max_tokens * MAX_GROWTH),
-            effort=_LESS_EFFORT[attempt.effort] if attempt.effort else None,
-        )
-    again = ending == previous and ending in ("truncated", "empty")
-    if again or ending in ("unparsed", "refused"):
-        following = replace(following, form=looser(attempt.form))
-    return following
+    was_short = ending in ("truncated", "empty")
+    is_looser = ending in ("unparsed", "refused") or (was_short and ending == previous)
+    most = section.max_tokens * MAX_GROWTH
+    return replace(
+        attempt,
+        number=attempt.number + 1,
+        form=looser(attempt.form) if is_looser else attempt.form,
+        max_tokens=min(attempt.max_tokens * 2, most) if was_short else attempt.max_tokens,
+        temperature=round(section.temperature + TEMPERATURE_STEP * attempt.number, 6),
+        effort=_LESS_EFFORT[attempt.effort] if was_short and attempt.effort else attempt.effort,
+    )
 
 
 def is_last_word(attempt: Attempt, ending: Ending, previous: Ending | None) -> bool:

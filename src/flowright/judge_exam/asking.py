@@ -40,10 +40,6 @@ class AskedAnswer:
     probe: Probe
     verdict: Verdict
 
-    @property
-    def called_right(self) -> bool | None:
-        return self.verdict.correct
-
     def row(self) -> dict[str, Any]:
         """What is kept of it in a file."""
         query = self.probe.query

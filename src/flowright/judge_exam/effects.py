@@ -100,12 +100,12 @@ def _pairs(
     return [
         (answer, other)
         for answer, other in found
-        if other is not None and None not in (answer.called_right, other.called_right)
+        if other is not None and None not in (answer.verdict.correct, other.verdict.correct)
     ]
 
 
 def _said(answer: AskedAnswer) -> float:
-    return float(bool(answer.called_right))
+    return float(bool(answer.verdict.correct))
 
 
 def _differences(pairs: Sequence[tuple[AskedAnswer, AskedAnswer]]) -> list[float]:
@@ -159,11 +159,11 @@ def stability(answers: Sequence[AskedAnswer], repeats: int, resampler: Resampler
     """Share of items whose ``repeats`` verdicts are all the same, among those that have so many."""
     said: dict[str, list[AskedAnswer]] = {}
     for answer in answers:
-        if answer.called_right is not None:
+        if answer.verdict.correct is not None:
             said.setdefault(answer.probe.item.id, []).append(answer)
     whole = [several for several in said.values() if len(several) == repeats]
     questions = [several[0].probe.item.question for several in whole]
-    same = [float(len({answer.called_right for answer in several}) == 1) for several in whole]
+    same = [float(len({answer.verdict.correct for answer in several}) == 1) for several in whole]
     return _average(resampler, questions, same, SHARE)
 
 

@@ -118,7 +118,7 @@ def examined(
     for answer in single:
         if answer.probe.variant != PLAIN:
             variants.setdefault(answer.probe.variant, []).append(answer)
-    scored = [answer for answer in plain if answer.called_right is not None]
+    scored = [answer for answer in plain if answer.verdict.correct is not None]
     repeated = [answer for answer in single if answer.probe.variant == PLAIN]
     return {
         "questions": len({item.question for item in items}),
@@ -167,9 +167,9 @@ def _by_type(plain: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, An
 
 def _confusion(plain: Sequence[AskedAnswer]) -> dict[str, int]:
     """Counts of the first verdicts; those that failed stand by themselves."""
-    rows = np.asarray(counted([a for a in plain if a.called_right is not None])).reshape(-1, 4)
+    rows = np.asarray(counted([a for a in plain if a.verdict.correct is not None])).reshape(-1, 4)
     tp, fp, tn, fn = (int(count) for count in rows.sum(axis=0))
-    lost = Counter(o.probe.item.label for o in plain if o.called_right is None)
+    lost = Counter(o.probe.item.label for o in plain if o.verdict.correct is None)
     return {
         "right_called_right": tp,
         "wrong_called_right": fp,

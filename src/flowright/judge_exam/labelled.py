@@ -6,10 +6,10 @@ The file format is JSON Lines, one answer a line:
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from flowright.errors import DataError
 from flowright.judge.verdict import AnswerType, JudgeQuery
@@ -52,7 +52,6 @@ class LabelledItem:
 _FIELDS = tuple(f.name for f in fields(LabelledItem))
 _STRINGS = ("id", "question", "answer", "reference", "evidence")
 _REQUIRED = ("question", "answer", "reference", "label")
-_ANSWER_TYPES: tuple[str, ...] = get_args(AnswerType)
 
 
 def is_task_file(path: Path) -> bool:
@@ -80,8 +79,8 @@ def read_labelled(path: Path) -> list[LabelledItem]:
 def write_labelled(path: Path, items: Iterable[LabelledItem]) -> int:
     """Write answers as JSON Lines, replacing the file at once; returns how many."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [item.to_json() + "\n" for item in items]
-    write_text(path, "".join(lines))
+    lines = [item.to_json() for item in items]
+    write_text(path, "\n".join([*lines, ""]))
     return len(lines)
 
 
@@ -121,14 +120,10 @@ def _item(row: object, where: str, default_id: str) -> LabelledItem:
             raise DataError(f"{where}: {name} is {type(row[name]).__name__}, not a string")
     if not row["question"].strip():
         raise DataError(f"{where}: the question is empty")
-    if row.get("answer_type", "free_text") not in _ANSWER_TYPES:
-        given, known = row["answer_type"], ", ".join(_ANSWER_TYPES)
-        raise DataError(f"{where}: answer_type is {given!r}, not one of {known}")
-    return _built({"id": default_id, **row}, where)
-
-
-def _built(row: Mapping[str, Any], where: str) -> LabelledItem:
+    if row.get("answer_type", "free_text") not in get_args(AnswerType):
+        known = ", ".join(get_args(AnswerType))
+        raise DataError(f"{where}: answer_type is {row['answer_type']!r}, not one of {known}")
     alternatives = row.get("alternatives", [])
     if not isinstance(alternatives, list) or not all(isinstance(a, str) for a in alternatives):
         raise DataError(f"{where}: alternatives is not a list of strings")
-    return LabelledItem(**{**row, "alternatives": tuple(alternatives)})
+    return LabelledItem(**{"id": default_id, **row, "alternatives": tuple(alternatives)})

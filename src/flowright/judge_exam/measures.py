@@ -38,7 +38,7 @@ def roc_auc(sums: Array) -> Array:
 
 def measures(answers: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, Any]:
     """All measures of some verdicts, as numbers and :class:`Estimate`."""
-    scored = [answer for answer in answers if answer.called_right is not None]
+    scored = [answer for answer in answers if answer.verdict.correct is not None]
     questions = [answer.probe.item.question for answer in scored]
     rows = counted(scored)
     found: dict[str, Any] = {
@@ -60,7 +60,7 @@ def measures(answers: Sequence[AskedAnswer], resampler: Resampler) -> dict[str, 
 
 def counted(scored: Sequence[AskedAnswer]) -> list[tuple[bool, bool, bool, bool]]:
     """Scored verdicts as rows of :data:`COUNTED`."""
-    return [confusion(bool(answer.called_right), answer.probe.item.label) for answer in scored]
+    return [confusion(bool(answer.verdict.correct), answer.probe.item.label) for answer in scored]
 
 
 def is_graded(scored: Sequence[AskedAnswer]) -> bool:
@@ -91,11 +91,8 @@ def _binned(answer: AskedAnswer) -> list[float]:
     confidence = max(score, 1 - score)
     place = min(BINS - 1, int((confidence - 0.5) * 2 * BINS))
     row = [0.0] * (3 * BINS)
-    row[3 * place : 3 * place + 3] = [
-        1.0,
-        float(answer.called_right == answer.probe.item.label),
-        confidence,
-    ]
+    is_right = float(answer.verdict.correct == answer.probe.item.label)
+    row[3 * place : 3 * place + 3] = [1.0, is_right, confidence]
     return row
 
 

@@ -52,11 +52,8 @@ def reworded(item: LabelledItem, seed: int) -> tuple[LabelledItem, LabelledItem]
 def _padding(words: int, draw: random.Random) -> str:
     """At least so many words, in paragraphs."""
     paragraphs: list[str] = []
-    count = 0
-    while count < words:
-        paragraph = " ".join(draw.sample(list(FILLER), 4))
-        paragraphs.append(paragraph)
-        count += len(paragraph.split())
+    while sum(len(paragraph.split()) for paragraph in paragraphs) < words:
+        paragraphs.append(" ".join(draw.sample(list(FILLER), 4)))
     return "\n\n".join(paragraphs)
 
 
