@@ -23,7 +23,7 @@ from flowright.errors import ConfigError
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
-from flowright.policy.memory import WIDTHS, ModelShape, layer_bytes, memory_plan, shape_of
+from flowright.policy.memory import BYTES, ModelShape, layer_bytes, memory_plan, shape_of
 from flowright.policy.model import Policy, merged, policy_of
 from flowright.policy.prefix.chunks import shared_chunks
 from flowright.policy.sampler import Sampling
@@ -175,7 +175,7 @@ def test_what_a_layer_keeps_of_a_token(kind: str, dtype: str) -> None:
     """Of three layers above those of two."""
     section, _ = sections(dtype)
     less, more = (medium_policy(kind, section, layers) for layers in (2, 3))
-    shape, number = shape_of(more.causal_lm, section), WIDTHS[dtype]
+    shape, number = shape_of(more.causal_lm, section), BYTES[dtype]
     casts = 0 if dtype == "float32" else number * shape.adapter // shape.layers
     measured = saved(more, 200) - saved(less, 200) - casts
     assert measured == pytest.approx(200 * layer_bytes(shape, number), rel=0.02)

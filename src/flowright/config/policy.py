@@ -152,16 +152,12 @@ class PolicySection(Section):
     tiny: TinySection = TinySection()
 
     @model_validator(mode="after")
-    def _shards_are_sampled_elsewhere(self) -> "PolicySection":
+    def _the_sampler_can_serve_it(self) -> "PolicySection":
         if self.sharded and self.sampler == "local":
             raise ValueError(
                 "sharded with sampler local, which decodes with weights that one process has: set "
                 "policy.sampler: vllm (docs/running_on_gpus.md)"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _a_server_takes_the_rank(self) -> "PolicySection":
         if self.sampler == "vllm" and self.lora.rank > MAX_LORA_RANKS[-1]:
             raise ValueError(
                 f"lora.rank {self.lora.rank} with sampler vllm, which takes {MAX_LORA_RANKS[-1]} "

@@ -101,13 +101,10 @@ def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bo
     A fresh adapter's second half is 0, so its first half has no gradient: one half is enough.
     """
     samples = [sample for group in groups for sample in group.samples]
-    parameters = policy.trainable()
-    for parameter in parameters:
-        parameter.grad = None
+    policy.model.zero_grad(set_to_none=True)
     for hidden_N, numbers in chunks(policy, groups, budget, sharing):
         chunk = [samples[number] for number in numbers]
         sample_logprobs(policy, hidden_N, chunk, 1.0)[0].sum().backward()
-    found = [torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in parameters]
-    for parameter in parameters:
-        parameter.grad = None
-    return found
+    gradients = [(p, p.grad) for p in policy.trainable()]
+    policy.model.zero_grad(set_to_none=True)
+    return [torch.zeros_like(p) if grad is None else grad for p, grad in gradients]

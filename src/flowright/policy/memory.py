@@ -23,7 +23,7 @@ from flowright.policy.prefix.decoding import PREFILL_TOKENS
 from flowright.policy.prefix.head import LOGITS_AT_ONCE
 
 FLOAT = 4
-WIDTHS = {"float32": 4, "bfloat16": 2}
+BYTES = {"float32": FLOAT, "bfloat16": 2}
 
 GATHERED = 3
 """Layers that are whole on a GPU at once, where their weights are split among several: one that
@@ -118,7 +118,7 @@ def memory_plan(
 ) -> Plan:
     """What a step takes at the limits of the configuration, where ``gpus`` share the weights of
     the layers."""
-    number = WIDTHS[policy.dtype]
+    number = BYTES[policy.dtype]
     held = {
         **_base(shape, number, gpus),
         "adapter": FLOAT * shape.adapter,
@@ -145,7 +145,7 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
     for each row. Nothing where others sample."""
     if policy.sampler == "vllm":
         return {}
-    number = WIDTHS[policy.dtype]
+    number = BYTES[policy.dtype]
     prompts = min(max(1, policy.decode_batch // grpo.group_size), grpo.prompts_per_step)
     rows = prompts * grpo.group_size
     longest = policy.max_prompt_tokens
@@ -172,7 +172,7 @@ def _chunk(policy: PolicySection, grpo: GrpoSection) -> int:
 def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Template, one pack of problems and one chunk of completions; of the prompts, that is at most
     a whole one and a pack besides."""
-    number = WIDTHS[policy.dtype]
+    number = BYTES[policy.dtype]
     problems = min(grpo.micro_batch_tokens, grpo.prompts_per_step * policy.max_prompt_tokens)
     prompts = policy.max_prompt_tokens + problems
     chunk = _chunk(policy, grpo)
@@ -192,7 +192,7 @@ def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict
 
 def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Rows of prompt and completion, keys repeated for the heads that share them."""
-    number = WIDTHS[policy.dtype]
+    number = BYTES[policy.dtype]
     row = policy.max_prompt_tokens + policy.max_new_tokens
     tokens = max(1, grpo.micro_batch_tokens // row) * row
     kept = layer_bytes(shape, number)
@@ -208,7 +208,7 @@ def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[
 def _all_layers(shape: ModelShape, policy: PolicySection, kept: int) -> tuple[int, int]:
     """What the backward pass keeps of a token in all layers, ``kept`` in each or its input alone;
     and, of a pass, the adapter's weights in the model's precision."""
-    number = WIDTHS[policy.dtype]
+    number = BYTES[policy.dtype]
     if policy.gradient_checkpointing:
         return shape.layers * number * shape.hidden_size, 0
     return shape.layers * kept, _casts(shape, number)
@@ -218,7 +218,7 @@ def _one_layer(shape: ModelShape, policy: PolicySection, tokens: int, kept: int)
     """What comes and goes while a layer is run backward: the gradients of the MLP's products; or
     copies of attention's, ordered by its kernels, and sums in float32. With checkpointing, what is
     ``kept`` of a token, too."""
-    number, queries = WIDTHS[policy.dtype], shape.heads * shape.head_size
+    number, queries = BYTES[policy.dtype], shape.heads * shape.head_size
     products = max(4 * number * shape.intermediate_size, (12 * number + FLOAT) * queries)
     again = 0
     if policy.gradient_checkpointing:
