@@ -29,6 +29,7 @@ from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Failure, Reason
 from flowright.grading import Gold
 from flowright.judge.verdict import Verdict
+from flowright.llm.counters import Counters
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampler, Sampling
@@ -115,6 +116,10 @@ class Wrapped:
     @property
     def version(self) -> int:
         return self.inner.version
+
+    @property
+    def counters(self) -> Sequence[Counters]:
+        return self.inner.counters
 
     async def sample(
         self,

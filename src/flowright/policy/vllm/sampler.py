@@ -181,6 +181,10 @@ class UntrainedSampler:
     def version(self) -> int:
         return 0
 
+    @property
+    def counters(self) -> Sequence[Counters]:
+        return self._sampler.counters
+
     async def refresh(self, version: int) -> None:
         """The base model never changes."""
 
