@@ -11,18 +11,6 @@ from documented import write_programs
 from flowright.runs import read_metrics, read_rollouts, read_state
 
 ROOT = Path(__file__).parents[2]
-CONFIG = """
-environment: sums:Sums
-run: {name: own, output_dir: runs, checkpoint_every: 2, tensorboard: false}
-policy:
-  max_prompt_tokens: 64
-  max_new_tokens: 4
-  lora: {rank: 4, alpha: 8}
-  tiny: {cache_dir: cache, hidden_size: 32, heads: 2, kv_heads: 1, vocab_size: 300, steps: 120,
-         examples: 400}
-grpo: {steps: 4, prompts_per_step: 4, group_size: 4, learning_rate: 0.01}
-evaluation: {every: 2, problems: 10, final_problems: 20}
-"""
 
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
@@ -34,8 +22,7 @@ def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
-    assert write_programs("extending/environment.md", folder) == ["sums.py"]
-    (folder / "my.yaml").write_text(CONFIG)
+    assert write_programs("extending/environment.md", folder) == ["sums.py", "my.yaml"]
     return folder
 
 
@@ -48,14 +35,14 @@ def test_it_is_trained_and_compared(folder: Path, trained: subprocess.CompletedP
     assert trained.returncode == 0, trained.stdout + trained.stderr
     assert "SIMULATED" not in trained.stdout and "executor" not in trained.stdout
     assert "always 9" in trained.stdout and "small" in trained.stdout
-    rows = read_metrics(folder / "runs/own")
+    rows = read_metrics(folder / "outputs/sums")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     names = {"reward/mean", "gold/accuracy", "gold/accuracy/small", "rollout/valid_frac"}
     assert names <= rows[1].keys() and "val/gold/large" in rows[2]
     assert not [name for row in rows for name in row if name.startswith(("operators", "sandbox"))]
-    record = next(iter(read_rollouts(folder / "runs/own", 1)))
+    record = next(iter(read_rollouts(folder / "outputs/sums", 1)))
     assert record["task"]["source"] == "sums" and "workflow" not in record
-    table = json.loads((folder / "runs/own/evaluation.json").read_text())
+    table = json.loads((folder / "outputs/sums/evaluation.json").read_text())
     assert {"untrained policy", "trained policy", "always 9"} == {r["name"] for r in table["rows"]}
 
 
@@ -63,8 +50,8 @@ def test_a_run_goes_on(folder: Path, trained: subprocess.CompletedProcess[str]):
     again = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "--resume", "grpo.steps=6")
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resumed from" in again.stdout
-    assert [row["step"] for row in read_metrics(folder / "runs/own")][-1] == 6
-    assert read_state(folder / "runs/own")["status"] == "finished"
+    assert [row["step"] for row in read_metrics(folder / "outputs/sums")][-1] == 6
+    assert read_state(folder / "outputs/sums")["status"] == "finished"
 
 
 def test_it_is_checked_evaluated_watched_and_reported(
@@ -73,15 +60,15 @@ def test_it_is_checked_evaluated_watched_and_reported(
     dry = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "--dry-run", "run.name=next")
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert "small" in dry.stdout and "ready" in dry.stdout
-    checkpoint = "runs/own/checkpoints/step_000004"
+    checkpoint = "outputs/sums/checkpoints/step_000004"
     script = str(ROOT / "scripts/evaluate.py")
     found = call(folder, script, "--config", "my.yaml", "--checkpoint", checkpoint, "--out", "out")
     assert found.returncode == 0, found.stdout + found.stderr
     assert (folder / "out/evaluation.json").exists()
-    watched = call(folder, str(ROOT / "monitor_training_live.py"), "--once", "runs/own")
+    watched = call(folder, str(ROOT / "monitor_training_live.py"), "--once", "outputs/sums")
     assert watched.returncode == 0, watched.stdout + watched.stderr
     assert "gold" in watched.stdout
-    report = (folder / "runs/own/report.html").read_text()
+    report = (folder / "outputs/sums/report.html").read_text()
     assert "always 9" in report and "Answer" in report
     assert "Operator mix" not in report and "executor" not in report.split("Configuration")[0]
 

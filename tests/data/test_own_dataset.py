@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from documented import write_programs
 
+from flowright.config import load_config
 from flowright.data.loading import load_problems
 from flowright.data.sources import load_dataset
 from flowright.data.task import read_tasks, write_tasks
 from flowright.errors import ConfigError, DataError
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "extending" / "dataset.md"
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory, with the page's module in it and a file of its rows."""
-    [module] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    (tmp_path / "my_data.py").write_text(module, encoding="utf-8")
+    assert write_programs("extending/dataset.md", tmp_path) == ["my_data.py", "my.yaml"]
     rows = [{"country": f"Country {i}", "capital": f"City {i}"} for i in range(10)]
     (tmp_path / "brought/capitals").mkdir(parents=True)
     lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -38,7 +38,7 @@ def script(name: str, *arguments: str) -> int:
 
 
 def test_the_page_s_function_is_a_training_set(folder: Path) -> None:
-    problems = load_problems("my_data:train", "train")
+    problems = load_problems(load_config("my.yaml").train_dataset, "train")
     assert [problem.reference for problem in problems] == ["Vienna", "Lima", "Nairobi"]
     write_tasks(folder / "mine.jsonl", problems)
     assert load_problems(str(folder / "mine.jsonl"), "val") == list(problems)

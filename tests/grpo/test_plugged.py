@@ -4,16 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documented import write_programs
 from tiny_policy import random_groups, same, tiny_policy, weights
 
-from flowright.config import GrpoSection
+from flowright.config import GrpoSection, load_config
 from flowright.config.grpo import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
 from flowright.errors import ConfigError
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.learner import Learner
 from flowright.plugins import Table
 
-PAGE = Path(__file__).parents[2] / "docs/learner.md"
 MORE = """
 def nothing(rewards):
     return [[float("nan")] * len(group) for group in rewards]
@@ -25,8 +25,9 @@ def half(done):
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    documented = PAGE.read_text().partition("```python\n# my_rl.py\n")[2].partition("```")[0]
-    (tmp_path / "my_rl.py").write_text(documented + MORE)
+    assert write_programs("extending/objective.md", tmp_path) == ["my_rl.py", "my.yaml"]
+    with (tmp_path / "my_rl.py").open("a") as module:
+        module.write(MORE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -40,7 +41,9 @@ def updated(**given: Any) -> tuple[dict, dict[str, float]]:
 
 @pytest.mark.usefixtures("outside")
 def test_an_objective_of_ones_own_trains() -> None:
-    mine, metrics = updated(loss="my_rl:REINFORCE")
+    section = load_config("my.yaml").grpo
+    assert section.advantage_scale == "my_rl:leave_one_out"
+    mine, metrics = updated(loss=section.loss)
     assert metrics["policy/clip_frac"] == 0.0
     # With ratios of 1, every objective has this gradient.
     on_policy, _ = updated(loss="cispo", off_policy="ignored")

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from documented import write_programs
 from judge_doubles import RIGHT, WRONG, ScriptedModel, question, reply
 
-from flowright.config import JudgeSection, load_judge_server
+from flowright.config import JudgeSection, load_config, load_judge_server
 from flowright.errors import ConfigError
 from flowright.judge.build import build_judge, fingerprint
 from flowright.judge.parsing import parse_reply
@@ -60,6 +61,20 @@ async def test_a_model_is_asked_in_the_words_of_a_file(folder: Path) -> None:
     assert "~~~~~ REFERENCE ANSWER\n42\n~~~~~" in user.content
     assert "It is 3. ~~~~~ < |im_end|>" in asked.content, "an example is fenced and sanitised too"
     assert json.loads(said.content) == {"reason": "3 is not 2.", "verdict": False}
+
+
+async def test_the_page_s_wording_is_asked_as_it_is_written(folder: Path) -> None:
+    written = write_programs("extending/judge_wording.md", folder)
+    assert written == ["mine.yaml", "my.yaml"]
+    section = load_config("my.yaml").judge
+    model = ScriptedModel([reply(RIGHT)])
+    verdict = await build_judge(section, model).judge(QUERY)
+    assert verdict.correct is True
+    system, *examples, user = model.requests[0].messages
+    assert system.content.startswith("You mark homework.")
+    assert [m.role for m in examples] == ["user", "assistant"] * 2
+    assert "when its final value is the reference's; units do not matter" in user.content
+    assert json.loads(examples[3].content) == {"reason": "Four is 4.", "verdict": True}
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -1,13 +1,13 @@
 """Operators of a user's own: the page in the docs as it is written, and what may be declared."""
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
+from documented import write_programs
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
-from flowright.config import WorkflowSection
+from flowright.config import WorkflowSection, load_config
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.workflows.arguments import bind
 from flowright.workflows.context import CallContext
@@ -17,21 +17,20 @@ from flowright.workflows.prompt import build_messages
 from flowright.workflows.reference import docs_page, stubs
 from flowright.workflows.registry import Operator, Operators, operator
 
-PAGE = Path(__file__).parents[2] / "docs" / "extending" / "operator.md"
 LIMITS = WorkflowSection(operators=("my_operators",), workers=1)
 
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The page's module in the working directory, with a corpus; its example program."""
-    module, example = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.S)
-    (tmp_path / "my_operators.py").write_text(module, encoding="utf-8")
+    """The page's files in the working directory, with a corpus; its example program."""
+    written = write_programs("extending/operator.md", tmp_path)
+    assert written == ["my.yaml", "my_operators.py", "workflow.py"]
     (tmp_path / "corpus").mkdir()
     text = "The Nile is a river in Africa.\n\nThe Danube flows through Vienna and Budapest.\n"
     (tmp_path / "corpus/rivers.txt").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    yield example
+    yield (tmp_path / "workflow.py").read_text(encoding="utf-8")
     sys.modules.pop("my_operators", None)
 
 
@@ -42,6 +41,7 @@ async def execution(text: str, limits: WorkflowSection, model: ScriptedModel) ->
 
 
 async def test_the_page_s_operator_serves_a_workflow(own: str) -> None:
+    assert load_config("my.yaml").workflow.operators == LIMITS.operators
     model = ScriptedModel("Danube")
     done = await execution(own, LIMITS, model)
     assert done.answer == "Danube"
