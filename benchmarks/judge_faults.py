@@ -82,7 +82,7 @@ class Told:
 @dataclass(frozen=True, slots=True)
 class Filtered:
     """A model behind a content filter, which stops every reply to some of the queries: those are
-    told by the prompt, so another try does not help."""
+    told by the prompt, so another attempt does not help."""
 
     inner: ChatModel
 
@@ -165,7 +165,8 @@ async def faults(options: argparse.Namespace) -> int:
         f"{len(cases)} queries, half of them with a wrong answer, {options.in_flight} in flight; "
         f"replies after {options.latency_ms:g} ms on average; deadline of a verdict "
         f"{options.deadline:g} s, all else as configured by default; simulated server\n\n"
-        "| fault | unscored | misjudged | chat calls per verdict | HTTP tries per verdict | "
+        "| fault | unscored | misjudged | chat calls per verdict | "
+        "HTTP requests per verdict | "
         "seconds | x no fault |\n|---|---|---|---|---|---|---|"
     )
     false = 0

@@ -1,11 +1,11 @@
-"""What playing ahead of the learner saves: a step's time with pipeline.max_staleness 0 and 1.
+"""What rollouts ahead of the learner save: a step's time with pipeline.max_staleness 0 and 1.
 
 A real run (embedded policy, programs in Monty, code in the sandbox, HTTP to the embedded server,
-judge, update) with few samples. The update is made longer by repeating it, and the play by the
-server's latency, as it is with a large model behind it: how many epochs and how much latency for
+judge, update) with few samples. The update is made longer by repeating it, and the rollouts by
+the server's latency, as with a large model behind it: how many epochs and how much latency for
 ``--seconds`` of each is found first. Printed are the means of the steps after the first two, and
-the step over the longer of its two stages: what waits (play) and what computes (sample and update).
-Below 1 means that two batches were waiting at once.
+the step over the longer of its two stages: what waits (rollout) and what computes (sample and
+update). Below 1 means that two batches were waiting at once.
 
     python benchmarks/overlap.py [--seconds 6] [--steps 8]
 """
@@ -54,17 +54,18 @@ def main() -> None:
         chosen = [f"grpo.steps={options.steps}", f"grpo.epochs={epochs}"]
         chosen += [f"simulated.latency_ms={latency:.0f}"]
         print(f"64 samples, {epochs} epochs, latency {latency:.0f} ms (simulated)")
-        print("| staleness | sample | update | play | step | step / longer stage | busy |")
+        print("| staleness | sample | update | rollout | step | step / longer stage | busy |")
         print("|---|---|---|---|---|---|---|")
         for staleness in (0, 1):
             run = f"staleness-{staleness}"
             rows = steps(output, run, *chosen, f"pipeline.max_staleness={staleness}")
-            sample, update, play, step = (
+            sample, update, rollout, step = (
                 mean(rows, f"time/{stage}") for stage in ("sample", "update", "rollout", "step")
             )
             print(
-                f"| {staleness} | {sample:.2f} s | {update:.2f} s | {play:.2f} s | {step:.2f} s | "
-                f"{step / max(play, sample + update):.2f} | {mean(rows, 'time/busy_frac'):.0%} |",
+                f"| {staleness} | {sample:.2f} s | {update:.2f} s | {rollout:.2f} s | "
+                f"{step:.2f} s | {step / max(rollout, sample + update):.2f} | "
+                f"{mean(rows, 'time/busy_frac'):.0%} |",
                 flush=True,
             )
 
