@@ -2,8 +2,8 @@
 
 The learner computes in float32, a stand-in for the server in bfloat16 with the same code: random
 models with hidden_size 64 and 2 layers, and random adapters of growing size. The right server has
-the adapter, the wrong one the base model. See flowright.policy.vllm.proof for the words. No vLLM runs
-here, and no GPU: another arithmetic is further apart than this.
+the adapter, the wrong one the base model. See flowright.policy.vllm.proof for the words. No vLLM
+runs here, and no GPU: another arithmetic is further apart than this.
 
     python benchmarks/vllm_proof.py [--adapters 120]
 """

@@ -4,9 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from documented import write_programs
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+EXTENDING = sorted((ROOT / "docs/extending").glob("*.md"))
+PAGES = [*sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]), *EXTENDING]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
@@ -46,3 +48,16 @@ def test_the_readme_has_every_part_of_the_house() -> None:
 def test_every_page_is_linked_from_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [p.name for p in PAGES if p.name != "README.md" and f"{p.name})" not in readme] == []
+
+
+def test_every_way_to_extend_is_in_the_index() -> None:
+    index = (ROOT / "docs/extending.md").read_text(encoding="utf-8")
+    assert [p.name for p in EXTENDING if f"(extending/{p.name})" not in index] == []
+
+
+@pytest.mark.parametrize("page", EXTENDING, ids=lambda path: path.name)
+def test_every_block_of_these_pages_is_a_file_that_tests_can_write(
+    page: Path, tmp_path: Path
+) -> None:
+    blocks = re.findall(r"^```(?:python|yaml)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(write_programs(f"extending/{page.name}", tmp_path)) == len(blocks) > 0
