@@ -125,19 +125,19 @@ class GrpoSection(Section):
 
 
 class PipelineSection(Section):
-    """How far sampling and rollouts run ahead of the learner."""
+    """How far sampling and playing run ahead of the learner."""
 
     max_staleness: int = Field(
         default=0,
         ge=0,
         le=16,
         description="Updates between the policy that samples a batch and the one it is trained "
-        "on. 0: strictly in turn; 1: the next batch is rolled out while this one is trained on.",
+        "on. 0: strictly in turn; 1: the next batch is played while this one is trained on.",
     )
 
 
 class RaySection(Section):
-    """`train.py --ray`: the processes of a run on a Ray cluster; see docs/scaling.md."""
+    """`train.py --ray`: the processes of a run on a Ray cluster; see docs/running_on_gpus.md."""
 
     address: str | None = Field(
         default=None,

@@ -18,19 +18,17 @@ class LlmSection(Section):
         default=Path("config/aflow_llm.yaml"), description="Names of models and servers."
     )
     max_concurrency: Positive = Field(default=64, description="Requests in flight per model.")
-    attempts: Positive = Field(default=5, description="At one request, the first included.")
-    request_seconds: Seconds = Field(default=120.0, description="Timeout of one attempt.")
+    attempts: Positive = Field(default=5, description="Tries of one request, first included.")
+    request_seconds: Seconds = Field(default=120.0, description="Timeout of one try.")
     deadline_seconds: Seconds = Field(
-        default=300.0, description="Of one request with all its attempts."
+        default=300.0, description="Of one request with all its tries."
     )
-    backoff_seconds: Seconds = Field(
-        default=0.5, description="First pause between attempts; doubles."
-    )
+    backoff_seconds: Seconds = Field(default=0.5, description="First pause between tries; doubles.")
     reconnect_seconds: float = Field(
         default=60.0,
         ge=0,
         description="So long a server that refuses connections is waited for, within the deadline, "
-        "before that counts as attempts.",
+        "before that counts as tries.",
     )
 
 

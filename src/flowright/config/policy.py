@@ -86,11 +86,9 @@ class VllmSection(Section):
     )
     load_seconds: Seconds = Field(default=120.0, description="Timeout of loading an adapter.")
     attempts: Positive = Field(
-        default=5, description="Attempts at a request that a server answers with an error."
+        default=5, description="Tries of a request that a server answers with an error."
     )
-    backoff_seconds: Seconds = Field(
-        default=0.5, description="First pause between attempts; doubles."
-    )
+    backoff_seconds: Seconds = Field(default=0.5, description="First pause between tries; doubles.")
     wait_seconds: float = Field(
         default=600.0,
         ge=0,

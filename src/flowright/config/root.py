@@ -54,8 +54,7 @@ class Config(Section):
     )
     train_dataset: str = Field(
         default="offline",
-        description="A task file; `offline` for the mixture that needs no download; or "
-        "`package.module:function` for problems of your own, see docs/extending/dataset.md.",
+        description="A task file, or `offline` for the mixture that needs no download.",
     )
     val_dataset: str = Field(default="offline", description="As `train_dataset`.")
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
