@@ -117,7 +117,6 @@ async def test_a_run_of_split_weights_is_that_of_one_process(
         assert ours == theirs
 
 
-
 def test_a_process_that_dies_in_a_pass_is_said_to_have_gone(
     shards: tuple[Path, list[dict[str, Any]]],
 ):
