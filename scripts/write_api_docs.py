@@ -110,7 +110,7 @@ def files(title: str, folder: Path, skip: tuple[str, ...] = ("__init__.py",)) ->
 
 def first_sentence(path: Path) -> str:
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-    return re.split(r"(?<=\.)\s", " ".join(_ROLE.sub(r"`\1`", text).split()))[0]
+    return re.split(r"(?<=\.)\s", " ".join(_ROLE.sub(r"`\1`", text).replace("``", "`").split()))[0]
 
 
 def main() -> None:

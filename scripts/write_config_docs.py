@@ -98,7 +98,12 @@ def table(section: type[BaseModel], prefix: str) -> str:
             continue
         if not field.description:
             raise SystemExit(f"flowright.config: {section.__name__}.{name} has no description")
-        cells = (f"`{prefix}{name}`", type_name(field), default(field), field.description)
+        cells = (
+            f"`{prefix}{name}`",
+            type_name(field),
+            default(field),
+            " ".join(field.description.split()),
+        )
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"
 

@@ -1,6 +1,7 @@
 """The public face: what a script may import, that it costs nothing until it is used, its page."""
 
 import ast
+import re
 import runpy
 import subprocess
 import sys
@@ -60,6 +61,18 @@ def test_importing_the_package_loads_nothing_else():
 
 def test_an_unknown_name_is_an_attribute_error():
     assert not hasattr(flowright, "trainer")
+
+
+def test_the_way_to_the_loss_is_six_files_and_their_functions():
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    told = page.partition("## From train.py to the loss")[2].partition("Aside")[0]
+    steps = re.findall(r"^\d\. `([\w./]+\.py)`: (.*?)(?=^\d\. |\Z)", told, re.MULTILINE | re.DOTALL)
+    assert 0 < len(steps) <= 6 and len({path for path, _ in steps}) == len(steps)
+    assert (steps[0][0], steps[-1][0]) == ("train.py", "src/flowright/grpo/objectives.py")
+    for path, text in steps:
+        source = (ROOT / path).read_text(encoding="utf-8")
+        named = re.findall(r"`(\w+)`", text)
+        assert named and all(f"def {name}(" in source for name in named), path
 
 
 @pytest.mark.parametrize("page", ["api", "architecture"])

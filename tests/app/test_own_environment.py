@@ -79,5 +79,10 @@ def test_a_name_that_is_none_lists_what_there_is(folder: Path):
     assert "did you mean workflow?" in wrong.stderr and "package.module:name" in wrong.stderr
     absent = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "environment=summs:Sums")
     assert absent.returncode == 2 and "no module summs" in absent.stderr
+    given = ["grpo.advantage_scale=sums:By", "grpo.loss=dappo"]
+    choices = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", *given[:1])
+    assert choices.returncode == 2 and "advantage sums:By" in choices.stderr
+    unknown = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", *given)
+    assert unknown.returncode == 2 and "did you mean dapo?" in unknown.stderr
     lacking = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "environment=sums:Sum")
     assert lacking.returncode == 2 and "did you mean Sums?" in lacking.stderr

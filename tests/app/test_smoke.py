@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from clocks import without_clocks
 
 from flowright.runs import read_evaluation, read_metrics, read_rollouts, read_state, rollout_steps
 
@@ -66,10 +67,7 @@ def finished(arguments: list[str], log: Path) -> str:
 
 def metrics(run: Path) -> list[dict[str, float]]:
     """All but those of the clock."""
-    return [
-        {name: value for name, value in row.items() if not name.startswith("time/")}
-        for row in read_metrics(run)
-    ]
+    return [without_clocks(row) for row in read_metrics(run)]
 
 
 @pytest.fixture(scope="module")

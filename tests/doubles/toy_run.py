@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from clocks import without_clocks
 from tiny_policy import tiny_policy, weights
 from torch import Tensor
 
@@ -175,10 +176,7 @@ class Outcome:
     @property
     def metrics(self) -> list[dict[str, float]]:
         """All metrics but those of the clock."""
-        return [
-            {name: value for name, value in row.items() if not name.startswith("time/")}
-            for row in read_metrics(self.path)
-        ]
+        return [without_clocks(row) for row in read_metrics(self.path)]
 
     @property
     def weights(self) -> dict[str, Tensor]:

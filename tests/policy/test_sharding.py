@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from clocks import without_clocks
 from processes import DOUBLES, SOURCE, free_port
 from safetensors.torch import load_file
 from shard_worker import CASES, looked_at, toy_training, updates
@@ -107,17 +108,13 @@ async def test_a_run_of_split_weights_is_that_of_one_process(
     async with VllmDouble() as server:
         await toy_training(server.url, tmp_path, ONE)
     runs = [tmp_path / "run", shards[0] / "run"]
-    one, two = ([without_clock(row) for row in read_metrics(run)] for run in runs)
+    one, two = ([without_clocks(row) for row in read_metrics(run)] for run in runs)
     assert len(one) == 4 and any("policy/loss" in row for row in one)
     for ours, theirs in zip(two, one, strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
     for step in (1, 2, 3):
         ours, theirs = ([row["completion"] for row in read_rollouts(run, step)] for run in runs)
         assert ours == theirs
-
-
-def without_clock(row: dict[str, float]) -> dict[str, float]:
-    return {name: value for name, value in row.items() if not name.startswith("time/")}
 
 
 def test_a_process_that_dies_in_a_pass_is_said_to_have_gone(

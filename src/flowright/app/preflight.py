@@ -17,7 +17,7 @@ from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.world import TINY, check_samplers
+from flowright.app.world import TINY, check_choices, check_samplers
 from flowright.config import SIMULATED, Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment
@@ -48,6 +48,7 @@ class Findings:
 def dry_run(config: Config, console: Console) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
     found = Findings()
+    check_choices(config.grpo)
     environment = make_environment(config)
     found.check("data", lambda: _data(environment))
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None

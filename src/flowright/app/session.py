@@ -11,7 +11,7 @@ from rich.console import Console
 
 from flowright.app.memory_plan import Demand
 from flowright.app.terminal import StepProgress, findings, stage_progress, table
-from flowright.app.world import check_samplers, open_policy, open_samplers
+from flowright.app.world import check_choices, check_samplers, open_policy, open_samplers
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
@@ -44,7 +44,8 @@ async def run_training(config: Config, resume: bool, console: Console, ranks: Ra
 
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
-    environment = make_environment(config)  # before anything is written
+    check_choices(config.grpo)  # before anything is written
+    environment = make_environment(config)
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
     run.state(status="running", stage="start", step=0, steps=config.grpo.steps)

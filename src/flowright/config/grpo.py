@@ -4,7 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from flowright.config.section import Fraction, Positive, Section
+from flowright.config.section import (
+    Fraction,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Section,
+)
 from flowright.plugins import Table
 
 _OBJECTIVES = "flowright.grpo.objectives"
@@ -43,114 +50,85 @@ SCHEDULES = Table(
 class GrpoSection(Section):
     """What a step consists of, and how it changes the policy."""
 
-    steps: Positive = Field(default=200, description="Training steps of the run.")
-    prompts_per_step: Positive = Field(default=8, description="Problems per step, P.")
-    group_size: int = Field(default=8, ge=2, description="Attempts at each problem, G.")
-    epochs: Positive = Field(default=1, description="Passes over a step's samples.")
-    minibatches: Positive = Field(default=1, description="Optimizer updates per pass.")
-    loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = Field(
-        default="dapo",
-        description="The objective: how token terms are made and averaged; see "
-        "`flowright.grpo.objectives`.",
-    )
-    advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = Field(
-        default="group",
-        description="What a group's centred rewards are divided by; a function of your own makes "
-        "all advantages of a step.",
-    )
-    clip_low: float = Field(
-        default=0.2, gt=0, lt=1, description="The ratio is clipped at 1 - clip_low."
-    )
-    clip_high: float = Field(
-        default=0.2, gt=0, description="The ratio is clipped at 1 + clip_high."
-    )
-    kl_coefficient: float = Field(
-        default=0.01, ge=0, description="Weight of the KL to the base model."
-    )
-    kl_in: Literal["loss", "reward"] = Field(
-        default="loss",
-        description="Where the KL counts: at each token of the loss, or summed over a sample in "
-        "its reward.",
-    )
-    kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] = Field(
-        default="k3", description="Schulman's estimators of the KL; k3 is never negative."
-    )
-    entropy_coefficient: float = Field(default=0.0, ge=0, description="Weight of an entropy bonus.")
-    off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] = Field(
-        default="ratio",
-        description="How the learner's distance from what sampled (an older policy, another "
-        "engine) is corrected for: by the clipped ratio itself; by truncated importance weights, "
-        "the ratio then being to the learner's own start; not at all.",
-    )
-    off_policy_cap: float = Field(
-        default=2.0, ge=1, description="Largest weight of `off_policy: truncated`."
-    )
-    overlong: Literal["keep", "filter"] = Field(
-        default="keep",
-        description="`filter` leaves completions that were cut at their longest out of the loss; "
-        "their rewards count in their group.",
-    )
-    resample_rounds: int = Field(
-        default=0,
-        ge=0,
-        description="Further rounds of a step that draw new problems in the place of groups "
-        "without a signal; 0: such groups are only left out.",
-    )
-    learning_rate: float = Field(default=1e-5, gt=0, description="Of AdamW, after the warm-up.")
-    warmup_steps: int = Field(default=0, ge=0, description="Steps of linear warm-up.")
-    schedule: Annotated[str, AfterValidator(SCHEDULES.check)] = Field(
-        default="constant", description="Course of the learning rate after the warm-up."
-    )
-    weight_decay: float = Field(default=0.0, ge=0, description="AdamW's, decoupled.")
-    adam_beta2: float = Field(
-        default=0.99, gt=0, lt=1, description="AdamW's decay of the squared gradient's mean."
-    )
-    max_grad_norm: float = Field(
-        default=1.0, gt=0, description="Larger gradients are scaled down to this norm."
-    )
-    prefix_sharing: bool = Field(
-        default=True,
-        description="Compute a group's prompt, and what all prompts begin with, once, in updates "
-        "and in sampling; off is the plain reference path.",
-    )
-    micro_batch_tokens: Positive = Field(
-        default=4096,
-        description="Tokens of prompts, and of completions, in one forward pass (padded ones on "
-        "the plain path); memory grows with it.",
-    )
-    max_unscored: Fraction = Field(
-        default=0.2,
-        description="A step with a larger share of unscored samples pauses the run (law 1).",
-    )
+    steps: Positive = 200
+    """Training steps of the run."""
+    prompts_per_step: Positive = 8
+    """Problems per step, P."""
+    group_size: int = Field(default=8, ge=2)
+    """Attempts at each problem, G."""
+    epochs: Positive = 1
+    """Passes over a step's samples."""
+    minibatches: Positive = 1
+    """Optimizer updates per pass."""
+    loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = "dapo"
+    """The objective: how token terms are made and averaged; see `flowright.grpo.objectives`."""
+    advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
+    """What a group's centred rewards are divided by; a function of your own makes all advantages of
+    a step."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """The ratio is clipped at 1 - clip_low."""
+    clip_high: PositiveFloat = 0.2
+    """The ratio is clipped at 1 + clip_high."""
+    kl_coefficient: NonNegativeFloat = 0.01
+    """Weight of the KL to the base model."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where the KL counts: at each token of the loss, or summed over a sample in its reward."""
+    kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] = "k3"
+    """Schulman's estimators of the KL; k3 is never negative."""
+    entropy_coefficient: NonNegativeFloat = 0.0
+    """Weight of an entropy bonus."""
+    off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] = "ratio"
+    """How the learner's distance from what sampled (an older policy, another engine) is corrected
+    for: by the clipped ratio itself; by truncated importance weights, the ratio then being to the
+    learner's own start; not at all."""
+    off_policy_cap: float = Field(default=2.0, ge=1)
+    """Largest weight of `off_policy: truncated`."""
+    overlong: Literal["keep", "filter"] = "keep"
+    """`filter` leaves completions that were cut at their longest out of the loss; their rewards
+    count in their group."""
+    resample_rounds: NonNegative = 0
+    """Further rounds of a step that draw new problems in the place of groups without a signal; 0:
+    such groups are only left out."""
+    learning_rate: PositiveFloat = 1e-5
+    """Of AdamW, after the warm-up."""
+    warmup_steps: NonNegative = 0
+    """Steps of linear warm-up."""
+    schedule: Annotated[str, AfterValidator(SCHEDULES.check)] = "constant"
+    """Course of the learning rate after the warm-up."""
+    weight_decay: NonNegativeFloat = 0.0
+    """AdamW's, decoupled."""
+    adam_beta2: float = Field(default=0.99, gt=0, lt=1)
+    """AdamW's decay of the squared gradient's mean."""
+    max_grad_norm: PositiveFloat = 1.0
+    """Larger gradients are scaled down to this norm."""
+    prefix_sharing: bool = True
+    """Compute a group's prompt, and what all prompts begin with, once, in updates and in sampling;
+    off is the plain reference path."""
+    micro_batch_tokens: Positive = 4096
+    """Tokens of prompts, and of completions, in one forward pass (padded ones on the plain path);
+    memory grows with it."""
+    max_unscored: Fraction = 0.2
+    """A step with a larger share of unscored samples pauses the run (law 1)."""
 
 
 class PipelineSection(Section):
     """How far sampling and playing run ahead of the learner."""
 
-    max_staleness: int = Field(
-        default=0,
-        ge=0,
-        le=16,
-        description="Updates between the policy that samples a batch and the one it is trained "
-        "on. 0: strictly in turn; 1: the next batch is played while this one is trained on.",
-    )
+    max_staleness: int = Field(default=0, ge=0, le=16)
+    """Updates between the policy that samples a batch and the one it is trained on. 0: strictly in
+    turn; 1: the next batch is played while this one is trained on."""
 
 
 class RaySection(Section):
     """`train.py --ray`: the processes of a run on a Ray cluster; see docs/running_on_gpus.md."""
 
-    address: str | None = Field(
-        default=None,
-        description="Of a running cluster (`auto`: this machine's); default: a new one.",
-    )
-    workers: Positive = Field(default=2, description="Processes that share each batch.")
-    gpus_per_worker: Annotated[float, Field(ge=0)] = Field(
-        default=1, description="0 trains on CPUs, as the embedded policy does."
-    )
-    cpus_per_worker: Positive = Field(default=1, description="Cores that Ray keeps for each.")
-    max_failures: int = Field(
-        default=0,
-        ge=0,
-        description="So often a run that lost a worker starts again by itself from its last "
-        "checkpoint.",
-    )
+    address: str | None = None
+    """Of a running cluster (`auto`: this machine's); default: a new one."""
+    workers: Positive = 2
+    """Processes that share each batch."""
+    gpus_per_worker: Annotated[float, Field(ge=0)] = 1
+    """0 trains on CPUs, as the embedded policy does."""
+    cpus_per_worker: Positive = 1
+    """Cores that Ray keeps for each."""
+    max_failures: NonNegative = 0
+    """So often a run that lost a worker starts again by itself from its last checkpoint."""

@@ -6,7 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from flowright.config.section import Fraction, Positive, Seconds, Section
+from flowright.config.section import (
+    Fraction,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    Seconds,
+    Section,
+)
 from flowright.plugins import Table
 
 _WAYS = ("true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect")
@@ -19,129 +26,94 @@ WORDING = Table("wording", {"standard": "flowright.judge.wording:STANDARD"})
 class JudgeServiceSection(Section):
     """A judge service, and how it is asked."""
 
-    judge_url: str = Field(
-        pattern=r"^https?://\S+$", description="Of the service, such as http://localhost:8003."
-    )
-    api_key: str | None = Field(
-        default=None,
-        exclude=True,  # from config.json in the run directory
-        description="The service's, if it asks for one; better `${NAME}`.",
-    )
-    max_batch_size: Positive = Field(default=16, description="Questions in one request.")
-    batch_timeout: float = Field(
-        default=0.05, ge=0, description="Seconds that a question waits for others to go with it."
-    )
-    max_concurrent_requests: Positive = Field(default=32, description="Requests in flight.")
-    timeout: Seconds = Field(default=30.0, description="Of one request.")
-    max_retries: int = Field(default=3, ge=0, description="Further attempts at a request.")
+    judge_url: str = Field(pattern=r"^https?://\S+$")
+    """Of the service, such as http://localhost:8003."""
+    api_key: str | None = Field(default=None, exclude=True)  # from config.json in the run
+    """The service's, if it asks for one; better `${NAME}`."""
+    max_batch_size: Positive = 16
+    """Questions in one request."""
+    batch_timeout: NonNegativeFloat = 0.05
+    """Seconds that a question waits for others to go with it."""
+    max_concurrent_requests: Positive = 32
+    """Requests in flight."""
+    timeout: Seconds = 30.0
+    """Of one request."""
+    max_retries: NonNegative = 3
+    """Further attempts at a request."""
 
 
 class JudgeSection(Section):
     """Who decides whether an answer is right; see docs/judges.md."""
 
-    model: str | None = Field(
-        default=None, description="Name of the judge; default: the executor's."
-    )
-    service: JudgeServiceSection | None = Field(
-        default=None,
-        description="A judge service that judges in the model's place; what it asks for is its own "
-        "configuration.",
-    )
-    mode: Literal["judge", "judge_with_rule_fallback", "rules_then_judge", "rules"] = Field(
-        default="judge",
-        description="Who decides: the model; the model, and rules (tagged) where it fails; rules, "
-        "and the model where they can't; rules alone.",
-    )
-    ask: Annotated[str, AfterValidator(ASK.check)] = Field(
-        default="true_false",
-        description="What the model is asked for: right or wrong (`true_false`); a `score` from 0 "
-        "to 1; a grade from 0 to 4 (`pointwise`); the better of two answers (`pairwise`); which "
-        "criteria are met (`rubric`); a grade for each of `aspects` and one overall "
-        "(`multi_aspect`); or your own as `package.module:name`.",
-    )
-    wording: str = Field(
-        default="standard",
-        description="Its words: `standard`, a YAML file of your own, or `package.module:name`.",
-    )
+    model: str | None = None
+    """Name of the judge; default: the executor's."""
+    service: JudgeServiceSection | None = None
+    """A judge service that judges in the model's place; what it asks for is its own configuration.
+    """
+    mode: Literal["judge", "judge_with_rule_fallback", "rules_then_judge", "rules"] = "judge"
+    """Who decides: the model; the model, and rules (tagged) where it fails; rules, and the model
+    where they can't; rules alone."""
+    ask: Annotated[str, AfterValidator(ASK.check)] = "true_false"
+    """What the model is asked for: right or wrong (`true_false`); a `score` from 0 to 1; a grade
+    from 0 to 4 (`pointwise`); the better of two answers (`pairwise`); which criteria are met
+    (`rubric`); a grade for each of `aspects` and one overall (`multi_aspect`); or your own as
+    `package.module:name`."""
+    wording: str = "standard"
+    """Its words: `standard`, a YAML file of your own, or `package.module:name`."""
     aspects: Mapping[str, str] = Field(
         default_factory=lambda: {
             "correctness": "Is what it states right?",
             "completeness": "Does it do everything that is asked?",
             "clarity": "Can its reader follow it?",
-        },
-        description="For `multi_aspect`: names, and the question that each stands for.",
+        }
     )
-    right_from: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.5, description="A score from which an answer counts as right."
-    )
-    criteria_per_call: Positive = Field(
-        default=8, description="For `rubric`: how many the model is asked about at once."
-    )
-    both_orders: bool = Field(
-        default=True,
-        description="For `pairwise`: ask twice, with each answer first once; else once, in an "
-        "order that is drawn.",
-    )
-    on_disagreement: Literal["tie", "abstain"] = Field(
-        default="tie",
-        description="For `pairwise`: where the better answer depends on the order of the two.",
-    )
-    samples: Positive = Field(
-        default=1, description="Verdicts asked for each query, which vote; see `min_confidence`."
-    )
-    sample_temperature: float = Field(
-        default=0.7, ge=0, description="Of the first attempt, where there are several samples."
-    )
-    min_confidence: Fraction = Field(
-        default=0.0,
-        description="Share of the votes (samples, panel) that agree, below which there is no "
-        "verdict.",
-    )
-    gate: bool = Field(
-        default=True,
-        description="Call empty answers, bare punctuation and master keys wrong without asking.",
-    )
-    max_attempts: Positive = Field(default=4, description="At a question; each changes something.")
-    deadline_seconds: Seconds = Field(
-        default=120.0, description="Of one verdict with all its attempts."
-    )
-    max_tokens: Positive = Field(
-        default=512, description="The first attempt's; doubles after a cut."
-    )
-    temperature: float = Field(default=0.0, ge=0, description="Of the first attempt.")
-    reasoning_effort: Literal["low", "medium", "high"] | None = Field(
-        default=None, description="As `executor.reasoning_effort`."
-    )
-    panel: tuple[str, ...] = Field(
-        default=(), description="Names of further judges; all are asked and vote."
-    )
-    combine: Annotated[str, AfterValidator(COMBINE.check)] = Field(
-        default="majority",
-        description="How the panel's verdicts become one: `majority`, `mean` or `median`, or your "
-        "own as `package.module:function`.",
-    )
-    quorum: Positive = Field(
-        default=1, description="Members that must have a verdict; the others leave the vote."
-    )
-    weights: tuple[float, ...] = Field(
-        default=(), description="Of the judge and the panel's members, in order; default: equal."
-    )
-    cache_size: int = Field(
-        default=0, ge=0, description="Verdicts kept for equal queries; 0 asks every time."
-    )
-    breaker_threshold: int = Field(
-        default=0,
-        ge=0,
-        description="Failures in a row after which a judge that is down is left alone; 0: never.",
-    )
-    breaker_seconds: Seconds = Field(default=30.0, description="... for so long.")
-    min_agreement: Fraction = Field(
-        default=0.0, description="Of verdicts with gold, over a step; below it `low_agreement`."
-    )
-    low_agreement: Literal["warn", "stop", "rules"] = Field(
-        default="warn",
-        description="Say so; pause the run, untrained; let rules decide that step's samples.",
-    )
+    """For `multi_aspect`: names, and the question that each stands for."""
+    right_from: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """A score from which an answer counts as right."""
+    criteria_per_call: Positive = 8
+    """For `rubric`: how many the model is asked about at once."""
+    both_orders: bool = True
+    """For `pairwise`: ask twice, with each answer first once; else once, in an order that is drawn.
+    """
+    on_disagreement: Literal["tie", "abstain"] = "tie"
+    """For `pairwise`: where the better answer depends on the order of the two."""
+    samples: Positive = 1
+    """Verdicts asked for each query, which vote; see `min_confidence`."""
+    sample_temperature: NonNegativeFloat = 0.7
+    """Of the first attempt, where there are several samples."""
+    min_confidence: Fraction = 0.0
+    """Share of the votes (samples, panel) that agree, below which there is no verdict."""
+    gate: bool = True
+    """Call empty answers, bare punctuation and master keys wrong without asking."""
+    max_attempts: Positive = 4
+    """At a question; each changes something."""
+    deadline_seconds: Seconds = 120.0
+    """Of one verdict with all its attempts."""
+    max_tokens: Positive = 512
+    """The first attempt's; doubles after a cut."""
+    temperature: NonNegativeFloat = 0.0
+    """Of the first attempt."""
+    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    """As `executor.reasoning_effort`."""
+    panel: tuple[str, ...] = ()
+    """Names of further judges; all are asked and vote."""
+    combine: Annotated[str, AfterValidator(COMBINE.check)] = "majority"
+    """How the panel's verdicts become one: `majority`, `mean` or `median`, or your own as
+    `package.module:function`."""
+    quorum: Positive = 1
+    """Members that must have a verdict; the others leave the vote."""
+    weights: tuple[float, ...] = ()
+    """Of the judge and the panel's members, in order; default: equal."""
+    cache_size: NonNegative = 0
+    """Verdicts kept for equal queries; 0 asks every time."""
+    breaker_threshold: NonNegative = 0
+    """Failures in a row after which a judge that is down is left alone; 0: never."""
+    breaker_seconds: Seconds = 30.0
+    """... for so long."""
+    min_agreement: Fraction = 0.0
+    """Of verdicts with gold, over a step; below it `low_agreement`."""
+    low_agreement: Literal["warn", "stop", "rules"] = "warn"
+    """Say so; pause the run, untrained; let rules decide that step's samples."""
 
     @field_validator("wording")
     @classmethod
@@ -173,22 +145,22 @@ class JudgeSection(Section):
 class JudgeServerSection(Section):
     """The judge as an HTTP service, and its limits; see docs/judge_service.md."""
 
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=8003, ge=0, le=65535, description="Port; 0 takes any free one.")
-    api_key: str | None = Field(
-        default=None,
-        pattern=r"^[\x21-\x7e]*$",
-        description="Asked of every caller; better `${NAME}`. Null or empty: nobody is asked.",
-    )
-    max_body_bytes: Positive = Field(default=2 << 20, description="Of one request; beyond: 413.")
-    max_batch: Positive = Field(default=64, description="Members of one batch; beyond: 413.")
-    max_in_flight: Positive = Field(default=64, description="Verdicts in the making at once.")
-    max_queue: int = Field(
-        default=256, ge=0, description="Verdicts that wait for a place; beyond: 429."
-    )
-    drain_seconds: Seconds = Field(
-        default=30.0, description="After SIGTERM, for the requests that are running."
-    )
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8003, ge=0, le=65535)
+    """Port; 0 takes any free one."""
+    api_key: str | None = Field(default=None, pattern=r"^[\x21-\x7e]*$")
+    """Asked of every caller; better `${NAME}`. Null or empty: nobody is asked."""
+    max_body_bytes: Positive = 2 << 20
+    """Of one request; beyond: 413."""
+    max_batch: Positive = 64
+    """Members of one batch; beyond: 413."""
+    max_in_flight: Positive = 64
+    """Verdicts in the making at once."""
+    max_queue: NonNegative = 256
+    """Verdicts that wait for a place; beyond: 429."""
+    drain_seconds: Seconds = 30.0
+    """After SIGTERM, for the requests that are running."""
 
     @model_validator(mode="after")
     def _a_batch_fits(self) -> "JudgeServerSection":
@@ -202,14 +174,13 @@ class JudgeRewardSection(JudgeServiceSection):
     `judge_model`. `JUDGE_MAX_BATCH_SIZE` and `JUDGE_MAX_CONCURRENT` in the environment override
     `max_batch_size` and `max_concurrent_requests`."""
 
-    use_cache: bool = Field(default=True, description="Ask equal questions once.")
-    cache_size: Positive = Field(default=5000, description="Verdicts kept.")
-    fallback_to_rule: bool = Field(
-        default=True, description="Where the judge fails, rules decide what they can, tagged."
-    )
-    circuit_breaker_threshold: int = Field(
-        default=5, ge=0, description="Failures in a row that open the circuit; 0: never."
-    )
-    circuit_breaker_timeout: Seconds = Field(
-        default=30.0, description="Seconds until a service that was down is tried again."
-    )
+    use_cache: bool = True
+    """Ask equal questions once."""
+    cache_size: Positive = 5000
+    """Verdicts kept."""
+    fallback_to_rule: bool = True
+    """Where the judge fails, rules decide what they can, tagged."""
+    circuit_breaker_threshold: NonNegative = 5
+    """Failures in a row that open the circuit; 0: never."""
+    circuit_breaker_timeout: Seconds = 30.0
+    """Seconds until a service that was down is tried again."""

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from flowright.config.section import Positive, Seconds, Section
+from flowright.config.section import NonNegativeFloat, Positive, PositiveFloat, Seconds, Section
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM's --max-lora-rank may be; it serves adapters of that rank and below."""
@@ -15,12 +15,20 @@ MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 class LoraSection(Section):
     """The adapter: the only weights that are trained."""
 
-    rank: Positive = Field(default=64, description="Rank r of the adapter.")
-    alpha: Positive = Field(default=64, description="Scale: the adapter's output is times alpha/r.")
-    target_modules: tuple[str, ...] = Field(
-        default=("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
-        description="Names of the linear layers that get an adapter.",
+    rank: Positive = 64
+    """Rank r of the adapter."""
+    alpha: Positive = 64
+    """Scale: the adapter's output is times alpha/r."""
+    target_modules: tuple[str, ...] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
     )
+    """Names of the linear layers that get an adapter."""
 
     @field_validator("target_modules")
     @classmethod
@@ -34,72 +42,66 @@ class LoraSection(Section):
 class TinySection(Section):
     """The embedded policy's cold start; read only when `strategy_model` is `tiny`."""
 
-    cache_dir: Path = Field(default=Path("data/cache"), description="Where the checkpoint is kept.")
-    hidden_size: Positive = Field(default=192, description="Width of the residual stream.")
-    layers: Positive = Field(default=2, description="Decoder layers.")
-    heads: Positive = Field(default=6, description="Attention heads.")
-    kv_heads: Positive = Field(default=2, description="Heads of keys and values.")
-    vocab_size: int = Field(default=1024, ge=300, description="Size of the trained tokenizer.")
-    examples: Positive = Field(default=2880, description="Problems drawn for the cold start.")
-    programs: Positive = Field(default=2, description="Programs drawn for each of them.")
-    steps: Positive = Field(default=360, description="Supervised steps of the cold start.")
-    batch_size: Positive = Field(default=8, description="Problems per supervised step.")
-    learning_rate: float = Field(default=3e-3, gt=0, description="AdamW: embeddings and norms.")
-    matrix_learning_rate: float = Field(default=0.04, gt=0, description="Muon: matrices.")
-    seed: int = Field(default=0, description="Of what is drawn and of the first weights.")
+    cache_dir: Path = Path("data/cache")
+    """Where the checkpoint is kept."""
+    hidden_size: Positive = 192
+    """Width of the residual stream."""
+    layers: Positive = 2
+    """Decoder layers."""
+    heads: Positive = 6
+    """Attention heads."""
+    kv_heads: Positive = 2
+    """Heads of keys and values."""
+    vocab_size: int = Field(default=1024, ge=300)
+    """Size of the trained tokenizer."""
+    examples: Positive = 2880
+    """Problems drawn for the cold start."""
+    programs: Positive = 2
+    """Programs drawn for each of them."""
+    steps: Positive = 360
+    """Supervised steps of the cold start."""
+    batch_size: Positive = 8
+    """Problems per supervised step."""
+    learning_rate: PositiveFloat = 3e-3
+    """AdamW: embeddings and norms."""
+    matrix_learning_rate: PositiveFloat = 0.04
+    """Muon: matrices."""
+    seed: int = 0
+    """Of what is drawn and of the first weights."""
 
 
 class VllmSection(Section):
     """vLLM servers that sample from the policy; read only where `policy.sampler` is `vllm`. See
     docs/running_on_gpus.md."""
 
-    base_urls: tuple[str, ...] = Field(
-        default=("http://localhost:8003/v1",),
-        description="Addresses up to and with `/v1`, one a server process.",
-    )
-    api_key: str = Field(
-        default="sk-none",
-        exclude=True,  # from config.json in the run directory
-        description="Of all of them; better `${NAME}`.",
-    )
-    no_proxy: str | None = Field(default=None, description="Hosts reached without the proxy.")
-    model_name: str | None = Field(
-        default=None,
-        description="The name under which they serve the base model; default: `strategy_model`.",
-    )
-    adapter_dir: Path | None = Field(
-        default=None,
-        description="Where adapters are written for the servers, in a folder named as the run; "
-        "they must see the same path. Default: `adapters` in the run directory.",
-    )
-    max_loras: int = Field(
-        default=2,
-        ge=2,
-        description="Adapters kept on a server, so that requests under way with an earlier one can "
-        "end.",
-    )
-    max_concurrency: Positive = Field(
-        default=256, description="Requests in flight, over all servers."
-    )
-    request_seconds: Seconds = Field(
-        default=600.0, description="Timeout of one try at a completion."
-    )
-    load_seconds: Seconds = Field(default=120.0, description="Timeout of loading an adapter.")
-    attempts: Positive = Field(
-        default=5, description="Tries of a request that a server answers with an error."
-    )
-    backoff_seconds: Seconds = Field(default=0.5, description="First pause between tries; doubles.")
-    wait_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        description="So long a request waits while no server can be used; then the run pauses.",
-    )
-    tolerance: float = Field(
-        default=0.1,
-        gt=0,
-        description="Mean difference (nats a token) that a server's log-probabilities of the probe "
-        "text may have to the learner's; fits bfloat16.",
-    )
+    base_urls: tuple[str, ...] = ("http://localhost:8003/v1",)
+    """Addresses up to and with `/v1`, one a server process."""
+    api_key: str = Field(default="sk-none", exclude=True)  # from config.json in the run
+    """Of all of them; better `${NAME}`."""
+    no_proxy: str | None = None
+    """Hosts reached without the proxy."""
+    model_name: str | None = None
+    """The name under which they serve the base model; default: `strategy_model`."""
+    adapter_dir: Path | None = None
+    """Where adapters are written for the servers, in a folder named as the run; they must see the
+    same path. Default: `adapters` in the run directory."""
+    max_loras: int = Field(default=2, ge=2)
+    """Adapters kept on a server, so that requests under way with an earlier one can end."""
+    max_concurrency: Positive = 256
+    """Requests in flight, over all servers."""
+    request_seconds: Seconds = 600.0
+    """Timeout of one try at a completion."""
+    load_seconds: Seconds = 120.0
+    """Timeout of loading an adapter."""
+    attempts: Positive = 5
+    """Tries of a request that a server answers with an error."""
+    backoff_seconds: Seconds = 0.5
+    """First pause between tries; doubles."""
+    wait_seconds: NonNegativeFloat = 600.0
+    """So long a request waits while no server can be used; then the run pauses."""
+    tolerance: PositiveFloat = 0.1
+    """Mean difference (nats a token) that a server's log-probabilities of the probe text may have
+    to the learner's; fits bfloat16."""
 
     @field_validator("base_urls")
     @classmethod
@@ -113,40 +115,29 @@ class VllmSection(Section):
 class PolicySection(Section):
     """The model that writes workflows, and how it is sampled."""
 
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="Of the base weights."
-    )
-    device: Literal["auto", "cpu", "cuda"] = Field(
-        default="auto", description="`auto` is the GPU where there is one."
-    )
-    prompt: Literal["full", "compact"] = Field(
-        default="full", description="Form of the operators' documentation in the prompt."
-    )
-    max_prompt_tokens: Positive = Field(
-        default=2048,
-        description="Longer questions are cut in the middle and counted (`prompt/truncated`).",
-    )
-    max_new_tokens: Positive = Field(default=512, description="Longest completion.")
-    temperature: float = Field(default=1.0, gt=0, description="Of the samples that are trained on.")
-    top_p: float = Field(
-        default=1.0, gt=0, le=1, description="Below 1 the learner's ratio is biased."
-    )
-    sampler: Literal["local", "vllm"] = Field(
-        default="local",
-        description="Who draws completions: the trainer's process, or servers that get each "
-        "step's adapter.",
-    )
-    decode_batch: Positive = Field(
-        default=256, description="Rows decoded at once by the local sampler."
-    )
-    gradient_checkpointing: bool = Field(
-        default=False, description="Less memory for about a third more computing."
-    )
-    sharded: bool = Field(
-        default=False,
-        description="Split the frozen weights of the layers among the processes of a node, for a "
-        "model that does not fit on one GPU; needs several processes and `sampler: vllm`.",
-    )
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the base weights."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """`auto` is the GPU where there is one."""
+    prompt: Literal["full", "compact"] = "full"
+    """Form of the operators' documentation in the prompt."""
+    max_prompt_tokens: Positive = 2048
+    """Longer questions are cut in the middle and counted (`prompt/truncated`)."""
+    max_new_tokens: Positive = 512
+    """Longest completion."""
+    temperature: PositiveFloat = 1.0
+    """Of the samples that are trained on."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Below 1 the learner's ratio is biased."""
+    sampler: Literal["local", "vllm"] = "local"
+    """Who draws completions: the trainer's process, or servers that get each step's adapter."""
+    decode_batch: Positive = 256
+    """Rows decoded at once by the local sampler."""
+    gradient_checkpointing: bool = False
+    """Less memory for about a third more computing."""
+    sharded: bool = False
+    """Split the frozen weights of the layers among the processes of a node, for a model that does
+    not fit on one GPU; needs several processes and `sampler: vllm`."""
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()

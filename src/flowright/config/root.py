@@ -14,7 +14,7 @@ from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.llm import LlmSection
 from flowright.config.policy import PolicySection
 from flowright.config.run import RunConfig
-from flowright.config.section import Positive, Section
+from flowright.config.section import NonNegative, NonNegativeFloat, Positive, Section
 from flowright.config.simulation import SimulatedSection
 from flowright.config.workflow import (
     ExecutorSection,
@@ -27,39 +27,38 @@ from flowright.config.workflow import (
 class EvaluationSection(Section):
     """Held-out problems: while training, and for the before/after table."""
 
-    every: int = Field(
-        default=20, ge=0, description="Steps between evaluations while training; 0: never."
-    )
-    problems: Positive = Field(default=90, description="Validation problems of these evaluations.")
-    final_problems: Positive = Field(default=180, description="Of the before/after table.")
-    samples: Positive = Field(default=1, description="Workflows sampled per problem.")
-    temperature: float = Field(default=1.0, ge=0, description="Of the policy when evaluated.")
-    baselines: bool = Field(default=True, description="Fixed workflows in the before/after table.")
+    every: NonNegative = 20
+    """Steps between evaluations while training; 0: never."""
+    problems: Positive = 90
+    """Validation problems of these evaluations."""
+    final_problems: Positive = 180
+    """Of the before/after table."""
+    samples: Positive = 1
+    """Workflows sampled per problem."""
+    temperature: NonNegativeFloat = 1.0
+    """Of the policy when evaluated."""
+    baselines: bool = True
+    """Fixed workflows in the before/after table."""
 
 
 class Config(Section):
     """A whole run. The first keys are the ones most people change."""
 
-    seed: int = Field(default=0, description="Of every draw of the run.")
-    environment: str = Field(
-        default="workflow",
-        description="What a completion means: `workflow`, or `package.module:factory` for an "
-        "environment of your own; see docs/extending/environment.md.",
-    )
-    strategy_model: str = Field(
-        default="tiny", description="The policy: a Hugging Face id or folder, or `tiny` (embedded)."
-    )
-    aflow_executor_model: str = Field(
-        default="simulated", description="A name in `llm.file`, or `simulated` (embedded server)."
-    )
-    train_dataset: str = Field(
-        default="offline",
-        description="A task file, or `offline` for the mixture that needs no download.",
-    )
-    val_dataset: str = Field(default="offline", description="As `train_dataset`.")
-    physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
-        default=None, description="Becomes CUDA_VISIBLE_DEVICES before torch starts."
-    )
+    seed: int = 0
+    """Of every draw of the run."""
+    environment: str = "workflow"
+    """What a completion means: `workflow`, or `package.module:factory` for an environment of your
+    own; see docs/extending/environment.md."""
+    strategy_model: str = "tiny"
+    """The policy: a Hugging Face id or folder, or `tiny` (embedded)."""
+    aflow_executor_model: str = "simulated"
+    """A name in `llm.file`, or `simulated` (embedded server)."""
+    train_dataset: str = "offline"
+    """A task file, or `offline` for the mixture that needs no download."""
+    val_dataset: str = "offline"
+    """As `train_dataset`."""
+    physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    """Becomes CUDA_VISIBLE_DEVICES before torch starts."""
     run: RunConfig = RunConfig()
     policy: PolicySection = PolicySection()
     grpo: GrpoSection = GrpoSection()

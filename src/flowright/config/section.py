@@ -5,8 +5,11 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+Seconds = PositiveFloat
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Seconds = Annotated[float, Field(gt=0)]
 
 
 class Section(BaseModel):
@@ -14,7 +17,11 @@ class Section(BaseModel):
 
     # A name that looks like a number (run.name=2024) is still a name.
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        coerce_numbers_to_str=True,
+        use_attribute_docstrings=True,
     )
 
     @field_validator("*", mode="before")

@@ -20,6 +20,7 @@ from flowright.environments.workflow_rollout import WorkflowRollouts, details_of
 from flowright.errors import DataError, Reason, UserError
 from flowright.judge.opening import OpenJudge, open_judge
 from flowright.judge.panel import families
+from flowright.judge.wording import wording_hash
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.sandbox import Limits, Sandbox
@@ -146,15 +147,17 @@ class WorkflowEnvironment(Environment):
         return (*self._models.counters, *self._judge.counters)
 
     def about(self) -> Mapping[str, Any]:
-        isolation = self._sandbox.isolation
-        return {
-            "executor": self.config.aflow_executor_model,
-            "judge": self.config.judge_names[0],
+        config, isolation = self.config, self._sandbox.isolation
+        weaker = [f"WEAKER ISOLATION than required: {isolation}"]
+        about = {
+            "executor": config.aflow_executor_model,
+            "judge": config.judge_names[0],
             "isolation": str(isolation),
-            "warnings": []
-            if isolation.sufficient
-            else [f"WEAKER ISOLATION than required: {isolation}"],
+            "warnings": [] if isolation.sufficient else weaker,
         }
+        if config.judge_model is not None:
+            about["judge_wording"] = wording_hash(config.judge)
+        return about
 
     def introduction(self) -> Sequence[str]:
         config = self.config
@@ -183,17 +186,18 @@ class WorkflowEnvironment(Environment):
         """Asks all servers but the embedded one, which is started with the run."""
         config = self.config
         names = config.models - {SIMULATED}
-        async with (
-            open_models(names, config.llm, config.simulated, None, ()) as models,
-            open_judge(config.judge, config.judge_model, models.clients) as judge,
-        ):
-            problems = [*await models.check(), *await judge.check()]
+        async with open_models(names, config.llm, config.simulated, None, ()) as models:
+            problems = await models.check()
             shown = [
-                f"{name} at {', '.join(c.entry.base_urls)}" for name, c in models.clients.items()
+                f"{name} at {', '.join(client.entry.base_urls)}"
+                for name, client in models.clients.items()
             ]
-            if judge.service is not None:
+        if config.judge.service is not None:
+            alone = config.judge.model_copy(update={"panel": (), "weights": ()})
+            async with open_judge(alone, None, {}) as judge:
+                problems += await judge.check()
                 stands_in = " (simulated)" if judge.simulated else ""
-                shown.append(f"judge service at {judge.service.name}{stands_in}")
+            shown.append(f"judge service at {config.judge.service.judge_url}{stands_in}")
         if problems:
             raise UserError(*problems)
         if SIMULATED in config.models:
