@@ -19,16 +19,16 @@ class LlmSection(Section):
     max_concurrency: Positive = 64
     """Requests in flight per model."""
     attempts: Positive = 5
-    """Tries of one request, first included."""
+    """Attempts at one request, the first included."""
     request_seconds: Seconds = 120.0
-    """Timeout of one try."""
+    """Timeout of one attempt."""
     deadline_seconds: Seconds = 300.0
-    """Of one request with all its tries."""
+    """Of one request with all its attempts."""
     backoff_seconds: Seconds = 0.5
-    """First pause between tries; doubles."""
+    """First pause between attempts; doubles."""
     reconnect_seconds: NonNegativeFloat = 60.0
     """So long a server that refuses connections is waited for, within the deadline, before that
-    counts as tries."""
+    counts as attempts."""
 
 
 class ModelEntry(Section):

@@ -90,13 +90,13 @@ class VllmSection(Section):
     max_concurrency: Positive = 256
     """Requests in flight, over all servers."""
     request_seconds: Seconds = 600.0
-    """Timeout of one try at a completion."""
+    """Timeout of one attempt at a completion."""
     load_seconds: Seconds = 120.0
     """Timeout of loading an adapter."""
     attempts: Positive = 5
-    """Tries of a request that a server answers with an error."""
+    """Attempts at a request that a server answers with an error."""
     backoff_seconds: Seconds = 0.5
-    """First pause between tries; doubles."""
+    """First pause between attempts; doubles."""
     wait_seconds: NonNegativeFloat = 600.0
     """So long a request waits while no server can be used; then the run pauses."""
     tolerance: PositiveFloat = 0.1

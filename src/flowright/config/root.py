@@ -54,7 +54,8 @@ class Config(Section):
     aflow_executor_model: str = "simulated"
     """A name in `llm.file`, or `simulated` (embedded server)."""
     train_dataset: str = "offline"
-    """A task file, or `offline` for the mixture that needs no download."""
+    """A task file; `offline` for the mixture that needs no download; or `package.module:function`
+    for problems of your own, see docs/extending/dataset.md."""
     val_dataset: str = "offline"
     """As `train_dataset`."""
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None
