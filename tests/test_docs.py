@@ -33,6 +33,25 @@ def test_commands_name_files_that_exist(page: Path) -> None:
     assert {name for name in named if not (ROOT / name).exists()} <= examples
 
 
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda path: path.name
+)
+def test_modules_are_named_where_they_are(page: Path) -> None:
+    """``policy/model.py`` as well as ``flowright.policy.model``. CHANGELOG tells old names, too."""
+    text = page.read_text(encoding="utf-8")
+    files = re.findall(r"(?<![\w/.-])\w+(?:/\w+)+\.py\b", text)
+    source = ROOT / "src"
+    folders = (ROOT, source, source / "flowright")
+    lost = [name for name in files if not any((folder / name).exists() for folder in folders)]
+    for name in re.findall(r"\bflowright(?:\.[a-z_]+)+", text):
+        module = source / name.replace(".", "/")
+        paths = (module, module.with_suffix(".py"), module.parent.with_suffix(".py"))
+        if not any(path.exists() for path in paths) and module.parent != source / "flowright":
+            lost.append(name)
+    aflows = {"round_3/prompt.py", "round_3/graph.py"}
+    assert set(lost) <= aflows
+
+
 def test_the_readme_has_every_part_of_the_house() -> None:
     tree = (ROOT / "README.md").read_text(encoding="utf-8")
     source = ROOT / "src/flowright"
