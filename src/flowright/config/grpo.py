@@ -112,11 +112,11 @@ class GrpoSection(Section):
 
 
 class PipelineSection(Section):
-    """How far sampling and playing run ahead of the learner."""
+    """How far sampling and rollouts run ahead of the learner."""
 
     max_staleness: int = Field(default=0, ge=0, le=16)
     """Updates between the policy that samples a batch and the one it is trained on. 0: strictly in
-    turn; 1: the next batch is played while this one is trained on."""
+    turn; 1: the next batch is rolled out while this one is trained on."""
 
 
 class RaySection(Section):
