@@ -7,40 +7,30 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flowright.app.launch import dry_run as dry_run
-    from flowright.app.launch import evaluate as evaluate
-    from flowright.app.launch import train as train
-    from flowright.config import Config as Config
-    from flowright.config import load_config as load_config
-    from flowright.data.task import Problem as Problem
-    from flowright.data.task import Task as Task
-    from flowright.data.task import read_tasks as read_tasks
+    from flowright.app.launch import dry_run as dry_run, evaluate as evaluate, train as train
+    from flowright.config import Config as Config, load_config as load_config
+    from flowright.data.task import Problem as Problem, Task as Task, read_tasks as read_tasks
     from flowright.environments.display import Display as Display
-    from flowright.environments.environment import Baseline as Baseline
-    from flowright.environments.environment import Demonstration as Demonstration
-    from flowright.environments.environment import Environment as Environment
-    from flowright.environments.environment import TaskSets as TaskSets
-    from flowright.environments.reward import UNSCORED as UNSCORED
-    from flowright.environments.reward import Reward as Reward
-    from flowright.environments.rollout import Completion as Completion
-    from flowright.environments.rollout import Rollout as Rollout
-    from flowright.errors import Failure as Failure
-    from flowright.errors import Reason as Reason
-    from flowright.errors import boundary as boundary
+    from flowright.environments.environment import (
+        Baseline as Baseline,
+        Demonstration as Demonstration,
+        Environment as Environment,
+        TaskSets as TaskSets,
+    )
+    from flowright.environments.reward import UNSCORED as UNSCORED, Reward as Reward
+    from flowright.environments.rollout import Completion as Completion, Rollout as Rollout
+    from flowright.errors import Failure as Failure, Reason as Reason, boundary as boundary
     from flowright.grading import Gold as Gold
-    from flowright.grpo.batch import Group as Group
-    from flowright.grpo.batch import Trained as Trained
+    from flowright.grpo.batch import Group as Group, Trained as Trained
     from flowright.grpo.learner import Learner as Learner
-    from flowright.judge.verdict import Judge as Judge
-    from flowright.judge.verdict import JudgeQuery as JudgeQuery
-    from flowright.judge.verdict import Verdict as Verdict
-    from flowright.judge_service.adapter import JudgeRewardSystem as JudgeRewardSystem
-    from flowright.judge_service.adapter import create_judge_reward as create_judge_reward
-    from flowright.policy.model import Policy as Policy
-    from flowright.policy.model import load_policy as load_policy
+    from flowright.judge.verdict import Judge as Judge, JudgeQuery as JudgeQuery, Verdict as Verdict
+    from flowright.judge_service.adapter import (
+        JudgeRewardSystem as JudgeRewardSystem,
+        create_judge_reward as create_judge_reward,
+    )
+    from flowright.policy.model import Policy as Policy, load_policy as load_policy
     from flowright.policy.prefix.chunks import chunks as chunks
-    from flowright.sandbox import Limits as Limits
-    from flowright.sandbox import Sandbox as Sandbox
+    from flowright.sandbox import Limits as Limits, Sandbox as Sandbox
     from flowright.workflows.registry import operator as operator
 
 __version__ = "0.1.0"

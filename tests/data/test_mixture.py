@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowright.data.build import Pool, Sizes, mix
 from flowright.data.mixture import Mixture, apportion, interleave

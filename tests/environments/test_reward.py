@@ -4,8 +4,7 @@ import math
 from itertools import product
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowright.config import RewardSection
 from flowright.environments.reward import INVALID, UNSCORED, Reward, reward_of, with_cost

@@ -3,8 +3,9 @@
 import pytest
 from workflow_doubles import ScriptedModel, task
 
-from flowright.config import JudgeSection, RewardSection, WorkflowSection
+from flowright.config import Config, JudgeSection, RewardSection, WorkflowSection
 from flowright.data.task import Problem
+from flowright.environments.environment import make_environment
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow import workflow_metrics
 from flowright.environments.workflow_rollout import WorkflowRollouts
@@ -76,3 +77,10 @@ async def test_what_no_rule_decides_is_unscored_then() -> None:
     group = await rolled_out(trust, ["x^2", "x^3"], task(reference="x^2"))
     assert [r.reward.value for r in group] == [None, None]
     assert {r.failure.reason for r in group if r.failure} == {Reason.JUDGE_FAILED}
+
+
+def test_the_prompt_is_the_environments_and_says_the_runs_limits() -> None:
+    config = Config.model_validate({"workflow": {"max_llm_calls": 4, "max_tokens": 777}})
+    system, user = make_environment(config).messages(task())
+    assert "At most 4 calls of the model and 777 tokens" in system.content
+    assert task().problem in user.content

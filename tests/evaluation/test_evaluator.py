@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowright.config import Config, EvaluationSection, PolicySection
 from flowright.data.task import Kind, Problem

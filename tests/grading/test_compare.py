@@ -3,8 +3,7 @@
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from flowright.data.task import Kind, Problem
 from flowright.errors import FailureError, Reason

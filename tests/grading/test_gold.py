@@ -6,8 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowright.data.solutions import complete_solution
 from flowright.data.sources import find_part, load_dataset, load_part

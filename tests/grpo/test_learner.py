@@ -7,8 +7,7 @@ from typing import Any
 import anyio
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 from torch import Tensor
 

@@ -3,8 +3,7 @@
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from judge_doubles import question
 
 from flowright.judge.parsing import MAX_READ_CHARS, Fault, Form, Reading, parse_reply

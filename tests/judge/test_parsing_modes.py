@@ -4,8 +4,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 from judge_doubles import question as question_about
 
 from flowright.judge.parsing import Fault, Form, parse_reply

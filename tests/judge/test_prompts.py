@@ -5,8 +5,7 @@ from itertools import pairwise
 from typing import get_args
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from judge_doubles import question
 
 from flowright.judge.parsing import Form

@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from judge_doubles import RIGHT, ScriptedModel, reply, unavailable
 
 from flowright.config import JudgeSection

@@ -7,8 +7,7 @@ import socket
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from llm_standin import DROP, HANG, StandIn, delta, good, http, problem, stream
 
 from flowright.config import LlmSection, ModelEntry

@@ -1,8 +1,7 @@
 """Replies of models as text: every form of thinking, code, final answers; and text for prompts."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowright.llm.fences import fenced, fill, sanitise
 from flowright.llm.replies import (

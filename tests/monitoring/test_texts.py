@@ -4,8 +4,7 @@ import unicodedata
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from flowright.rendering.highlight import code_block
 from flowright.rendering.markup import Html, el, join

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from tiny_policy import ARCHITECTURES, random_groups, tiny_policy
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention

@@ -11,8 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from flowright.sandbox import inside
 from flowright.sandbox.grants import CANDIDATES, GRADERS, grants

@@ -15,8 +15,7 @@ from flowright.data.task import Problem
 from flowright.errors import ConfigError
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
-from flowright.llm.replies import extract_code
-from flowright.llm.replies import final_answer as operators_final_answer
+from flowright.llm.replies import extract_code, final_answer as operators_final_answer
 from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor
 from flowright.simulation.biases import check_biases

@@ -4,8 +4,7 @@ import ast
 import textwrap
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flowright.workflows.assignment import maybe_unbound
 

@@ -17,8 +17,7 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 from flowright.config import WorkflowSection
 from flowright.errors import Blame, FailureError, Reason
 from flowright.workflows.executor import Executor
-from flowright.workflows.source import MAX_SOURCE_CHARS
-from flowright.workflows.source import read_workflow as read
+from flowright.workflows.source import MAX_SOURCE_CHARS, read_workflow as read
 
 ROWS = {
     row["id"]: row["code"]

@@ -5,8 +5,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, task
 
 from flowright.config import WorkflowSection

@@ -3,8 +3,7 @@
 import textwrap
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from flowright.errors import FailureError, Reason
 from flowright.workflows.extraction import extract

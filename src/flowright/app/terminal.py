@@ -136,7 +136,7 @@ def table(comparison: Comparison) -> Table:
 
 
 def _baselines(comparison: Comparison) -> list[Row]:
-    """The best single workflow, those that answer once, and the vote at the policy's tokens."""
+    """The best single one, and those that the environment wants to be seen."""
     fixed = [row for row in comparison.rows if row.group == "baseline"]
     chosen = [row for row in fixed if row.shown or row.name == comparison.best_single]
     return sorted(chosen, key=lambda row: -(row.kinds["all"].gold or 0.0))

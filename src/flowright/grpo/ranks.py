@@ -1,7 +1,7 @@
 """The processes of one run: each rolls out its own share of every batch, and all update alike.
 
 Started by torchrun (or Ray, :mod:`flowright.app.ray`), one process a GPU. Nothing that a
-workflow or a judge may hold up happens inside a collective of the GPUs: shares are exchanged as
+rollout may hold up happens inside a collective of the GPUs: shares are exchanged as
 objects over gloo, by processes that have finished theirs, and gradients are summed after that.
 Without torchrun there is one rank, and torch.distributed is not touched.
 """
@@ -26,7 +26,7 @@ from flowright.policy.model import Peers
 Item = TypeVar("Item")
 
 LONGEST_WAIT = timedelta(days=1)
-"""For the slowest share of a batch: its workflows have budgets of their own, and a process that
+"""For the slowest share of a batch: its rollouts have budgets of their own, and a process that
 dies closes its connections, which ends the wait at once."""
 
 

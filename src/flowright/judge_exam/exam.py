@@ -7,8 +7,7 @@ opened here: the judges are handed in.
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict as as_dict
-from dataclasses import dataclass
+from dataclasses import asdict as as_dict, dataclass
 from typing import Any, get_args
 
 import numpy as np
