@@ -1,5 +1,6 @@
 """Write docs/api.md, and the rooms in docs/architecture.md, from the docstrings."""
 
+import argparse
 import ast
 import inspect
 import re
@@ -114,6 +115,7 @@ def first_sentence(path: Path) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     for path, text in ((API, api()), (ARCHITECTURE, architecture())):
         path.write_text(text, encoding="utf-8")
         print(f"wrote {path.relative_to(ROOT)}")

@@ -42,7 +42,8 @@ class Comparison:
         """The content of ``evaluation.json``."""
         value = asdict(self)
         keys = ("chosen_on", "best_single", "best_by_kind", "best_by_kind_gold", "gap_closed")
-        return {**value, "summary": {key: value.pop(key) for key in keys}}
+        summary = {key: value.pop(key) for key in keys}
+        return {**value, "summary": summary}
 
 
 async def compare(

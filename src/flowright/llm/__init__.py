@@ -1,1 +1,1 @@
-"""Talking to large models: the types, the one HTTP client, and the embedded server."""
+"""Talking to large models: the types, the one HTTP client, texts that go in and come out."""
