@@ -13,6 +13,7 @@ from flowright.config import load_config
 from flowright.errors import Reason, RunError
 from flowright.monitoring.snapshot import (
     Snapshot,
+    Watcher,
     drift,
     edge,
     eta_seconds,
@@ -21,10 +22,12 @@ from flowright.monitoring.snapshot import (
     is_ours,
     kinds,
     last,
+    load_rollouts,
+    merge_steps,
     rollout_seconds,
     stage_seconds,
+    take_snapshot,
 )
-from flowright.monitoring.watcher import Watcher, load_rollouts, merge_steps, take_snapshot
 from flowright.rendering.series import smooth
 from flowright.runs import RunDirectory, write_json
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowright.rendering.highlight import code_block
+from flowright.rendering.block_markup import code_block
 from flowright.rendering.markup import Html, el, join
 from flowright.rendering.untrusted import cut, one_line, visible
 

@@ -22,7 +22,7 @@ from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
 from flowright.grpo.scoring import sample_logprobs, score
 from flowright.plugins import Table
-from flowright.policy.device import to_device
+from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, adapter_off, recomputing
 from flowright.policy.prefix.chunks import chunks
 

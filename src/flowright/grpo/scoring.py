@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.batch import Group, Trained
-from flowright.policy.device import to_device
+from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.head import token_logprobs

@@ -18,12 +18,11 @@ from flowright.environments.rollout import Rollout, to_record
 from flowright.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages
 from flowright.grpo.batch import drawn_groups, trained_groups
-from flowright.grpo.follower import Follower, Reporter
+from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Batch, Pipeline, whole
-from flowright.grpo.ranks import ONE, Ranks
+from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
 from flowright.grpo.safeguards import mind_the_judge, refuse_garbage, unscored_share
-from flowright.grpo.saves import Saves
 from flowright.grpo.step_metrics import (
     added,
     memory,
@@ -32,7 +31,7 @@ from flowright.grpo.step_metrics import (
     staleness,
     token_metrics,
 )
-from flowright.grpo.stopping import StopOnSignals
+from flowright.grpo.stopping import stop_on_signals
 from flowright.runs import RunDirectory
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
@@ -62,7 +61,7 @@ class Trainer:
         steps = self.config.grpo.steps
         try:
             start = await self._restore() if resume else await self._begin()
-            with StopOnSignals(self._stop, several=self.ranks.size > 1):
+            with stop_on_signals(self._stop, several=self.ranks.size > 1):
                 for step in range(start + 1, steps + 1):
                     await self._whole_step(step)
                     if self._stopping is not None and step < steps:

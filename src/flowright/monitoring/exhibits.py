@@ -13,8 +13,7 @@ from flowright.rendering.block_markup import SHORT, blocks_html, document
 from flowright.rendering.blocks import Fact
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import folded
-from flowright.rendering.series import Record, is_number
-from flowright.rendering.values import duration
+from flowright.rendering.series import Record, duration, is_number
 
 PROBLEM = 1600  # characters that are shown of one
 

@@ -22,8 +22,7 @@ from rich.text import Text
 from flowright.config import RunConfig
 from flowright.errors import RunError, UserError
 from flowright.monitoring.screen import Screen
-from flowright.monitoring.snapshot import QUIET_SECONDS
-from flowright.monitoring.watcher import Watcher
+from flowright.monitoring.snapshot import QUIET_SECONDS, Watcher
 from flowright.runs import newest_run, read_state, rollout_steps
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from flowright.monitoring.example import sample
-from flowright.monitoring.panels import Panels
+from flowright.monitoring.panels import Panels, sample
 from flowright.monitoring.snapshot import (
     DRIFT_ALARM,
     QUIET_SECONDS,
@@ -22,9 +21,8 @@ from flowright.monitoring.snapshot import (
     last,
 )
 from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, heading, wrapped
-from flowright.rendering.series import Record, is_number
+from flowright.rendering.series import Record, duration, is_number
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import duration
 
 TWO_COLUMNS = 100  # characters, from which two columns are drawn
 GUTTER = 4

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from flowright.monitoring.watcher import load_rollouts
+from flowright.monitoring.snapshot import load_rollouts
 from flowright.rendering.series import Record
 from flowright.runs import rollout_steps
 

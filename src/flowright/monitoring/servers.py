@@ -12,10 +12,9 @@ from flowright.monitoring.snapshot import Snapshot
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
-from flowright.rendering.series import Point, Record, is_number
+from flowright.rendering.series import Form, Point, Record, duration, is_number, said
 from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import Form, duration, said
 
 PREFIX = "servers/"
 TROUBLES = (("429", "http_429"), ("5xx", "http_5xx"), ("timeouts", "timeouts"))

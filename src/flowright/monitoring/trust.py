@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from flowright.errors import Reason
 from flowright.monitoring.sections import Chart
 from flowright.monitoring.snapshot import FAILED, Snapshot, drift, edge, failures, is_ours
-from flowright.rendering.cells import spark
-from flowright.rendering.charts import Series, line_chart
+from flowright.rendering.charts import Series, line_chart, spark
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
+from flowright.rendering.series import percent, points
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import percent, points
 
 MEANINGS: Mapping[str, str] = {
     Reason.TRUNCATED: "the completion hit its token limit",

@@ -1,4 +1,5 @@
-"""Charts as inline SVG: lines over steps, a scatter with intervals, before/after marks.
+"""Charts as inline SVG: lines over steps, a scatter with intervals, before/after marks; and some
+small enough for a table cell.
 
 Numbers go into ``data-`` attributes for the pointer read-out.
 """
@@ -9,8 +10,7 @@ from dataclasses import dataclass, replace
 
 from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
-from flowright.rendering.series import Point, smooth
-from flowright.rendering.values import Form
+from flowright.rendering.series import Form, Point, smooth
 
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
 
@@ -154,3 +154,39 @@ def before_after(
         drawn.append(svg.dot("mark before", x(before), y, 5, told))
         drawn.append(svg.dot("mark after", x(after), y, 5, told))
     return svg.figure(title, drawn, height=height)
+
+
+def interval(low: float, value: float, high: float, colour: str) -> Html:
+    """A value and its interval on a scale from 0 to 1, small enough for a table cell."""
+    return el(
+        "svg",
+        svg.line("rail", 2, 98, 5, 5),
+        svg.line(f"whisker {colour}", _cell(low), _cell(high), 5, 5),
+        svg.dot(f"dot {colour}", _cell(value), 5, 3.2),
+        class_="interval",
+        viewBox="0 0 100 10",
+        aria_hidden="true",
+    )
+
+
+def spark(points: Sequence[Point], colour: str) -> Html:
+    """A curve without axes, from zero to its maximum, for a table cell."""
+    points = svg.thinned(points)
+    if len(points) < 2:
+        return Html("")
+    top = max(value for _, value in points) or 1.0
+    steps = [step for step, _ in points]
+    x, y = svg.Scale(steps[0], steps[-1], 1, 119), svg.Scale(0, top, 19, 1)
+    mean = svg.path([(x(a), y(b)) for a, b in smooth(points, svg.window(len(points)))])
+    return el(
+        "svg",
+        el("path", class_=f"curve {colour}", d=mean),
+        class_="spark",
+        viewBox="0 0 120 20",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )
+
+
+def _cell(share: float) -> float:
+    return round(2 + 96 * min(1.0, max(0.0, share)), 1)

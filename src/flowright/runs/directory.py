@@ -26,10 +26,8 @@ from typing import Any
 
 from flowright.config import Config
 from flowright.errors import RunError
-from flowright.runs.files import disk_errors, write_json, write_text
-from flowright.runs.lock import take_lock
-from flowright.runs.reading import read_config, read_metrics
-from flowright.runs.rollouts import forget_rollouts, write_rollouts
+from flowright.runs.files import disk_errors, take_lock, write_json, write_text
+from flowright.runs.reading import forget_rollouts, read_config, read_metrics, write_rollouts
 from flowright.runs.tensorboard import Events
 
 Record = Mapping[str, Any]
