@@ -17,10 +17,14 @@ from monitoring_run import evaluation, make_rollout, make_run, record_of
 from flowright.environments.workflow_display import DISPLAY
 from flowright.errors import Failure, Reason, RunError
 from flowright.monitoring.before_after import accuracy_against_tokens
-from flowright.monitoring.exhibits import reward_arithmetic
+from flowright.monitoring.exhibits import (
+    Selection,
+    group_rollouts,
+    reward_arithmetic,
+    select_groups,
+)
 from flowright.monitoring.report import render, write_report
 from flowright.monitoring.sections import settings
-from flowright.monitoring.selection import Selection, group_rollouts, select_groups
 from flowright.monitoring.snapshot import Snapshot, take_snapshot
 from flowright.monitoring.trust import MEANINGS
 from flowright.rendering.charts import Dot, Series, before_after, line_chart, scatter

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from monitoring_run import make_run
 
+from flowright.monitoring.exhibits import Selection
 from flowright.monitoring.panels import Panels
 from flowright.monitoring.report import render
-from flowright.monitoring.selection import Selection
 from flowright.monitoring.servers import traffic
 from flowright.monitoring.snapshot import Snapshot, take_snapshot
 from flowright.rendering.glyphs import UNICODE

@@ -22,7 +22,12 @@ from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Batch, Pipeline, whole
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
-from flowright.grpo.safeguards import mind_the_judge, refuse_garbage, unscored_share
+from flowright.grpo.safeguards import (
+    mind_the_judge,
+    refuse_garbage,
+    stop_on_signals,
+    unscored_share,
+)
 from flowright.grpo.step_metrics import (
     added,
     memory,
@@ -31,7 +36,6 @@ from flowright.grpo.step_metrics import (
     staleness,
     token_metrics,
 )
-from flowright.grpo.stopping import stop_on_signals
 from flowright.runs import RunDirectory
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
@@ -76,9 +80,13 @@ class Trainer:
     async def _whole_step(self, step: int) -> None:
         """A step with its evaluation and its checkpoint, where they are due."""
         steps, began = self.config.grpo.steps, time.perf_counter()
-        metrics = await self._step_or_pause(step)
-        problems = await self._refresh(step, metrics)
-        if not problems and self._evaluates(step):
+        try:
+            metrics = await self._step(step)
+        except RunPaused:
+            await self._save(step - 1)  # nothing was trained on since: a resumed run loses no step
+            raise
+        problems, every = await self._refresh(step, metrics), self.config.evaluation.every
+        if every and not problems and (step % every == 0 or step == steps):
             metrics |= await self._evaluate(step)
         metrics["time/step"] = time.perf_counter() - began
         busy = sum(metrics.get(f"time/{stage}", 0.0) for stage in ("sample", "update", "evaluate"))
@@ -108,13 +116,6 @@ class Trainer:
             return await self._begin()
         await self.pipeline.refresh(step)
         return step
-
-    async def _step_or_pause(self, step: int) -> dict[str, float]:
-        try:
-            return await self._step(step)
-        except RunPaused:
-            await self._save(step - 1)  # nothing was trained on since: a resumed run loses no step
-            raise
 
     async def _step(self, step: int) -> dict[str, float]:
         batch = await self._roll_out(step)
@@ -232,10 +233,6 @@ class Trainer:
             first = next(r for r in batch.rollouts if r.task.kind == kind)
             text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
             self.run.text(step, f"{environment.display.completion}/{kind}", text)
-
-    def _evaluates(self, step: int) -> bool:
-        every = self.config.evaluation.every
-        return every > 0 and (step % every == 0 or step == self.config.grpo.steps)
 
     async def _evaluate(self, step: int) -> dict[str, float]:
         self._stage("evaluate", step)

@@ -11,15 +11,16 @@ from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, kinds
 from flowright.rendering import svg
 from flowright.rendering.charts import (
     Dot,
+    Panel,
     dots_scale,
     interval,
     numbered_dots,
     numbered_key,
+    picture,
     scatter,
 )
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts, folded, grid, section, table
-from flowright.rendering.picture import Panel, picture
 from flowright.rendering.series import NOTHING, Form, Record, is_number, percent, points, said
 from flowright.rendering.untrusted import one_line
 from flowright.runs import write_text

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -76,7 +75,7 @@ def find_run(name: str | None, output_dir: Path) -> Path:
 def _watch(console: Console, name: str | None, output_dir: Path, interval: float) -> None:
     """Draw until Ctrl-C; then leave the last screen in the terminal's scrollback."""
     watcher: Watcher | None = None
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
             while True:
@@ -114,10 +113,6 @@ def _waiting(output_dir: Path) -> Text:
         f"No run in {output_dir.resolve()} yet; waiting for one.\n\n"
         "Start one with\n  python train.py --config config/quickstart.yaml\n\nCtrl-C ends this."
     )
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

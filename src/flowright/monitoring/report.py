@@ -11,8 +11,7 @@ from flowright.environments.display import Display
 from flowright.errors import RunError
 from flowright.monitoring import sections, trust
 from flowright.monitoring.before_after import evaluation_section
-from flowright.monitoring.exhibits import exhibits, single_exhibit
-from flowright.monitoring.selection import Selection, select_groups
+from flowright.monitoring.exhibits import Selection, exhibits, select_groups, single_exhibit
 from flowright.monitoring.servers import servers_section
 from flowright.monitoring.snapshot import (
     DRIFT_ALARM,

@@ -1,6 +1,7 @@
 """The report's sections about trust: what failed and whose fault it was, and the judge's audit."""
 
 from collections.abc import Mapping
+from functools import partial
 
 from flowright.errors import Reason
 from flowright.monitoring.sections import Chart
@@ -28,6 +29,7 @@ MEANINGS: Mapping[str, str] = {
 """Of failures that any environment may have; others are its display's to explain."""
 
 COLUMNS = 6
+RARE = partial(Chart, high=0.02, smoothed=False, zeros=False)
 AUDIT = (
     Chart("Agreement with gold", [("agreement", "c1", "judge/agreement_with_gold")], 1.0, 0.8),
     Chart(
@@ -38,17 +40,14 @@ AUDIT = (
         ],
         high=0.1,
     ),
-    Chart(
+    RARE(
         "No verdict, share",
         [
             ("where gold says wrong", "c5", "judge/no_verdict_rate_wrong"),
             ("where gold says right", "c2", "judge/no_verdict_rate_right"),
         ],
-        high=0.02,
-        smoothed=False,
-        zeros=False,
     ),
-    Chart(
+    RARE(
         "Verdicts that are not the judge's own word",
         [
             ("given by fallback rules", "c5", "judge/source/rule_fallback"),
@@ -58,9 +57,6 @@ AUDIT = (
             ("timed out", "c3", "judge/status/timeout"),
             ("unavailable", "c1", "judge/status/unavailable"),
         ],
-        high=0.02,
-        smoothed=False,
-        zeros=False,
     ),
 )
 
