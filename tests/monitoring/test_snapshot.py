@@ -12,9 +12,9 @@ from monitoring_run import evaluation, make_run
 from flowright.config import load_config
 from flowright.errors import Reason, RunError
 from flowright.monitoring.snapshot import (
+    DRIFT,
     Snapshot,
     Watcher,
-    drift,
     edge,
     eta_seconds,
     failures,
@@ -45,7 +45,7 @@ def running(**state: object) -> Snapshot:
 
 def test_series_leave_out_steps_without_a_value() -> None:
     now = running()
-    assert drift(now) == [(1, 0.5), (2, 0.0)]
+    assert now.series(DRIFT) == [(1, 0.5), (2, 0.0)]
     assert now.latest("val/gold") == 0.25
     assert now.latest("gold/accuracy") is None
     assert [row["step"] for row in now.training_rows] == [1, 2, 3]

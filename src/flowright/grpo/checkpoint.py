@@ -141,15 +141,10 @@ def restore(
     load_adapter(path, policy)
     state = _loaded(path / "trainer.pt", learner)
     pending = {
-        number: [[_sample(fields) for fields in group] for group in groups]
+        number: [[Sample(**fields) for fields in group] for group in groups]
         for number, groups in state.get("pending", {}).items()
     }
     return Restored(int(state["step"]), path, tuple(passed_over), pending)
-
-
-def _sample(fields: dict[str, Any]) -> Sample:
-    ids, logprobs = tuple(fields["token_ids"]), tuple(fields["logprobs"])
-    return Sample(**{**fields, "token_ids": ids, "logprobs": logprobs})
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:

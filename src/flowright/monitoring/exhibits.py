@@ -7,6 +7,7 @@ through :func:`~flowright.rendering.markup.el` alone, cut. The run's rollouts ho
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, pstdev
 
@@ -134,10 +135,8 @@ class _Shortlist:
 
     def take(self, shown: set[int]) -> list[Group]:
         taken: list[Group] = []
-        ranks = max(map(len, self._by_kind.values()), default=0)
-        for rank in range(ranks):
-            row = [ranked[rank] for ranked in self._by_kind.values() if rank < len(ranked)]
-            for _, group in sorted(row, key=lambda item: item[0], reverse=True):
+        for row in zip_longest(*self._by_kind.values()):
+            for _, group in sorted(filter(None, row), key=lambda item: item[0], reverse=True):
                 if len(taken) < self.size and id(group) not in shown:
                     taken.append(group)
                     shown.add(id(group))

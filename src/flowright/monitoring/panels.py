@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from flowright.environments.display import Display, blocks_of
-from flowright.monitoring.servers import traffic
 from flowright.monitoring.snapshot import (
+    DRIFT,
     DRIFT_ALARM,
     RECENT,
     Snapshot,
-    drift,
     failures,
     is_ours,
     kinds,
@@ -19,6 +18,7 @@ from flowright.monitoring.snapshot import (
     rollout_seconds,
     stage_seconds,
 )
+from flowright.monitoring.trust import traffic
 from flowright.rendering import blocks
 from flowright.rendering.glyphs import LABEL, VALUE, Glyphs, heading, line, shortened, wrapped
 from flowright.rendering.series import Form, Point, Record, duration, percent, points
@@ -51,7 +51,7 @@ class Panels:
         errors, and the share of its verdicts that fallback rules gave instead (law 4)."""
         floor = self.snapshot.setting("judge", "min_agreement") or None
         rows = self._row("agreement", "judge/agreement_with_gold", percent, low=floor)
-        drifts = drift(self.snapshot)
+        drifts = self.snapshot.series(DRIFT)
         recent = last(drifts, RECENT)
         if recent is not None:
             value = _value(f"{points(recent)} points", abs(recent) > DRIFT_ALARM)
@@ -207,7 +207,7 @@ def sample(
     shown = [
         block
         for block in blocks_of(display, rollout)
-        if isinstance(block, blocks.Program | blocks.Text) and not _is_short(block)
+        if isinstance(block, blocks.Program) or (isinstance(block, blocks.Text) and not block.short)
     ]
     if not shown:
         return []
@@ -217,10 +217,6 @@ def sample(
         body = [*body[:kept], Text(f"... {len(body) - kept} more lines", style="dim")]
     title = heading(f"Sample {one_line(shown[0].title, 60).lower()}")
     return [title, shortened(_outcome(rollout), width, "dim"), *body]
-
-
-def _is_short(block: blocks.Program | blocks.Text) -> bool:
-    return isinstance(block, blocks.Text) and block.short
 
 
 def _lines(block: blocks.Program | blocks.Text) -> list[Text]:

@@ -12,11 +12,10 @@ from flowright.errors import RunError
 from flowright.monitoring import sections, trust
 from flowright.monitoring.before_after import evaluation_section
 from flowright.monitoring.exhibits import Selection, exhibits, select_groups, single_exhibit
-from flowright.monitoring.servers import servers_section
 from flowright.monitoring.snapshot import (
+    DRIFT,
     DRIFT_ALARM,
     Snapshot,
-    drift,
     edge,
     first,
     last,
@@ -55,7 +54,7 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
         ("judge", "Judge audit", trust.judge_audit(snapshot)),
         ("learner", "Learner", sections.learner(snapshot)),
         ("cost", "Time and tokens", sections.cost(snapshot)),
-        ("servers", "Servers", servers_section(snapshot)),
+        ("servers", "Servers", trust.servers_section(snapshot)),
         ("attempts", "Attempts", _attempts(selection, snapshot.display)),
     ]
     present = [(anchor, title, content) for anchor, title, content in shown if content]
@@ -184,7 +183,7 @@ def _accuracy(snapshot: Snapshot) -> Html | None:
 def _drift(snapshot: Snapshot) -> Html | None:
     """Judge minus gold over the last steps, or that there is no gold to compare with; None where
     nothing is judged."""
-    course = drift(snapshot)
+    course = snapshot.series(DRIFT)
     count = edge(len(course))
     early, late = first(course, count), last(course, count)
     title = "Judge drift from gold"

@@ -30,6 +30,9 @@ from flowright.runs import (
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
+DRIFT = "judge/drift"
+"""Judge minus gold: the share of answers judged right less the share that gold finds right, among
+those that both have seen. Positive where the judge is generous."""
 STAGES = ("sample", "rollout", "update", "evaluate")
 DRIFT_ALARM = 0.05  # judge minus gold, as a share of the answers, that the screens call drift
 QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
@@ -125,12 +128,6 @@ def last(points: Sequence[Point], count: int) -> float | None:
 def edge(count: int) -> int:
     """How many steps "the first" and "the last" stand for: a tenth, at least 1 and at most 10."""
     return max(1, min(10, count // 10 or 1))
-
-
-def drift(snapshot: Snapshot) -> list[Point]:
-    """Judge minus gold, step by step: the share of answers judged right less the share that gold
-    finds right, among those that both have seen. Positive where the judge is generous."""
-    return snapshot.series("judge/drift")
 
 
 def failures(rows: Iterable[Record]) -> dict[str, float]:
