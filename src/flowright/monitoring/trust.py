@@ -205,9 +205,7 @@ def servers_section(snapshot: Snapshot) -> Html | None:
     refused = [count for _, count in TROUBLES]
     charts = [
         _role_chart(snapshot, "Failed attempts, per step", list(roles), ["failures"]),
-        _role_chart(
-            snapshot, "429, 5xx and timeouts, per step", list(roles), [k for _, k in TROUBLES]
-        ),
+        _role_chart(snapshot, "429, 5xx and timeouts, per step", list(roles), refused),
     ]
     lead = (
         "Requests to the models' servers over the whole run. A call is one request with all its "
