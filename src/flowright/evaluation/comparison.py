@@ -68,8 +68,8 @@ async def compare(
     async def measure(baseline: Baseline, some: Sequence[Task], into: list[Row]) -> None:
         """Its completion for every task goes through all that one of a policy does."""
         progress(len(rows) + len(picks), total, baseline.name)
-        sample, key = Sample((), (), baseline.completion, "stop", -1), baseline.name
-        key = key.replace(": ", "/")
+        sample = Sample((), (), baseline.completion, "stop", -1)
+        key = baseline.name.replace(": ", "/")
         groups = [[Completion(task, sample, f"{key}/{task.id}/0")] for task in some]
         rollouts = await rollout_all(environment, groups)
         into.append(make_row(baseline.name, "baseline", rollouts, environment, baseline.shown))
