@@ -24,9 +24,8 @@ from meter import Meter, apart, least
 from shapes import Shape, checkpoint, groups_of, learner, policy
 
 from flowright.rendering import svg
-from flowright.rendering.charts import Series, curve
+from flowright.rendering.charts import Panel, Series, curve, picture
 from flowright.rendering.markup import Html
-from flowright.rendering.picture import Panel, picture
 
 BASE = Shape(groups=2, template=0, problem=1024, size=8, length=128)
 GROWTH = {

@@ -25,9 +25,8 @@ from quickstart import trained
 
 from flowright.evaluation.comparison import TRAINED
 from flowright.rendering import svg
-from flowright.rendering.charts import Series, curve
+from flowright.rendering.charts import Panel, Series, curve, picture
 from flowright.rendering.markup import el
-from flowright.rendering.picture import Panel, picture
 from flowright.runs import read_evaluation, read_metrics, read_state
 
 KINDS = {

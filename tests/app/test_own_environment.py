@@ -70,6 +70,8 @@ def test_it_is_checked_evaluated_watched_and_reported(
     assert "gold" in watched.stdout
     report = (folder / "outputs/sums/report.html").read_text()
     assert "always 9" in report and "Answer" in report
+    shown = report.split("<main>")[1].split("Configuration")[0]
+    assert "udge" not in shown + watched.stdout, "a run without a judge shows none"
     assert "Operator mix" not in report and "executor" not in report.split("Configuration")[0]
 
 

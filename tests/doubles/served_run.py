@@ -10,8 +10,7 @@ from vllm_double import BASE
 from flowright.app.session import make_trainer
 from flowright.app.world import open_samplers
 from flowright.config import Config, LoraSection, PolicySection, VllmSection
-from flowright.grpo.follower import Follower
-from flowright.grpo.ranks import ONE, Ranks
+from flowright.grpo.ranks import ONE, Follower, Ranks
 from flowright.policy.model import Policy
 from flowright.runs import RunDirectory
 

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Group, Trained
+from flowright.grpo.batch import Group, Trained, score
 from flowright.grpo.learner import Learner
 from flowright.grpo.schedules import learning_rate
-from flowright.grpo.scoring import score
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampling

@@ -12,8 +12,7 @@ from flowright.environments.display import Display, blocks_of, display_of
 from flowright.environments.workflow_display import DISPLAY
 from flowright.monitoring.report import write_report
 from flowright.monitoring.screen import Screen
-from flowright.monitoring.snapshot import kinds, rollout_seconds
-from flowright.monitoring.watcher import load_rollouts, take_snapshot
+from flowright.monitoring.snapshot import kinds, load_rollouts, rollout_seconds, take_snapshot
 from flowright.rendering.blocks import Fact, Text
 from flowright.runs import RunDirectory, write_json
 

@@ -20,10 +20,9 @@ from rich.console import Console
 from flowright.errors import RunError
 from flowright.monitoring.live import find_run, main
 from flowright.monitoring.screen import Screen
-from flowright.monitoring.snapshot import Snapshot
-from flowright.monitoring.watcher import load_rollouts, take_snapshot
+from flowright.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
 from flowright.rendering.glyphs import ASCII, UNICODE, sparkline
-from flowright.rendering.values import duration
+from flowright.rendering.series import duration
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]x[/bold]" + "漢" * 60

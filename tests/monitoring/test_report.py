@@ -17,13 +17,16 @@ from monitoring_run import evaluation, make_rollout, make_run, record_of
 from flowright.environments.workflow_display import DISPLAY
 from flowright.errors import Failure, Reason, RunError
 from flowright.monitoring.before_after import accuracy_against_tokens
-from flowright.monitoring.exhibits import reward_arithmetic
+from flowright.monitoring.exhibits import (
+    Selection,
+    group_rollouts,
+    reward_arithmetic,
+    select_groups,
+)
 from flowright.monitoring.report import render, write_report
 from flowright.monitoring.sections import settings
-from flowright.monitoring.selection import Selection, group_rollouts, select_groups
-from flowright.monitoring.snapshot import Snapshot
+from flowright.monitoring.snapshot import Snapshot, take_snapshot
 from flowright.monitoring.trust import MEANINGS
-from flowright.monitoring.watcher import take_snapshot
 from flowright.rendering.charts import Dot, Series, before_after, line_chart, scatter
 from flowright.rendering.svg import Scale
 from flowright.runs import write_rollouts
@@ -156,8 +159,11 @@ def test_drift_is_on_the_first_screen_whatever_it_is(tmp_path: Path) -> None:
 
     assert tile(make_run(tmp_path / "calm", steps=12)).startswith(" good")
     assert tile(make_run(tmp_path / "drifting", steps=12, drifting=True)).startswith(" alarm")
-    unaudited = Snapshot(Path("run"), {"status": "running"}, [{"step": 1, "reward/mean": 0.1}])
+    row = {"step": 1, "reward/mean": 0.1}
+    unaudited = Snapshot(Path("run"), {"status": "running"}, [row | {"judge/status/ok": 1.0}])
     assert "no step has both verdicts and gold checks" in render(unaudited, Selection())
+    unjudged = Snapshot(Path("run"), {"status": "running"}, [row])
+    assert "udge" not in render(unjudged, Selection()).split("<main>")[1]
 
 
 def test_a_run_that_has_hardly_begun_has_a_report(tmp_path: Path) -> None:

@@ -5,12 +5,11 @@ from pathlib import Path
 
 from monitoring_run import make_run
 
+from flowright.monitoring.exhibits import Selection
 from flowright.monitoring.panels import Panels
 from flowright.monitoring.report import render
-from flowright.monitoring.selection import Selection
-from flowright.monitoring.servers import traffic
-from flowright.monitoring.snapshot import Snapshot
-from flowright.monitoring.watcher import take_snapshot
+from flowright.monitoring.snapshot import Snapshot, take_snapshot
+from flowright.monitoring.trust import traffic
 from flowright.rendering.glyphs import UNICODE
 
 CALM = {"rollout/unscored": 0.0, "servers/judge/calls": 10.0, "servers/judge/http_429": 0.0}

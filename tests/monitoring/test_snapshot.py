@@ -12,8 +12,9 @@ from monitoring_run import evaluation, make_run
 from flowright.config import load_config
 from flowright.errors import Reason, RunError
 from flowright.monitoring.snapshot import (
+    DRIFT,
     Snapshot,
-    drift,
+    Watcher,
     edge,
     eta_seconds,
     failures,
@@ -21,10 +22,12 @@ from flowright.monitoring.snapshot import (
     is_ours,
     kinds,
     last,
+    load_rollouts,
+    merge_steps,
     rollout_seconds,
     stage_seconds,
+    take_snapshot,
 )
-from flowright.monitoring.watcher import Watcher, load_rollouts, merge_steps, take_snapshot
 from flowright.rendering.series import smooth
 from flowright.runs import RunDirectory, write_json
 
@@ -42,7 +45,7 @@ def running(**state: object) -> Snapshot:
 
 def test_series_leave_out_steps_without_a_value() -> None:
     now = running()
-    assert drift(now) == [(1, 0.5), (2, 0.0)]
+    assert now.series(DRIFT) == [(1, 0.5), (2, 0.0)]
     assert now.latest("val/gold") == 0.25
     assert now.latest("gold/accuracy") is None
     assert [row["step"] for row in now.training_rows] == [1, 2, 3]

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import example, given, strategies as st
 
-from flowright.rendering.highlight import code_block
+from flowright.rendering.block_markup import code_block
 from flowright.rendering.markup import Html, el, join
 from flowright.rendering.untrusted import cut, one_line, visible
 

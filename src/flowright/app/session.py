@@ -24,12 +24,10 @@ from flowright.environments.environment import (
 from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
-from flowright.grpo.checkpoint import load_adapter
-from flowright.grpo.follower import Follower, Reporter
+from flowright.grpo.checkpoint import Saves, load_adapter
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline
-from flowright.grpo.ranks import ONE, Ranks, peers_of_passes
-from flowright.grpo.saves import Saves
+from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
 from flowright.policy.memory import shape_of

@@ -8,7 +8,7 @@ from flowright.data.task import KINDS
 from flowright.environments.display import Display, Mix
 from flowright.errors import Reason
 from flowright.rendering.blocks import Block, Call, Fact, Program, Text, Timeline
-from flowright.rendering.values import duration
+from flowright.rendering.series import duration
 
 MEANINGS: Mapping[str, str] = {
     Reason.TRUNCATED: "the completion hit its token limit before the program ended",

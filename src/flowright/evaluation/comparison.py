@@ -7,7 +7,9 @@ from typing import Any
 
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment
-from flowright.evaluation.evaluator import Row, make_row, rollout_same
+from flowright.environments.rollout import Completion
+from flowright.evaluation.evaluator import Row, make_row, rollout_all
+from flowright.policy.sampler import Sample
 
 UNTRAINED, TRAINED = "untrained policy", "trained policy"
 
@@ -65,9 +67,12 @@ async def compare(
     picks: list[Row] = []
 
     async def measure(baseline: Baseline, some: Sequence[Task], into: list[Row]) -> None:
+        """Its completion for every task goes through all that one of a policy does."""
         progress(len(rows) + len(picks), total, baseline.name)
+        sample = Sample((), (), baseline.completion, "stop", -1)
         key = baseline.name.replace(": ", "/")
-        rollouts = await rollout_same(environment, baseline.completion, some, 1, key)
+        groups = [[Completion(task, sample, f"{key}/{task.id}/0")] for task in some]
+        rollouts = await rollout_all(environment, groups)
         into.append(make_row(baseline.name, "baseline", rollouts, environment, baseline.shown))
 
     for name, evaluate in policies.items():

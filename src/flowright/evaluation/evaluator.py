@@ -16,7 +16,7 @@ from flowright.environments.rollout import Completion, Rollout
 from flowright.grpo.pipeline import SEED_STRIDE
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.policy.sampler import Sampler, Sampling
 from flowright.statistics import bootstrap
 
 AT_ONCE = 256
@@ -89,17 +89,6 @@ class Evaluator:
         return make_row(name, "policy", interleaved(shares), self.environment)
 
 
-async def rollout_same(
-    environment: Environment, text: str, tasks: Sequence[Task], samples: int, key: str
-) -> list[list[Rollout]]:
-    """The same completion for every task: a baseline goes through all that one of a policy does."""
-    sample = Sample((), (), text, "stop", -1)
-    groups = [
-        [Completion(task, sample, f"{key}/{task.id}/{i}") for i in range(samples)] for task in tasks
-    ]
-    return await rollout_all(environment, groups)
-
-
 async def rollout_all(
     environment: Environment, groups: Sequence[Sequence[Completion]]
 ) -> list[list[Rollout]]:
@@ -131,19 +120,17 @@ def make_row(
 def score(groups: Sequence[Sequence[Rollout]]) -> Score:
     """The score of some problems, each a group of attempts. Unscored attempts take no part in an
     accuracy, as in training; a problem with none left does not count."""
-    gold, gold_low, gold_high = bootstrap([[r.gold_score for r in g] for g in groups])
-    judge, judge_low, judge_high = bootstrap([[_judged(r) for r in g] for g in groups])
+    gold = bootstrap([[r.gold_score for r in g] for g in groups])
     flat = [r for g in groups for r in g]
+    # What neither failed nor was judged is of an environment without a judge.
+    judged = not any(r.verdict is None and r.failure is None for r in flat)
+    judge = bootstrap([[_judged(r) for r in g] for g in groups] if judged else [])
     spent = [r.spent for r in flat if r.spent]
     known = [float(r.failure is None) for r in flat if not r.lost]
     return Score(
         len(groups),
-        gold,
-        gold_low,
-        gold_high,
-        judge,
-        judge_low,
-        judge_high,
+        *gold,
+        *judge,
         _mean(known) if known else None,
         _mean([float(r.reward.value is None) for r in flat]),
         _mean([float(s.calls) for s in spent]),

@@ -20,12 +20,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from flowright.config import RunConfig
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Pending
+from flowright.grpo.pipeline import Pending, Pipeline
+from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import ADAPTER_FILE, CONFIG_FILE, Policy
 from flowright.policy.sampler import Sample
-from flowright.runs import atomic_directory, step_name, write_json
+from flowright.runs import RunDirectory, atomic_directory, step_name, write_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,58 @@ class Restored:
     path: Path
     passed_over: tuple[str, ...]
     pending: Pending
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """One run's checkpoints. All ranks call its methods alike: the first reads and writes, the
+    others take over from it what only their own device has."""
+
+    config: RunConfig
+    run: RunDirectory | Follower
+    policy: Policy
+    learner: Learner
+    pipeline: Pipeline
+    reporter: Reporter
+    ranks: Ranks
+
+    async def save(self, step: int) -> None:
+        """Everything that the step after this one depends on. Raises RunError (a full disk)."""
+        shares = await self.ranks.all_gather(self.pipeline.pending())
+        everywhere = [n for n in shares[0] if all(n in share for share in shares)]
+        pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
+        if self.ranks.is_first:
+            root, keep = self.run.checkpoints_path, self.config.keep_checkpoints
+            save_checkpoint(root, step, self.policy, self.learner, keep, pending)
+
+    async def restore(self) -> int | None:
+        """Put back the newest checkpoint that is whole, roll out again what was waiting for the
+        learner, and forget what was recorded later. Returns its step; None where a run was killed
+        before there was one."""
+        restored = await self.ranks.broadcast(self._newest())
+        if restored is None:
+            return None
+        state = portable_state(self.policy, self.learner) if self.ranks.size > 1 else b""
+        state = await self.ranks.broadcast(state)
+        if not self.ranks.is_first:
+            take_over(state, self.policy, self.learner)
+        self.pipeline.restore(restored.pending)
+        return restored.step
+
+    def _newest(self) -> Restored | None:
+        if not self.ranks.is_first:
+            return None
+        if not _checkpoints(self.run.checkpoints_path):
+            self.run.truncate(-1)
+            return None
+        restored = restore_newest(self.run.checkpoints_path, self.policy, self.learner)
+        for problem in restored.passed_over:
+            self.reporter.say(f"passed over {problem}")
+        self.run.truncate(restored.step)
+        self.reporter.say(f"resumed from {restored.path} (step {restored.step})")
+        for change in self.run.changes:
+            self.reporter.say(f"not as before: {change}")
+        return restored
 
 
 def save_checkpoint(
@@ -59,16 +113,12 @@ def save_checkpoint(
             for number, groups in pending.items()
         }
         (part / "trainer.pt").write_bytes(_saved(learner, step=step, pending=waiting))
-        hashes = {str(f.relative_to(part)): _sha256(f) for f in sorted(_files(part))}
+        files = sorted(path for path in part.rglob("*") if path.is_file())
+        hashes = {str(file.relative_to(part)): _sha256(file) for file in files}
         write_json(part / "manifest.json", {"step": step, "sha256": hashes})
     for old in _checkpoints(root)[:-keep]:
         shutil.rmtree(old)
     return path
-
-
-def has_checkpoint(root: Path) -> bool:
-    """Whether a checkpoint was ever finished here, usable or not."""
-    return bool(_checkpoints(root))
 
 
 def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
@@ -91,15 +141,10 @@ def restore(
     load_adapter(path, policy)
     state = _loaded(path / "trainer.pt", learner)
     pending = {
-        number: [[_sample(fields) for fields in group] for group in groups]
+        number: [[Sample(**fields) for fields in group] for group in groups]
         for number, groups in state.get("pending", {}).items()
     }
     return Restored(int(state["step"]), path, tuple(passed_over), pending)
-
-
-def _sample(fields: dict[str, Any]) -> Sample:
-    ids, logprobs = tuple(fields["token_ids"]), tuple(fields["logprobs"])
-    return Sample(**{**fields, "token_ids": ids, "logprobs": logprobs})
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:
@@ -167,10 +212,6 @@ def find_damage(path: Path) -> str | None:
         if _sha256(file) != digest:
             return f"{name} is corrupt"
     return None
-
-
-def _files(root: Path) -> list[Path]:
-    return [path for path in root.rglob("*") if path.is_file()]
 
 
 def _sha256(path: Path) -> str:

@@ -16,13 +16,12 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 from flowright.errors import ConfigError
-from flowright.grpo.batch import Group, Trained
+from flowright.grpo.batch import Group, Trained, sample_logprobs, score
 from flowright.grpo.objectives import Correction, Objective, Tokens, k3
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
-from flowright.grpo.scoring import sample_logprobs, score
 from flowright.plugins import Table
-from flowright.policy.device import to_device
+from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, adapter_off, recomputing
 from flowright.policy.prefix.chunks import chunks
 
@@ -110,8 +109,10 @@ class Learner:
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
         order = random.Random(f"{self._seed}/{step}/minibatches")
-        parts = self._split(groups, order)
-        moves = len(parts) * self._section.epochs
+        shuffled = order.sample(groups, len(groups))
+        count = min(self._section.minibatches, len(groups))
+        parts = [shuffled[i::count] for i in range(count)]  # whole groups, of like number
+        moves = count * self._section.epochs
         minibatches = [self._prepare(part, longest, moves) for part in parts]
         steps: list[Sums] = []
         norms: list[Tensor] = []
@@ -122,7 +123,7 @@ class Learner:
         sums_M = torch.stack([sums.values for sums in steps])
         self._ranks.sum([sums_M])
         norm = float(torch.stack(norms).mean())
-        return {"policy/lr": rate, "policy/grad_norm": norm, **self._metrics(sums_M, len(parts))}
+        return {"policy/lr": rate, "policy/grad_norm": norm, **self._metrics(sums_M, count)}
 
     def _metrics(self, sums_M: Tensor, epoch: int) -> dict[str, float]:
         """From the :class:`Sums` of all M optimizer steps, of which an ``epoch`` has so many: loss,
@@ -145,12 +146,6 @@ class Learner:
         if self._correction.weights is not None:
             metrics["policy/off_policy_capped_frac"] = met["capped"] / met["tokens"]
         return metrics
-
-    def _split(self, groups: Sequence[Group], order: random.Random) -> list[list[Group]]:
-        """Whole groups, dealt at random to ``minibatches`` parts of like size."""
-        shuffled = order.sample(groups, len(groups))
-        count = min(self._section.minibatches, len(groups))
-        return [shuffled[i::count] for i in range(count)]
 
     def _prepare(self, groups: Sequence[Group], longest: int, moves: int) -> Minibatch:
         """This rank's share, with what is needed of the reference and of the policy before its

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import zip_longest
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -104,6 +105,28 @@ class Ranks(Peers):
 
 ONE = Ranks()
 """A run in one process."""
+
+
+class Reporter(Protocol):
+    """Whoever shows progress to the person at the terminal."""
+
+    def step(self, step: int, steps: int, metrics: dict[str, float]) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+
+class Follower:
+    """What a rank other than the first has for :class:`flowright.runs.RunDirectory` and
+    :class:`Reporter`: mute, so that nothing is written or said twice."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints_path = path / "checkpoints"
+        self.changes: list[str] = []
+
+    def _mute(self, *_: Any, **__: Any) -> None: ...
+
+    state = keep_rollouts = record = text = truncate = close = step = say = _mute
 
 
 def interleaved(shares: Sequence[Sequence[Item]]) -> list[Item]:

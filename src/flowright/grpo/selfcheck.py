@@ -14,8 +14,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
-from flowright.grpo.batch import Group, Trained, drawn_groups
-from flowright.grpo.scoring import sample_logprobs, score
+from flowright.grpo.batch import Group, Trained, drawn_groups, sample_logprobs, score
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks

@@ -18,12 +18,16 @@ from flowright.environments.rollout import Rollout, to_record
 from flowright.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages
 from flowright.grpo.batch import drawn_groups, trained_groups
-from flowright.grpo.follower import Follower, Reporter
+from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Batch, Pipeline, whole
-from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.safeguards import mind_the_judge, refuse_garbage, unscored_share
-from flowright.grpo.saves import Saves
+from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
+from flowright.grpo.safeguards import (
+    mind_the_judge,
+    refuse_garbage,
+    stop_on_signals,
+    unscored_share,
+)
 from flowright.grpo.step_metrics import (
     added,
     memory,
@@ -32,7 +36,6 @@ from flowright.grpo.step_metrics import (
     staleness,
     token_metrics,
 )
-from flowright.grpo.stopping import StopOnSignals
 from flowright.runs import RunDirectory
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
@@ -62,7 +65,7 @@ class Trainer:
         steps = self.config.grpo.steps
         try:
             start = await self._restore() if resume else await self._begin()
-            with StopOnSignals(self._stop, several=self.ranks.size > 1):
+            with stop_on_signals(self._stop, several=self.ranks.size > 1):
                 for step in range(start + 1, steps + 1):
                     await self._whole_step(step)
                     if self._stopping is not None and step < steps:
@@ -77,9 +80,13 @@ class Trainer:
     async def _whole_step(self, step: int) -> None:
         """A step with its evaluation and its checkpoint, where they are due."""
         steps, began = self.config.grpo.steps, time.perf_counter()
-        metrics = await self._step_or_pause(step)
-        problems = await self._refresh(step, metrics)
-        if not problems and self._evaluates(step):
+        try:
+            metrics = await self._step(step)
+        except RunPaused:
+            await self._save(step - 1)  # nothing was trained on since: a resumed run loses no step
+            raise
+        problems, every = await self._refresh(step, metrics), self.config.evaluation.every
+        if every and not problems and (step % every == 0 or step == steps):
             metrics |= await self._evaluate(step)
         metrics["time/step"] = time.perf_counter() - began
         busy = sum(metrics.get(f"time/{stage}", 0.0) for stage in ("sample", "update", "evaluate"))
@@ -109,13 +116,6 @@ class Trainer:
             return await self._begin()
         await self.pipeline.refresh(step)
         return step
-
-    async def _step_or_pause(self, step: int) -> dict[str, float]:
-        try:
-            return await self._step(step)
-        except RunPaused:
-            await self._save(step - 1)  # nothing was trained on since: a resumed run loses no step
-            raise
 
     async def _step(self, step: int) -> dict[str, float]:
         batch = await self._roll_out(step)
@@ -233,10 +233,6 @@ class Trainer:
             first = next(r for r in batch.rollouts if r.task.kind == kind)
             text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
             self.run.text(step, f"{environment.display.completion}/{kind}", text)
-
-    def _evaluates(self, step: int) -> bool:
-        every = self.config.evaluation.every
-        return every > 0 and (step % every == 0 or step == self.config.grpo.steps)
 
     async def _evaluate(self, step: int) -> dict[str, float]:
         self._stage("evaluate", step)

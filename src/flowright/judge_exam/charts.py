@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
-from flowright.rendering.series import Record
-from flowright.rendering.values import points
+from flowright.rendering.series import Record, points
 
 _ROW = 30
 

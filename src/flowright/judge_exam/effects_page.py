@@ -14,8 +14,7 @@ from flowright.judge_exam.record import (
 from flowright.rendering import svg
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import grid, section, table
-from flowright.rendering.series import Record
-from flowright.rendering.values import Form, said
+from flowright.rendering.series import Form, Record, said
 
 _WRONG, _RIGHT = "c5", "c1"
 _COLUMNS = ("plain", "perturbed", "effect, points", "to plain", "found", "compared")

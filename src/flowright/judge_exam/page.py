@@ -19,9 +19,8 @@ from flowright.judge_exam.record import (
 )
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts, grid, header, page, section, strip, table, tile
-from flowright.rendering.series import Record
+from flowright.rendering.series import NOTHING, Form, Record, duration, percent, points, said
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import NOTHING, Form, duration, percent, points, said
 from flowright.runs import disk_errors, write_text
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.errors import DataError
-from flowright.rendering.series import Record, is_number
-from flowright.rendering.values import NOTHING, Form, percent, points, said
+from flowright.rendering.series import NOTHING, Form, Record, is_number, percent, points, said
 
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about any real judge."
 NAMES: Mapping[str, str] = {

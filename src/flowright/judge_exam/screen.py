@@ -19,9 +19,8 @@ from flowright.judge_exam.record import (
     service_facts,
     title,
 )
-from flowright.rendering.series import Record
+from flowright.rendering.series import Record, percent, said
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import percent, said
 
 
 def exam_screen(folder: Path) -> Group:

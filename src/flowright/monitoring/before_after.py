@@ -2,22 +2,38 @@
 of its own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from flowright.monitoring.sections import settings
 from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, kinds
 from flowright.rendering import svg
-from flowright.rendering.cells import interval
-from flowright.rendering.charts import Dot, dots_scale, numbered_dots, numbered_key, scatter
+from flowright.rendering.charts import (
+    Dot,
+    Panel,
+    dots_scale,
+    interval,
+    numbered_dots,
+    numbered_key,
+    picture,
+    scatter,
+)
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts, folded, grid, section, table
-from flowright.rendering.picture import Panel, picture
-from flowright.rendering.series import Record, is_number
+from flowright.rendering.series import NOTHING, Form, Record, is_number, percent, points, said
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import NOTHING, Form, percent, points, said
 from flowright.runs import write_text
+
+MORE: Sequence[tuple[str, str, Form]] = (
+    ("Judge - gold", "drift", points),
+    ("Valid", "valid", percent),
+    ("Unscored", "unscored", percent),
+    ("LLM calls", "llm_calls", "{:.1f}".format),
+    ("Tokens", "tokens", "{:,.0f}".format),
+    ("Seconds", "seconds", "{:.1f}".format),
+)
+"""The table's last columns; one that no row has a value for is left out."""
 
 
 def evaluation_section(snapshot: Snapshot) -> Html | None:
@@ -25,19 +41,21 @@ def evaluation_section(snapshot: Snapshot) -> Html | None:
     rows, evaluation = snapshot.compared, snapshot.evaluation or {}
     if not rows:
         return None
-    found = {kind for row in rows for kind in row["kinds"]}
+    found = _with_gold(row["kinds"] for row in rows)
     columns = [k for k in dict.fromkeys(["all", *kinds(snapshot), *sorted(found)]) if k in found]
-    costs = _costs(rows)
+    everything = [_with_drift(row["kinds"].get("all") or {}) for row in rows]
+    more = [column for column in MORE if any(_tells(cell, column[1]) for cell in everything)]
     first = snapshot.display.compared
-    head = (first, *columns, "Judge - gold", *(name for name, _, _ in costs))
+    head = (first, *columns, *(name for name, _, _ in more))
     body = [
-        _table_row(row, row["kinds"], columns, _cost_cells(row["kinds"].get("all") or {}, costs))
-        for row in rows
+        _table_row(row, row["kinds"], columns, [_cell(cell, key, form) for _, key, form in more])
+        for row, cell in zip(rows, everything, strict=True)
     ]
     label = "Simulated numbers. " if evaluation.get("simulated") else ""
+    by_gold = "; accuracy by gold with its 95 % interval" if columns else ""
     lead = (
-        f"{label}{evaluation.get('problems', '')} held-out problems, the same for every row; "
-        "accuracy by gold with its 95 % interval. Costs are means per problem."
+        f"{label}{evaluation.get('problems', '')} held-out problems, the same for every row"
+        f"{by_gold}. Costs are means per problem."
     )
     parts = [_by_dataset(rows, first), _summary(evaluation.get("summary"))]
     drawn = _scatters(rows, columns)
@@ -70,34 +88,34 @@ def _table_row(row: Record, cells: Record, columns: Sequence[str], more: Child =
     return el("tr", name, shown, more, class_="own" if own and more else None)
 
 
-def _costs(rows: Sequence[Record]) -> list[tuple[str, str, Form]]:
-    """The table's last columns: the valid share, and what any row has of the others."""
-    columns: list[tuple[str, str, Form]] = [
-        ("Valid", "valid", percent),
-        ("Unscored", "unscored", percent),
-        ("LLM calls", "llm_calls", "{:.1f}".format),
-        ("Tokens", "tokens", "{:,.0f}".format),
-        ("Seconds", "seconds", "{:.1f}".format),
-    ]
-    cells = [row["kinds"].get("all") or {} for row in rows]
-    return [c for c in columns if c[1] == "valid" or any(cell.get(c[1]) for cell in cells)]
-
-
-def _cost_cells(cell: Record, costs: Sequence[tuple[str, str, Form]]) -> list[Html]:
+def _with_drift(cell: Record) -> Record:
     judge, gold = cell.get("judge"), cell.get("gold")
-    gap = judge - gold if is_number(judge) and is_number(gold) else None
-    drifting = gap is not None and abs(gap) > DRIFT_ALARM
-    first = el("td", said(gap, points), class_="drift" if drifting else None)
-    return [first, *(el("td", said(cell.get(key), form)) for _, key, form in costs)]
+    return {**cell, "drift": judge - gold} if is_number(judge) and is_number(gold) else cell
+
+
+def _tells(cell: Record, key: str) -> bool:
+    value = cell.get(key)
+    return is_number(value) and (value != 0 or key in ("drift", "valid"))
+
+
+def _cell(cell: Record, key: str, form: Form) -> Html:
+    drifting = key == "drift" and abs(cell.get(key, 0.0)) > DRIFT_ALARM
+    return el("td", said(cell.get(key), form), class_="drift" if drifting else None)
 
 
 def _by_dataset(rows: Sequence[Record], first: str) -> Html | None:
-    """Accuracy by gold on each dataset, folded away; None where the rows tell no datasets."""
-    names = list(dict.fromkeys(name for row in rows for name in row.get("sources") or {}))
+    """Accuracy by gold on each dataset, folded away; None where the rows tell none."""
+    names = _with_gold(row.get("sources") or {} for row in rows)
     if not names:
         return None
     body = [_table_row(row, row.get("sources") or {}, names) for row in rows]
     return folded("By dataset", table([one_line(name, 30) for name in (first, *names)], body))
+
+
+def _with_gold(several: Iterable[Mapping[str, Record | None]]) -> list[str]:
+    """Names of the cells, kinds or datasets, of which any row has an accuracy."""
+    cells = [item for named in several for item in named.items()]
+    return list(dict.fromkeys(name for name, cell in cells if is_number((cell or {}).get("gold"))))
 
 
 def _accuracy(cell: Record, colour: str) -> list[Child]:

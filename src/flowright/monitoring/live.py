@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 from rich.live import Live
@@ -22,8 +21,7 @@ from rich.text import Text
 from flowright.config import RunConfig
 from flowright.errors import RunError, UserError
 from flowright.monitoring.screen import Screen
-from flowright.monitoring.snapshot import QUIET_SECONDS
-from flowright.monitoring.watcher import Watcher
+from flowright.monitoring.snapshot import QUIET_SECONDS, Watcher
 from flowright.runs import newest_run, read_state, rollout_steps
 
 
@@ -77,7 +75,7 @@ def find_run(name: str | None, output_dir: Path) -> Path:
 def _watch(console: Console, name: str | None, output_dir: Path, interval: float) -> None:
     """Draw until Ctrl-C; then leave the last screen in the terminal's scrollback."""
     watcher: Watcher | None = None
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
             while True:
@@ -115,10 +113,6 @@ def _waiting(output_dir: Path) -> Text:
         f"No run in {output_dir.resolve()} yet; waiting for one.\n\n"
         "Start one with\n  python train.py --config config/quickstart.yaml\n\nCtrl-C ends this."
     )
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _parser() -> argparse.ArgumentParser:

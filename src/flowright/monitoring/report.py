@@ -11,16 +11,20 @@ from flowright.environments.display import Display
 from flowright.errors import RunError
 from flowright.monitoring import sections, trust
 from flowright.monitoring.before_after import evaluation_section
-from flowright.monitoring.exhibits import exhibits, single_exhibit
-from flowright.monitoring.headline import tiles
-from flowright.monitoring.selection import Selection, select_groups
-from flowright.monitoring.servers import servers_section
-from flowright.monitoring.snapshot import Snapshot
-from flowright.monitoring.watcher import take_snapshot
+from flowright.monitoring.exhibits import Selection, exhibits, select_groups, single_exhibit
+from flowright.monitoring.snapshot import (
+    DRIFT,
+    DRIFT_ALARM,
+    Snapshot,
+    edge,
+    first,
+    last,
+    take_snapshot,
+)
 from flowright.rendering.markup import Html, el
-from flowright.rendering.page import folded, header, page, section, strip, table
+from flowright.rendering.page import folded, header, page, section, strip, table, tile
+from flowright.rendering.series import Form, Record, duration, is_number, percent, points
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import duration
 from flowright.runs import disk_errors, write_text
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
@@ -50,7 +54,7 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
         ("judge", "Judge audit", trust.judge_audit(snapshot)),
         ("learner", "Learner", sections.learner(snapshot)),
         ("cost", "Time and tokens", sections.cost(snapshot)),
-        ("servers", "Servers", servers_section(snapshot)),
+        ("servers", "Servers", trust.servers_section(snapshot)),
         ("attempts", "Attempts", _attempts(selection, snapshot.display)),
     ]
     present = [(anchor, title, content) for anchor, title, content in shown if content]
@@ -143,3 +147,104 @@ def _footer(snapshot: Snapshot) -> Html:
     label = "Simulated numbers. " if snapshot.simulated else ""
     told = f"{label}Written by Flowright from the files in {snapshot.run}; nothing is loaded."
     return el("footer", told)
+
+
+def tiles(snapshot: Snapshot) -> Html:
+    """The first screen."""
+    shown = [
+        _accuracy(snapshot),
+        _drift(snapshot),
+        _change(snapshot, "Reward", "reward/mean", "{:.2f}".format),
+        _change(snapshot, f"Valid {snapshot.display.completion}s", "rollout/valid_frac", percent),
+        _unscored(snapshot),
+        _pace(snapshot),
+    ]
+    return el("div", [found for found in shown if found is not None], class_="tiles")
+
+
+def _accuracy(snapshot: Snapshot) -> Html | None:
+    """Held-out accuracy by gold, before and after: from the evaluation, else from validation."""
+    before, after = _policy_cells(snapshot)
+    title = "Held-out accuracy, by gold"
+    if before and after:
+        change = 100 * (after["gold"] - before["gold"])
+        apart = _apart(before, after)
+        told = {True: "intervals do not overlap", False: "intervals overlap", None: ""}[apart]
+        big = f"{percent(before['gold'])} → {percent(after['gold'])}"
+        note = f"{change:+.1f} points{'; ' if told else ''}{told}"
+        return tile(title, big, note, "good" if apart and change > 0 else None)
+    course = snapshot.series("val/gold")
+    if not course:
+        return None
+    big = f"{percent(course[0][1])} → {percent(course[-1][1])}"
+    return tile(title, big, f"validation, steps {course[0][0]} and {course[-1][0]}")
+
+
+def _drift(snapshot: Snapshot) -> Html | None:
+    """Judge minus gold over the last steps, or that there is no gold to compare with; None where
+    nothing is judged."""
+    course = snapshot.series(DRIFT)
+    count = edge(len(course))
+    early, late = first(course, count), last(course, count)
+    title = "Judge drift from gold"
+    if not snapshot.names("judge/"):
+        return None
+    if early is None or late is None:
+        return tile(title, "unknown", "no step has both verdicts and gold checks", "warn")
+    alarm = abs(late) > DRIFT_ALARM
+    told = [f"at first {points(early)}"]
+    for label, metric in (
+        ("agreement", "judge/agreement_with_gold"),
+        ("false right", "judge/false_positive_rate"),
+        ("false wrong", "judge/false_negative_rate"),
+    ):
+        value = last(snapshot.series(metric), count)
+        if value is not None:
+            told.append(f"{label} {percent(value)}")
+    note = f"{'rewards may be wrong; ' if alarm else ''}{', '.join(told)}"
+    return tile(title, f"{points(late)} points", note, "alarm" if alarm else "good")
+
+
+def _change(snapshot: Snapshot, title: str, metric: str, form: Form) -> Html | None:
+    course = snapshot.series(metric)
+    count = edge(len(course))
+    before, after = first(course, count), last(course, count)
+    if before is None or after is None:
+        return None
+    steps = "step" if count == 1 else f"{count} steps"
+    return tile(title, f"{form(before)} → {form(after)}", f"first and last {steps}")
+
+
+def _unscored(snapshot: Snapshot) -> Html | None:
+    course = snapshot.series("rollout/unscored")
+    share = last(course, len(course))
+    if share is None:
+        return None
+    note = "of all samples, through faults of ours; they train nothing"
+    return tile("Unscored", f"{100 * share:.2f} %", note, "warn" if share > 0.01 else None)
+
+
+def _pace(snapshot: Snapshot) -> Html | None:
+    course = snapshot.series("time/step")
+    mean = last(course, len(course))
+    if mean is None:
+        return None
+    return tile(
+        "Time", duration(sum(s for _, s in course)), f"{len(course)} steps of {duration(mean)}"
+    )
+
+
+def _policy_cells(snapshot: Snapshot) -> tuple[Record | None, Record | None]:
+    """The "all" cells of the untrained and of the trained policy."""
+    cells: dict[str, Record] = {}
+    for row in snapshot.compared:
+        if row.get("group") == "policy" and is_number((row["kinds"].get("all") or {}).get("gold")):
+            cells[str(row["name"]).split()[0]] = row["kinds"]["all"]
+    return cells.get("untrained"), cells.get("trained")
+
+
+def _apart(before: Record, after: Record) -> bool | None:
+    """Whether two intervals do not overlap; None where one is missing."""
+    ends = [cell.get(key) for cell in (before, after) for key in ("gold_low", "gold_high")]
+    numbers = [end for end in ends if is_number(end)]
+    return None if len(numbers) < 4 else numbers[1] < numbers[2] or numbers[3] < numbers[0]

@@ -6,25 +6,24 @@ column below 100 characters, two above; what does not fit goes, the least tellin
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from flowright.monitoring.example import sample
-from flowright.monitoring.panels import Panels
+from flowright.monitoring.panels import Panels, sample
 from flowright.monitoring.snapshot import (
+    DRIFT,
     DRIFT_ALARM,
     QUIET_SECONDS,
     RECENT,
     Snapshot,
-    drift,
     eta_seconds,
     last,
 )
 from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, heading, wrapped
-from flowright.rendering.series import Record, is_number
+from flowright.rendering.series import Record, duration, is_number
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import duration
 
 TWO_COLUMNS = 100  # characters, from which two columns are drawn
 GUTTER = 4
@@ -110,10 +109,10 @@ def _stack(sections: Iterable[Section], panels: Panels, room: int | None) -> lis
 
 def _side_by_side(left: Sequence[Text], right: Sequence[Text], column: int) -> list[Text]:
     result: list[Text] = []
-    for i in range(max(len(left), len(right))):
-        row = (left[i] if i < len(left) else Text()).copy()
+    for one, other in zip_longest(left, right, fillvalue=Text()):
+        row = one.copy()
         row.truncate(column, pad=True)
-        result.append(row + Text(" " * GUTTER) + (right[i] if i < len(right) else Text()))
+        result.append(row + Text(" " * GUTTER) + other)
     return result
 
 
@@ -142,12 +141,13 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
 def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Everything that a reader must know before believing a number, worst first."""
     state, found = snapshot.state, list[tuple[str, str]]()
+    patience = max(QUIET_SECONDS, 3 * (last(snapshot.series("time/step"), RECENT) or 0.0))
     if snapshot.simulated:
         found.append(
             ("SIMULATED: numbers come from the embedded server, not a real model", "bold magenta")
         )
     found += [(warning, "bold red") for warning in snapshot.warnings]
-    recent = last(drift(snapshot), RECENT)
+    recent = last(snapshot.series(DRIFT), RECENT)
     if recent is not None and abs(recent) > DRIFT_ALARM:
         text = f"JUDGE DRIFTS from gold by {100 * recent:+.1f} points: rewards may be wrong"
         found.append((text, "bold red"))
@@ -159,7 +159,7 @@ def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
                 "bold red",
             )
         )
-    elif snapshot.running and snapshot.quiet_seconds > _patience(snapshot):
+    elif snapshot.running and snapshot.quiet_seconds > patience:
         host = f" from {one_line(state['host'], 60)}" if state.get("host") else ""
         told = "; the trainer is alive" if snapshot.alive else ""
         found.append((f"no news{host} for {duration(snapshot.quiet_seconds)}{told}", "bold yellow"))
@@ -172,7 +172,3 @@ def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
     if snapshot.status == "finished" and (snapshot.run / "report.html").exists():
         found.append((f"report: {snapshot.run / 'report.html'}", "green"))
     return found
-
-
-def _patience(snapshot: Snapshot) -> float:
-    return max(QUIET_SECONDS, 3 * (last(snapshot.series("time/step"), RECENT) or 0.0))

@@ -17,9 +17,8 @@ from flowright.rendering import svg
 from flowright.rendering.charts import Series, before_after, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section
-from flowright.rendering.series import Point, Record
+from flowright.rendering.series import Form, Point, Record, duration
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import Form, duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +73,8 @@ def curves(snapshot: Snapshot) -> Html | None:
         metrics = (f"gold/accuracy/{kind}", f"reward/by_kind/{kind}", f"val/gold/{kind}")
         panels.append(_curve(snapshot, one_line(kind, 30), *metrics))
     drawn = grid(panels, "charts two")
-    by_gold = (
-        "Share of attempts that are right by gold, beside the mean reward (the judge's, with its "
-        "parts)."
-    )
+    whose = " (the judge's, with its parts)" if snapshot.names("judge/") else ""
+    by_gold = f"Share of attempts that are right by gold, beside the mean reward{whose}."
     seen = snapshot.names("gold/") or snapshot.names("val/gold")
     lead = (
         f"{by_gold if seen else 'Mean reward.'} Thin lines are single steps, bold lines moving "

@@ -1,22 +1,38 @@
-"""A run as its files tell it at one moment, and the sums that every screen shows. No drawing here.
+"""A run as its files tell it at one moment, read again and again while it goes on, and the sums
+that every screen shows. No drawing here.
 
 Keys may be absent: a run that has just started has few, another version's may have others. What
 is absent is None or an empty list here, and the screens leave it out.
 """
 
+import socket
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import zstandard
+
 from flowright.environments.display import Display, display_of
 from flowright.errors import Blame, Reason
 from flowright.rendering.series import Point, Record, is_number
 from flowright.rendering.untrusted import one_line
+from flowright.runs import (
+    is_held,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    read_rollouts,
+    read_state,
+)
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
+DRIFT = "judge/drift"
+"""Judge minus gold: the share of answers judged right less the share that gold finds right, among
+those that both have seen. Positive where the judge is generous."""
 STAGES = ("sample", "rollout", "update", "evaluate")
 DRIFT_ALARM = 0.05  # judge minus gold, as a share of the answers, that the screens call drift
 QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
@@ -114,12 +130,6 @@ def edge(count: int) -> int:
     return max(1, min(10, count // 10 or 1))
 
 
-def drift(snapshot: Snapshot) -> list[Point]:
-    """Judge minus gold, step by step: the share of answers judged right less the share that gold
-    finds right, among those that both have seen. Positive where the judge is generous."""
-    return snapshot.series("judge/drift")
-
-
 def failures(rows: Iterable[Record]) -> dict[str, float]:
     """Mean share of a step's rollouts that failed, by reason, largest first."""
     rows = list(rows)
@@ -170,3 +180,83 @@ def eta_seconds(snapshot: Snapshot) -> float | None:
     if not snapshot.running or pace is None or not is_number(step) or not is_number(steps):
         return None
     return max(0.0, (steps - step) * pace)
+
+
+class Watcher:
+    """Takes snapshots of one run again and again, reading only what changed."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._rows: list[Record] = []
+        self._rows_stamp: tuple[int, int] | None = None
+        self._rollouts: list[Record] = []
+        self._rollouts_step: int | None = None
+        self._dead_since: object = None
+
+    def look(self) -> Snapshot:
+        """Raises RunError when a file of the run is damaged."""
+        state = read_state(self.run)
+        stamp = _stamp(self.run / "metrics.jsonl")
+        if stamp != self._rows_stamp:
+            self._rows, self._rows_stamp = merge_steps(read_metrics(self.run)), stamp
+        updated = state.get("updated")
+        return Snapshot(
+            run=self.run,
+            state=state,
+            rows=self._rows,
+            evaluation=read_evaluation(self.run),
+            config=read_config(self.run),
+            alive=self._alive(state),
+            quiet_seconds=max(0.0, time.time() - updated) if is_number(updated) else 0.0,
+        )
+
+    def rollouts(self, step: int) -> list[Record]:
+        """The rollouts of a step, kept until another step is asked for."""
+        if step != self._rollouts_step:
+            self._rollouts = load_rollouts(self.run, step)
+            self._rollouts_step = step if self._rollouts else None
+        return self._rollouts
+
+    def _alive(self, state: Record) -> bool | None:
+        # The lock, not the process id: ids are reused, and containers number on their own. A dead
+        # run is asked about once, so that a trainer resuming it never meets our hand on the lock.
+        if state.get("status") != "running":
+            return None
+        identity = (state.get("pid"), state.get("updated"))
+        if self._dead_since == identity:
+            return False
+        if state.get("host") not in (None, socket.gethostname()):
+            return None
+        held = is_held(self.run)
+        if held is False:
+            self._dead_since = identity
+        return held
+
+
+def take_snapshot(run: Path) -> Snapshot:
+    """One look at a run. Raises RunError when a file of it is damaged."""
+    return Watcher(run).look()
+
+
+def load_rollouts(run: Path, step: int) -> list[Record]:
+    """A step's rollouts; none when they were pruned meanwhile or cannot be read any more."""
+    try:
+        return list(read_rollouts(run, step))
+    except (OSError, ValueError, zstandard.ZstdError):
+        return []
+
+
+def merge_steps(rows: Iterable[Record]) -> list[Record]:
+    """One row a step, ascending: rows of the same step, such as an evaluation's, are joined."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        merged.setdefault(row.get("step", 0), {}).update(row)
+    return [{"step": step, **row} for step, row in sorted(merged.items())]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -1,16 +1,32 @@
-"""The report's sections about trust: what failed and whose fault it was, and the judge's audit."""
+"""The report's sections about trust: what failed and whose fault it was, the judge's audit, and
+what the run's requests came to: sums of the steps' ``servers/`` metrics, by role and server.
 
-from collections.abc import Mapping
+``servers/<role>/<count>`` are a step's counts of a role (executor, judge, policy),
+``servers/<role>/<host:port>/<count>`` those of one of its servers.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 
 from flowright.errors import Reason
 from flowright.monitoring.sections import Chart
-from flowright.monitoring.snapshot import FAILED, Snapshot, drift, edge, failures, is_ours
-from flowright.rendering.cells import spark
-from flowright.rendering.charts import Series, line_chart
+from flowright.monitoring.snapshot import DRIFT, FAILED, Snapshot, edge, failures, is_ours
+from flowright.rendering.charts import Series, line_chart, spark
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
+from flowright.rendering.series import (
+    Form,
+    Point,
+    Record,
+    duration,
+    is_number,
+    percent,
+    points,
+    said,
+)
+from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
-from flowright.rendering.values import percent, points
 
 MEANINGS: Mapping[str, str] = {
     Reason.TRUNCATED: "the completion hit its token limit",
@@ -29,6 +45,7 @@ MEANINGS: Mapping[str, str] = {
 """Of failures that any environment may have; others are its display's to explain."""
 
 COLUMNS = 6
+RARE = partial(Chart, high=0.02, smoothed=False, zeros=False)
 AUDIT = (
     Chart("Agreement with gold", [("agreement", "c1", "judge/agreement_with_gold")], 1.0, 0.8),
     Chart(
@@ -39,17 +56,14 @@ AUDIT = (
         ],
         high=0.1,
     ),
-    Chart(
+    RARE(
         "No verdict, share",
         [
             ("where gold says wrong", "c5", "judge/no_verdict_rate_wrong"),
             ("where gold says right", "c2", "judge/no_verdict_rate_right"),
         ],
-        high=0.02,
-        smoothed=False,
-        zeros=False,
     ),
-    Chart(
+    RARE(
         "Verdicts that are not the judge's own word",
         [
             ("given by fallback rules", "c5", "judge/source/rule_fallback"),
@@ -59,9 +73,6 @@ AUDIT = (
             ("timed out", "c3", "judge/status/timeout"),
             ("unavailable", "c1", "judge/status/unavailable"),
         ],
-        high=0.02,
-        smoothed=False,
-        zeros=False,
     ),
 )
 
@@ -133,9 +144,101 @@ def judge_audit(snapshot: Snapshot) -> Html | None:
 def _drift_chart(snapshot: Snapshot) -> Html | None:
     return line_chart(
         "Drift: judge minus gold, points",
-        [Series("drift", "c5", drift(snapshot), smoothed=True)],
+        [Series("drift", "c5", snapshot.series(DRIFT), smoothed=True)],
         form=lambda v: points(v) if v else "0",
         low=-0.05,
         high=0.05,
         zero_line=True,
     )
+
+
+PREFIX = "servers/"
+TROUBLES = (("429", "http_429"), ("5xx", "http_5xx"), ("timeouts", "timeouts"))
+COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
+COUNTS = (
+    *(("Calls", "calls"), ("Attempts", "attempts"), ("429", "http_429"), ("5xx", "http_5xx")),
+    *(("Timeouts", "timeouts"), ("Failed", "failures"), ("Waited", "wait_seconds")),
+    *(("Tokens in", "prompt_tokens"), ("Tokens out", "completion_tokens")),
+)
+ALARMING = {"http_429", "http_5xx", "timeouts", "failures"}
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """A role's sums by name of the count, and those of each of its servers."""
+
+    counts: dict[str, float] = field(default_factory=dict)
+    servers: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def troubles(self) -> dict[str, float]:
+        """Attempts that servers refused, broke on or did not answer in time, and those that failed
+        otherwise, where there are any."""
+        found = {name: self.counts.get(key, 0.0) for name, key in TROUBLES}
+        found["other failures"] = self.counts.get("failures", 0.0) - sum(found.values())
+        return {name: count for name, count in found.items() if count > 0}
+
+
+def traffic(rows: Iterable[Record]) -> dict[str, Traffic]:
+    """The sums over some steps, by role; empty where no step tells."""
+    roles: dict[str, Traffic] = {}
+    for row in rows:
+        for metric, value in row.items():
+            if not metric.startswith(PREFIX) or not is_number(value):
+                continue
+            role, *server, count = metric.removeprefix(PREFIX).split("/")
+            found = roles.setdefault(role, Traffic())
+            into = found.servers.setdefault("/".join(server), {}) if server else found.counts
+            into[count] = into.get(count, 0.0) + value
+    return roles
+
+
+def servers_section(snapshot: Snapshot) -> Html | None:
+    """All requests of the run, and when they failed."""
+    roles = traffic(snapshot.rows)
+    if not roles:
+        return None
+    body: list[Html] = []
+    for role, found in roles.items():
+        body.append(_role_row(role, found.counts, "own"))
+        body += [_role_row(server, counts) for server, counts in sorted(found.servers.items())]
+    refused = [count for _, count in TROUBLES]
+    charts = [
+        _role_chart(snapshot, "Failed attempts, per step", list(roles), ["failures"]),
+        _role_chart(snapshot, "429, 5xx and timeouts, per step", list(roles), refused),
+    ]
+    lead = (
+        "Requests to the models' servers over the whole run. A call is one request with all its "
+        "attempts; failed are attempts, for whatever reason. Waited is the time that calls spent "
+        "in our own queue and between attempts."
+    )
+    head = ("Role, server", *(name for name, _ in COUNTS))
+    return section("servers", "Servers", lead, table(head, body), grid(charts))
+
+
+def _role_row(name: str, counts: Mapping[str, float], class_: str | None = None) -> Html:
+    cells: list[Html] = []
+    for _, key in COUNTS:
+        form: Form = duration if key == "wait_seconds" else "{:,.0f}".format
+        alarming = key in ALARMING and counts.get(key)
+        cells.append(el("td", said(counts.get(key), form), class_="drift" if alarming else None))
+    return el("tr", el("th", one_line(name, 60)), cells, class_=class_)
+
+
+def _role_chart(snapshot: Snapshot, title: str, roles: list[str], counts: list[str]) -> Html | None:
+    drawn = [
+        Series(one_line(role, 30), colour, _sums(snapshot, role, counts))
+        for role, colour in zip(roles, COLOURS, strict=False)
+    ]
+    return line_chart(title, drawn, form=plain, low=0.0)
+
+
+def _sums(snapshot: Snapshot, role: str, counts: list[str]) -> list[Point]:
+    """A role's sum of some counts in every step that had it."""
+    found: list[Point] = []
+    for row in snapshot.rows:
+        values = [row.get(f"{PREFIX}{role}/{count}") for count in counts]
+        known = [value for value in values if is_number(value)]
+        if known:
+            found.append((row["step"], sum(known)))
+    return found

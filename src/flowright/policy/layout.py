@@ -1,5 +1,6 @@
 """What goes through a model at once: packs of texts, and padded rows that hold a prompt and the
-texts behind it (one in an update of the plain path, several in the cold start).
+texts behind it (one in an update of the plain path, several in the cold start); and how it gets to
+the device.
 
 A text sees the prompt and itself, and its positions go on where the prompt ends. No model here.
 """
@@ -76,3 +77,22 @@ def packs_of(lengths: Sequence[int], budget: int, padded: bool = False) -> Itera
         pack.append(index)
     if pack:
         yield pack
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device; on the CPU it is the same one.
+
+    A GPU is not waited for: an ordinary copy ends only when all that was asked of the GPU before
+    has been computed, one from page-locked memory goes into the same queue. (PyTorch keeps such
+    memory until the copy is done.)
+    """
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
+def use(device: torch.device) -> None:
+    """Make a GPU this thread's own. Each thread begins with the first one, and FSDP asks for the
+    streams of the current one."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)

@@ -7,32 +7,74 @@ Here are the draws, the waves and the rows' ends; how the rows' logits are compu
 import asyncio
 import random
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Protocol
+from functools import partial
 
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from flowright.llm.counters import Counters
 from flowright.policy.model import Policy, adapter_off, merged
-from flowright.policy.plain_decoding import plain_decoding
-from flowright.policy.prefix.decoding import shared_decoding
+from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
 from flowright.policy.sampler import Sample, Sampling
 
 
-class Decoding(Protocol):
-    """Rows that grow by a token each. ``logits`` [rows, vocab_size] are those of the first one."""
+class PlainDecoding:
+    """As :class:`flowright.policy.prefix.decoding.SharedDecoding`, with the model's own attention
+    and cache, which grows and repeats a prompt for each completion. For models that the other does
+    not know, such as those with sliding windows; what ``grpo.prefix_sharing: false`` samples with.
+    """
 
-    logits: Tensor
+    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, room: int) -> None:
+        self._lm = policy.causal_lm
+        longest = max(len(prompt) for prompt in prompts)
+        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros(len(prompts), longest, dtype=torch.long)
+        for index, prompt in enumerate(prompts):
+            ids[index, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[index, longest - len(prompt) :] = 1
+        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        self._cache = DynamicCache(config=self._lm.config)
+        logits = self._lm(
+            input_ids=ids.to(policy.device),
+            attention_mask=mask.to(policy.device),
+            position_ids=positions.to(policy.device),
+            past_key_values=self._cache,
+            use_cache=True,
+            logits_to_keep=1,
+        ).logits[:, -1]
+        self._cache.batch_repeat_interleave(n)
+        repeated = (x.repeat_interleave(n, dim=0) for x in (logits, mask, positions[:, -1:]))
+        self.logits, mask, positions = repeated
+        self._mask, self._positions = mask.to(policy.device), positions.to(policy.device)
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
-        ...
+        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
+        self._positions = self._positions + 1
+        return self._lm(
+            input_ids=tokens[:, None],
+            attention_mask=self._mask,
+            position_ids=self._positions,
+            past_key_values=self._cache,
+            use_cache=True,
+        ).logits[:, -1]
 
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows go on; in ascending order."""
-        ...
+        """Only these rows go on."""
+        going = torch.tensor(rows, device=self._mask.device)
+        self._cache.batch_select_indices(going)
+        self._mask, self._positions = self._mask[going], self._positions[going]
+
+
+def _plain_decoding(
+    policy: Policy, prompts: Sequence[Sequence[int]]
+) -> AbstractContextManager[Callable[[Sequence[Sequence[int]], int, int], PlainDecoding]]:
+    """Waves are made by ``(prompts, n, room)``; they share nothing."""
+    return nullcontext(partial(PlainDecoding, policy))
 
 
 @dataclass(slots=True)
@@ -57,20 +99,13 @@ class LocalSampler:
     ) -> None:
         self._policy = policy
         self._weights = merged if adapter else adapter_off
-        self._decoding = shared_decoding if sharing else plain_decoding
+        self._decoding = shared_decoding if sharing else _plain_decoding
         self._decode_batch = decode_batch
-        self._version = 0
-
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def counters(self) -> Sequence[Counters]:
-        return ()
+        self.version = 0
+        self.counters: Sequence[Counters] = ()
 
     async def refresh(self, version: int) -> None:
-        self._version = version
+        self.version = version
 
     async def sample(
         self,
@@ -129,7 +164,11 @@ class LocalSampler:
         return groups
 
     def _decode(
-        self, wave: Decoding, uniforms_TR: Tensor, sampling: Sampling, stopping: threading.Event
+        self,
+        wave: SharedDecoding | PlainDecoding,
+        uniforms_TR: Tensor,
+        sampling: Sampling,
+        stopping: threading.Event,
     ) -> list[Sample]:
         """The samples of a wave's rows, in their order."""
         device, ends = self._policy.device, self._policy.end_ids
@@ -165,7 +204,7 @@ class LocalSampler:
             tuple(logprobs[: len(row.tokens)]),
             text,
             "stop" if row.finished else "length",
-            self._version,
+            self.version,
         )
 
 

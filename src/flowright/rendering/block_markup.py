@@ -1,13 +1,17 @@
-"""Blocks as HTML, their texts cut to the lengths below; the record holds them whole."""
+"""Blocks as HTML, their texts cut to the lengths below; the record holds them whole. Programs are
+highlighted with the line that failed marked, and not parsed: a policy's text need not be Python.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from pygments.lexers.python import PythonLexer
+from pygments.token import Comment, Keyword, Name, Number, String, Token
+
 from flowright.rendering.blocks import Block, Call, Fact, Program, Text, Timeline
-from flowright.rendering.highlight import code_block
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts
-from flowright.rendering.untrusted import cut
+from flowright.rendering.untrusted import cut, visible
 
 DOCUMENT, DETAIL, SHORT, FACT = 1200, 1200, 1000, 400
 CALLS, CHILDREN = 16, 8
@@ -84,3 +88,37 @@ def _calls(calls: Sequence[Call], total: float) -> list[Html]:
         inside = [blocks_html(call.blocks), _calls(call.children[:CHILDREN], total)]
         drawn.append(el("details", summary, inside, class_="call"))
     return drawn
+
+
+LONGEST = 8000  # characters of one program
+
+_CLASSES = (
+    (Comment, "tc"),
+    (Keyword, "tk"),
+    (String, "ts"),
+    (Number, "tn"),
+    (Name.Function, "tf"),
+    (Name.Class, "tf"),
+    (Name.Builtin, "tf"),
+)
+
+
+def code_block(source: str, bad_line: int | None = None, operators: tuple[str, ...] = ()) -> Html:
+    """``source`` with line numbers; names in ``operators`` stand out like functions."""
+    rows: list[list[Html | str]] = [[]]
+    text = visible(cut(source, LONGEST)).rstrip("\n")
+    bad_line = bad_line if len(source) <= LONGEST else None  # a cut moves the lines
+    for kind, value in PythonLexer(stripnl=False, ensurenl=False).get_tokens(text):
+        style = next((name for token, name in _CLASSES if kind in token), None)
+        if kind in Token.Name and value in operators:
+            style = "tf"
+        for number, piece in enumerate(value.split("\n")):
+            if number:
+                rows.append([])
+            if piece:
+                rows[-1].append(el("span", piece, class_=style) if style else piece)
+    lines = [
+        el("span", row, class_="bad" if number == bad_line else None)
+        for number, row in enumerate(rows, start=1)
+    ]
+    return el("pre", lines, class_="code")

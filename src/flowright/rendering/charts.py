@@ -1,4 +1,5 @@
-"""Charts as inline SVG: lines over steps, a scatter with intervals, before/after marks.
+"""Charts as inline SVG: lines over steps, a scatter with intervals, before/after marks; some small
+enough for a table cell; and a file that stands by itself, for papers, slides and documentation.
 
 Numbers go into ``data-`` attributes for the pointer read-out.
 """
@@ -9,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
-from flowright.rendering.series import Point, smooth
-from flowright.rendering.values import Form
+from flowright.rendering.page import asset
+from flowright.rendering.series import Form, Point, smooth
 
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
 
@@ -154,3 +155,74 @@ def before_after(
         drawn.append(svg.dot("mark before", x(before), y, 5, told))
         drawn.append(svg.dot("mark after", x(after), y, 5, told))
     return svg.figure(title, drawn, height=height)
+
+
+def interval(low: float, value: float, high: float, colour: str) -> Html:
+    """A value and its interval on a scale from 0 to 1, small enough for a table cell."""
+    return el(
+        "svg",
+        svg.line("rail", 2, 98, 5, 5),
+        svg.line(f"whisker {colour}", _cell(low), _cell(high), 5, 5),
+        svg.dot(f"dot {colour}", _cell(value), 5, 3.2),
+        class_="interval",
+        viewBox="0 0 100 10",
+        aria_hidden="true",
+    )
+
+
+def spark(points: Sequence[Point], colour: str) -> Html:
+    """A curve without axes, from zero to its maximum, for a table cell."""
+    points = svg.thinned(points)
+    if len(points) < 2:
+        return Html("")
+    top = max(value for _, value in points) or 1.0
+    steps = [step for step, _ in points]
+    x, y = svg.Scale(steps[0], steps[-1], 1, 119), svg.Scale(0, top, 19, 1)
+    mean = svg.path([(x(a), y(b)) for a, b in smooth(points, svg.window(len(points)))])
+    return el(
+        "svg",
+        el("path", class_=f"curve {colour}", d=mean),
+        class_="spark",
+        viewBox="0 0 120 20",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+    )
+
+
+def _cell(share: float) -> float:
+    return round(2 + 96 * min(1.0, max(0.0, share)), 1)
+
+
+FONT = "svg { font-family: system-ui, sans-serif; } .title { fill: var(--ink); font-weight: 600; }"
+GAP, HEAD, LINE = 20, 22, 18
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A title above drawings on the units of :mod:`flowright.rendering.svg`."""
+
+    title: str
+    drawn: Sequence[Html]
+
+
+def picture(panels: Sequence[Panel], key: Sequence[tuple[str, str]], columns: int = 1) -> str:
+    """An SVG file: panels beside and below each other above the key of their colours, on light and
+    on dark ground. ``key`` are colours by class, and their names."""
+    wide, tall = svg.WIDTH + GAP, svg.HEIGHT + HEAD + GAP
+    width = columns * wide + GAP
+    drawn: list[Html] = []
+    for place, panel in enumerate(panels):
+        row, column = divmod(place, columns)
+        move = f"translate({GAP + column * wide} {GAP + row * tall + HEAD})"
+        title = svg.word(panel.title, 0, -8, "start", "title")
+        drawn.append(el("g", title, panel.drawn, transform=move))
+    bottom = GAP + -(-len(panels) // columns) * tall
+    for number, (colour, name) in enumerate(key):
+        y = bottom + LINE * number
+        drawn.append(svg.dot(f"dot {colour}", GAP + 6, y - 4, 6))
+        drawn.append(svg.word(name, GAP + 20, y, "start"))
+    box = f"0 0 {width} {bottom + LINE * len(key)}"
+    ground = el("rect", width="100%", height="100%", style="fill:var(--ground)")
+    style = el("style", Html(asset("charts.css") + FONT))
+    shown = el("svg", style, ground, drawn, xmlns="http://www.w3.org/2000/svg", viewBox=box)
+    return f"{shown}\n"

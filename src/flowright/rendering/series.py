@@ -1,6 +1,8 @@
-"""Values over steps, and the rows of JSON that they come from."""
+"""Values of JSON, over steps or alone, and numbers as people read them, the same on every page and
+screen. What there is none of is ``-``: there was nothing to compute it from, and 0 would be a lie.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeGuard
 
@@ -20,3 +22,34 @@ def smooth(points: Sequence[Point], window: int) -> list[Point]:
 def is_number(value: object) -> TypeGuard[float]:
     """A number of JSON, which true and false are not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+NOTHING = "-"
+Form = Callable[[float], str]
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def points(difference: float) -> str:
+    """A difference of two shares, in hundredths, with its sign."""
+    return f"{100 * difference:+.1f}"
+
+
+def said(value: object, form: Form) -> str:
+    """A value of a record, which may be anything or missing."""
+    return form(value) if is_number(value) else NOTHING
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``0.3 s``, ``48 s``, ``12 min``, ``3 h 20 min``, ``2 d 4 h``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 89.5:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"

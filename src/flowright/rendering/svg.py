@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from flowright.rendering.markup import Html, el
-from flowright.rendering.series import Point
-from flowright.rendering.values import Form
+from flowright.rendering.series import Form, Point
 
 WIDTH, HEIGHT = 400, 214
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 10, 34

@@ -1,17 +1,19 @@
 """The run directory: what a run writes and what everybody else reads."""
 
 from flowright.runs.directory import Record, RunDirectory
-from flowright.runs.files import atomic_directory, disk_errors, write_json, write_text
-from flowright.runs.lock import is_held
+from flowright.runs.files import atomic_directory, disk_errors, is_held, write_json, write_text
 from flowright.runs.reading import (
     free_run_name,
     newest_run,
     read_config,
     read_evaluation,
     read_metrics,
+    read_rollouts,
     read_state,
+    rollout_steps,
+    step_name,
+    write_rollouts,
 )
-from flowright.runs.rollouts import read_rollouts, rollout_steps, step_name, write_rollouts
 
 __all__ = [
     "Record",

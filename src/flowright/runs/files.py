@@ -1,13 +1,16 @@
-"""Files that are there whole or not at all, and a full disk in one line. Nothing of runs here."""
+"""Files that are there whole or not at all, a full disk in one line, and the lock that says whether
+a trainer owns a directory. Nothing of what a run holds here.
+"""
 
 import errno
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from flowright.errors import RunError
 
@@ -65,6 +68,45 @@ def disk_errors(path: Path) -> Iterator[None]:
         if error.errno in _UNWRITABLE:
             raise RunError(f"{path}: cannot write here ({error.strerror})") from error
         raise
+
+
+def take_lock(run: Path) -> IO[str]:
+    """Own the directory until the file is closed. Raises RunError where another trainer does.
+
+    The kernel drops the lock with the process, even after ``kill -9``; a process id in a file would
+    not do, since ids are used again.
+    """
+    lock = (run / "lock").open("a+", encoding="utf-8")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise RunError(
+            f"{run}: another trainer (process {holder}) is using this run directory; "
+            "wait for it or choose another run.name"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def is_held(run: Path) -> bool | None:
+    """Whether a trainer owns the directory now; None where it has no lock file (a copy, say).
+
+    Only to be asked about a run that looks alive: where no trainer holds the lock, asking takes it
+    for some microseconds.
+    """
+    try:
+        with (run / "lock").open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
 
 
 def _fsync(path: Path) -> None:

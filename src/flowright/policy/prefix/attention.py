@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface
 
-from flowright.policy.device import to_device
+from flowright.policy.layout import to_device
 from flowright.policy.prefix.kernels import QKV, Attended, Kernel, kernel_for
 
 NAME = "flowright_tree"

@@ -16,8 +16,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from flowright.policy.device import use
-from flowright.policy.layout import lay_out, packs_of
+from flowright.policy.layout import lay_out, packs_of, use
 from flowright.policy.model import Policy
 from flowright.policy.prefix.tree import Level, predictions, shared_length, tree_attention
 

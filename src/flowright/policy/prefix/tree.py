@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from flowright.policy.device import to_device
+from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.attention import NAME, KeysValues, Pass, PrefixBlock, stacks_of
 

@@ -44,6 +44,7 @@ class VllmSampler:
         self._folder = folder.absolute()
         self._max_loras = section.vllm.max_loras
         self._fleet = Fleet(section, model)
+        self.counters: Sequence[Counters] = (self._fleet.counters,)
         self._ids = tuple(probe_ids(policy))
         self._base: Weights | None = None
         self._kept: list[Weights] = []  # on the servers, the newest last
@@ -53,10 +54,6 @@ class VllmSampler:
     @property
     def version(self) -> int:
         return self._kept[-1].version if self._kept else 0
-
-    @property
-    def counters(self) -> Sequence[Counters]:
-        return (self._fleet.counters,)
 
     async def aclose(self) -> None:
         """Take this run's adapters from the servers that can be reached, and from the disk."""
@@ -174,16 +171,11 @@ class UntrainedSampler:
     """The policy before training: the servers' base model, asked for by its own name, after it was
     proven to be the learner's."""
 
+    version = 0
+
     def __init__(self, sampler: VllmSampler) -> None:
         self._sampler = sampler
-
-    @property
-    def version(self) -> int:
-        return 0
-
-    @property
-    def counters(self) -> Sequence[Counters]:
-        return self._sampler.counters
+        self.counters = sampler.counters
 
     async def refresh(self, version: int) -> None:
         """The base model never changes."""
