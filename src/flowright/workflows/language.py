@@ -94,6 +94,26 @@ def bound_name(alias: ast.alias) -> str:
     return alias.asname or top(alias.name)
 
 
+def binds(node: ast.AST) -> set[str]:
+    """The names that a node itself binds, or unbinds, in whatever scope."""
+    match node:
+        case (
+            ast.Name(id=str(name), ctx=ast.Store() | ast.Del())
+            | ast.arg(arg=str(name))
+            | ast.FunctionDef(name=str(name))
+            | ast.AsyncFunctionDef(name=str(name))
+            | ast.ClassDef(name=str(name))
+            | ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+            | ast.MatchMapping(rest=str(name))
+        ):
+            return {name}
+        case ast.Import() | ast.ImportFrom():
+            return set(map(bound_name, node.names))
+    return set()
+
+
 def is_here(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
     """Whether what ``alias`` imports comes from a module of the language."""
     if isinstance(node, ast.Import):
