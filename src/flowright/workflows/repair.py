@@ -129,7 +129,9 @@ def _self_operators(tree: ast.Module, operators: Operators) -> Iterator[Edit]:
         ]  # fmt: skip
         own = {n.attr for n in attributes if not isinstance(n.ctx, ast.Load)}
         for part in node.body:
-            own |= binds(part).union(*map(binds, ast.iter_child_nodes(part)))
+            own |= binds(part)
+            if isinstance(part, ast.Assign | ast.AnnAssign):
+                own |= set().union(*map(binds, ast.iter_child_nodes(part)))
         for attribute in attributes:
             if attribute.attr not in own:
                 yield replace(attribute, attribute.attr, expect=f"self.{attribute.attr}")
