@@ -16,32 +16,11 @@ CLASS_NAME, FUNCTION_NAME = "Workflow", "workflow"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # What the interpreter of workflows can import (pydantic-monty 1.4.0), less what only touches files.
-MODULES = frozenset(
-    {
-        "asyncio",
-        "base64",
-        "binascii",
-        "bisect",
-        "collections",
-        "copy",
-        "csv",
-        "dataclasses",
-        "datetime",
-        "decimal",
-        "functools",
-        "hashlib",
-        "itertools",
-        "json",
-        "math",
-        "random",
-        "re",
-        "sys",
-        "time",
-        "tomllib",
-        "typing",
-        "unicodedata",
-    }
-)
+MODULES = frozenset({
+    "asyncio", "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses",
+    "datetime", "decimal", "functools", "hashlib", "itertools", "json", "math", "random", "re",
+    "sys", "time", "tomllib", "typing", "unicodedata",
+})  # fmt: skip
 # Names that a program may use without importing them: documented, so no repair.
 PREDEFINED: Mapping[str, str] = {
     "asyncio": "import asyncio",

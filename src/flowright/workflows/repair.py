@@ -183,9 +183,8 @@ def _initialisations(text: str, tree: ast.Module) -> tuple[list[Edit], list[int]
     edits: list[Edit] = []
     lines = text.split("\n")
     added: list[int] = []
-    for function in sorted(
-        (n for n in nodes(tree) if isinstance(n, Function)), key=lambda n: n.lineno
-    ):
+    functions = [n for n in nodes(tree) if isinstance(n, Function)]
+    for function in sorted(functions, key=lambda n: n.lineno):
         names = maybe_unbound(function)
         if not names:
             continue
@@ -198,8 +197,7 @@ def _initialisations(text: str, tree: ast.Module) -> tuple[list[Edit], list[int]
         else:
             edits.append(Edit((line, column), (line, column), f"{assignment}\n{before}"))
             added.append(line)
-    added.sort()
-    return edits, [line + index for index, line in enumerate(added)]
+    return edits, [line + index for index, line in enumerate(sorted(added))]
 
 
 def _first_statement(function: Function) -> ast.stmt:
