@@ -19,7 +19,6 @@ NAME = "aflow_translated"
 EARLY_CLASS_NAME = "SolveGraph"  # what AFlow's first releases called the class
 _PREFIX = "AFlow"
 
-
 _ENSEMBLE = """\
     async def __call__(self, solutions, problem="", _mode=None):
         chosen = await ensemble(str(problem), [str(solution) for solution in solutions])

@@ -13,20 +13,14 @@ MAX_DICT_ITEMS = 4096
 MAX_DEPTH = 8  # of lists and dicts in a dict
 MAX_NUMBER = 2**63
 
+_NUMBERS = (float, int, bool)
 # What is taken for a type beside strings, and what messages call it.
-_TAKEN: Mapping[type, tuple[type, ...]] = {
-    list: (list, tuple),
-    dict: (dict,),
-    bool: (bool,),
-    int: (int, bool),
-    float: (float, int, bool),
-}
-_CALLED: Mapping[type, str] = {
-    list: "a list of strings",
-    dict: "a dict",
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
+_TAKEN: Mapping[type, tuple[tuple[type, ...], str]] = {
+    list: ((list, tuple), "a list of strings"),
+    dict: ((dict,), "a dict"),
+    bool: ((bool,), "True or False"),
+    int: ((int, bool), "a whole number"),
+    float: (_NUMBERS, "a number"),
 }
 
 _NO_VALUE = re.compile(r"<(?:coroutine|function|bound method|built-in)\b[^\n]*>")
@@ -69,8 +63,9 @@ def _value(where: str, wanted: ValueType, value: Any) -> Any:
         return None
     if wanted.kind is str:
         return _text(where, value)
-    if type(value) not in _TAKEN[wanted.kind]:
-        raise _bad(f"{where} takes {_CALLED[wanted.kind]}, not {_shown(value)}")
+    taken, called = _TAKEN[wanted.kind]
+    if type(value) not in taken:
+        raise _bad(f"{where} takes {called}, not {_shown(value)}")
     if wanted.kind is list:
         if len(value) > MAX_LIST_ITEMS:
             raise _too_many(where, MAX_LIST_ITEMS)
@@ -86,7 +81,7 @@ def _plain(where: str, value: Any, depth: int, room: Iterator[int]) -> Any:
         raise _too_many(where, MAX_DICT_ITEMS)
     if value is None:
         return None
-    if type(value) in _TAKEN[float]:
+    if type(value) in _NUMBERS:
         return _number(where, value)
     if type(value) not in (dict, list, tuple):
         return _text(where, value)

@@ -213,7 +213,10 @@ class Run:
             async with self._gate:
                 call.started = time.perf_counter()
                 result = await call.operator.run(call.context, **call.arguments)
-            call.result = _returned(call.operator, result, self.limits.max_prompt_chars)
+            if not holds(call.operator.returns, result):  # a fault of ours
+                name, kind = call.operator.name, type(result).__name__
+                raise TypeError(f"operator {name} returned a {kind}, not {call.operator.returns}")
+            call.result = _plain(result, self.limits.max_prompt_chars)
             call.error = None
         except FailureError as error:
             call.error = str(error)
@@ -297,17 +300,8 @@ def _host_function(name: str) -> Callable[..., None]:
     return function
 
 
-def _returned(operator: Operator, result: Any, max_chars: int) -> Any:
-    """An operator's result as it may enter the interpreter. Raises TypeError, a fault of ours, for
-    one that is not of the type that the operator declares."""
-    if not holds(operator.returns, result):
-        kind = type(result).__name__
-        raise TypeError(f"operator {operator.name} returned a {kind}, not {operator.returns}")
-    return _plain(result, max_chars)
-
-
 def _plain(result: Any, max_chars: int) -> Any:
-    """A value cut, without surrogates."""
+    """An operator's result as it may enter the interpreter: cut, without surrogates."""
     if isinstance(result, str):
         return result[:max_chars].encode("utf-8", "replace").decode()
     if isinstance(result, dict):
