@@ -122,6 +122,10 @@ class FailureError(FlowrightError):
         self.failure = Failure(reason, message, line)
         super().__init__(str(self.failure))
 
+    def at(self, line: int | None) -> "FailureError":
+        """The same failure in another line of the program."""
+        return FailureError(self.failure.reason, self.failure.message, line)
+
 
 @dataclass(slots=True)
 class Attribution:

@@ -294,13 +294,17 @@ def test_asking_before_entering_is_a_mistake() -> None:
 
 
 def test_a_process_that_ended_while_it_was_looked_at_did_not_wait_for_a_cpu() -> None:
-    sleeper = subprocess.Popen(["sleep", "60"])
-    pidfd = os.pidfd_open(sleeper.pid)
-    try:
-        assert 0.0 <= waited_for_cpu(pidfd) < 10.0
-        sleeper.kill()
-        sleeper.wait()
-        assert waited_for_cpu(pidfd) == 0.0
-    finally:
-        os.close(pidfd)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cat:
+        assert cat.stdin is not None and cat.stdout is not None
+        cat.stdin.write(b"x")
+        cat.stdin.flush()
+        assert cat.stdout.read(1) == b"x"  # it is up, and needs the disk no more
+        pidfd = os.pidfd_open(cat.pid)
+        try:
+            assert 0.0 <= waited_for_cpu(pidfd) < math.inf
+            cat.kill()
+            cat.wait()
+            assert waited_for_cpu(pidfd) == 0.0
+        finally:
+            os.close(pidfd)
     assert waited_for_cpu(-1) == math.inf  # nothing can be said of it: not the program's fault

@@ -63,15 +63,6 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """The pools of a mode, the files that they came from, and what is absent, in words."""
-
-    pools: list[Pool]
-    inputs: tuple[str, ...]
-    absent: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Mixed:
     """A finished mixture; ``facts`` is the manifest."""
 
@@ -79,8 +70,11 @@ class Mixed:
     facts: Mapping[str, object] = field(default_factory=dict)
 
 
-def load_pools(datasets: Sequence[Dataset], mode: Mode, folder: Path) -> Loaded:
-    """Read the datasets from ``folder``. Raises DataError if none of them is there."""
+def load_pools(
+    datasets: Sequence[Dataset], mode: Mode, folder: Path
+) -> tuple[list[Pool], list[str], list[str]]:
+    """The pools of a mode in ``folder``, the files that they came from, and what is absent, in
+    words. Raises DataError if none of the datasets is there."""
     pools: list[Pool] = []
     inputs: list[str] = []
     absent: list[str] = []
@@ -101,7 +95,7 @@ def load_pools(datasets: Sequence[Dataset], mode: Mode, folder: Path) -> Loaded:
         raise DataError(
             *absent, f"{folder}: nothing to mix; fetch it with scripts/download_all_datasets.py"
         )
-    return Loaded(pools, tuple(inputs), tuple(absent))
+    return pools, inputs, absent
 
 
 def mix(
@@ -120,15 +114,14 @@ def mix(
         random.Random(f"{seed}/{pool.name}/val").shuffle(pool.val)
         random.Random(f"{seed}/{pool.name}/test").shuffle(pool.test)
     _hold_out(pools, sizes.val, shares)
-    drawn = {
-        split: _draw({pool.name: pool.of(split) for pool in pools}, pools, sizes.of(split), shares)
-        for split in SPLITS
-    }
-    ordered = {}
-    for split, tasks in drawn.items():
+    drawn: dict[Split, tuple[Problem, ...]] = {}
+    for split in SPLITS:
+        capacity = {pool.name: len(pool.of(split)) for pool in pools}
+        places = _places(capacity, pools, sizes.of(split), shares)
+        tasks = [task for pool in pools for task in pool.of(split)[: places[pool.name]]]
         random.Random(f"{seed}/{split}").shuffle(tasks)
-        ordered[split] = tuple(interleave(tasks))
-    splits = Splits(**ordered)
+        drawn[split] = tuple(interleave(tasks))
+    splits = Splits(**drawn)
     check_disjoint(splits)
     return splits
 
@@ -151,16 +144,6 @@ def _hold_out(pools: Sequence[Pool], size: int | None, shares: Mapping[str, floa
     wanted = _places(capacity, pools, size, shares)
     for pool in without_val:
         pool.val, pool.train = pool.train[: wanted[pool.name]], pool.train[wanted[pool.name] :]
-
-
-def _draw(
-    tasks: Mapping[str, list[Problem]],
-    pools: Sequence[Pool],
-    size: int | None,
-    shares: Mapping[str, float] | None,
-) -> list[Problem]:
-    places = _places({name: len(tasks[name]) for name in tasks}, pools, size, shares)
-    return [task for name in tasks for task in tasks[name][: places[name]]]
 
 
 def _places(
@@ -187,11 +170,7 @@ def _places(
 
 
 def build_mixture(
-    folder: Path,
-    mode: Mode,
-    sizes: Sizes,
-    seed: int,
-    shares: Mapping[str, float] | None = None,
+    folder: Path, mode: Mode, sizes: Sizes, seed: int, shares: Mapping[str, float] | None = None
 ) -> tuple[Mixed, list[str]]:
     """Load, mix and describe; also what a reader should know, a line each.
 
@@ -210,45 +189,39 @@ def build_mixture(
     if {"mbpp", "mbpp_sanitized"} <= chosen.keys():
         raise DataError("mbpp and mbpp_sanitized are the same problems: give a share to one")
     fit = [dataset for name, dataset in chosen.items() if name not in unfit]
-    loaded = load_pools(fit, mode, folder)
-    lacking = sorted(set(shares or ()) - {pool.name for pool in loaded.pools})
-    if lacking:
-        raise DataError(*loaded.absent)
-    warnings = list(loaded.absent)
-    hashes = {path: sha256_of(folder / path) for path in loaded.inputs}
-    for file in [file for dataset in (*fit, AFLOW) for file in dataset.files]:
-        found = hashes.get(file.path)
-        line = f"{file.path}: SHA-256 is {found}, known is {file.sha256}"
-        if found not in (None, file.sha256) and line not in warnings:
-            warnings.append(line)
-    splits = mix(loaded.pools, sizes, seed, shares)
-    dropped = {pool.name: pool.dropped for pool in loaded.pools if pool.dropped}
-    warnings += [
-        f"{name}: {number} problems of train or val are repetitions or in the evaluation: left out"
-        for name, number in dropped.items()
+    pools, inputs, absent = load_pools(fit, mode, folder)
+    if set(shares or ()) - {pool.name for pool in pools}:
+        raise DataError(*absent)
+    hashes = {path: sha256_of(folder / path) for path in inputs}
+    known = {file.path: file.sha256 for dataset in (*fit, AFLOW) for file in dataset.files}
+    splits = mix(pools, sizes, seed, shares)
+    dropped = {pool.name: pool.dropped for pool in pools if pool.dropped}
+    warnings = [
+        *absent,
+        *(
+            f"{path}: SHA-256 is {found}, known is {known[path]}"
+            for path, found in hashes.items()
+            if known.get(path, found) != found
+        ),
+        *(
+            f"{name}: {n} problems of train or val are repetitions or in the evaluation: left out"
+            for name, n in dropped.items()
+        ),
     ]
     description = facts(
-        mode,
-        seed,
-        splits,
-        shares=shares,
-        dropped=dropped,
-        absent=loaded.absent,
-        inputs=hashes,
+        mode, seed, splits, shares=shares, dropped=dropped, absent=absent, inputs=hashes
     )
     return Mixed(splits, description), warnings
 
 
 def write_mixture(mixed: Mixed, folder: Path) -> list[Path]:
     """Write ``{train,val,test}_mixed.jsonl`` and ``manifest.json``; returns their paths."""
-    paths = []
-    for split in SPLITS:
-        path = folder / f"{split}_mixed.jsonl"
+    paths = {split: folder / f"{split}_mixed.jsonl" for split in SPLITS}
+    for split, path in paths.items():
         write_tasks(path, getattr(mixed.splits, split))
-        paths.append(path)
     manifest = folder / "manifest.json"
     write_json(manifest, mixed.facts)
-    return [*paths, manifest]
+    return [*paths.values(), manifest]
 
 
 def count(tasks: Iterable[Problem]) -> dict[str, dict[str, int]]:

@@ -9,17 +9,18 @@ values and the file stays: upstream may have published another version.
 import json
 import shutil
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Literal, get_args
 
 from flowright.data.sources import Dataset, File
 from flowright.data.sources.dataset import hub_rows, sha256_of
 from flowright.data.transfer import FetchError, Web
 
-Origin = Literal["present", "hub", "hub rows", "official", "folder"]
+Origin = Literal["present", "hub", "hub rows", "official", "folder"]  # in the order of trying
 
 
 @dataclass(slots=True)
@@ -57,16 +58,9 @@ class Downloader:
 
     def _bring(self, dataset: str, file: File) -> Download:
         download = Download(dataset, file.path, file.required)
-        ways: tuple[tuple[Origin, Callable[[File, Download], bool]], ...] = (
-            ("present", self._is_there),
-            ("hub", self._from_hub),
-            ("hub rows", self._rows_from_hub),
-            ("official", self._from_official),
-            ("folder", self._from_folder),
-        )
-        for origin, bring in ways:
+        for origin in get_args(Origin):
             try:
-                if bring(file, download):
+                if self._comes_from(origin, file, download):
                     self._check(file, download)
                     download.origin = origin
                     break
@@ -76,29 +70,33 @@ class Downloader:
                 download.notes.append(f"{error.filename or file.path}: {error.strerror or error}")
         return download
 
-    def _is_there(self, file: File, download: Download) -> bool:
-        if (self._folder / file.path).is_file():
-            return True
-        if file.parquet and (self._folder / hub_rows(file.path)).is_file():
-            download.path = hub_rows(file.path)
-            return True
+    def _comes_from(self, origin: Origin, file: File, download: Download) -> bool:
+        """Whether the file is in its place now; False where it cannot be had from there."""
+        target = self._folder / file.path
+        match origin:
+            case "present" if target.is_file():
+                return True
+            case "present" if file.parquet and (self._folder / hub_rows(file.path)).is_file():
+                download.path = hub_rows(file.path)
+                return True
+            case "hub" if self._web and file.hub:
+                self._web.from_hub(file.hub, target)
+                return True
+            case "hub rows" if self._web and file.parquet:
+                return self._rows_from_hub(self._web, file, download)
+            case "official" if self._web and file.url:
+                self._web.from_address(file.url, target, file.sha256)
+                return True
+            case "folder" if self._from and (self._from / file.path).is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(target) as part:
+                    shutil.copyfile(self._from / file.path, part)
+                return True
+            case "folder" if self._from:
+                download.notes.append(f"{self._from / file.path}: no such file")
         return False
 
-    def _from_hub(self, file: File, download: Download) -> bool:
-        if self._web is None or file.hub is None:
-            return False
-        self._web.from_hub(file.hub, self._folder / file.path)
-        return True
-
-    def _from_official(self, file: File, download: Download) -> bool:
-        if self._web is None or file.url is None:
-            return False
-        self._web.from_address(file.url, self._folder / file.path, file.sha256)
-        return True
-
-    def _rows_from_hub(self, file: File, download: Download) -> bool:
-        if self._web is None or not file.parquet:
-            return False
+    def _rows_from_hub(self, web: Web, file: File, download: Download) -> bool:
         if find_spec("datasets") is None:
             download.notes.append(
                 f"{file.path}: the hub has it as parquet only: pip install datasets to use that"
@@ -108,7 +106,7 @@ class Downloader:
         parts = [target.with_name(f"{target.name}.{i}.parquet") for i in range(len(file.parquet))]
         for address, part in zip(file.parquet, parts, strict=True):
             if not part.is_file():
-                self._web.from_hub(address, part)
+                web.from_hub(address, part)
         try:
             write_parquet_rows(parts, target)
         except ValueError as error:  # of which pyarrow's errors are
@@ -117,20 +115,6 @@ class Downloader:
             for part in parts:
                 part.unlink()
         download.path = hub_rows(file.path)
-        return True
-
-    def _from_folder(self, file: File, download: Download) -> bool:
-        if self._from is None:
-            return False
-        source = self._from / file.path
-        if not source.is_file():
-            download.notes.append(f"{source}: no such file")
-            return False
-        target = self._folder / file.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        part = target.with_name(target.name + ".part")
-        shutil.copyfile(source, part)
-        part.replace(target)
         return True
 
     def _check(self, file: File, download: Download) -> None:
@@ -154,6 +138,14 @@ class Downloader:
         return download
 
 
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Where to write what is to replace ``target``, all at once."""
+    part = target.with_name(target.name + ".part")
+    yield part
+    part.replace(target)
+
+
 def extract(archive: Path, targets: Sequence[Path]) -> None:
     """Write the members of a tar whose file names are those of ``targets``. Paths in the archive
     are not followed, so that it can't write anywhere else."""
@@ -164,22 +156,18 @@ def extract(archive: Path, targets: Sequence[Path]) -> None:
             content = tar.extractfile(member) if target is not None and member.isfile() else None
             if target is None or content is None:
                 continue
-            part = target.with_name(target.name + ".part")
-            with content, part.open("wb") as out:
+            with content, replacing(target) as part, part.open("wb") as out:
                 shutil.copyfileobj(content, out)
-            part.replace(target)
 
 
 def write_parquet_rows(parts: Sequence[Path], target: Path) -> int:
     """Write the rows of parquet files as JSON Lines; returns how many. Needs ``datasets``."""
     from datasets import load_dataset  # pyright: ignore[reportMissingImports]
 
-    temporary = target.with_name(target.name + ".part")
     count = 0
-    with temporary.open("w", encoding="utf-8") as out:
+    with replacing(target) as temporary, temporary.open("w", encoding="utf-8") as out:
         for part in parts:
             for row in load_dataset("parquet", data_files=str(part), split="train", streaming=True):
                 out.write(json.dumps(row, ensure_ascii=False) + "\n")
                 count += 1
-    temporary.replace(target)
     return count

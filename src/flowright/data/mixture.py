@@ -34,20 +34,18 @@ class Mixture(Generic[T]):
     def __init__(
         self, tasks: Sequence[T], seed: int | str, shares: Mapping[str, float] | None = None
     ) -> None:
-        by_kind = tasks_by_kind(tasks)
-        present = list(by_kind)
-        if not present:
+        self._tasks = tasks_by_kind(tasks)
+        if not self._tasks:
             raise DataError("no task to train on")
-        weights = dict.fromkeys(present, 1.0) if shares is None else shares
+        weights = dict.fromkeys(self._tasks, 1.0) if shares is None else shares
         if not any(weight > 0 for weight in weights.values()):
             raise DataError("no kind has a share above 0")
-        lacking = [kind for kind in weights if weights[kind] > 0 and kind not in present]
+        lacking = [kind for kind in weights if weights[kind] > 0 and kind not in self._tasks]
         if lacking:
             raise DataError(f"a share is given for {', '.join(lacking)}, but there is no such task")
-        self._tasks = by_kind
         self._seed = seed
         self._pattern = _pattern(weights)
-        self._order = lru_cache(maxsize=2 * len(present))(self._permutation)
+        self._order = lru_cache(maxsize=2 * len(self._tasks))(self._permutation)
 
     def batch(self, step: int, size: int) -> list[T]:
         """The ``size`` tasks of step ``step`` (from 0). Keep ``size`` the same in a run: the batch
@@ -57,8 +55,7 @@ class Mixture(Generic[T]):
     def distinct(self, size: int) -> list[T]:
         """Up to ``size`` different tasks with the kinds in their shares, for an evaluation: fewer
         where a kind runs out first."""
-        tasks = {task.id: task for task in self.batch(0, size)}
-        return list(tasks.values())
+        return list({task.id: task for task in self.batch(0, size)}.values())
 
     def _task(self, position: int) -> T:
         rounds, slot = divmod(position, len(self._pattern))
@@ -75,9 +72,9 @@ class Mixture(Generic[T]):
 
 def tasks_by_kind(tasks: Sequence[T]) -> dict[str, tuple[T, ...]]:
     """Tasks by kind: the kinds of problems in their usual order, then others as they come."""
-    kinds = list(dict.fromkeys(task.kind for task in tasks))
-    kinds = sorted(kinds, key=lambda kind: KINDS.index(kind) if kind in KINDS else len(KINDS))
-    return {kind: tuple(task for task in tasks if task.kind == kind) for kind in kinds}
+    kinds = dict.fromkeys((*KINDS, *(task.kind for task in tasks)))
+    by_kind = {kind: tuple(task for task in tasks if task.kind == kind) for kind in kinds}
+    return {kind: found for kind, found in by_kind.items() if found}
 
 
 def _pattern(weights: Mapping[str, float]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from flowright.data.build import Sizes
 from flowright.data.mixture import apportion, interleave
-from flowright.data.sources import Split
+from flowright.data.sources import SPLITS, Split
 from flowright.data.sources.programs import humaneval
 from flowright.data.sources.rows import json_lines
 from flowright.data.splits import Seen, Splits, check_disjoint
@@ -25,7 +25,7 @@ AFLOW_VALIDATE = frozenset(
     {9, 12, 15, 16, 18, 19, 24, 29, 30, 31, 51, 55, 56, 60, 66, 75, 78, 85, 95, 98, 101}
     | {105, 115, 131, 132, 134, 135, 139, 145, 152, 155, 157, 160}
 )
-DEFAULT_SIZES = Sizes(train=1233, val=180, test=333)
+DEFAULT_SIZES: dict[Split, int] = {"train": 1233, "val": 180, "test": 333}
 LONGEST_QUESTION = 350  # characters; the embedded policy reads short prompts
 _TRIES = 50  # problems looked at for one that is kept
 
@@ -65,21 +65,23 @@ FAMILIES = (
 )
 
 
-def build_offline(seed: int, sizes: Sizes = DEFAULT_SIZES) -> Splits:
+def build_offline(seed: int, sizes: Sizes | None = None) -> Splits:
     """The offline mixture: the same for the same seed and sizes.
 
     Sizes are totals of a split, a third for each kind, None for the default. Code has 33 problems
     to train on and 131 for the other two splits, at most half of them for validation; what code
     can't give goes to maths and reasoning. Raises DataError if a size is beyond what there is.
     """
-    code = _humaneval(seed, _size(sizes, "val") // len(KINDS))
+    sizes = sizes or Sizes()
+    wanted = DEFAULT_SIZES | {s: n for s in SPLITS if (n := sizes.of(s)) is not None}
+    code = _humaneval(seed, wanted["val"] // len(KINDS))
     met = Seen()
     drawn: dict[Split, tuple[Problem, ...]] = {}
     # Evaluation first, so that its problems do not depend on the size of train.
     for split in ("test", "val", "train"):
-        unlimited = _size(sizes, split)
-        capacity = {"math": unlimited, "code": len(code[split]), "qa": unlimited}
-        places = apportion(unlimited, dict.fromkeys(KINDS, 1.0), capacity)
+        size = wanted[split]
+        capacity = {"math": size, "code": len(code[split]), "qa": size}
+        places = apportion(size, dict.fromkeys(KINDS, 1.0), capacity)
         tasks = code[split][: places["code"]]
         for kind in ("math", "qa"):
             tasks += _generate_kind(kind, places[kind], seed, split, met)
@@ -88,13 +90,6 @@ def build_offline(seed: int, sizes: Sizes = DEFAULT_SIZES) -> Splits:
     splits = Splits(**drawn)
     check_disjoint(splits)
     return splits
-
-
-def _size(sizes: Sizes, split: Split) -> int:
-    size = sizes.of(split)
-    default = DEFAULT_SIZES.of(split)
-    assert default is not None
-    return default if size is None else size
 
 
 def _humaneval(seed: int, val: int) -> dict[Split, list[Problem]]:

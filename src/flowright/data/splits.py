@@ -1,15 +1,14 @@
 """Train, validation and test, and what keeps them apart. No sampling here.
 
 Two tasks are the same problem if they have the same id, or the same text after normalisation.
-Normalisation ignores Unicode form, case, white space,
-typographic quotes and dashes and punctuation at the end, and nothing else: ``3 + 4`` and ``3 - 4``
-are two problems.
+Normalisation ignores Unicode form, case, white space, typographic quotes and dashes and punctuation
+at the end, and nothing else: ``3 + 4`` and ``3 - 4`` are two problems.
 """
 
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from flowright.data.sources.programs import mbpp_description
@@ -65,40 +64,27 @@ class Seen:
 
     def meet(self, task: Problem) -> Problem | None:
         """The task met before that is the same problem; None, and now it has been met."""
-        return self._look(task, remember=True)
+        found = self.find(task)
+        if found is None:
+            self._first[task.id] = self._first[problem_key(task)] = task
+        return found
 
     def find(self, task: Problem) -> Problem | None:
         """The task met before that is the same problem."""
-        return self._look(task, remember=False)
-
-    def _look(self, task: Problem, *, remember: bool) -> Problem | None:
-        key = problem_key(task)
-        found = self._first.get(task.id) or self._first.get(key)
-        if found is None and remember:
-            self._first[task.id] = self._first[key] = task
-        return found
+        return self._first.get(task.id) or self._first.get(problem_key(task))
 
 
 def check_disjoint(splits: Splits) -> None:
     """Raise DataError if a problem occurs in two of the splits."""
     problems = []
-    named = (("val", splits.val), ("test", splits.test))
-    for name, evaluation in named:
-        problems += _overlap("train", splits.train, name, evaluation)
-    problems += _overlap("val", splits.val, "test", splits.test)
+    for name, other in (("train", "val"), ("train", "test"), ("val", "test")):
+        seen = Seen(getattr(splits, other))
+        tasks = getattr(splits, name)
+        pairs = [f"{task.id} = {found.id}" for task in tasks if (found := seen.find(task))]
+        if pairs:
+            problems.append(
+                f"{name} and {other} share {len(pairs)} problems ({', '.join(pairs[:3])}): "
+                f"take them out of {name} or make both with scripts/create_mixed_dataset.py"
+            )
     if problems:
         raise DataError(*problems)
-
-
-def _overlap(
-    name: str, tasks: Sequence[Problem], other_name: str, others: Sequence[Problem]
-) -> list[str]:
-    seen = Seen(others)
-    pairs = [(task, found) for task in tasks if (found := seen.find(task)) is not None]
-    if not pairs:
-        return []
-    shown = ", ".join(f"{task.id} = {found.id}" for task, found in pairs[:3])
-    return [
-        f"{name} and {other_name} share {len(pairs)} problems ({shown}): "
-        f"take them out of {name} or make both with scripts/create_mixed_dataset.py"
-    ]

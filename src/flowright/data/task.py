@@ -5,7 +5,7 @@ The file format is JSON Lines, one task a line, written and read by this module 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -68,11 +68,8 @@ class Problem(Task):
     @property
     def problem(self) -> str:
         """The text of the problem as a solver reads it: context, question, choices."""
-        blocks = [self.context, self.question, self._choices_block()]
-        return "\n\n".join(block for block in blocks if block)
-
-    def _choices_block(self) -> str:
-        return "\n".join(f"{label}. {text}" for label, text in self.choices)
+        choices = "\n".join(f"{label}. {text}" for label, text in self.choices)
+        return "\n\n".join(filter(None, [self.context, self.question, choices]))
 
     def to_json(self) -> str:
         """One line of a task file; empty fields are left out."""
@@ -96,9 +93,11 @@ class Problem(Task):
             if not isinstance(row[name], str):
                 raise DataError(f"{where}: {name} is {type(row[name]).__name__}, not a string")
         for name in _LISTS & set(row):
-            if not _holds(row[name], pair=name == "choices"):
-                what = "[label, text] pairs" if name == "choices" else "strings"
-                raise DataError(f"{where}: {name} is not a list of {what}")
+            if not _is_strings(row[name]):
+                raise DataError(f"{where}: {name} is not a list of strings")
+        pairs = row.get("choices", [])
+        if not isinstance(pairs, list) or not all(_is_strings(p) and len(p) == 2 for p in pairs):
+            raise DataError(f"{where}: choices is not a list of [label, text] pairs")
         if not isinstance(row.get("verifier"), dict | None):
             raise DataError(f"{where}: verifier is not an object")
         values = {k: _tuples(v) if isinstance(v, list) else v for k, v in row.items()}
@@ -111,16 +110,11 @@ class Problem(Task):
 _FIELDS = frozenset(f.name for f in fields(Problem))
 _REQUIRED = ("id", "kind", "source", "question", "reference")
 _STRINGS = frozenset({*_REQUIRED, "context", "entry_point", "test_setup"})
-_LISTS = frozenset({"choices", "alternatives", "public_tests", "hidden_tests"})
+_LISTS = frozenset({"alternatives", "public_tests", "hidden_tests"})
 
 
-def _holds(value: object, *, pair: bool) -> bool:
-    """Whether a value is a list of strings, or of pairs of strings."""
-    if not isinstance(value, list):
-        return False
-    if pair:
-        return all(_holds(item, pair=False) and len(item) == 2 for item in value)
-    return all(isinstance(item, str) for item in value)
+def _is_strings(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def _tuples(value: Any) -> Any:
@@ -129,13 +123,9 @@ def _tuples(value: Any) -> Any:
 
 def read_tasks(path: Path) -> list[Problem]:
     """All tasks of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
-    return list(iter_tasks(path))
-
-
-def iter_tasks(path: Path) -> Iterator[Problem]:
-    """The tasks of a file, one by one; the rest as :func:`read_tasks`."""
     if not path.is_file():
         raise DataError(f"{path}: no such file; make it with scripts/create_mixed_dataset.py")
+    tasks: list[Problem] = []
     seen: dict[str, int] = {}
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -152,7 +142,8 @@ def iter_tasks(path: Path) -> Iterator[Problem]:
             if task.id in seen:
                 raise DataError(f"{where}: id {task.id!r} was used in line {seen[task.id]}")
             seen[task.id] = number
-            yield task
+            tasks.append(task)
+    return tasks
 
 
 def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:

@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
 from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
+)
 from huggingface_hub.file_download import http_get
 
 from flowright.data.sources.dataset import sha256_of
 from flowright.errors import UserError
 
-_UNREACHABLE = (httpx2.ConnectError, httpx2.ConnectTimeout, OfflineModeIsEnabled)
+# By name: huggingface_hub exports the base of its HTTP client's errors only.
+_UNREACHABLE = ("ConnectError", "ConnectTimeout", "OfflineModeIsEnabled")
 
 
 class FetchError(UserError):
@@ -85,16 +88,16 @@ class Web:
             raise FetchError(f"{url}: {self._unreachable[host]}")
         try:
             yield
-        except (httpx2.HTTPError, OSError, ValueError) as error:
+        except (HTTPError, OSError, ValueError) as error:
             raise FetchError(f"{url}: {self._explained(error, host)}") from None
 
     def _explained(self, error: Exception, host: str) -> str:
         if isinstance(error, HfHubHTTPError):
             return f"HTTP {error.response.status_code} {error.response.reason_phrase}"
         why = str(error).strip().partition("\n")[0] or type(error).__name__
-        if isinstance(error, _UNREACHABLE):
+        if type(error).__name__ in _UNREACHABLE:
             self._unreachable[host] = why = f"{host} can't be reached: {why}"
-        elif isinstance(error, httpx2.HTTPError):
+        elif isinstance(error, HTTPError):
             why += "; call again to go on"
         elif isinstance(error, OSError) and error.filename:
             why = f"{error.filename}: {error.strerror}"

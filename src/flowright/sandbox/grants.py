@@ -27,8 +27,7 @@ _LIBRARIES = re.compile(
 @dataclass(frozen=True, slots=True)
 class Grants:
     """``readable`` maps files and trees to where they really are (beyond symbolic links);
-    ``listable`` are folders whose names may be read, ``path`` those to add to
-    sys.path."""
+    ``listable`` are folders whose names may be read, ``path`` those to add to sys.path."""
 
     readable: dict[str, str]
     listable: tuple[str, ...]
@@ -49,12 +48,8 @@ def grants(packages: tuple[str, ...] = CANDIDATES) -> Grants:
 
 
 def _library_folders() -> list[Path]:
-    names = ("stdlib", "platstdlib")
-    return sorted({Path(sysconfig.get_path(name)) for name in names} | {_base_library()})
-
-
-def _base_library() -> Path:
-    return Path(sysconfig.__file__).parent
+    paths = {Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    return sorted(paths | {Path(sysconfig.__file__).parent})
 
 
 def _standard_library(folders: list[Path]) -> list[str]:

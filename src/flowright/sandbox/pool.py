@@ -11,9 +11,10 @@ import re
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from flowright.errors import FailureError, Reason, UserError
@@ -105,11 +106,10 @@ class Sandbox:
                 raise UserError(_refusal(self._isolation))
             more = [self._start(()) for _ in range(self._workers - 1)]
             self._idle[()] = [first, *await asyncio.gather(*more)]
-        except WorkerLost as error:
+        except BaseException as error:
             await self.__aexit__(None, None, None)
-            raise UserError(f"sandbox: {error}; see docs/sandbox.md") from error
-        except BaseException:
-            await self.__aexit__(None, None, None)
+            if isinstance(error, WorkerLost):
+                raise UserError(f"sandbox: {error}; see docs/sandbox.md") from error
             raise
         return self
 
@@ -152,10 +152,9 @@ class Sandbox:
         return await self._checked.get(key, lambda: self._twice(lambda: self._check(*asked)))
 
     async def _twice(self, work: Callable[[], Awaitable[Report]]) -> Report:
-        try:
+        with contextlib.suppress(WorkerLost, OSError):
             return await work()
-        except (WorkerLost, OSError):
-            self.retried += 1
+        self.retried += 1
         try:
             return await work()
         except (WorkerLost, OSError) as error:
@@ -188,20 +187,13 @@ class Sandbox:
         names = suite_names(setup, tests, entry_point)
         # The tests spend time on the solution's data, too: twice its limit is theirs.
         own = replace(limits, cpu_seconds=2 * limits.cpu_seconds)
+        asked = {"names": names.solution, "modules": names.modules, "entry_point": entry_point}
+        suite = {"role": "suite", "setup": setup, "tests": tests, "limits": asdict(own), **asked}
         served = {
             "role": "solution",
             "source": solution,
             "names": names.solution,
             "limits": asdict(limits),
-        }
-        suite = {
-            "role": "suite",
-            "setup": setup,
-            "tests": tests,
-            "names": names.solution,
-            "modules": names.modules,
-            "entry_point": entry_point,
-            "limits": asdict(own),
         }
         with contextlib.ExitStack() as files:
             verdict = _memory_file(b"", files)
@@ -282,14 +274,10 @@ class Sandbox:
         }
 
 
-def _tmp_folder(granted: Sequence[str]) -> str:
+def _tmp_folder(granted: Iterable[str]) -> str:
     """Where programs look for a folder for temporary files, and nothing granted would be hidden."""
-    found = (name for name in ("/tmp", "/var/tmp", "/usr/tmp") if not _holds(name, granted))
-    return next(found, "/scratch")
-
-
-def _holds(folder: str, paths: Sequence[str]) -> bool:
-    return any(path.startswith(f"{folder}/") for path in paths)
+    parents = {str(parent) for path in granted for parent in Path(path).parents}
+    return next((n for n in ("/tmp", "/var/tmp", "/usr/tmp") if n not in parents), "/scratch")
 
 
 # Far above what user databases and containers hand out: no account of the machine has such an id.
@@ -297,10 +285,8 @@ _FIRST_UID, _UIDS = 0x70000000, 1 << 24
 
 
 def _isolation(worker: Worker) -> Isolation:
-    report = dict(worker.report)
-    for name in ("escapes", "hindrances"):
-        report[name] = tuple(report[name])
-    return Isolation(**report)
+    found: dict[str, Any] = {n: tuple(worker.report[n]) for n in ("escapes", "hindrances")}
+    return Isolation(**worker.report | found)
 
 
 def _refusal(isolation: Isolation) -> str:

@@ -28,7 +28,7 @@ _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
 }
-_KEPT = "LD_LIBRARY_PATH"  # without it some interpreters do not find their own library
+_KEPT = {"LD_LIBRARY_PATH"}  # without it some interpreters do not find their own library
 _OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
 _START_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
@@ -82,7 +82,7 @@ class Worker:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, *_OPTIONS, _INSIDE, str(theirs.fileno())],
-                env=_environment(),
+                env=_ENVIRONMENT | {name: os.environ[name] for name in _KEPT & os.environ.keys()},
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -128,15 +128,7 @@ class Worker:
     def launch(self, children: Sequence[list[int]]) -> "list[Job]":
         """Fork a child for each list of descriptors (see inside/zygote.py). The caller may close
         the descriptors at once. Raises WorkerLost."""
-        jobs: list[Job] = []
-        try:
-            for descriptors in children:
-                jobs.append(self._fork(descriptors))
-        except WorkerLost:
-            for job in jobs:
-                self._kill(job)
-            raise
-        return jobs
+        return [self._fork(descriptors) for descriptors in children]
 
     async def outcome(self, jobs: "Sequence[Job]", wall_seconds: float) -> list[Exit]:
         """How the children ended. When the last of them ends, or the caller is cancelled, the
@@ -155,13 +147,9 @@ class Worker:
     def _fork(self, descriptors: list[int]) -> "Job":
         self._count += 1
         job = Job(self._count, asyncio.get_running_loop().create_future())
-        if self.dead or self._control is None:
+        self._tell("fork", job, descriptors)
+        if self.dead:
             raise WorkerLost("the sandbox's interpreter is gone")
-        try:
-            socket.send_fds(self._control, [_order("fork", job.number)], descriptors)
-        except OSError as error:
-            self._lose(f"the sandbox's interpreter takes no orders: {error.strerror}")
-            raise WorkerLost("the sandbox's interpreter is gone") from None
         self._jobs[job.number] = job
         return job
 
@@ -170,11 +158,11 @@ class Worker:
             job.ordered = True
             self._tell("kill", job)
 
-    def _tell(self, order: str, job: "Job") -> None:
+    def _tell(self, order: str, job: "Job", descriptors: Sequence[int] = ()) -> None:
         if self._control is None:
             return
         try:
-            self._control.send(_order(order, job.number))
+            socket.send_fds(self._control, [json.dumps([order, job.number]).encode()], descriptors)
         except OSError as error:
             self._lose(f"the sandbox's interpreter takes no orders: {error.strerror}")
 
@@ -205,18 +193,16 @@ class Worker:
         job = self._jobs.get(message.get("id", 0))
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(message)
-        elif "watch" in message:
-            for descriptor in descriptors:
-                self._look(job, descriptor)
-                os.close(descriptor)
-        elif job is not None:
+        elif job is not None and "watch" not in message:
             self._finish(job, message)
+        for descriptor in descriptors:  # with "watch"
+            if job is not None:
+                self._look(job, descriptor)
+            os.close(descriptor)
 
-    def _look(self, job: "Job | None", pidfd: int) -> None:
+    def _look(self, job: "Job", pidfd: int) -> None:
         """What a child that is over its wall time was doing; looked at twice where the machine
         seems to hold it up, since it may have been about to go on."""
-        if job is None:
-            return
         job.waited = waited_for_cpu(pidfd)
         if job.waited == math.inf and not job.looked:
             job.looked = True
@@ -269,15 +255,6 @@ class Job:
         self.done.exception()  # seen: the waiter may have left
 
 
-def _environment() -> dict[str, str]:
-    kept = {_KEPT: os.environ[_KEPT]} if _KEPT in os.environ else {}
-    return _ENVIRONMENT | kept
-
-
-def _order(order: str, number: int) -> bytes:
-    return json.dumps([order, number]).encode()
-
-
 def waited_for_cpu(pidfd: int) -> float:
     """Seconds that a process's busiest thread was ready to run but had no CPU.
 
@@ -285,21 +262,17 @@ def waited_for_cpu(pidfd: int) -> float:
     sched-stats.rst). A process in uninterruptible sleep waits for the machine, too: infinity; so
     does one that cannot be looked at. One that has ended in the meantime waits for nothing.
     """
-    try:
-        waits = []
-        for task in Path(f"/proc/{_pid_of(pidfd)}/task").iterdir():
-            if (task / "stat").read_text().rpartition(")")[2].split()[0] == "D":
-                return math.inf
-            waits.append(int((task / "schedstat").read_text().split()[1]))
-        return max(waits) / 1e9
-    except (OSError, ValueError, IndexError):
-        return 0.0 if _pid_of(pidfd) == -1 else math.inf
+    waited = math.inf
+    with suppress(OSError, ValueError, IndexError):
+        tasks = list(Path(f"/proc/{_pid_of(pidfd)}/task").iterdir())
+        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
+        if "D" not in states:
+            waited = max(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
+    return 0.0 if _pid_of(pidfd) == -1 else waited  # another process may have its number now
 
 
 def _pid_of(pidfd: int) -> int:
     """The process that a pidfd stands for; -1 once it has ended, 0 where that cannot be told."""
-    try:
-        info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
-        return next(int(line.split()[1]) for line in info.splitlines() if line.startswith("Pid:"))
-    except (OSError, ValueError, IndexError, StopIteration):
-        return 0
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(f"/proc/self/fdinfo/{pidfd}").read_text().split("\nPid:")[1].split()[0])
+    return 0

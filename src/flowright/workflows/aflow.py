@@ -7,77 +7,49 @@ the program. Nothing is run here.
 """
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from itertools import chain
 
 from flowright.errors import FailureError, Reason
 from flowright.workflows.edits import Edit, keep_imports, replace
-from flowright.workflows.language import CLASS_NAME, bound_name, is_here, nodes
+from flowright.workflows.language import CLASS_NAME, binds, bound_name, is_here, nodes
 
 NAME = "aflow_translated"
 EARLY_CLASS_NAME = "SolveGraph"  # what AFlow's first releases called the class
 _PREFIX = "AFlow"
 
-
-@dataclass(frozen=True, slots=True)
-class _Class:
-    """A stand-in for one of AFlow's operators: the operators that it calls, in order, and its
-    ``__call__``."""
-
-    calls: tuple[str, ...]
-    method: str
-
-
-_ENSEMBLE = _Class(
-    ("ensemble",),
-    """\
+_ENSEMBLE = """\
     async def __call__(self, solutions, problem="", _mode=None):
         chosen = await ensemble(str(problem), [str(solution) for solution in solutions])
-        return {"response": chosen, "solution": chosen}""",
-)
+        return {"response": chosen, "solution": chosen}"""
 
-# Signatures and keys of the results: scripts/operators.py of github.com/FoundationAgents/AFlow.
-_OPERATORS: Mapping[str, _Class] = {
-    "Custom": _Class(
-        ("generate",),
-        """\
+# What stands in for AFlow's operators. Signatures and keys of the results: scripts/operators.py of
+# github.com/FoundationAgents/AFlow.
+_OPERATORS: Mapping[str, str] = {
+    "Custom": """\
     async def __call__(self, input, instruction=""):
         reply = await generate(str(instruction) or str(input), str(input) if instruction else "")
         return {"response": reply}""",
-    ),
-    "Generate": _Class(
-        ("generate",),
-        """\
+    "Generate": """\
     async def __call__(self, problem):
         return {"response": await generate(str(problem))}""",
-    ),
-    "AnswerGenerate": _Class(
-        ("answer",),
-        """\
+    "AnswerGenerate": """\
     async def __call__(self, input):
         reply = await answer(str(input))
         return {"thought": reply, "answer": reply}""",
-    ),
-    "CustomCodeGenerate": _Class(
-        ("write_code",),
-        """\
+    "CustomCodeGenerate": """\
     async def __call__(self, problem, entry_point=None, instruction=""):
         asked = str(instruction) + "\\n\\n" + str(problem) if instruction else str(problem)
         code = await write_code(asked)
         return {"response": code, "code": code}""",
-    ),
     "ScEnsemble": _ENSEMBLE,
     "MdEnsemble": _ENSEMBLE,
-    "Programmer": _Class(
-        ("programmer",),
-        """\
+    "Programmer": """\
     async def __call__(self, problem, analysis="None"):
         hint = "" if analysis in (None, "", "None") else "\\n\\nAnalysis:\\n" + str(analysis)
         return {"code": "", "output": await programmer(str(problem) + hint)}""",
-    ),
-    "Test": _Class(
-        ("test", "revise"),
-        """\
+    "Test": """\
     async def __call__(self, problem, solution, entry_point=None, test_loop=3, benchmark=None):
         solution = str(solution)
         for _ in range(test_loop):
@@ -87,29 +59,19 @@ _OPERATORS: Mapping[str, _Class] = {
             solution = await revise(str(problem), solution, outcome["feedback"])
         outcome = await test(solution)
         return {"result": outcome["passed"], "solution": solution}""",
-    ),
-    "Review": _Class(
-        ("review",),
-        """\
+    "Review": """\
     async def __call__(self, problem, solution, _mode=None):
         feedback = await review(str(problem), str(solution))
         said = re.search(r"(?i)\\b(incorrect|not correct|wrong|correct|right)\\b", feedback)
         good = said is None or said.group(1).lower() in ("correct", "right")
         return {"review_result": good, "feedback": feedback}""",
-    ),
-    "Revise": _Class(
-        ("revise",),
-        """\
+    "Revise": """\
     async def __call__(self, problem, solution, feedback, _mode=None):
         return {"solution": await revise(str(problem), str(solution), str(feedback))}""",
-    ),
-    "Format": _Class(
-        ("format",),
-        """\
+    "Format": """\
     async def __call__(self, problem, solution, _mode=None):
         reply = await format(str(problem), str(solution))
         return {"response": reply, "solution": reply}""",
-    ),
 }
 
 # What else such programs take from their project. Costs are counted by the host, not in here.
@@ -225,7 +187,7 @@ def start(tree: ast.Module, call: str) -> str:
     ``call``."""
     classes = [
         f"class {_PREFIX}{name}:\n    def __init__(self, llm=None, *settings, **more):\n"
-        f"        self.llm = llm\n\n{_OPERATORS[name].method}\n"
+        f"        self.llm = llm\n\n{_OPERATORS[name]}\n"
         for name in dict.fromkeys(_used(tree))
     ]
     return "\n".join([_SUPPORT, *classes, f"aflow_answer({call})"])
@@ -233,7 +195,8 @@ def start(tree: ast.Module, call: str) -> str:
 
 def operator_calls(tree: ast.Module) -> tuple[str, ...]:
     """The operators that the stand-ins call, in the order in which the program makes these."""
-    return tuple(call for name in _used(tree) for call in _OPERATORS[name].calls)
+    calls = (dict.fromkeys(re.findall(r"await (\w+)", _OPERATORS[name])) for name in _used(tree))
+    return tuple(chain.from_iterable(calls))
 
 
 def _used(tree: ast.Module) -> list[str]:
@@ -281,11 +244,8 @@ def _own_names(tree: ast.Module) -> set[str]:
     """The names that the program itself binds, whatever the scope; of imports, those that work."""
     names: set[str] = set()
     for node in nodes(tree):
-        match node:
-            case ast.Import() | ast.ImportFrom():
-                names |= {bound_name(alias) for alias in node.names if is_here(node, alias)}
-            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name):
-                names.add(name)
-            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
-                names.add(node.name)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {bound_name(alias) for alias in node.names if is_here(node, alias)}
+        else:
+            names |= binds(node)
     return names

@@ -6,27 +6,21 @@ from copy import deepcopy
 from typing import Any
 
 from flowright.errors import FailureError, Reason
-from flowright.workflows.registry import REQUIRED, Operator, ValueType
+from flowright.workflows.registry import Operator, ValueType
 
 MAX_LIST_ITEMS = 256
 MAX_DICT_ITEMS = 4096
 MAX_DEPTH = 8  # of lists and dicts in a dict
 MAX_NUMBER = 2**63
 
+_NUMBERS = (float, int, bool)
 # What is taken for a type beside strings, and what messages call it.
-_TAKEN: Mapping[type, tuple[type, ...]] = {
-    list: (list, tuple),
-    dict: (dict,),
-    bool: (bool,),
-    int: (int, bool),
-    float: (float, int, bool),
-}
-_CALLED: Mapping[type, str] = {
-    list: "a list of strings",
-    dict: "a dict",
-    bool: "True or False",
-    int: "a whole number",
-    float: "a number",
+_TAKEN: Mapping[type, tuple[tuple[type, ...], str]] = {
+    list: ((list, tuple), "a list of strings"),
+    dict: ((dict,), "a dict"),
+    bool: ((bool,), "True or False"),
+    int: ((int, bool), "a whole number"),
+    float: (_NUMBERS, "a number"),
 }
 
 _NO_VALUE = re.compile(r"<(?:coroutine|function|bound method|built-in)\b[^\n]*>")
@@ -47,28 +41,16 @@ def bind(
     that is not what the signature says, SIZE_BUDGET when there are more than ``max_chars``
     characters in all.
     """
-    parameters = operator.parameters
-    if len(args) > len(parameters):
-        message = f"{operator.name} takes {len(parameters)} arguments, {len(args)} were given"
-        raise FailureError(Reason.TYPE, message)
-    given = dict(zip((p.name for p in parameters), args, strict=False))
-    known = {p.name for p in parameters}
-    for name, value in kwargs.items():
-        if name not in known or name in given:
-            trouble = "twice" if name in given else "which it does not have"
-            raise FailureError(
-                Reason.TYPE, f"{operator.name} was given {str(name)[:50]!r}, {trouble}"
-            )
-        given[name] = value
-    values: dict[str, Any] = {}
-    for parameter in parameters:
-        if parameter.name in given:
-            where = f"{operator.name}({parameter.name})"
-            values[parameter.name] = _value(where, parameter.type, given[parameter.name])
-        elif parameter.default is not REQUIRED:
-            values[parameter.name] = deepcopy(parameter.default)
-        else:
-            raise FailureError(Reason.TYPE, f"{operator.name} needs {parameter.name!r}")
+    try:
+        given = operator.call_signature.bind(*args, **kwargs).arguments
+    except TypeError as error:
+        raise FailureError(Reason.TYPE, f"{operator.name}: {error}"[:200]) from None
+    values = {
+        p.name: _value(f"{operator.name}({p.name})", p.type, given[p.name])
+        if p.name in given
+        else deepcopy(p.default)
+        for p in operator.parameters
+    }
     size = sum(map(_size, values.values()))
     if size > max_chars:
         message = f"{operator.name} takes {max_chars} characters, {size} were given"
@@ -81,8 +63,9 @@ def _value(where: str, wanted: ValueType, value: Any) -> Any:
         return None
     if wanted.kind is str:
         return _text(where, value)
-    if type(value) not in _TAKEN[wanted.kind]:
-        raise _wrong(where, _CALLED[wanted.kind], value)
+    taken, called = _TAKEN[wanted.kind]
+    if type(value) not in taken:
+        raise _bad(f"{where} takes {called}, not {_shown(value)}")
     if wanted.kind is list:
         if len(value) > MAX_LIST_ITEMS:
             raise _too_many(where, MAX_LIST_ITEMS)
@@ -98,12 +81,12 @@ def _plain(where: str, value: Any, depth: int, room: Iterator[int]) -> Any:
         raise _too_many(where, MAX_DICT_ITEMS)
     if value is None:
         return None
-    if type(value) in _TAKEN[float]:
+    if type(value) in _NUMBERS:
         return _number(where, value)
-    if type(value) not in (*_TAKEN[dict], *_TAKEN[list]):
+    if type(value) not in (dict, list, tuple):
         return _text(where, value)
     if depth == 0:
-        raise FailureError(Reason.BAD_ARGUMENT, f"{where} nests more than {MAX_DEPTH} deep")
+        raise _bad(f"{where} nests more than {MAX_DEPTH} deep")
     if type(value) is dict:
         return {_text(where, k): _plain(where, v, depth - 1, room) for k, v in value.items()}
     return [_plain(where, item, depth - 1, room) for item in value]
@@ -112,7 +95,7 @@ def _plain(where: str, value: Any, depth: int, room: Iterator[int]) -> Any:
 def _number(where: str, value: int | float) -> int | float:
     """A number that takes no time to print, and that JSON has."""
     if not (-MAX_NUMBER < value < MAX_NUMBER):  # which NaN is not
-        raise FailureError(Reason.BAD_ARGUMENT, f"{where} takes numbers between -2**63 and 2**63")
+        raise _bad(f"{where} takes numbers between -2**63 and 2**63")
     return value
 
 
@@ -127,21 +110,22 @@ def _size(value: Any) -> int:
 
 def _text(where: str, value: Any) -> str:
     if type(value) is not str:
-        raise _wrong(where, "a string", value)
+        raise _bad(f"{where} takes a string, not {_shown(value)}")
     if is_no_value(value):
-        message = f"{where} was given {value[:100]}; was an `await` forgotten?"
-        raise FailureError(Reason.BAD_ARGUMENT, message)
+        raise _bad(f"{where} was given {value[:100]}; was an `await` forgotten?")
     try:
         value.encode()
     except UnicodeEncodeError:
-        message = f"{where} was given a lone surrogate, which is not text"
-        raise FailureError(Reason.BAD_ARGUMENT, message) from None
+        raise _bad(f"{where} was given a lone surrogate, which is not text") from None
     return value
 
 
-def _wrong(where: str, wanted: str, value: Any) -> FailureError:
-    shown = "None" if value is None else f"a value of type {type(value).__name__}"
-    return FailureError(Reason.BAD_ARGUMENT, f"{where} takes {wanted}, not {shown}")
+def _shown(value: Any) -> str:
+    return "None" if value is None else f"a value of type {type(value).__name__}"
+
+
+def _bad(message: str) -> FailureError:
+    return FailureError(Reason.BAD_ARGUMENT, message)
 
 
 def _too_many(where: str, most: int) -> FailureError:

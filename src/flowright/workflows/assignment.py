@@ -8,7 +8,7 @@ listed is bound wherever it is read. Nested functions and classes are not looked
 import ast
 from collections.abc import Iterable
 
-from flowright.workflows.language import Function
+from flowright.workflows.language import Function, binds
 
 _Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -33,30 +33,18 @@ def _locals(function: Function) -> set[str]:
     stack: list[ast.AST] = list(function.body)
     while stack:
         node = stack.pop()
+        names |= binds(node)
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names.add(node.name)
                 stack += node.decorator_list
                 continue
             case ast.Lambda():
                 continue
-            case ast.Name(ctx=ast.Store() | ast.Del()):
-                names.add(node.id)
             case ast.Global() | ast.Nonlocal():
                 outer.update(node.names)
-            case ast.alias():
-                names.add(node.asname or node.name.partition(".")[0])
-            case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name:
-                names.add(node.name)
-            case ast.MatchMapping() if node.rest:
-                names.add(node.rest)
             case ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
                 # Targets are the comprehension's own; only := binds in the function.
-                names.update(
-                    n.target.id
-                    for n in ast.walk(node)
-                    if isinstance(n, ast.NamedExpr) and isinstance(n.target, ast.Name)
-                )
+                names.update(n.target.id for n in ast.walk(node) if isinstance(n, ast.NamedExpr))
                 continue
         stack += ast.iter_child_nodes(node)
     return names - outer
@@ -117,7 +105,7 @@ class _Flow:
                     self._read(expression, state)
                 return state | {node.name}
             case ast.Import() | ast.ImportFrom():
-                return state | {a.asname or a.name.partition(".")[0] for a in node.names}
+                return state | binds(node)
             case ast.Delete():
                 self._read(node, state)
                 return state - {t.id for t in node.targets if isinstance(t, ast.Name)}
@@ -191,11 +179,8 @@ class _Flow:
         for case in node.cases:
             inside = set(state)
             for part in ast.walk(case.pattern):
-                if isinstance(part, ast.MatchAs | ast.MatchStar) and part.name:
-                    inside.add(part.name)
-                elif isinstance(part, ast.MatchMapping) and part.rest:
-                    inside.add(part.rest)
-                elif isinstance(part, ast.MatchValue):
+                inside |= binds(part)
+                if isinstance(part, ast.MatchValue):
                     self._read(part.value, state)
             if case.guard is not None:
                 self._read(case.guard, inside)

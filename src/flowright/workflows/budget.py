@@ -37,19 +37,18 @@ class Budget:
         self._calls += 1
         if self._calls > self.limits.max_llm_calls:
             raise _too_many(self.limits.max_llm_calls)
-        self._check_tokens(spent_all=self._tokens >= self.limits.max_tokens)
+        self._check_tokens(more=1)
 
     def spend(self, tokens: int) -> None:
         """Count the tokens of a question and its reply. Raises TOKEN_BUDGET."""
         self._tokens += tokens
-        self._check_tokens(spent_all=self._tokens > self.limits.max_tokens)
+        self._check_tokens()
 
-    def _check_tokens(self, spent_all: bool) -> None:
-        if spent_all:
-            raise FailureError(
-                Reason.TOKEN_BUDGET,
-                f"the workflow may use {self.limits.max_tokens} tokens; {self._tokens} are used",
-            )
+    def _check_tokens(self, more: int = 0) -> None:
+        allowed = self.limits.max_tokens
+        if self._tokens + more > allowed:
+            message = f"the workflow may use {allowed} tokens; {self._tokens} are used"
+            raise FailureError(Reason.TOKEN_BUDGET, message)
 
 
 def _too_many(allowed: int) -> FailureError:

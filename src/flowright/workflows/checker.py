@@ -38,26 +38,12 @@ _DIAGNOSTIC = re.compile(
 
 # Rules whose breach raises at run time. The rest, such as an assignment against an annotation, is
 # a matter of taste: Python runs it.
-_FATAL = frozenset(
-    {
-        "call-non-callable",
-        "invalid-argument-type",
-        "invalid-await",
-        "invalid-key",
-        "invalid-syntax",
-        "missing-argument",
-        "no-matching-overload",
-        "not-iterable",
-        "not-subscriptable",
-        "parameter-already-assigned",
-        "too-many-positional-arguments",
-        "unknown-argument",
-        "unresolved-attribute",
-        "unresolved-import",
-        "unresolved-reference",
-        "unsupported-operator",
-    }
-)
+_FATAL = frozenset({
+    "call-non-callable", "invalid-argument-type", "invalid-await", "invalid-key", "invalid-syntax",
+    "missing-argument", "no-matching-overload", "not-iterable", "not-subscriptable",
+    "parameter-already-assigned", "too-many-positional-arguments", "unknown-argument",
+    "unresolved-attribute", "unresolved-import", "unresolved-reference", "unsupported-operator",
+})  # fmt: skip
 
 
 class ProgramChecker:
@@ -91,29 +77,25 @@ class ProgramChecker:
         otherwise raises FailureError(WORKER_LOST).
         """
         async with self._lock:
-            died: MontyCrashedError | None = None
+            reason = Reason.UNSUPPORTED
             for _ in range(2):
                 try:
                     return await self._try(program)
                 except MontyCrashedError as error:
-                    died = error
+                    reason = Reason.TIME_BUDGET if error.timed_out else Reason.UNSUPPORTED
             try:
                 await self._try(_CONTROL)
             except MontyCrashedError as error:
                 message = f"the type checker dies: {error}"
                 raise FailureError(Reason.WORKER_LOST, message) from None
-        reason = Reason.TIME_BUDGET if died and died.timed_out else Reason.UNSUPPORTED
         return Failure(reason, "the program cannot be type-checked: it breaks the checker")
 
     async def _try(self, program: str) -> Failure | None:
-        completed = False
         try:
-            failure = await self._check(program)
-            completed = True
-            return failure
-        finally:
-            if not completed:  # died or cancelled half-way: the session's state is unknown
-                await self._drop_session()
+            return await self._check(program)
+        except BaseException:  # died or cancelled half-way: the session's state is unknown
+            await self._drop_session()
+            raise
 
     async def _check(self, program: str) -> Failure | None:
         session = await self._ready_session()

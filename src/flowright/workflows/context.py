@@ -148,16 +148,8 @@ class CallContext:
         return report
 
     def _child(self, name: str, arguments: dict[str, str], result: str, started: float) -> None:
-        self.children.append(
-            OperatorCall(
-                operator=name,
-                arguments=arguments,
-                result=cut(result),
-                error=None,
-                started=started - self.clock_start,
-                seconds=time.perf_counter() - started,
-            )
-        )
+        begin, seconds = started - self.clock_start, time.perf_counter() - started
+        self.children.append(OperatorCall(name, arguments, cut(result), None, begin, seconds))
 
 
 def _seed(*parts: object) -> int:

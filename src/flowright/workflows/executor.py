@@ -1,7 +1,6 @@
 """The executor of workflows: validates programs, keeps what it found, runs them within limits."""
 
 import asyncio
-from collections import OrderedDict
 from contextlib import AsyncExitStack
 from typing import Self
 
@@ -9,6 +8,7 @@ from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import Problem
 from flowright.errors import Failure, FailureError, boundary
 from flowright.llm.chat import ChatModel
+from flowright.memo import Memo
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
 from flowright.workflows.operators import OPERATORS
@@ -49,7 +49,7 @@ class Executor:
         self._host = Host(model, sandbox, limits, settings, self._interpreter, self._operators)
         self._checker = ProgramChecker(self._operators)
         self._in_flight = asyncio.Semaphore(limits.in_flight)
-        self._validated: OrderedDict[tuple[str, bool], Workflow | Failure] = OrderedDict()
+        self._validated: Memo[Workflow | Failure] = Memo(VALIDATED_KEPT)
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -66,14 +66,7 @@ class Executor:
         """Read a completion and check its program against the language and the operators' stubs,
         before any call. Verdicts on the latest texts are kept. Raises FailureError."""
         key = (text, finish_reason == "length")
-        if key in self._validated:
-            self._validated.move_to_end(key)
-            verdict = self._validated[key]
-        else:
-            verdict = await self._read_and_check(text, finish_reason)
-            self._validated[key] = verdict
-            if len(self._validated) > VALIDATED_KEPT:
-                self._validated.popitem(last=False)
+        verdict = await self._validated.get(key, lambda: self._read_and_check(text, finish_reason))
         if isinstance(verdict, Failure):
             raise FailureError(verdict.reason, verdict.message, verdict.line)
         return verdict

@@ -7,18 +7,13 @@ import time
 # that ends in that moment aborts (measured: up to half of the runs that parked many programs, none
 # with a tenth of a second between). So the end of the process waits.
 _EXIT_PAUSE_SECONDS = 0.3
-_last_used = 0.0
-_registered = False
 
 
 def hold_exit() -> None:
     """Say that a pool is in use or was closed just now."""
-    global _last_used, _registered
-    _last_used = time.monotonic()
-    if not _registered:
-        _registered = True
-        atexit.register(_pause)
+    atexit.unregister(_pause)
+    atexit.register(_pause, time.monotonic())
 
 
-def _pause() -> None:
-    time.sleep(max(0.0, _EXIT_PAUSE_SECONDS - (time.monotonic() - _last_used)))
+def _pause(last_used: float) -> None:
+    time.sleep(max(0.0, _EXIT_PAUSE_SECONDS - (time.monotonic() - last_used)))

@@ -8,7 +8,7 @@ are in none.
 import random
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from types import MappingProxyType
@@ -25,7 +25,7 @@ class Shape:
     would spend its cold start on learning to copy a name that was drawn."""
 
     body: str
-    slots: Mapping[str, tuple[str, ...]]
+    slots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def operators(self) -> frozenset[str]:
@@ -45,24 +45,14 @@ class Shape:
 
 _SLOT = re.compile(r"<(\w+)>")
 
-_INSTRUCTIONS = (
-    "Give only the final answer.",
-    "Answer the problem.",
-    "Reply with the answer only.",
-)
-_FEW = ("3", "2", "4", "5")
-_ROUNDS = ("2", "1", "3")
+_INSTRUCTIONS = "Give only the final answer.", "Answer the problem.", "Reply with the answer only."
 
 SHAPES: Mapping[str, Shape] = {
     "direct": Shape(
-        'return await generate("<instruction>", problem)',
-        {"instruction": _INSTRUCTIONS},
+        'return await generate("<instruction>", problem)', {"instruction": _INSTRUCTIONS}
     ),
-    "step_by_step": Shape("return await answer(problem)", {}),
-    "answer_format": Shape(
-        "result = await answer(problem)\nreturn await format(problem, result)",
-        {},
-    ),
+    "step_by_step": Shape("return await answer(problem)"),
+    "answer_format": Shape("result = await answer(problem)\nreturn await format(problem, result)"),
     "direct_format": Shape(
         'result = await generate("<instruction>", problem)\nreturn await format(problem, result)',
         {"instruction": _INSTRUCTIONS},
@@ -76,28 +66,26 @@ SHAPES: Mapping[str, Shape] = {
         "samples = await asyncio.gather("
         '*[generate("<instruction>", problem) for _ in range(<n>)])\n'
         "return await ensemble(problem, samples)",
-        {"instruction": _INSTRUCTIONS, "n": _FEW},
+        {"instruction": _INSTRUCTIONS, "n": ("3", "2", "4", "5")},
     ),
     "answer_review_revise": Shape(
         "draft = await answer(problem)\n"
         "feedback = await review(problem, draft)\n"
-        "return await revise(problem, draft, feedback)",
-        {},
+        "return await revise(problem, draft, feedback)"
     ),
-    "programmer": Shape("return await programmer(problem)", {}),
+    "programmer": Shape("return await programmer(problem)"),
     "programmer_or_answer": Shape(
         "result = await programmer(problem)\n"
         "if not result:\n"
         "    result = await answer(problem)\n"
-        "return result",
-        {},
+        "return result"
     ),
     "programmer_vote": Shape(
         "samples = await asyncio.gather(*[programmer(problem) for _ in range(<n>)])\n"
         "return await ensemble(problem, samples)",
         {"n": ("3", "2")},
     ),
-    "write_code": Shape("return await write_code(problem)", {}),
+    "write_code": Shape("return await write_code(problem)"),
     "write_test_revise": Shape(
         "code = await write_code(problem)\n"
         "for _ in range(<rounds>):\n"
@@ -106,21 +94,19 @@ SHAPES: Mapping[str, Shape] = {
         "        break\n"
         '    code = await revise(problem, code, outcome["feedback"])\n'
         "return code",
-        {"rounds": _ROUNDS},
+        {"rounds": ("2", "1", "3")},
     ),
     "write_test_rewrite": Shape(
         "code = await write_code(problem)\n"
         "outcome = await test(code)\n"
         'if not outcome["passed"]:\n'
         '    code = await write_code(problem, outcome["feedback"])\n'
-        "return code",
-        {},
+        "return code"
     ),
     "write_review_revise": Shape(
         "code = await write_code(problem)\n"
         "feedback = await review(problem, code)\n"
-        "return await revise(problem, code, feedback)",
-        {},
+        "return await revise(problem, code, feedback)"
     ),
     "write_vote": Shape(
         "samples = await asyncio.gather(*[write_code(problem) for _ in range(<n>)])\n"

@@ -16,32 +16,11 @@ CLASS_NAME, FUNCTION_NAME = "Workflow", "workflow"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # What the interpreter of workflows can import (pydantic-monty 1.4.0), less what only touches files.
-MODULES = frozenset(
-    {
-        "asyncio",
-        "base64",
-        "binascii",
-        "bisect",
-        "collections",
-        "copy",
-        "csv",
-        "dataclasses",
-        "datetime",
-        "decimal",
-        "functools",
-        "hashlib",
-        "itertools",
-        "json",
-        "math",
-        "random",
-        "re",
-        "sys",
-        "time",
-        "tomllib",
-        "typing",
-        "unicodedata",
-    }
-)
+MODULES = frozenset({
+    "asyncio", "base64", "binascii", "bisect", "collections", "copy", "csv", "dataclasses",
+    "datetime", "decimal", "functools", "hashlib", "itertools", "json", "math", "random", "re",
+    "sys", "time", "tomllib", "typing", "unicodedata",
+})  # fmt: skip
 # Names that a program may use without importing them: documented, so no repair.
 PREDEFINED: Mapping[str, str] = {
     "asyncio": "import asyncio",
@@ -92,6 +71,26 @@ def top(module: str) -> str:
 def bound_name(alias: ast.alias) -> str:
     """The name that an import binds."""
     return alias.asname or top(alias.name)
+
+
+def binds(node: ast.AST) -> set[str]:
+    """The names that a node itself binds, or unbinds, in whatever scope."""
+    match node:
+        case (
+            ast.Name(id=str(name), ctx=ast.Store() | ast.Del())
+            | ast.arg(arg=str(name))
+            | ast.FunctionDef(name=str(name))
+            | ast.AsyncFunctionDef(name=str(name))
+            | ast.ClassDef(name=str(name))
+            | ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+            | ast.MatchMapping(rest=str(name))
+        ):
+            return {name}
+        case ast.Import() | ast.ImportFrom():
+            return set(map(bound_name, node.names))
+    return set()
 
 
 def is_here(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:

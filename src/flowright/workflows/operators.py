@@ -154,10 +154,8 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
     has more votes than every other, the model chooses among the candidates. Returns one of
     `solutions`."""
     if not 1 <= len(solutions) <= MAX_SOLUTIONS:
-        raise FailureError(
-            Reason.BAD_ARGUMENT,
-            f"ensemble takes 1 to {MAX_SOLUTIONS} solutions, not {len(solutions)}",
-        )
+        message = f"ensemble takes 1 to {MAX_SOLUTIONS} solutions, not {len(solutions)}"
+        raise FailureError(Reason.BAD_ARGUMENT, message)
     votes = groups(solutions, call.task.kind, call.task.choices)
     most = max(map(len, votes))
     tied = [same[0] for same in votes if len(same) == most]

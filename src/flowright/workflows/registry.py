@@ -9,7 +9,7 @@ import inspect
 import keyword
 import re
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any
@@ -102,6 +102,14 @@ class Operator:
         return not self.llm_calls.startswith("0")
 
     @property
+    def call_signature(self) -> inspect.Signature:
+        """What Python needs to bind the arguments of a call."""
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        return inspect.Signature(
+            [inspect.Parameter(p.name, kind, default=p.default) for p in self.parameters]
+        )
+
+    @property
     def signature(self) -> str:
         """As in ``answer(problem: str) -> str``."""
         return f"{self.name}({', '.join(map(str, self.parameters))}) -> {self.returns}"
@@ -178,26 +186,17 @@ def holds(type: ValueType, value: object) -> bool:
     return isinstance(value, (int, float) if type.kind is float else type.kind)
 
 
-class Operators(Mapping[str, Operator]):
+class Operators(dict[str, Operator]):
     """The operators that a workflow can call, by name. Raises ConfigError where two different ones
     have the same name."""
 
     def __init__(self, operators: Iterable[Operator]) -> None:
-        self._by_name: dict[str, Operator] = {}
+        super().__init__()
         for one in operators:
-            known = self._by_name.setdefault(one.name, one)
+            known = self.setdefault(one.name, one)
             if known is not one:
                 places = " and ".join(o.run.__module__ for o in (known, one))
                 raise ConfigError(f"operator {one.name}: {places} have one each; rename one")
-
-    def __getitem__(self, name: str) -> Operator:
-        return self._by_name[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._by_name)
-
-    def __len__(self) -> int:
-        return len(self._by_name)
 
     def with_modules(self, modules: Sequence[str]) -> "Operators":
         """These and the operators in modules of a user's own, such as ``("my_package.tools",)``.

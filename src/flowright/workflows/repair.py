@@ -15,6 +15,7 @@ from flowright.workflows.language import (
     FORGOTTEN,
     PREDEFINED,
     Function,
+    binds,
     bound_name,
     is_here,
     nodes,
@@ -69,7 +70,7 @@ def _try_parse(text: str) -> ast.Module | None:
 def _imports(tree: ast.Module, operators: Operators) -> Iterator[Edit]:
     """Imports that cannot work and that nothing needs: of modules that are not there, with names
     that are never used or that are operators; ``from __future__``."""
-    used = {n.id for n in nodes(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    used = _read_names(tree)
     for node in nodes(tree):
         if isinstance(node, ast.Import):
             kept = [a for a in node.names if is_here(node, a) or bound_name(a) in used]
@@ -82,16 +83,16 @@ def _imports(tree: ast.Module, operators: Operators) -> Iterator[Edit]:
                 yield replace(node, "pass")
 
 
+def _read_names(tree: ast.Module) -> set[str]:
+    return {n.id for n in nodes(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+
+
 def _main_block(tree: ast.Module, _: Operators) -> Iterator[Edit]:
     """``if __name__ == "__main__":`` blocks: the host starts the program."""
     for node in tree.body:
-        if (
-            isinstance(node, ast.If)
-            and isinstance(node.test, ast.Compare)
-            and isinstance(node.test.left, ast.Name)
-            and node.test.left.id == "__name__"
-        ):
-            yield replace(node, "pass")
+        match node:
+            case ast.If(test=ast.Compare(left=ast.Name(id="__name__"))):
+                yield replace(node, "pass")
 
 
 def _literal_hints(tree: ast.Module, _: Operators) -> Iterator[Edit]:
@@ -111,9 +112,8 @@ def _name(node: ast.expr) -> str:
 def _object_bases(tree: ast.Module, _: Operators) -> Iterator[Edit]:
     """``class Workflow(object)``: the one inheritance that means nothing."""
     for node in nodes(tree):
-        if isinstance(node, ast.ClassDef) and not node.keywords and len(node.bases) == 1:
-            base = node.bases[0]
-            if isinstance(base, ast.Name) and base.id == "object":
+        match node:
+            case ast.ClassDef(bases=[ast.Name(id="object") as base], keywords=[]):
                 start, end = (base.lineno, base.col_offset - 1), (base.lineno, base.col_offset + 7)
                 yield Edit(start, end, "", expect="(object)")
 
@@ -128,12 +128,10 @@ def _self_operators(tree: ast.Module, operators: Operators) -> Iterator[Edit]:
             if isinstance(n, ast.Attribute) and _name(n.value) == "self" and n.attr in operators
         ]  # fmt: skip
         own = {n.attr for n in attributes if not isinstance(n.ctx, ast.Load)}
-        own |= {n.name for n in node.body if isinstance(n, Function)}
-        own |= {
-            t.id for n in node.body if isinstance(n, ast.Assign | ast.AnnAssign)
-            for t in (n.targets if isinstance(n, ast.Assign) else [n.target])
-            if isinstance(t, ast.Name)
-        }  # fmt: skip
+        for part in node.body:
+            own |= binds(part)
+            if isinstance(part, ast.Assign | ast.AnnAssign):
+                own |= set().union(*map(binds, ast.iter_child_nodes(part)))
         for attribute in attributes:
             if attribute.attr not in own:
                 yield replace(attribute, attribute.attr, expect=f"self.{attribute.attr}")
@@ -143,20 +141,21 @@ def _shadowed_operators(tree: ast.Module, operators: Operators) -> Iterator[Edit
     """``answer = await answer(problem)`` makes ``answer`` a local variable that is unbound when it
     is called: the variable gets a trailing underscore, the calls keep the operator's name."""
     for function in _outermost_functions(tree):
-        names = [n for n in ast.walk(function) if isinstance(n, ast.Name) and n.id in operators]
-        called = {id(n.func) for n in ast.walk(function) if isinstance(n, ast.Call)}
-        taken = {n.arg for n in ast.walk(function) if isinstance(n, ast.arg)}
-        taken |= {n.name for n in ast.walk(function) if isinstance(n, Function | ast.ClassDef)}
-        taken |= {
-            name for n in ast.walk(function) if isinstance(n, ast.Global | ast.Nonlocal)
-            for name in n.names
-        }  # fmt: skip
-        everything = {n.id for n in ast.walk(function) if isinstance(n, ast.Name)}
-        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
-        both = {n.id for n in names if id(n) in called} & stored
+        inside = list(ast.walk(function))
+        names = [n for n in inside if isinstance(n, ast.Name)]
+        everything = {n.id for n in names}
+        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)} & operators.keys()
+        taken = set[str]()
+        for node in inside:
+            if isinstance(node, ast.Global | ast.Nonlocal):
+                taken.update(node.names)
+            elif not isinstance(node, ast.Name | ast.Import | ast.ImportFrom):
+                taken |= binds(node)
+        called = {id(n.func) for n in inside if isinstance(n, ast.Call)}
+        both = stored.intersection(n.id for n in names if id(n) in called) - taken
         for node in names:
             fresh = node.id + "_"
-            if node.id in both - taken and fresh not in everything and id(node) not in called:
+            if node.id in both and fresh not in everything and id(node) not in called:
                 yield replace(node, fresh, expect=node.id)
 
 
@@ -184,9 +183,8 @@ def _initialisations(text: str, tree: ast.Module) -> tuple[list[Edit], list[int]
     edits: list[Edit] = []
     lines = text.split("\n")
     added: list[int] = []
-    for function in sorted(
-        (n for n in nodes(tree) if isinstance(n, Function)), key=lambda n: n.lineno
-    ):
+    functions = [n for n in nodes(tree) if isinstance(n, Function)]
+    for function in sorted(functions, key=lambda n: n.lineno):
         names = maybe_unbound(function)
         if not names:
             continue
@@ -199,8 +197,7 @@ def _initialisations(text: str, tree: ast.Module) -> tuple[list[Edit], list[int]
         else:
             edits.append(Edit((line, column), (line, column), f"{assignment}\n{before}"))
             added.append(line)
-    added.sort()
-    return edits, [line + index for index, line in enumerate(added)]
+    return edits, [line + index for index, line in enumerate(sorted(added))]
 
 
 def _first_statement(function: Function) -> ast.stmt:
@@ -223,19 +220,7 @@ def _start_of(statement: ast.stmt) -> tuple[int, int]:
 def _missing_imports(tree: ast.Module) -> tuple[list[str], bool]:
     """The imports that a program needs and does not make, and whether some were forgotten rather
     than predefined."""
-    loaded: set[str] = set()
-    bound: set[str] = set()
-    for node in nodes(tree):
-        if isinstance(node, ast.Name):
-            (loaded if isinstance(node.ctx, ast.Load) else bound).add(node.id)
-        elif isinstance(node, ast.arg):
-            bound.add(node.arg)
-        elif isinstance(node, Function | ast.ClassDef):
-            bound.add(node.name)
-        elif isinstance(node, ast.alias):
-            bound.add(bound_name(node))
-        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
-            bound.add(node.name)
-    needed = sorted((loaded - bound) & (PREDEFINED.keys() | FORGOTTEN.keys()))
+    bound = set().union(*map(binds, nodes(tree)))
+    needed = sorted((_read_names(tree) - bound) & (PREDEFINED.keys() | FORGOTTEN.keys()))
     imports = [PREDEFINED.get(n) or FORGOTTEN[n] for n in needed]
     return imports, not PREDEFINED.keys() >= set(needed)

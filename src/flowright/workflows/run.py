@@ -111,9 +111,7 @@ class Run:
         try:
             return self._answer(await self._outlive_crash())
         except FailureError as error:
-            failure = error.failure
-            line = self.workflow.source_line(failure.line)
-            raise FailureError(failure.reason, failure.message, line) from None
+            raise error.at(self.workflow.source_line(error.failure.line)) from None
         finally:
             tasks = [call.task for call in self.calls if call.task is not None]
             for task in tasks:
@@ -135,12 +133,9 @@ class Run:
         """Run the program; when its worker dies, once more on the replies that it had. A program
         that ends two workers at the same point is to blame for it, else the loss is ours."""
         deaths: list[tuple[int, InterpreterDied]] = []
+        values = {"problem": self.task.problem, "entry_point": self.task.entry_point}
+        inputs = {**self.host.functions, **values}
         while len(deaths) < 2:
-            inputs = {
-                **self.host.functions,
-                "problem": self.task.problem,
-                "entry_point": self.task.entry_point,
-            }
             program = self.host.interpreter.program(self.workflow.program, inputs, self.key)
             self._started_calls = 0
             self._pending.clear()
@@ -190,8 +185,7 @@ class Run:
                 raise FailureError(Reason.WORKER_LOST, "the program took another way when repeated")
             self.budget.admit(operator.asks_model)
         except FailureError as error:
-            failure = error.failure
-            raise FailureError(failure.reason, failure.message, event.line) from None
+            raise error.at(event.line) from None
         what = f"{operator.name}\x1f{arguments!r}"
         self._same_calls[what] += 1
         call = _Call(
@@ -219,12 +213,14 @@ class Run:
             async with self._gate:
                 call.started = time.perf_counter()
                 result = await call.operator.run(call.context, **call.arguments)
-            call.result = _returned(call.operator, result, self.limits.max_prompt_chars)
+            if not holds(call.operator.returns, result):  # a fault of ours
+                name, kind = call.operator.name, type(result).__name__
+                raise TypeError(f"operator {name} returned a {kind}, not {call.operator.returns}")
+            call.result = _plain(result, self.limits.max_prompt_chars)
             call.error = None
         except FailureError as error:
-            failure = error.failure
-            call.error = str(failure)
-            raise FailureError(failure.reason, failure.message, call.line) from error
+            call.error = str(error)
+            raise error.at(call.line) from error
         finally:
             call.ended = time.perf_counter()
 
@@ -273,29 +269,26 @@ class Run:
         """The answer that a program's value is. Raises NO_ANSWER or SIZE_BUDGET."""
         if type(value) not in (str, int, float, bool):
             shown = "nothing" if value is None else f"a {type(value).__name__}"
-            raise FailureError(
-                Reason.NO_ANSWER, f"the workflow returned {shown}; an answer is a string or number"
-            )
+            raise _no_answer(f"{shown}; an answer is a string or number")
         try:
             text = str(value).encode("utf-8", "replace").decode()
         except ValueError:
-            message = "the workflow returned an integer with too many digits to print"
-            raise FailureError(Reason.NO_ANSWER, message) from None
+            raise _no_answer("an integer with too many digits to print") from None
         if is_no_value(text):
-            raise FailureError(
-                Reason.NO_ANSWER, f"the workflow returned {text}; was an `await` forgotten?"
-            )
+            raise _no_answer(f"{text}; was an `await` forgotten?")
         if self.task.kind == "code" and "```" in text:
             text = extract_code(text, self.task.entry_point)
         if not text.strip():
-            raise FailureError(Reason.NO_ANSWER, "the workflow returned an empty answer")
-        if len(text) > self.limits.max_answer_chars:
-            raise FailureError(
-                Reason.SIZE_BUDGET,
-                f"an answer may have {self.limits.max_answer_chars} characters, "
-                f"this one has {len(text)}",
-            )
+            raise _no_answer("an empty answer")
+        most = self.limits.max_answer_chars
+        if len(text) > most:
+            message = f"an answer may have {most} characters, this one has {len(text)}"
+            raise FailureError(Reason.SIZE_BUDGET, message)
         return text
+
+
+def _no_answer(returned: str) -> FailureError:
+    return FailureError(Reason.NO_ANSWER, f"the workflow returned {returned}")
 
 
 def _host_function(name: str) -> Callable[..., None]:
@@ -307,17 +300,8 @@ def _host_function(name: str) -> Callable[..., None]:
     return function
 
 
-def _returned(operator: Operator, result: Any, max_chars: int) -> Any:
-    """An operator's result as it may enter the interpreter. Raises TypeError, a fault of ours, for
-    one that is not of the type that the operator declares."""
-    if not holds(operator.returns, result):
-        kind = type(result).__name__
-        raise TypeError(f"operator {operator.name} returned a {kind}, not {operator.returns}")
-    return _plain(result, max_chars)
-
-
 def _plain(result: Any, max_chars: int) -> Any:
-    """A value cut, without surrogates."""
+    """An operator's result as it may enter the interpreter: cut, without surrogates."""
     if isinstance(result, str):
         return result[:max_chars].encode("utf-8", "replace").decode()
     if isinstance(result, dict):

@@ -102,10 +102,7 @@ def _read(text: str, operators: Operators) -> Workflow:
         check_language(tree)
         entry, start = _entry(tree, translated)
     except FailureError as error:
-        failure = error.failure
-        raise FailureError(
-            failure.reason, failure.message, source_line(failure.line, repaired.inserted)
-        ) from None
+        raise error.at(source_line(error.failure.line, repaired.inserted)) from None
     return Workflow(
         source=source,
         program=f"{repaired.text.rstrip()}\n{start}\n",
@@ -146,14 +143,15 @@ def _arguments(function: Function, bound: int) -> str:
     """The arguments of the call that starts the program: the problem, and what else the host can
     fill. ``bound`` is 1 for a method."""
     if not isinstance(function, ast.AsyncFunctionDef):
-        message = f"`{function.name}` must be `async def`"
-        raise FailureError(Reason.TYPE, message, function.lineno)
+        raise _misfit(function, "must be `async def`")
     a = function.args
-    positional = len(a.posonlyargs) + len(a.args)
-    if positional < bound + 1 and a.vararg is None:
-        message = f"`{function.name}` must take the problem"
-        raise FailureError(Reason.TYPE, message, function.lineno)
+    if len(a.posonlyargs) + len(a.args) <= bound and a.vararg is None:
+        raise _misfit(function, "must take the problem")
     return ", ".join(["problem", *_filled(function, bound + 1, HOST_PARAMETERS)])
+
+
+def _misfit(function: Function, why: str) -> FailureError:
+    return FailureError(Reason.TYPE, f"`{function.name}` {why}", function.lineno)
 
 
 def _filled(function: Function, positional: int, values: Mapping[str, str]) -> list[str]:
@@ -162,15 +160,11 @@ def _filled(function: Function, positional: int, values: Mapping[str, str]) -> l
     a = function.args
     arguments = [*a.posonlyargs, *a.args]
     required = [arg.arg for arg in arguments[: len(arguments) - len(a.defaults)]][positional:]
-    required += [
-        arg.arg
-        for arg, value in zip(a.kwonlyargs, a.kw_defaults, strict=True)
-        if value is None
-    ]  # fmt: skip
+    keywords = zip(a.kwonlyargs, a.kw_defaults, strict=True)
+    required += [arg.arg for arg, default in keywords if default is None]
     missing = [name for name in required if name not in values]
     if missing:
-        message = f"`{function.name}` has parameters that nobody fills: {', '.join(missing)}"
-        raise FailureError(Reason.TYPE, message, function.lineno)
+        raise _misfit(function, f"has parameters that nobody fills: {', '.join(missing)}")
     names = [argument.arg for argument in (*a.args, *a.kwonlyargs)][positional:]
     return [f"{name}={values[name]}" for name in names if name in values]
 

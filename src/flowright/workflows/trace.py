@@ -74,11 +74,11 @@ class Execution:
             raise ValueError("an execution has either an answer or a failure")
 
 
-def cut(text: str, limit: int = TEXT_CHARS) -> str:
-    """``text``, or its two ends with a note of what is missing between them (about ``limit``)."""
-    if len(text) <= limit:
+def cut(text: str) -> str:
+    """``text``, or its two ends with a note of what is missing between them."""
+    if len(text) <= TEXT_CHARS:
         return text
-    half = limit // 2
+    half = TEXT_CHARS // 2
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters cut ...]\n{text[-half:]}"
 
 

@@ -23,7 +23,7 @@ def mmlu(row: UpstreamRow) -> Problem:
         texts = [row.text(column).strip() for column in "ABCD"]
         label = row.text("answer").strip()
     choices = tuple(zip("ABCD", texts, strict=False))
-    return _task(row, "mmlu", row.name, row.text("question"), choices, label)
+    return _task(row, f"mmlu/{row.name}", row.text("question"), choices, label)
 
 
 def commonsenseqa(row: UpstreamRow) -> Problem:
@@ -40,24 +40,19 @@ def commonsenseqa(row: UpstreamRow) -> Problem:
         entries = [question.inner(entry, row.name) for entry in question.items("choices")]
         choices = tuple((entry.text("label"), entry.text("text").strip()) for entry in entries)
         stem = question.text("stem")
-    return _task(row, "commonsenseqa", row.text("id"), stem, choices, row.text("answerKey"))
+    return _task(row, f"commonsenseqa/{row.text('id')}", stem, choices, row.text("answerKey"))
 
 
 def _task(
-    row: UpstreamRow,
-    source: str,
-    name: str,
-    question: str,
-    choices: tuple[tuple[str, str], ...],
-    label: str,
+    row: UpstreamRow, id: str, question: str, choices: tuple[tuple[str, str], ...], label: str
 ) -> Problem:
     labels = [choice_label for choice_label, _ in choices]
     if label not in labels:
         raise row.error(f"the answer {label!r} is not one of the labels {', '.join(labels)}")
     return Problem(
-        id=f"{source}/{name}",
+        id=id,
         kind="qa",
-        source=source,
+        source=id.partition("/")[0],
         question=question.strip(),
         reference=label,
         choices=choices,

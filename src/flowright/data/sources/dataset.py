@@ -10,6 +10,7 @@ from typing import Literal
 from flowright.data.sources.rows import Reader, UpstreamRow, json_lines
 from flowright.data.task import Kind, Problem
 
+Converter = Callable[[UpstreamRow], Problem]
 Mode = Literal["official", "aflow"]
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -36,7 +37,7 @@ class SplitPart:
 
     path: str
     read: Reader
-    convert: Callable[[UpstreamRow], Problem]
+    convert: Converter
     prefix: str = ""
     keep: Callable[[UpstreamRow], bool] = lambda row: True
     also: tuple[str, ...] = ()

@@ -6,9 +6,8 @@ of the signs and words that people put between the two. An example that is not c
 
 import ast
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+
+from flowright.sandbox import parse_trusted
 
 _BETWEEN = re.compile(r"\s*(?:#\s*)?(?:={1,3}>|={1,2}|-+>|➞|→|returns|should\s+return)\s*")
 _LOWER = {"true": "True", "false": "False", "none": "None"}
@@ -26,34 +25,20 @@ def docstring_examples(prompt: str, entry_point: str) -> list[str]:
     return list(found)
 
 
-def syntax_tree(source: str) -> ast.Module:
-    """The syntax tree of somebody else's code. Raises SyntaxError."""
-    with _without_warnings():
-        return ast.parse(source)
-
-
-def _expression(text: str) -> ast.expr:
-    """The expression that a text is. Raises SyntaxError if it is anything else."""
-    with _without_warnings():
-        return ast.parse(text.strip(), mode="eval").body
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Odd escapes (``"\\w"``) in upstream code are not for our users to mend."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        warnings.simplefilter("ignore", SyntaxWarning)
-        yield
+def _expression(text: str) -> ast.expr | None:
+    """The expression that a text is, None if it is anything else."""
+    tree = parse_trusted(text.strip())
+    match tree.body if tree else []:
+        case [ast.Expr(value=value)]:
+            return value
+    return None
 
 
 def _docstrings(prompt: str, entry_point: str) -> list[str]:
     """All bare strings in the function: some prompts have an import before the docstring."""
-    try:
-        tree = syntax_tree(prompt)
-    except SyntaxError:
-        return []
-    function = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == entry_point]
+    tree = parse_trusted(prompt)
+    body = tree.body if tree else []
+    function = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == entry_point]
     values = [n.value for f in function for n in f.body if isinstance(n, ast.Expr)]
     return [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
 
@@ -79,13 +64,13 @@ def _example(line: str, following: str, entry_point: str) -> str | None:
 def _call(text: str) -> str | None:
     """The shortest prefix of ``text`` that is a call with literal arguments."""
     for end in (match.end() for match in re.finditer(r"\)", text)):
-        try:
-            node = _expression(text[:end])
-        except SyntaxError:
-            continue
-        if not isinstance(node, ast.Call) or node.keywords:
-            return None
-        return text[:end] if all(_is_literal(argument) for argument in node.args) else None
+        match _expression(text[:end]):
+            case None:
+                continue
+            case ast.Call(args=args, keywords=[]) if all(map(_is_literal, args)):
+                return text[:end]
+            case _:
+                return None
     return None
 
 
@@ -94,11 +79,9 @@ def _literal(text: str) -> str | None:
     for candidate in (re.split(r"\s+(?:#|\()", text, maxsplit=1)[0], text):
         stripped = candidate.strip().rstrip(".,;")
         spelt = _LOWER.get(stripped, stripped)
-        try:
-            if _is_literal(_expression(spelt)):
-                return spelt
-        except SyntaxError:
-            continue
+        value = _expression(spelt)
+        if value is not None and _is_literal(value):
+            return spelt
     return None
 
 

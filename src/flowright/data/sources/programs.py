@@ -7,13 +7,15 @@ official ``check`` is hidden less those of its asserts that are among them.
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from flowright.data.sources.examples import docstring_examples, syntax_tree
+from flowright.data.sources.examples import docstring_examples
 from flowright.data.sources.rows import UpstreamRow, json_lines
 from flowright.data.task import Problem
 from flowright.errors import DataError
+from flowright.sandbox import parse_trusted
 
 # Public tests that the official solution fails, because the docstring is wrong (47, 116, 148), or
 # AFlow's file is (41, 53), or because prose looks like an example (130). A workflow that sees them
@@ -41,7 +43,7 @@ def humaneval(row: UpstreamRow) -> Problem:
     else:
         given = docstring_examples(prompt, entry)
     shown = [test for test in given if not _misleading(test, task_id, entry)]
-    public, check = _apart(tuple(dict.fromkeys(shown)), row.text("test").strip(), entry)
+    public, check = _apart(tuple(dict.fromkeys(shown)), row, entry)
     return Problem(
         id=f"humaneval/{task_id.rpartition('/')[2]}",
         kind="code",
@@ -55,10 +57,11 @@ def humaneval(row: UpstreamRow) -> Problem:
     )
 
 
-def _apart(public: tuple[str, ...], check: str, entry: str) -> tuple[tuple[str, ...], str]:
+def _apart(public: tuple[str, ...], row: UpstreamRow, entry: str) -> tuple[tuple[str, ...], str]:
     """Public tests, and ``check`` without them. Where nothing would be left of it, the last
     examples are not public."""
-    tree = syntax_tree(check)
+    check = row.text("test").strip()
+    tree = _parse(check, row)
     body = next(n.body for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "check")
     spelt = [_as_test(statement, entry) for statement in body]
     while True:
@@ -155,19 +158,13 @@ def mbpp_description(task: Problem) -> str:
 
 def same_test(test: str) -> str:
     """A test in one spelling, so that two can be compared."""
-    try:
-        return ast.unparse(syntax_tree(test))
-    except SyntaxError:
-        return " ".join(test.split())
+    tree = parse_trusted(test)
+    return ast.unparse(tree) if tree else " ".join(test.split())
 
 
 def _misleading(test: str, task_id: str, entry: str) -> bool:
-    try:
-        spelt = ast.unparse(syntax_tree(test))
-    except SyntaxError:
-        return True
-    wrong = {f"assert {entry}{rest}" for rest in _WRONG.get(task_id, ())}
-    return not spelt or spelt in wrong
+    wrong = [f"assert {entry}{rest}" for rest in _WRONG.get(task_id, ())]
+    return not parse_trusted(test) or same_test(test) in ("", *wrong)
 
 
 def _helpers(prompt: str, entry: str, row: UpstreamRow) -> str:
@@ -206,6 +203,7 @@ def _calls(tree: ast.AST) -> set[str]:
 
 def _parse(source: str, row: UpstreamRow) -> ast.Module:
     try:
-        return syntax_tree(source)
+        with warnings.catch_warnings(action="ignore"):
+            return ast.parse(source)
     except SyntaxError as error:
         raise DataError(f"{row.where}: not Python in line {error.lineno}: {error.msg}") from None

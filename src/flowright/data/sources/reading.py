@@ -41,8 +41,8 @@ def hotpotqa(row: UpstreamRow) -> Problem:
 
 
 def drop(row: UpstreamRow) -> Problem:
-    """A question of the official files (from :func:`questions`), or a row of openai/simple-evals or
-    of AFlow, whose ``id`` is the row's index in the simple-evals file."""
+    """A question of the official files (from :func:`drop_questions`), or a row of
+    openai/simple-evals or of AFlow, whose ``id`` is its index in the simple-evals file."""
     if "ref_text" in row:
         return _packed(row)
     checked = row.items("validated_answers") if "validated_answers" in row else []
@@ -52,24 +52,20 @@ def drop(row: UpstreamRow) -> Problem:
 
 
 def drop_questions(split: str) -> Reader:
-    """A reader of ``drop_dataset_<split>.json``, alone or inside the official zip."""
+    """A reader of ``drop_dataset_<split>.json``, alone or inside the official zip: one row per
+    question, with its passage."""
 
     def read(path: Path) -> Iterator[UpstreamRow]:
         name = f"drop_dataset/drop_dataset_{split}.json"
         document = zip_member(path, name) if path.suffix == ".zip" else json_table(path)
-        yield from questions(document)
+        for section_id, value in document.values.items():
+            section = document.inner(value, section_id)
+            passage = section.text("passage")
+            for index, pair in enumerate(section.items("qa_pairs")):
+                found = section.inner(pair, f"{section_id}/{index}", passage=passage)
+                yield UpstreamRow(found.values, f"{document.where}: {found.name}", found.name)
 
     return read
-
-
-def questions(document: UpstreamRow) -> Iterator[UpstreamRow]:
-    """One row per question of an official DROP document, with its passage."""
-    for section_id, value in document.values.items():
-        section = document.inner(value, section_id)
-        passage = section.text("passage")
-        for index, pair in enumerate(section.items("qa_pairs")):
-            found = section.inner(pair, f"{section_id}/{index}", passage=passage)
-            yield UpstreamRow(found.values, f"{document.where}: {found.name}", found.name)
 
 
 def _answer(answer: UpstreamRow) -> str:

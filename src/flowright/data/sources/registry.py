@@ -9,16 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from flowright.data.sources.choice import commonsenseqa, mmlu, mmlu_csv
-from flowright.data.sources.dataset import Dataset, File, Split, SplitPart
+from flowright.data.sources.dataset import Converter, Dataset, File, Split, SplitPart
 from flowright.data.sources.mathematics import gsm8k, gsm8k_aflow
-from flowright.data.sources.programs import (
-    humaneval,
-    mbpp,
-    mbpp_aflow,
-    with_public_tests,
-)
+from flowright.data.sources.programs import humaneval, mbpp, mbpp_aflow, with_public_tests
 from flowright.data.sources.reading import drop, drop_questions, hotpotqa
-from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
+from flowright.data.sources.rows import Reader, UpstreamRow, json_array, json_lines
 from flowright.errors import ConfigError
 from flowright.plugins import Table
 
@@ -28,6 +23,18 @@ _MBPP = f"{_GITHUB}/google-research/google-research/master/mbpp"
 _CSQA = "https://s3.amazonaws.com/commensenseqa"  # the bucket's own spelling
 _HOTPOT = "http://curtis.ml.cmu.edu/datasets/hotpot"  # silent since 2026, as far as reported
 _FIRST_OF_ONE = "00000-of-00001.parquet"
+
+
+def _aflow(
+    name: str, convert: Converter, read: Reader = json_lines, also: tuple[str, ...] = ()
+) -> Mapping[Split, tuple[SplitPart, ...]]:
+    """AFlow's two files of a dataset; what it validates on is there to train on."""
+    paths: Mapping[Split, str] = {"train": f"{name}_validate", "test": f"{name}_test"}
+    return {
+        split: (SplitPart(f"aflow/{path}.jsonl", read, convert, also=also),)
+        for split, path in paths.items()
+    }
+
 
 GSM8K = Dataset(
     name="gsm8k",
@@ -52,17 +59,9 @@ GSM8K = Dataset(
             "train": (SplitPart("gsm8k/train.jsonl", json_lines, gsm8k, "train"),),
             "test": (SplitPart("gsm8k/test.jsonl", json_lines, gsm8k, "test"),),
         },
-        "aflow": {
-            "train": (SplitPart("aflow/gsm8k_validate.jsonl", json_lines, gsm8k_aflow),),
-            "test": (SplitPart("aflow/gsm8k_test.jsonl", json_lines, gsm8k_aflow),),
-        },
+        "aflow": _aflow("gsm8k", gsm8k_aflow),
     },
 )
-
-
-def _aflow_humaneval(part: str) -> SplitPart:
-    also = ("aflow/humaneval_public_test.jsonl",)
-    return SplitPart(f"aflow/humaneval_{part}.jsonl", with_public_tests, humaneval, also=also)
 
 
 HUMANEVAL = Dataset(
@@ -79,10 +78,9 @@ HUMANEVAL = Dataset(
     ),
     splits={
         "official": {"test": (SplitPart("humaneval/HumanEval.jsonl.gz", json_lines, humaneval),)},
-        "aflow": {
-            "train": (_aflow_humaneval("validate"),),
-            "test": (_aflow_humaneval("test"),),
-        },
+        "aflow": _aflow(
+            "humaneval", humaneval, with_public_tests, ("aflow/humaneval_public_test.jsonl",)
+        ),
     },
 )
 
@@ -127,10 +125,7 @@ MBPP = Dataset(
             split: (SplitPart("mbpp/mbpp.jsonl", json_lines, mbpp, keep=keep),)
             for split, keep in _MBPP_SPLITS.items()
         },
-        "aflow": {
-            "train": (SplitPart("aflow/mbpp_validate.jsonl", json_lines, mbpp_aflow),),
-            "test": (SplitPart("aflow/mbpp_test.jsonl", json_lines, mbpp_aflow),),
-        },
+        "aflow": _aflow("mbpp", mbpp_aflow),
     },
 )
 # The verified subset, with the same ids: an alternative to the full set, chosen by name.
@@ -203,10 +198,7 @@ HOTPOTQA = Dataset(
             "train": (SplitPart("hotpotqa/hotpot_train_v1.1.json", json_array, hotpotqa),),
             "test": (SplitPart("hotpotqa/hotpot_dev_distractor_v1.json", json_array, hotpotqa),),
         },
-        "aflow": {
-            "train": (SplitPart("aflow/hotpotqa_validate.jsonl", json_lines, hotpotqa),),
-            "test": (SplitPart("aflow/hotpotqa_test.jsonl", json_lines, hotpotqa),),
-        },
+        "aflow": _aflow("hotpotqa", hotpotqa),
     },
 )
 
@@ -270,10 +262,7 @@ DROP = Dataset(
                 SplitPart("drop/drop_v0_dev.jsonl.gz", json_lines, drop, "dev"),
             ),
         },
-        "aflow": {
-            "train": (SplitPart("aflow/drop_validate.jsonl", json_lines, drop),),
-            "test": (SplitPart("aflow/drop_test.jsonl", json_lines, drop),),
-        },
+        "aflow": _aflow("drop", drop),
     },
 )
 

@@ -131,12 +131,11 @@ def json_table(path: Path) -> UpstreamRow:
 
 def zip_member(path: Path, member: str) -> UpstreamRow:
     """A file inside a zip archive that is one JSON object."""
+    where = f"{path}:{member}"
     with readable(path), zipfile.ZipFile(path) as archive:
         if member not in archive.namelist():
             raise DataError(f"{path}: holds no {member}")
-        return UpstreamRow(
-            _object(archive.read(member), f"{path}:{member}"), f"{path}:{member}", ""
-        )
+        return UpstreamRow(_object(archive.read(member), where), where, "")
 
 
 def tar_csv(path: Path, folders: Sequence[str], columns: Sequence[str]) -> Iterator[UpstreamRow]:

@@ -40,21 +40,20 @@ def run_program(source: str) -> int:
     """Run ``source`` as ``__main__`` and return its exit status."""
     name = "main.py"
     sys.argv[:] = [name]
-    status = 0
     try:
         _load(source, name, "__main__")
         for thread in threading.enumerate():
             if thread is not threading.current_thread() and not thread.daemon:
                 thread.join()
     except SystemExit as error:
-        status = _exit_status(error.code)
+        return _exit_status(error.code)
     except MemoryError:
-        status = MEMORY_EXIT
         sys.stderr.write("MemoryError\n")
+        return MEMORY_EXIT
     except BaseException as error:  # noqa: BLE001  untrusted code may raise anything
-        status = 1
         sys.stderr.write(_describe(error, name))
-    return status
+        return 1
+    return 0
 
 
 def _exit_status(code: object) -> int:
