@@ -85,7 +85,7 @@ class RemoteJudge:
     async def check(self) -> list[str]:
         """What keeps the service from being used, in a line; empty when all is well."""
         try:
-            response = await self._connection.get("/health", self._key, CONNECT_SECONDS)
+            response = await self._connection.ask("/health", self._key, CONNECT_SECONDS)
         except RequestError as error:
             if error.kind == "timeout":
                 return [f"{self._url}: no answer within {CONNECT_SECONDS:g} s"]
@@ -137,7 +137,7 @@ class RemoteJudge:
 
     async def _ask(self, body: bytes, count: int) -> list[Verdict]:
         timeout = self._section.timeout
-        response = await self._connection.post("/batch_judge", self._key, body, timeout)
+        response = await self._connection.ask("/batch_judge", self._key, timeout, body)
         if response.status != 200:
             raise status_error(response, self._url, "judge_url, api_key")
         return _read(response.content, count, self.name)

@@ -48,31 +48,17 @@ def _within(host: str, network: str) -> bool:
         return False
 
 
+@dataclass(eq=False)
 class RequestError(Exception):
     """A failed attempt. ``kind`` is ``unreachable`` (nobody listens), ``connection``, ``timeout``,
     ``http_503`` and the like, or a name of who reads the reply. A ``final`` one is not repeated;
     ``blames_server`` counts against its health; ``retry_after`` (seconds) is the server's wish."""
 
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        *,
-        final: bool = False,
-        blames_server: bool = True,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.final = final
-        self.blames_server = blames_server
-        self.retry_after = retry_after
-
-    @property
-    def refuses_request(self) -> bool:
-        """Whether the server objects to the request itself: asking for less may help."""
-        return self.kind in ("http_400", "http_413", "http_422")
+    kind: str
+    message: str
+    final: bool = False
+    blames_server: bool = True
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,52 +83,39 @@ class Connection:
         self._proxy = proxy_for(url, no_proxy)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, path: str, key: str, body: bytes, seconds: float) -> Response:
-        """The response to a JSON body, within so many seconds. Raises RequestError."""
-        return await self._request("POST", path, key, body, seconds)
-
-    async def get(self, path: str, key: str, seconds: float) -> Response:
-        """As :meth:`post`, without a body."""
-        return await self._request("GET", path, key, None, seconds)
-
     async def aclose(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _request(
-        self, method: str, path: str, key: str, body: bytes | None, seconds: float
-    ) -> Response:
+    async def ask(self, path: str, key: str, seconds: float, body: bytes | None = None) -> Response:
+        """The response to a GET, or to the POST of a JSON ``body``, within so many seconds. Raises
+        RequestError."""
         if self._session is None:  # it needs the running loop
             self._session = self._open()
-        headers = {"Authorization": f"Bearer {key}"}
         try:
             async with (
                 asyncio.timeout(seconds),
                 self._session.request(
-                    method,
+                    "GET" if body is None else "POST",
                     self._url + path,
                     data=body,
-                    headers=headers,
+                    headers={"Authorization": f"Bearer {key}"},
                     proxy=self._proxy,
                     allow_redirects=False,
                 ) as response,
             ):
                 return Response(response.status, response.headers, await response.read())
         except aiohttp.ConnectionTimeoutError:  # before TimeoutError, which it also is
-            what = f"no connection within {CONNECT_SECONDS:g} s"
-            raise RequestError("timeout", f"{self._url}: {what}") from None
+            kind, what = "timeout", f"no connection within {CONNECT_SECONDS:g} s"
         except TimeoutError:
-            raise RequestError(
-                "timeout", f"{self._url}: no reply within {round(seconds, 3):g} s"
-            ) from None
+            kind, what = "timeout", f"no reply within {round(seconds, 3):g} s"
         except aiohttp.ClientConnectorError as error:  # only what the system says of it
             number = error.os_error.errno
-            what = os.strerror(number) if number else str(error)
-            raise RequestError("unreachable", f"{self._url}: {what}") from None
+            kind, what = "unreachable", os.strerror(number) if number else str(error)
         except aiohttp.ClientError as error:
-            what = str(error) or type(error).__name__
-            raise RequestError("connection", f"{self._url}: {what}") from None
+            kind, what = "connection", str(error) or type(error).__name__
+        raise RequestError(kind, f"{self._url}: {what}")
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(

@@ -232,9 +232,7 @@ class PolicyServer:
     async def _ask(self, path: str, body: bytes | None, seconds: float | None = None) -> Response:
         key, seconds = self._vllm.api_key, seconds or self._vllm.load_seconds
         try:
-            if body is None:
-                return await self._connection.get(path, key, seconds)
-            return await self._connection.post(path, key, body, seconds)
+            return await self._connection.ask(path, key, seconds, body)
         except RequestError as error:
             if error.kind == "unreachable":
                 self._forget()
