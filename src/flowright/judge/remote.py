@@ -40,27 +40,23 @@ class RemoteJudge:
 
     def __init__(self, section: JudgeServiceSection) -> None:
         self._section = section
-        self._url = section.judge_url.rstrip("/")
-        self._connection = Connection(self._url, None)
+        self.name = section.judge_url.rstrip("/")
+        self._connection = Connection(self.name, None)
         self._key = section.api_key or ""
-        balance = Balance((self._url,), (self._key,))
+        balance = Balance((self.name,), (self._key,))
         self._retries = Retries(balance, section.max_concurrent_requests)
         self._policy = RetryPolicy(
             attempts=section.max_retries + 1,
             first_pause=FIRST_PAUSE,
             longest_pause=section.timeout,
         )
-        self.counters = Counters((self._url,))
+        self.counters = Counters((self.name,))
         self._waiting: list[_Asked] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self.simulated = False  # whether it said so, when it was checked last
         self.asked = 0  # queries
         self.batched = 0  # of these, sent along with others
-
-    @property
-    def name(self) -> str:
-        return self._url
 
     @property
     def requests(self) -> int:
@@ -88,14 +84,14 @@ class RemoteJudge:
             response = await self._connection.ask("/health", self._key, CONNECT_SECONDS)
         except RequestError as error:
             if error.kind == "timeout":
-                return [f"{self._url}: no answer within {CONNECT_SECONDS:g} s"]
-            why = error.message.removeprefix(f"{self._url}: ")
+                return [f"{self.name}: no answer within {CONNECT_SECONDS:g} s"]
+            why = error.message.removeprefix(f"{self.name}: ")
             mend = "start the judge service or change judge_url"
-            return [f"{self._url}: cannot be reached ({why}); {mend}"]
+            return [f"{self.name}: cannot be reached ({why}); {mend}"]
         self.simulated = _says_simulated(response.content)
         if response.status == 200:
             return []
-        return [status_error(response, self._url, "judge_url, api_key").message]
+        return [status_error(response, self.name, "judge_url, api_key").message]
 
     async def aclose(self) -> None:
         """Give up what is on its way and close the connections."""
@@ -139,7 +135,7 @@ class RemoteJudge:
         timeout = self._section.timeout
         response = await self._connection.ask("/batch_judge", self._key, timeout, body)
         if response.status != 200:
-            raise status_error(response, self._url, "judge_url, api_key")
+            raise status_error(response, self.name, "judge_url, api_key")
         return _read(response.content, count, self.name)
 
     def _failed(self, error: RequestError, seconds: float) -> Verdict:
