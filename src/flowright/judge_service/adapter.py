@@ -15,7 +15,6 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, get_args
 
 import uvloop
@@ -26,7 +25,7 @@ from flowright.judge.breaker import CircuitBreaker
 from flowright.judge.cache import Cached
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import AnswerType, Criterion, Judge, JudgeQuery, Verdict
+from flowright.judge.verdict import AnswerType, Criterion, Judge, JudgeQuery
 from flowright.judge.wrappers import Gated, WithRuleFallback
 
 Answer = TypeVar("Answer")
@@ -159,12 +158,7 @@ class JudgeRewardSystem:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _submit(self, work: Coroutine[Any, Any, Answer]) -> "Future[Answer]":
@@ -203,7 +197,9 @@ class JudgeRewardSystem:
         finally:
             self._pending -= 1
         seconds = time.monotonic() - began
-        self._count(verdict, seconds)
+        self._sources["failed" if verdict.score is None else verdict.source] += 1
+        self._zeros += verdict.score == 0
+        self._seconds.append(seconds)
         return {
             "reward": verdict.score,
             "source": verdict.source,
@@ -214,11 +210,6 @@ class JudgeRewardSystem:
             "judge": verdict.judge,
             "latency": seconds,
         }
-
-    def _count(self, verdict: Verdict, seconds: float) -> None:
-        self._sources["failed" if verdict.score is None else verdict.source] += 1
-        self._zeros += verdict.score == 0
-        self._seconds.append(seconds)
 
 
 def create_judge_reward(

@@ -54,9 +54,8 @@ class KindTable:
 
     def probability(self, way: Way, difficulty: float) -> float:
         """P(right) of one reply to a task of this difficulty."""
-        return _sigmoid(
-            self.a * (_skill(self.ways[way].accuracy, self.a, self.spread) - difficulty)
-        )
+        skill = _skill(self.ways[way].accuracy, self.a, self.spread)
+        return _sigmoid(self.a * (skill - difficulty))
 
 
 @dataclass(frozen=True, slots=True)
