@@ -240,11 +240,8 @@ class _LoopThread:
         self._thread.join()
 
     def _run(self) -> None:
-        self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left
+            runner.get_loop().run_forever()
 
 
 def _query(
