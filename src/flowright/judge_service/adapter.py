@@ -21,12 +21,10 @@ import uvloop
 
 from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
 from flowright.errors import UserError
-from flowright.judge.breaker import CircuitBreaker
-from flowright.judge.cache import Cached
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import AnswerType, Criterion, Judge, JudgeQuery
-from flowright.judge.wrappers import Gated, WithRuleFallback
+from flowright.judge.wrappers import Cached, CircuitBreaker, Gated, WithRuleFallback
 
 Answer = TypeVar("Answer")
 
