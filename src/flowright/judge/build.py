@@ -76,9 +76,7 @@ async def open_judge(
 
 
 def build_judge(
-    section: JudgeSection,
-    model: ChatModel | RemoteJudge | None,
-    panel: Sequence[ChatModel] = (),
+    section: JudgeSection, model: ChatModel | RemoteJudge | None, panel: Sequence[ChatModel] = ()
 ) -> Judge:
     """The configured judge, from the outside in: gate, rules, panel, cache, breaker, samples, and
     what is asked.

@@ -17,9 +17,8 @@ from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
 from flowright.llm.balance import Balance
 from flowright.llm.chat import Usage
 from flowright.llm.counters import Counters
-from flowright.llm.failures import status_error
 from flowright.llm.retries import Call, Retries, RetryPolicy
-from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError
+from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, status_error
 
 FIRST_PAUSE = 0.25  # seconds
 ROLE = "judge_service"
@@ -46,9 +45,7 @@ class RemoteJudge:
         balance = Balance((self.name,), (self._key,))
         self._retries = Retries(balance, section.max_concurrent_requests)
         self._policy = RetryPolicy(
-            attempts=section.max_retries + 1,
-            first_pause=FIRST_PAUSE,
-            longest_pause=section.timeout,
+            attempts=section.max_retries + 1, first_pause=FIRST_PAUSE, longest_pause=section.timeout
         )
         self.counters = Counters((self.name,))
         self._waiting: list[_Asked] = []

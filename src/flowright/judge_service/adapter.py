@@ -243,11 +243,7 @@ class _LoopThread:
 
 
 def _query(
-    prompt: str,
-    completion: str,
-    answer: str,
-    answer_type: str = "free_text",
-    **more: Unpack[More],
+    prompt: str, completion: str, answer: str, answer_type: str = "free_text", **more: Unpack[More]
 ) -> JudgeQuery:
     known: Mapping[str, AnswerType] = {name: name for name in get_args(AnswerType)}
     if answer_type.lower() not in known:

@@ -28,11 +28,7 @@ class GuardMiddleware:
     """Refusals are counted like every other answer."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        settings: JudgeServerSection,
-        traffic: Traffic,
-        metrics: ServiceMetrics,
+        self, app: ASGIApp, settings: JudgeServerSection, traffic: Traffic, metrics: ServiceMetrics
     ) -> None:
         self._app = app
         self._limit = settings.max_body_bytes

@@ -15,14 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from flowright.judge.verdict import (
-    AnswerType,
-    Criterion,
-    JudgeQuery,
-    Source,
-    Status,
-    Verdict,
-)
+from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5

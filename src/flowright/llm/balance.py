@@ -51,10 +51,7 @@ class Balance:
     """
 
     def __init__(
-        self,
-        urls: Sequence[str],
-        keys: Sequence[str],
-        clock: Callable[[], float] = time.monotonic,
+        self, urls: Sequence[str], keys: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.servers = tuple(Server(url) for url in urls)
         self.keys = tuple(Key(key) for key in keys)

@@ -13,17 +13,17 @@ from typing import Self
 from flowright.config import LlmSection, ModelEntry
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import Balance, Lease
-from flowright.llm.chat import (
-    ChatReply,
-    ChatRequest,
-    RequestRefused,
-    ServerMisconfigured,
-    Usage,
-)
+from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, ServerMisconfigured, Usage
 from flowright.llm.counters import Counters
-from flowright.llm.failures import HINTS, status_error
 from flowright.llm.retries import Call, Retries, RetryPolicy
-from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, Response
+from flowright.llm.transport import (
+    CONNECT_SECONDS,
+    HINTS,
+    Connection,
+    RequestError,
+    Response,
+    status_error,
+)
 from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
 from flowright.plugins import suggest
 

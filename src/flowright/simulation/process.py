@@ -90,10 +90,7 @@ class SimulatedServer:
             command += ["--allow-weaker-sandbox"] if self._weaker else []
             # A session of its own: Ctrl-C is for the trainer, which still needs its server then.
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
             try:
                 self._port = _port_from(self._process)

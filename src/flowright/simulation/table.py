@@ -131,8 +131,7 @@ _CODE = KindTable(
             "2306.09896): review + revise changes 55 by less than one point.",
         ),
         Way.CHOOSE: Skill(
-            0.70,
-            "Choosing by the model matches voting by execution (universal self-consistency).",
+            0.70, "Choosing by the model matches voting by execution (universal self-consistency)."
         ),
     },
 )

@@ -14,8 +14,14 @@ from torch import Tensor
 
 from flowright.config import MAX_LORA_RANKS, PolicySection
 from flowright.errors import RunError
-from flowright.llm.failures import message_of, status_error
-from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, Response
+from flowright.llm.transport import (
+    CONNECT_SECONDS,
+    Connection,
+    RequestError,
+    Response,
+    message_of,
+    status_error,
+)
 from flowright.policy.sampler import Sampling
 from flowright.policy.vllm.proof import (
     Probe,
