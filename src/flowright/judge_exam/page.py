@@ -22,6 +22,7 @@ from flowright.judge_exam.record import (
     estimated,
     pair_rows,
     plain,
+    planted,
     read_exam,
     service_facts,
     title,
@@ -73,10 +74,8 @@ def _header(record: Record) -> Html:
         f"data: {about.get('data')}",
         f"seed: {record['plan']['seed']}",
     ]
-    planted = about.get("planted") or {}
     if about.get("simulated"):
-        told = ", ".join(f"{name} {weight:+g}" for name, weight in planted.items())
-        chips.append(f"planted: {told or 'nothing'}")
+        chips.append(f"planted: {planted(record)}")
     shown = [one_line(chip, 160) for chip in chips]
     told = f"{title(record)}.{_started(about)}"
     return header("Judge exam", one_line(about["judge"], 100), shown, told)
