@@ -1,4 +1,4 @@
-"""How far verdicts agree with the truth: formulas over counts, which the exam uses too, and a step's
+"""How far verdicts agree with the truth: formulas over counts, for the exam too; and a step's
 metrics of the judge against the gold checks (law 3). Nothing is judged here.
 
 Counts are arrays whose last axis is (true positives, false positives, true negatives, false
