@@ -20,9 +20,9 @@ import uvloop
 from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
 from flowright.judge_exam.exam import EQUAL, Plan, hold_exam
 from flowright.judge_exam.labelled import LabelledItem
-from flowright.judge_exam.opening import open_examinee
 from flowright.judge_exam.perturbations import PERTURBATIONS, control_of, perturbed
-from flowright.simulation.biases import pull
+from flowright.judge_exam.session import open_examinee
+from flowright.simulation.assessor import pull
 
 # Between these, and with weights up to 0.3 either way, no probability reaches 0 or 1, where a
 # weight would be cut. Master keys and verbosity add up to less than that with the rest.

@@ -30,12 +30,11 @@ from flowright.config import (
     SimulatedSection,
 )
 from flowright.data.task import Problem, write_tasks
-from flowright.judge.breaker import CircuitBreaker
 from flowright.judge.build import build_judge
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
-from flowright.judge.wrappers import Gated, WithRuleFallback
+from flowright.judge.wrappers import CircuitBreaker, Gated, WithRuleFallback
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
 from flowright.simulation.draws import unit

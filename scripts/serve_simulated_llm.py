@@ -18,7 +18,7 @@ from flowright.config import FaultSection, SimulatedSection
 from flowright.data.task import Problem, read_tasks
 from flowright.errors import UserError
 from flowright.plugins import suggest
-from flowright.simulation.biases import BIASES
+from flowright.simulation.assessor import BIASES
 from flowright.simulation.process import serve
 
 FAULTS = tuple(name for name in FaultSection.model_fields if name != "roles")

@@ -4,7 +4,7 @@ import pytest
 from llm_standin import StandIn, good
 
 from flowright.config import JudgeSection, JudgeServiceSection, LlmSection, ModelEntry
-from flowright.judge.opening import open_judge
+from flowright.judge.build import open_judge
 from flowright.judge.verdict import JudgeQuery
 from flowright.llm.client import ChatClient
 from flowright.llm.counters import metrics_since

@@ -7,10 +7,9 @@ import pytest
 from judge_doubles import RIGHT, WRONG, ScriptedModel, reply, unavailable
 
 from flowright.config import JudgeSection
-from flowright.judge.breaker import CircuitBreaker
 from flowright.judge.build import build_judge, fingerprint
-from flowright.judge.cache import Cached
 from flowright.judge.verdict import Criterion, JudgeQuery, Status, Verdict
+from flowright.judge.wrappers import Cached, CircuitBreaker
 from flowright.llm.chat import Usage
 
 ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="1/a/0")

@@ -15,9 +15,9 @@ from flowright.data.task import Problem, write_tasks
 from flowright.errors import DataError, UserError
 from flowright.judge_exam.exam import EQUAL, Plan, hold_exam
 from flowright.judge_exam.labelled import read_labelled, write_labelled
-from flowright.judge_exam.opening import examined_section, open_examinee
 from flowright.judge_exam.page import render_exam, write_exam_page
 from flowright.judge_exam.screen import exam_screen
+from flowright.judge_exam.session import examined_section, open_examinee
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "config/judge_server.yaml")

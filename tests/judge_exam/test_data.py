@@ -10,14 +10,13 @@ import pytest
 from flowright.data.task import Problem, write_tasks
 from flowright.errors import DataError
 from flowright.grading import gold_check
-from flowright.judge_exam.construct import labelled_set
+from flowright.judge_exam.construct import labelled_set, mistakes
 from flowright.judge_exam.labelled import (
     LabelledItem,
     is_task_file,
     read_labelled,
     write_labelled,
 )
-from flowright.judge_exam.mistakes import mistakes
 from flowright.sandbox import Limits, Sandbox
 
 ROW = {"question": "1 + 1?", "answer": "2", "reference": "2", "label": True}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from exam_doubles import outcome
 
-from flowright.judge.agreement import COUNTED
+from flowright.judge.audit import COUNTED
 from flowright.judge_exam.measures import (
     calibration_error,
     measures,

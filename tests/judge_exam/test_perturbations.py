@@ -7,14 +7,18 @@ from flowright.judge.gate import gate
 from flowright.judge_exam.labelled import LabelledItem
 from flowright.judge_exam.perturbations import (
     CONTROL,
+    CUE_WORDS,
     CUED,
+    CUES,
+    FILLER,
+    MASTER_KEYS,
+    NEUTRAL,
     PERTURBATIONS,
     perturbed,
     reworded,
 )
-from flowright.judge_exam.wordings import CUE_WORDS, CUES, FILLER, MASTER_KEYS, NEUTRAL
 from flowright.llm.replies import extract_code
-from flowright.simulation.biases import BIASES, trigger
+from flowright.simulation.assessor import BIASES, trigger
 from flowright.simulation.values import final_answer
 
 ANSWERS = ("42", "The answer is 42.", "Answer: New York", "#### 42", "\\boxed{42}", "-5", "(B)")

@@ -17,8 +17,7 @@ from flowright.judge.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.llm.replies import extract_code, final_answer as operators_final_answer
 from flowright.sandbox import Sandbox
-from flowright.simulation.assessor import Assessor
-from flowright.simulation.biases import check_biases
+from flowright.simulation.assessor import Assessor, check_biases
 from flowright.simulation.cues import Ask, Judgement, read_prompt
 from flowright.simulation.draws import Draws, normal, unit
 from flowright.simulation.index import TaskIndex

@@ -123,27 +123,33 @@ def _tuples(value: Any) -> Any:
 
 def read_tasks(path: Path) -> list[Problem]:
     """All tasks of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; make it with scripts/create_mixed_dataset.py")
     tasks: list[Problem] = []
     seen: dict[str, int] = {}
+    for number, row in numbered_rows(path, "make it with scripts/create_mixed_dataset.py"):
+        task = Problem.from_row(row, f"{path}:{number}")
+        if task.id in seen:
+            raise DataError(f"{path}:{number}: id {task.id!r} was used in line {seen[task.id]}")
+        seen[task.id] = number
+        tasks.append(task)
+    return tasks
+
+
+def numbered_rows(path: Path, remedy: str) -> Iterator[tuple[int, object]]:
+    """The parsed lines of a JSON Lines file with their numbers, blank ones left out. Raises
+    DataError, which where there is no such file tells the ``remedy``."""
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; {remedy}")
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             where = f"{path}:{number}"
             try:
-                row = json.loads(line)
+                yield number, json.loads(line)
             except json.JSONDecodeError as error:
                 raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
             except UnicodeDecodeError as error:
                 raise DataError(f"{where}: not UTF-8 at byte {error.start}") from None
-            task = Problem.from_row(row, where)
-            if task.id in seen:
-                raise DataError(f"{where}: id {task.id!r} was used in line {seen[task.id]}")
-            seen[task.id] = number
-            tasks.append(task)
-    return tasks
 
 
 def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:

@@ -18,7 +18,7 @@ from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow_display import DISPLAY
 from flowright.environments.workflow_rollout import WorkflowRollouts, details_of, workflow_record
 from flowright.errors import DataError, Reason, UserError
-from flowright.judge.opening import OpenJudge, open_judge
+from flowright.judge.build import OpenJudge, open_judge
 from flowright.judge.panel import families
 from flowright.judge.wording import wording_hash
 from flowright.llm.chat import Message

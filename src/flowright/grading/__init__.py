@@ -3,11 +3,4 @@
 from flowright.grading.gold import Gold, gold_check, trusted_setup
 from flowright.grading.text import exact_match, extract_answer, token_f1
 
-__all__ = [
-    "Gold",
-    "exact_match",
-    "extract_answer",
-    "gold_check",
-    "token_f1",
-    "trusted_setup",
-]
+__all__ = ["Gold", "exact_match", "extract_answer", "gold_check", "token_f1", "trusted_setup"]

@@ -11,13 +11,7 @@ from dataclasses import dataclass
 
 from flowright.data.task import Kind
 from flowright.grading.numbers import lone_number, quantities
-from flowright.grading.text import (
-    chosen_label,
-    exact_match,
-    extract_answer,
-    same_date,
-    same_spans,
-)
+from flowright.grading.text import chosen_label, exact_match, extract_answer, same_date, same_spans
 from flowright.llm.replies import spoken_answer
 
 LONGEST_EXPRESSION = 500

@@ -1,15 +1,65 @@
-"""The judge against the gold checks, as metrics of a step (law 3). Nothing is judged here."""
+"""How far verdicts agree with the truth: formulas over counts, for the exam too; and a step's
+metrics of the judge against the gold checks (law 3). Nothing is judged here.
+
+Counts are arrays whose last axis is (true positives, false positives, true negatives, false
+negatives), "positive" being called right; a formula gives one number for each, nan where there is
+nothing to divide by.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import numpy as np
 
 from flowright.grading import Gold
-from flowright.judge.agreement import COUNTED, confusion
 from flowright.judge.panel import disagreement
 from flowright.judge.verdict import Source, Status, Verdict
+from flowright.statistics import Array, Statistic, ratio
+
+
+def confusion(said: bool, true: bool) -> tuple[bool, bool, bool, bool]:
+    """The counts of one verdict."""
+    return said and true, said and not true, not said and not true, not said and true
+
+
+def agreement(c: Array) -> Array:
+    """(TP + TN) / n."""
+    return ratio(c[..., 0] + c[..., 2], c.sum(axis=-1))
+
+
+def false_positive_rate(c: Array) -> Array:
+    """FP / (FP + TN): what a policy learns to exploit."""
+    return ratio(c[..., 1], c[..., 1] + c[..., 2])
+
+
+def false_negative_rate(c: Array) -> Array:
+    """FN / (FN + TP)."""
+    return ratio(c[..., 3], c[..., 3] + c[..., 0])
+
+
+def balanced_accuracy(c: Array) -> Array:
+    """The mean of the true rates of both labels (Brodersen et al. 2010)."""
+    return 1 - (false_positive_rate(c) + false_negative_rate(c)) / 2
+
+
+def kappa(c: Array) -> Array:
+    """(observed - expected) / (1 - expected) agreement (Cohen 1960); undefined where judge and
+    labels can only agree."""
+    n = c.sum(axis=-1)
+    said = ratio(c[..., 0] + c[..., 1], n)
+    true = ratio(c[..., 0] + c[..., 3], n)
+    expected = said * true + (1 - said) * (1 - true)
+    return ratio(agreement(c) - expected, 1 - expected)
+
+
+COUNTED: Mapping[str, Statistic] = {
+    "agreement": agreement,
+    "kappa": kappa,
+    "balanced_accuracy": balanced_accuracy,
+    "false_positive_rate": false_positive_rate,
+    "false_negative_rate": false_negative_rate,
+}
 
 
 def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> dict[str, float]:
@@ -19,7 +69,7 @@ def audit(verdicts: Sequence[Verdict | None], golds: Sequence[Gold | None]) -> d
 
     - ``judge/agreement_with_gold``: share of equal findings where both sides have one;
     - ``judge/kappa``, ``judge/balanced_accuracy``: the same beyond chance, and with right and wrong
-      answers counting alike (:mod:`flowright.judge.agreement`);
+      answers counting alike (:data:`COUNTED`);
     - ``judge/false_positive_rate``: share called right among those that gold calls wrong;
     - ``judge/false_negative_rate``: share called wrong among those that gold calls right;
     - ``judge/no_verdict_rate_wrong``, ``judge/no_verdict_rate_right``: share that the judge gave no

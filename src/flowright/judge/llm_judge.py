@@ -25,14 +25,10 @@ class LlmJudge:
     """
 
     def __init__(self, model: ChatModel, section: JudgeSection) -> None:
-        self._model = model
+        self.name = model.name
         self._section = section
         self._questions = Questions(section)
         self._asker = RetryingAsker(model, section)
-
-    @property
-    def name(self) -> str:
-        return self._model.name
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         problem = self._questions.ask.unfit(query)

@@ -17,9 +17,8 @@ from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
 from flowright.llm.balance import Balance
 from flowright.llm.chat import Usage
 from flowright.llm.counters import Counters
-from flowright.llm.failures import status_error
 from flowright.llm.retries import Call, Retries, RetryPolicy
-from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError
+from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, status_error
 
 FIRST_PAUSE = 0.25  # seconds
 ROLE = "judge_service"
@@ -40,27 +39,21 @@ class RemoteJudge:
 
     def __init__(self, section: JudgeServiceSection) -> None:
         self._section = section
-        self._url = section.judge_url.rstrip("/")
-        self._connection = Connection(self._url, None)
+        self.name = section.judge_url.rstrip("/")
+        self._connection = Connection(self.name, None)
         self._key = section.api_key or ""
-        balance = Balance((self._url,), (self._key,))
+        balance = Balance((self.name,), (self._key,))
         self._retries = Retries(balance, section.max_concurrent_requests)
         self._policy = RetryPolicy(
-            attempts=section.max_retries + 1,
-            first_pause=FIRST_PAUSE,
-            longest_pause=section.timeout,
+            attempts=section.max_retries + 1, first_pause=FIRST_PAUSE, longest_pause=section.timeout
         )
-        self.counters = Counters((self._url,))
+        self.counters = Counters((self.name,))
         self._waiting: list[_Asked] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
         self.simulated = False  # whether it said so, when it was checked last
         self.asked = 0  # queries
         self.batched = 0  # of these, sent along with others
-
-    @property
-    def name(self) -> str:
-        return self._url
 
     @property
     def requests(self) -> int:
@@ -85,17 +78,17 @@ class RemoteJudge:
     async def check(self) -> list[str]:
         """What keeps the service from being used, in a line; empty when all is well."""
         try:
-            response = await self._connection.get("/health", self._key, CONNECT_SECONDS)
+            response = await self._connection.ask("/health", self._key, CONNECT_SECONDS)
         except RequestError as error:
             if error.kind == "timeout":
-                return [f"{self._url}: no answer within {CONNECT_SECONDS:g} s"]
-            why = error.message.removeprefix(f"{self._url}: ")
+                return [f"{self.name}: no answer within {CONNECT_SECONDS:g} s"]
+            why = error.message.removeprefix(f"{self.name}: ")
             mend = "start the judge service or change judge_url"
-            return [f"{self._url}: cannot be reached ({why}); {mend}"]
+            return [f"{self.name}: cannot be reached ({why}); {mend}"]
         self.simulated = _says_simulated(response.content)
         if response.status == 200:
             return []
-        return [status_error(response, self._url, "judge_url, api_key").message]
+        return [status_error(response, self.name, "judge_url, api_key").message]
 
     async def aclose(self) -> None:
         """Give up what is on its way and close the connections."""
@@ -137,9 +130,9 @@ class RemoteJudge:
 
     async def _ask(self, body: bytes, count: int) -> list[Verdict]:
         timeout = self._section.timeout
-        response = await self._connection.post("/batch_judge", self._key, body, timeout)
+        response = await self._connection.ask("/batch_judge", self._key, timeout, body)
         if response.status != 200:
-            raise status_error(response, self._url, "judge_url, api_key")
+            raise status_error(response, self.name, "judge_url, api_key")
         return _read(response.content, count, self.name)
 
     def _failed(self, error: RequestError, seconds: float) -> Verdict:

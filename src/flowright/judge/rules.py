@@ -44,12 +44,10 @@ class RuleJudge:
     named. By itself it must call them wrong (see above).
     """
 
+    name = NAME
+
     def __init__(self, reader_behind: bool = False) -> None:
         self._reader_behind = reader_behind
-
-    @property
-    def name(self) -> str:
-        return NAME
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         found = decide(query)

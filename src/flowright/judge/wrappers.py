@@ -4,10 +4,16 @@ No prompts and no calls of their own here; which wrappers stand around the model
 :mod:`flowright.judge.build`.
 """
 
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from flowright.judge.gate import gate
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict, Wrapper
+from flowright.llm.chat import Usage
+from flowright.llm.replies import spoken_answer
+from flowright.memo import Memo
 
 
 class Gated(Wrapper):
@@ -62,3 +68,118 @@ class WithRuleFallback(Wrapper):
             usage=verdict.usage + ruled.usage,
             seconds=verdict.seconds + ruled.seconds,
         )
+
+
+class _Failed(Exception):
+    """Carries a verdict that must not be kept past those who wait for it."""
+
+
+@dataclass(eq=False)
+class Cached(Wrapper):
+    """Equal queries, those at the same time included, cost one call: attempts of a group often end
+    in the same answer. Keeps the latest ``capacity`` verdicts of ``inner``, in memory. A judge's
+    failure is never kept, so the next who asks tries again.
+
+    ``fingerprint`` names what else decides a verdict beside the query: the wording and the
+    parameters of the request. A query's ``key`` is not part of the question, since it only seeds
+    retries. A verdict out of the cache says ``source="cache"`` and has cost nothing. ``asked``
+    counts the queries, ``hits`` those that were answered by another's call.
+    """
+
+    capacity: int
+    fingerprint: str
+    asked: int = field(default=0, init=False)
+    hits: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._memo: Memo[Verdict] = Memo(self.capacity)
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        began = time.monotonic()
+        own = False
+
+        async def ask() -> Verdict:
+            nonlocal own
+            own = True
+            verdict = await self.inner.judge(query)
+            if verdict.status != "ok":
+                raise _Failed(verdict)
+            return verdict
+
+        self.asked += 1
+        rival = None if query.rival is None else spoken_answer(query.rival)
+        asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
+        try:
+            verdict = await self._memo.get((self.name, self.fingerprint, asked), ask)
+        except _Failed as failed:
+            (verdict,) = failed.args
+        if own:
+            return verdict
+        self.hits += 1
+        source = "cache" if verdict.status == "ok" else verdict.source
+        seconds = time.monotonic() - began
+        return replace(verdict, source=source, attempts=0, usage=Usage(), seconds=seconds)
+
+
+_DOWN = frozenset({"timeout", "unavailable"})
+"""What says that the backend is down; a reply that cannot be read does not."""
+
+
+@dataclass(eq=False)
+class CircuitBreaker(Wrapper):
+    """A judge that is down is left alone for a while, instead of every query waiting for it in
+    turn: opens after ``threshold`` failures of the backend in a row, for ``seconds``.
+
+    The circuit breaker of Nygard's "Release It!" (2nd edition, 2018, chapter 5). Written here
+    because what has to be counted is a verdict's status: the judge raises nothing, and libraries
+    count exceptions.
+
+    While it is open every query gets ``unavailable`` at once. After that one query is let through
+    as a probe (half open) while the others are still refused: if it is served the circuit closes,
+    else it is open for as long again. A query that began earlier and is served closes it, too.
+    ``opened`` counts how often, ``refused`` the queries that were not passed on.
+    """
+
+    threshold: int
+    seconds: float
+    clock: Callable[[], float] = time.monotonic
+    opened: int = field(default=0, init=False)
+    refused: int = field(default=0, init=False)
+    _failures: int = field(default=0, init=False)
+    _open_until: float | None = field(default=None, init=False)
+    _probing: bool = field(default=False, init=False)
+
+    @property
+    def state(self) -> Literal["closed", "open", "half_open"]:
+        if self._open_until is None:
+            return "closed"
+        return "half_open" if self.clock() >= self._open_until else "open"
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        probe = self.state == "half_open"
+        if self.state == "open" or (probe and self._probing):
+            return self._refuse()
+        self._probing = self._probing or probe
+        try:
+            verdict = await self.inner.judge(query)
+        finally:
+            if probe:
+                self._probing = False
+        if verdict.status not in _DOWN:
+            self._failures = 0
+            self._open_until = None
+        elif self._open_until is None or probe:
+            self._failures += 1
+            if probe or self._failures >= self.threshold:
+                self._open_until = self.clock() + self.seconds
+                self._failures = 0
+                self.opened += 1
+        return verdict
+
+    def _refuse(self) -> Verdict:
+        self.refused += 1
+        reason = (
+            f"circuit open: {self.threshold} verdicts in a row found {self.name} down; it is asked "
+            f"again within {self.seconds:g} s"
+        )
+        return Verdict(None, None, "llm", "unavailable", reason, judge=self.name)

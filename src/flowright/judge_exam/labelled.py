@@ -6,11 +6,12 @@ The file format is JSON Lines, one answer a line:
 """
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import get_args
 
+from flowright.data.task import numbered_rows
 from flowright.errors import DataError
 from flowright.judge.verdict import AnswerType, JudgeQuery
 from flowright.plugins import suggest
@@ -52,11 +53,12 @@ class LabelledItem:
 _FIELDS = tuple(f.name for f in fields(LabelledItem))
 _STRINGS = ("id", "question", "answer", "reference", "evidence")
 _REQUIRED = ("question", "answer", "reference", "label")
+_REMEDY = "--build MIXTURE --out FILE makes one from a mixture"
 
 
 def is_task_file(path: Path) -> bool:
     """Whether a file is a mixture: its first row is a task, which has a kind and no label."""
-    for _, row in _rows(path):
+    for _, row in numbered_rows(path, _REMEDY):
         return isinstance(row, dict) and "kind" in row and "label" not in row
     return False
 
@@ -65,7 +67,7 @@ def read_labelled(path: Path) -> list[LabelledItem]:
     """All answers of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
     items: list[LabelledItem] = []
     seen: dict[str, int] = {}
-    for number, row in _rows(path):
+    for number, row in numbered_rows(path, _REMEDY):
         item = _item(row, f"{path}:{number}", default_id=f"line-{number}")
         if item.id in seen:
             raise DataError(f"{path}:{number}: id {item.id!r} was used in line {seen[item.id]}")
@@ -82,25 +84,6 @@ def write_labelled(path: Path, items: Iterable[LabelledItem]) -> int:
     lines = [item.to_json() for item in items]
     write_text(path, "\n".join([*lines, ""]))
     return len(lines)
-
-
-def _rows(path: Path) -> Iterator[tuple[int, object]]:
-    """Line numbers and parsed lines, blank ones left out."""
-    if not path.is_file():
-        raise DataError(
-            f"{path}: no such file; --build MIXTURE --out FILE makes one from a mixture"
-        )
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            try:
-                yield number, json.loads(line)
-            except json.JSONDecodeError as error:
-                where = f"{path}:{number}"
-                raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path}:{number}: not UTF-8 at byte {error.start}") from None
 
 
 def _item(row: object, where: str, default_id: str) -> LabelledItem:

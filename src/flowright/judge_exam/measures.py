@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flowright.judge.agreement import COUNTED, confusion
+from flowright.judge.audit import COUNTED, confusion
 from flowright.judge_exam.asking import AskedAnswer
 from flowright.statistics import SHARE, Array, Estimate, Resampler, ratio
 

@@ -155,6 +155,11 @@ def verdict_on(effect: Mapping[str, Any] | None) -> str:
     return {"raises": "raises", "lowers": "lowers"}.get(str(effect.get("found")), "no")
 
 
+def planted(record: Record) -> str:
+    weights = record["about"].get("planted") or {}
+    return ", ".join(f"{name} {weight:+g}" for name, weight in weights.items()) or "nothing"
+
+
 def title(record: Record) -> str:
     about = record["about"]
     size = f"{record['answers']:,} answers to {record['questions']:,} questions"

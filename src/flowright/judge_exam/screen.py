@@ -15,6 +15,7 @@ from flowright.judge_exam.record import (
     estimated,
     pair_rows,
     plain,
+    planted,
     read_exam,
     service_facts,
     title,
@@ -29,15 +30,10 @@ def exam_screen(folder: Path) -> Group:
     parts: list[RenderableType] = [Text(one_line(title(record)), style="bold")]
     if record["about"].get("simulated"):
         parts.append(Text(SIMULATED, style="bold magenta"))
-        parts.append(Text(f"planted: {_planted(record)}", style="magenta"))
+        parts.append(Text(f"planted: {planted(record)}", style="magenta"))
     parts += [_measures(record), _types(record), *_effects(record)]
     parts += [_pairs(record), _service(record)]
     return Group(*parts)
-
-
-def _planted(record: Record) -> str:
-    planted = record["about"].get("planted") or {}
-    return ", ".join(f"{name} {weight:+g}" for name, weight in planted.items()) or "nothing"
 
 
 def _table(*columns: str, caption: str | None = None) -> Table:

@@ -7,29 +7,27 @@ import datetime
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import JudgeServerConfig
+from flowright.config import JudgeSection, JudgeServerConfig
 from flowright.data.task import read_tasks
 from flowright.errors import UserError
+from flowright.judge.build import OpenJudge, open_judge
+from flowright.judge.verdict import Judge
 from flowright.judge.wording import wording_hash
-from flowright.judge_exam.asking import AskedAnswer
+from flowright.judge_exam.asking import AskedAnswer, JudgeDown
 from flowright.judge_exam.construct import labelled_set
 from flowright.judge_exam.exam import Plan, hold_exam, pairs_of, probes_of, sample_items
-from flowright.judge_exam.labelled import (
-    LabelledItem,
-    is_task_file,
-    read_labelled,
-    write_labelled,
-)
-from flowright.judge_exam.opening import examined_section, open_examinee
+from flowright.judge_exam.labelled import LabelledItem, is_task_file, read_labelled, write_labelled
 from flowright.judge_exam.perturbations import PERTURBATIONS
 from flowright.plugins import suggest
 from flowright.runs import write_json
 from flowright.sandbox import Sandbox
+from flowright.simulation.opening import open_models
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Given what is done and how many, something to call as each is done."""
@@ -147,3 +145,67 @@ async def _from_mixture(
 def _folder(judge: str, sitting: Sitting) -> Path:
     name = re.sub(r"[^\w.-]+", "-", f"{judge}-{sitting.data.stem}").strip("-.") or "exam"
     return Path("outputs/exams") / name
+
+
+@dataclass(frozen=True, slots=True)
+class Examinee:
+    """``pair_judge`` is None where nobody compares two answers: rules do not."""
+
+    judge: Judge
+    pair_judge: Judge | None
+    simulated: bool
+
+
+@asynccontextmanager
+async def open_examinee(config: JudgeServerConfig, pairs: bool) -> AsyncIterator[Examinee]:
+    """The judge of a service's configuration, asked anew for every query: without its cache, which
+    would make repetitions look stable, and without its breaker, which would answer for it.
+
+    Raises ConfigError for a way of asking that cannot be examined, JudgeDown where a server does
+    not answer.
+    """
+    asked = examined_section(config.judge)
+    async with AsyncExitStack() as stack:
+        models = await stack.enter_async_context(
+            open_models(config.models, config.llm, config.simulated, None, ())
+        )
+
+        async def opened(section: JudgeSection) -> OpenJudge:
+            return await stack.enter_async_context(
+                open_judge(section, section.model, models.clients)
+            )
+
+        judge = await opened(asked)
+        if problems := [*await models.check(), *await judge.check()]:
+            raise JudgeDown(*problems, "nothing was measured")
+        twin = await opened(_comparing(asked)) if pairs and asked.mode != "rules" else None
+        yield Examinee(judge.judge, twin.judge if twin else None, judge.simulated)
+
+
+def examined_section(section: JudgeSection) -> JudgeSection:
+    """The section as it is examined. Raises UserError."""
+    if section.ask in ("pairwise", "rubric"):
+        why = {
+            "pairwise": "it does not call one answer right or wrong, and pairs are asked anyway",
+            "rubric": "it needs criteria, and a labelled answer has a reference",
+        }[section.ask]
+        raise UserError(
+            f"judge.ask: {section.ask} cannot be examined: {why}; "
+            "add judge.ask=true_false (or score, pointwise, multi_aspect) to the command line"
+        )
+    return section.model_copy(update={"cache_size": 0, "breaker_threshold": 0})
+
+
+def _comparing(section: JudgeSection) -> JudgeSection:
+    """The same model as a judge of two answers in both orders: its verdict's two members are the
+    orders, so nothing else may have members."""
+    alone: dict[str, Any] = {"panel": (), "weights": (), "quorum": 1, "samples": 1}
+    return section.model_copy(
+        update={
+            "ask": "pairwise",
+            "both_orders": True,
+            "mode": "judge",
+            "min_confidence": 0.0,
+            **alone,
+        }
+    )

@@ -15,19 +15,16 @@ from collections import Counter, deque
 from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack, get_args
 
 import uvloop
 
 from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
 from flowright.errors import UserError
-from flowright.judge.breaker import CircuitBreaker
-from flowright.judge.cache import Cached
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import AnswerType, Criterion, Judge, JudgeQuery, Verdict
-from flowright.judge.wrappers import Gated, WithRuleFallback
+from flowright.judge.verdict import AnswerType, Criterion, Judge, JudgeQuery
+from flowright.judge.wrappers import Cached, CircuitBreaker, Gated, WithRuleFallback
 
 Answer = TypeVar("Answer")
 
@@ -159,12 +156,7 @@ class JudgeRewardSystem:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _submit(self, work: Coroutine[Any, Any, Answer]) -> "Future[Answer]":
@@ -203,7 +195,9 @@ class JudgeRewardSystem:
         finally:
             self._pending -= 1
         seconds = time.monotonic() - began
-        self._count(verdict, seconds)
+        self._sources["failed" if verdict.score is None else verdict.source] += 1
+        self._zeros += verdict.score == 0
+        self._seconds.append(seconds)
         return {
             "reward": verdict.score,
             "source": verdict.source,
@@ -214,11 +208,6 @@ class JudgeRewardSystem:
             "judge": verdict.judge,
             "latency": seconds,
         }
-
-    def _count(self, verdict: Verdict, seconds: float) -> None:
-        self._sources["failed" if verdict.score is None else verdict.source] += 1
-        self._zeros += verdict.score == 0
-        self._seconds.append(seconds)
 
 
 def create_judge_reward(
@@ -249,19 +238,12 @@ class _LoopThread:
         self._thread.join()
 
     def _run(self) -> None:
-        self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):
-            task.cancel()
-        self._loop.run_until_complete(asyncio.sleep(0))
-        self._loop.close()
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left
+            runner.get_loop().run_forever()
 
 
 def _query(
-    prompt: str,
-    completion: str,
-    answer: str,
-    answer_type: str = "free_text",
-    **more: Unpack[More],
+    prompt: str, completion: str, answer: str, answer_type: str = "free_text", **more: Unpack[More]
 ) -> JudgeQuery:
     known: Mapping[str, AnswerType] = {name: name for name in get_args(AnswerType)}
     if answer_type.lower() not in known:

@@ -1,5 +1,8 @@
 """What the judge service counts, in Prometheus' terms. A registry of its own for every app."""
 
+from functools import partial
+from typing import Any
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 
@@ -17,49 +20,27 @@ class ServiceMetrics:
 
     def __init__(self, admission: Admission, judge: str, simulated: bool) -> None:
         self._registry = CollectorRegistry()
-        self.requests = Counter(
-            "flowright_judge_requests",
+        ours: dict[str, Any] = {"namespace": "flowright_judge", "registry": self._registry}
+        counter, gauge = partial(Counter, **ours), partial(Gauge, **ours)
+        self.requests = counter(
+            "requests",
             "Requests by endpoint and HTTP code; 499 is a client that went away.",
             ("endpoint", "code"),
-            registry=self._registry,
         )
-        self._verdicts = Counter(
-            "flowright_judge_verdicts",
-            "Verdicts by status and by who decided.",
-            ("status", "source"),
-            registry=self._registry,
+        self._verdicts = counter(
+            "verdicts", "Verdicts by status and by who decided.", ("status", "source")
         )
-        self._seconds = Histogram(
-            "flowright_judge_verdict_seconds",
-            "Time of one verdict in the judge, queueing left out.",
-            buckets=_BUCKETS,
-            registry=self._registry,
-        )
-        self._tokens = Counter(
-            "flowright_judge_tokens",
-            "Tokens that verdicts took.",
-            ("kind",),
-            registry=self._registry,
-        )
-        self.refused = Counter(
-            "flowright_judge_refused",
-            "Requests refused with 429 because the queue was full.",
-            registry=self._registry,
-        )
-        self._gauge("in_flight", "Verdicts in the making.").set_function(lambda: admission.running)
-        self._gauge("queued", "Verdicts that wait for a place.").set_function(
-            lambda: admission.queued
-        )
-        info = Gauge(
-            "flowright_judge_info",
-            "Who judges, and whether the numbers are simulated.",
-            ("judge", "simulated"),
-            registry=self._registry,
-        )
+        took = "Time of one verdict in the judge, queueing left out."
+        self._seconds = Histogram("verdict_seconds", took, buckets=_BUCKETS, **ours)
+        self._tokens = counter("tokens", "Tokens that verdicts took.", ("kind",))
+        self.refused = counter("refused", "Requests refused with 429 because the queue was full.")
+        running = gauge("in_flight", "Verdicts in the making.")
+        running.set_function(lambda: admission.running)
+        queued = gauge("queued", "Verdicts that wait for a place.")
+        queued.set_function(lambda: admission.queued)
+        who = "Who judges, and whether the numbers are simulated."
+        info = gauge("info", who, ("judge", "simulated"))
         info.labels(judge, str(simulated).lower()).set(1)
-
-    def _gauge(self, name: str, meaning: str) -> Gauge:
-        return Gauge(f"flowright_judge_{name}", meaning, registry=self._registry)
 
     def judged(self, response: JudgeResponse) -> None:
         """Count a verdict, or a member of a batch that got none."""

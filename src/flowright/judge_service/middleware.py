@@ -5,10 +5,11 @@ watches the connection: a client that goes away takes its verdicts along.
 """
 
 import asyncio
-import hashlib
 import hmac
 from collections.abc import Iterable
+from hashlib import sha256
 
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,27 +24,15 @@ ENDPOINTS = frozenset({"/judge", "/batch_judge"}) | OPEN
 CLIENT_GONE = 499  # nginx's code; nobody receives it, only the metrics show it
 
 
-class Refused(Exception):
-    """A request that ends here, with a status and a sentence."""
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.response = JSONResponse({"error": message}, status, headers)
-
-
 class GuardMiddleware:
     """Refusals are counted like every other answer."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        settings: JudgeServerSection,
-        traffic: Traffic,
-        metrics: ServiceMetrics,
+        self, app: ASGIApp, settings: JudgeServerSection, traffic: Traffic, metrics: ServiceMetrics
     ) -> None:
         self._app = app
         self._limit = settings.max_body_bytes
-        self._key = _digest(settings.api_key.encode()) if settings.api_key else None
+        self._key = sha256(settings.api_key.encode()).digest() if settings.api_key else None
         self._traffic = traffic
         self._metrics = metrics
 
@@ -65,18 +54,19 @@ class GuardMiddleware:
                 await self._app(scope, receive, counted)
             elif not await self._guarded(scope, receive, counted):
                 code = code or CLIENT_GONE
-        except Refused as refusal:
-            await refusal.response(scope, receive, counted)
+        except HTTPException as error:
+            refusal = JSONResponse({"error": error.detail}, error.status_code, error.headers)
+            await refusal(scope, receive, counted)
         finally:
             endpoint = path if path in ENDPOINTS else "other"
             self._metrics.requests.labels(endpoint, str(code or 500)).inc()
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Check and answer a request; False where its client left. Raises Refused."""
+        """Check and answer a request; False where its client left. Raises HTTPException."""
         self._refuse_if_draining()
         if self._key is not None and not _has_key(self._key, scope["headers"]):
             wanted = "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
-            raise Refused(401, wanted, {"WWW-Authenticate": 'Bearer realm="judge"'})
+            raise HTTPException(401, wanted, {"WWW-Authenticate": 'Bearer realm="judge"'})
         body = await self._read(scope, receive)
         if body is None:
             return False
@@ -85,13 +75,15 @@ class GuardMiddleware:
 
     def _refuse_if_draining(self) -> None:
         if self._traffic.draining:
-            raise Refused(503, "draining: this server is shutting down", {"Connection": "close"})
+            said = "draining: this server is shutting down"
+            raise HTTPException(503, said, {"Connection": "close"})
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None where the client left before its end. Raises Refused when too large."""
+        """The body; None where the client left before its end. Raises HTTPException."""
+        said = f"the body is larger than {self._limit} bytes (server.max_body_bytes)"
         headers = dict(scope["headers"])
         if int(headers.get(b"content-length", b"0")) > self._limit:
-            raise self._too_large()
+            raise HTTPException(413, said)
         parts = bytearray()
         while True:
             message = await receive()
@@ -99,12 +91,9 @@ class GuardMiddleware:
                 return None
             parts += message.get("body", b"")
             if len(parts) > self._limit:
-                raise self._too_large()
+                raise HTTPException(413, said)
             if not message.get("more_body", False):
                 return bytes(parts)
-
-    def _too_large(self) -> Refused:
-        return Refused(413, f"the body is larger than {self._limit} bytes (server.max_body_bytes)")
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> bool:
         """Let the app answer while the connection is watched; False where the client left."""
@@ -134,8 +123,8 @@ class GuardMiddleware:
         if gone:
             return False
         if self._traffic.expired:
-            raise Refused(503, "the server shut down before there was a verdict")
-        raise Refused(500, "the judge gave up")
+            raise HTTPException(503, "the server shut down before there was a verdict")
+        raise HTTPException(500, "the judge gave up")
 
 
 async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
@@ -145,10 +134,6 @@ async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()
 
 
 def _has_key(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
@@ -162,5 +147,5 @@ def _has_key(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
                 continue
         elif name != b"x-api-key":
             continue
-        found |= hmac.compare_digest(_digest(given.strip()), expected)
+        found |= hmac.compare_digest(sha256(given.strip()).digest(), expected)
     return found

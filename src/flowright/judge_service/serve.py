@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from prometheus_client import disable_created_metrics
 
 from flowright.config import JudgeServerConfig
-from flowright.judge.opening import OpenJudge, open_judge
+from flowright.judge.build import OpenJudge, open_judge
 from flowright.judge_service.app import SIMULATED_NOTICE, Ready, create_app
 from flowright.judge_service.traffic import Traffic
 from flowright.simulation.opening import open_models

@@ -12,18 +12,10 @@ from pydantic import (
     Field,
     SkipValidation,
     ValidationError,
-    field_validator,
     model_validator,
 )
 
-from flowright.judge.verdict import (
-    AnswerType,
-    Criterion,
-    JudgeQuery,
-    Source,
-    Status,
-    Verdict,
-)
+from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5
@@ -34,6 +26,12 @@ def _whole_characters(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("half of a surrogate pair is no character")
     return text
+
+
+def _not_zero(points: float) -> float:
+    if points == 0:
+        raise ValueError("a criterion of 0 points decides nothing")
+    return points
 
 
 Text = Annotated[str, AfterValidator(_whole_characters)]
@@ -47,16 +45,9 @@ class CriterionRequest(Wire):
     """One line of a rubric."""
 
     text: Text = Field(min_length=1, pattern=r"\S", description="A statement about the answer.")
-    points: float = Field(
+    points: Annotated[float, AfterValidator(_not_zero)] = Field(
         allow_inf_nan=False, description="What it is worth where it holds; below 0: a fault."
     )
-
-    @field_validator("points")
-    @classmethod
-    def _counts(cls, value: float) -> float:
-        if value == 0:
-            raise ValueError("a criterion of 0 points decides nothing")
-        return value
 
 
 class JudgeRequest(Wire):
@@ -98,12 +89,7 @@ class JudgeRequest(Wire):
     criteria: tuple[CriterionRequest, ...] = Field(
         default=(), description="A rubric. For a judge whose `judge.ask` is `rubric`."
     )
-    request_id: (
-        Annotated[
-            str, Field(min_length=1, max_length=_LONGEST_ID), AfterValidator(_whole_characters)
-        ]
-        | None
-    ) = Field(
+    request_id: Annotated[Text, Field(min_length=1, max_length=_LONGEST_ID)] | None = Field(
         default=None,
         description="Comes back with the verdict, and names the sample: seeds are derived from "
         "it. Without one it is a hash of the request, so that equal requests are judged alike.",
@@ -229,28 +215,22 @@ def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeRespo
 def failed_response(request_id: str, judge: str, seconds: float) -> JudgeResponse:
     """For a judge that raised, which it should not: what it said stays in our log."""
     said = "the judge broke down; the server's log says how"
-    about = Metadata(latency=round(seconds, 6), judge=judge)
-    return _without_score("unavailable", request_id, said, about)
+    verdict = Verdict(None, None, "llm", "unavailable", said, judge=judge)
+    return response_of(verdict, request_id, seconds).model_copy(update={"source": None})
 
 
 def invalid_response(member: object, message: str) -> JudgeResponse:
     """For a member of a batch that is no request."""
     given = member.get("request_id") if isinstance(member, dict) else None
     usable = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_ID
-    return _without_score("invalid", given if usable else None, message, Metadata())
-
-
-def _without_score(
-    status: Status | Literal["invalid"], request_id: str | None, said: str, about: Metadata
-) -> JudgeResponse:
     return JudgeResponse(
         score=None,
         correct=None,
-        status=status,
+        status="invalid",
         source=None,
-        request_id=request_id,
-        explanation=said,
-        metadata=about,
+        request_id=given if usable else None,
+        explanation=message,
+        metadata=Metadata(),
     )
 
 

@@ -51,10 +51,7 @@ class Balance:
     """
 
     def __init__(
-        self,
-        urls: Sequence[str],
-        keys: Sequence[str],
-        clock: Callable[[], float] = time.monotonic,
+        self, urls: Sequence[str], keys: Sequence[str], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.servers = tuple(Server(url) for url in urls)
         self.keys = tuple(Key(key) for key in keys)
@@ -68,37 +65,35 @@ class Balance:
         ready = [s for s in self.servers if self._ready(s, now)]
         if len(ready) > 1:
             ready = [s for s in ready if s is not avoid]
-        if ready:
-            server = min(ready, key=lambda s: s.outstanding)
-            if len(ready) > 1:  # ties go round
-                least = [s for s in ready if s.outstanding == server.outstanding]
-                server = least[self._turn % len(least)]
-                self._turn += 1
-        else:
-            server = min(self.servers, key=lambda s: s.rests_until)
+        least = min((s.outstanding for s in ready), default=0)
+        tied = [s for s in ready if s.outstanding == least]
+        server = tied[self._turn % len(tied)] if tied else min(self.servers, key=_end_of_rest)
+        self._turn += len(ready) > 1
         probe = server.failures >= REST_AFTER and bool(ready)
         server.probing = server.probing or probe
         server.outstanding += 1
         return Lease(server, self._next_key(now), probe)
 
+    def abandoned(self, lease: Lease) -> None:
+        """The caller went away before anything was learned."""
+        lease.server.outstanding -= 1
+        if lease.probe:
+            lease.server.probing = False
+
     def succeeded(self, lease: Lease) -> None:
         """The server answered, whatever it thought of the request."""
-        self._end(lease)
+        self.abandoned(lease)
         lease.server.failures = 0
 
     def failed(self, lease: Lease, at_once: bool = False) -> None:
         """The server did not answer properly; ``at_once``: nobody was there."""
         server = lease.server
-        self._end(lease)
+        self.abandoned(lease)
         server.failures = max(server.failures + 1, REST_AFTER if at_once else 0)
         over = server.failures - REST_AFTER
         if over >= 0:
             rest = min(REST_SECONDS * 2.0 ** min(over, 10), LONGEST_REST)
             server.rests_until = self._clock() + rest
-
-    def abandoned(self, lease: Lease) -> None:
-        """The caller went away before anything was learned."""
-        self._end(lease)
 
     def limit_key(self, lease: Lease, seconds: float) -> None:
         """The key was told to slow down."""
@@ -123,16 +118,13 @@ class Balance:
         return server.failures < REST_AFTER or (server.rests_until <= now and not server.probing)
 
     def _next_key(self, now: float) -> Key:
-        if len(self.keys) == 1:
-            return self.keys[0]
         usable = [key for key in self.keys if not key.refused] or list(self.keys)
         awake = [key for key in usable if key.rests_until <= now]
         if not awake:
-            return min(usable, key=lambda key: key.rests_until)
+            return min(usable, key=_end_of_rest)
         self._key_turn += 1
         return awake[self._key_turn % len(awake)]
 
-    def _end(self, lease: Lease) -> None:
-        lease.server.outstanding -= 1
-        if lease.probe:
-            lease.server.probing = False
+
+def _end_of_rest(one: Server | Key) -> float:
+    return one.rests_until

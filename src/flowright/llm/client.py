@@ -6,22 +6,24 @@ make one per model and share it between roles.
 
 import asyncio
 import json
-from dataclasses import dataclass, replace
+from copy import copy
+from dataclasses import replace
+from typing import Self
 
 from flowright.config import LlmSection, ModelEntry
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import Balance, Lease
-from flowright.llm.chat import (
-    ChatReply,
-    ChatRequest,
-    RequestRefused,
-    ServerMisconfigured,
-    Usage,
-)
+from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, ServerMisconfigured, Usage
 from flowright.llm.counters import Counters
-from flowright.llm.failures import HINTS, status_error
 from flowright.llm.retries import Call, Retries, RetryPolicy
-from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, Response
+from flowright.llm.transport import (
+    CONNECT_SECONDS,
+    HINTS,
+    Connection,
+    RequestError,
+    Response,
+    status_error,
+)
 from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
 from flowright.plugins import suggest
 
@@ -42,8 +44,9 @@ class ChatClient:
     """
 
     def __init__(self, name: str, entry: ModelEntry, section: LlmSection) -> None:
-        self._name = name
-        self._entry = entry
+        self.name = name
+        self.entry = entry
+        self._role = "executor"
         self._section = section
         urls = tuple(url.rstrip("/") for url in entry.base_urls)
         where = f"{section.file}: models.{name}.base_url"
@@ -61,25 +64,17 @@ class ChatClient:
         self._connections = {url: Connection(url, entry.no_proxy) for url in urls}
         self.counters = Counters(urls)
 
-    @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def entry(self) -> ModelEntry:
-        return self._entry
-
-    def as_role(self, role: str) -> "ClientInRole":
-        """This client as a chat model whose calls are counted under that role."""
-        return ClientInRole(self, role)
+    def as_role(self, role: str) -> Self:
+        """This client, its calls counted under that role. What it holds is shared."""
+        client = copy(self)
+        client._role = role
+        return client
 
     async def aclose(self) -> None:
         for connection in self._connections.values():
             await connection.aclose()
 
-    async def chat(
-        self, request: ChatRequest, deadline: float | None = None, role: str = "executor"
-    ) -> ChatReply:
+    async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
         """The model's reply, empty ones included. ``deadline``: seconds, default from the config.
 
         Raises FailureError(LLM_UNAVAILABLE) when attempts or deadline are spent, at once its
@@ -88,7 +83,7 @@ class ChatClient:
         many attempts it took: see ``attempts``.
         """
         policy = self._policy if deadline is None else replace(self._policy, deadline=deadline)
-        call = Call(policy, encode_request(self._entry, request), self.counters.role(role))
+        call = Call(policy, encode_request(self.entry, request), self.counters.role(self._role))
         try:
             completion = await self._retries.run(call, lambda lease: self._ask(lease, call))
         except RequestError as error:
@@ -99,7 +94,7 @@ class ChatClient:
             text=completion.text,
             finish_reason=completion.finish_reason,
             usage=usage,
-            model=completion.model or self._entry.model_name,
+            model=completion.model or self.entry.model_name,
             seconds=call.spent,
             attempts=call.attempts,
             reasoning=completion.reasoning,
@@ -109,8 +104,8 @@ class ChatClient:
         url = lease.server.url
         limit = min(self._section.request_seconds, call.left)
         try:
-            response = await self._connections[url].post(
-                "/chat/completions", lease.key.value, call.key, limit
+            response = await self._connections[url].ask(
+                "/chat/completions", lease.key.value, limit, call.key
             )
             if response.status != 200:
                 raise status_error(response, url, str(self._section.file))
@@ -123,14 +118,14 @@ class ChatClient:
             raise RequestError("malformed", f"{url}: {error}") from None
 
     def _failure(self, call: Call, error: RequestError) -> FailureError:
-        if error.refuses_request:
-            return RequestRefused(f"{self._name}: {error.message}")
+        if error.kind in ("http_400", "http_413", "http_422"):
+            return RequestRefused(f"{self.name}: {error.message}")
         if error.final:
-            return ServerMisconfigured(f"{self._name}: {error.message}")
+            return ServerMisconfigured(f"{self.name}: {error.message}")
         kinds = ", ".join(f"{n} x {kind}" for kind, n in call.failures.most_common())
         made = f"{call.attempts} attempt{'s' * (call.attempts > 1)} in {call.spent:.3g} s"
         told = f"no usable reply after {made} ({kinds}); last: {error.message}"
-        return FailureError(Reason.LLM_UNAVAILABLE, f"{self._name}: {told}")
+        return FailureError(Reason.LLM_UNAVAILABLE, f"{self.name}: {told}")
 
     async def check(self) -> list[str]:
         """What keeps this model from being used, one line per server; empty when all is well.
@@ -141,10 +136,10 @@ class ChatClient:
         return [problem for problem in found if problem]
 
     async def _check_server(self, url: str) -> str | None:
-        where = f"{self._section.file}: models.{self._name}: {url}"
+        where = f"{self._section.file}: models.{self.name}: {url}"
         key = self._retries.balance.keys[0].value
         try:
-            response = await self._connections[url].get("/models", key, CONNECT_SECONDS)
+            response = await self._connections[url].ask("/models", key, CONNECT_SECONDS)
         except RequestError as error:
             if error.kind == "timeout":
                 late = f"no answer within {CONNECT_SECONDS:g} s"
@@ -159,27 +154,11 @@ class ChatClient:
         served = _model_ids(response)
         if served is None:
             return f"{where}: this is not an OpenAI-compatible server; check base_url"
-        if not served or self._entry.model_name in served:
+        if not served or self.entry.model_name in served:
             return None
         shown = ", ".join(served[:5]) + (f" and {len(served) - 5} more" if len(served) > 5 else "")
-        hint = suggest(self._entry.model_name, served)
-        return f"{where}: serves {shown}, not {self._entry.model_name}; set model_name{hint}"
-
-
-@dataclass(frozen=True, slots=True)
-class ClientInRole:
-    """A :class:`flowright.llm.chat.ChatModel`: a client, asked by one role."""
-
-    client: ChatClient
-    role: str
-
-    @property
-    def name(self) -> str:
-        return self.client.name
-
-    async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
-        """As :meth:`ChatClient.chat`."""
-        return await self.client.chat(request, deadline, self.role)
+        hint = suggest(self.entry.model_name, served)
+        return f"{where}: serves {shown}, not {self.entry.model_name}; set model_name{hint}"
 
 
 def _model_ids(response: Response) -> list[str] | None:

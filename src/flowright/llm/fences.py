@@ -18,10 +18,7 @@ LEAST: dict[Mark, int] = {"`": 3, "~": 5}
 """How long a fence is at least."""
 
 _LOOKALIKES = "～∼〜˜"  # full-width tilde, tilde operator, wave dash, small tilde
-_RUNS: dict[Mark, re.Pattern[str]] = {
-    "`": re.compile("`+"),
-    "~": re.compile(f"[~{_LOOKALIKES}]+"),
-}
+_RUNS: dict[Mark, re.Pattern[str]] = {"`": re.compile("`+"), "~": re.compile(f"[~{_LOOKALIKES}]+")}
 _MAX_RUN = 32
 
 

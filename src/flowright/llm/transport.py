@@ -1,12 +1,16 @@
-"""Connections to servers: one kept pool each, and a proxy where the environment names one.
+"""Connections to servers: one kept pool each, and a proxy where the environment names one; and what
+a server's status and words mean.
 
 Built on ``aiohttp``: benchmarks/http_client.py compares what a call costs the trainer's only event
 loop with what it costs through the ``openai`` package.
 """
 
 import asyncio
+import email.utils
 import ipaddress
+import json
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -48,31 +52,17 @@ def _within(host: str, network: str) -> bool:
         return False
 
 
+@dataclass(eq=False)
 class RequestError(Exception):
     """A failed attempt. ``kind`` is ``unreachable`` (nobody listens), ``connection``, ``timeout``,
     ``http_503`` and the like, or a name of who reads the reply. A ``final`` one is not repeated;
     ``blames_server`` counts against its health; ``retry_after`` (seconds) is the server's wish."""
 
-    def __init__(
-        self,
-        kind: str,
-        message: str,
-        *,
-        final: bool = False,
-        blames_server: bool = True,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-        self.final = final
-        self.blames_server = blames_server
-        self.retry_after = retry_after
-
-    @property
-    def refuses_request(self) -> bool:
-        """Whether the server objects to the request itself: asking for less may help."""
-        return self.kind in ("http_400", "http_413", "http_422")
+    kind: str
+    message: str
+    final: bool = False
+    blames_server: bool = True
+    retry_after: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,52 +87,39 @@ class Connection:
         self._proxy = proxy_for(url, no_proxy)
         self._session: aiohttp.ClientSession | None = None
 
-    async def post(self, path: str, key: str, body: bytes, seconds: float) -> Response:
-        """The response to a JSON body, within so many seconds. Raises RequestError."""
-        return await self._request("POST", path, key, body, seconds)
-
-    async def get(self, path: str, key: str, seconds: float) -> Response:
-        """As :meth:`post`, without a body."""
-        return await self._request("GET", path, key, None, seconds)
-
     async def aclose(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             await session.close()
 
-    async def _request(
-        self, method: str, path: str, key: str, body: bytes | None, seconds: float
-    ) -> Response:
+    async def ask(self, path: str, key: str, seconds: float, body: bytes | None = None) -> Response:
+        """The response to a GET, or to the POST of a JSON ``body``, within so many seconds. Raises
+        RequestError."""
         if self._session is None:  # it needs the running loop
             self._session = self._open()
-        headers = {"Authorization": f"Bearer {key}"}
         try:
             async with (
                 asyncio.timeout(seconds),
                 self._session.request(
-                    method,
+                    "GET" if body is None else "POST",
                     self._url + path,
                     data=body,
-                    headers=headers,
+                    headers={"Authorization": f"Bearer {key}"},
                     proxy=self._proxy,
                     allow_redirects=False,
                 ) as response,
             ):
                 return Response(response.status, response.headers, await response.read())
         except aiohttp.ConnectionTimeoutError:  # before TimeoutError, which it also is
-            what = f"no connection within {CONNECT_SECONDS:g} s"
-            raise RequestError("timeout", f"{self._url}: {what}") from None
+            kind, what = "timeout", f"no connection within {CONNECT_SECONDS:g} s"
         except TimeoutError:
-            raise RequestError(
-                "timeout", f"{self._url}: no reply within {round(seconds, 3):g} s"
-            ) from None
+            kind, what = "timeout", f"no reply within {round(seconds, 3):g} s"
         except aiohttp.ClientConnectorError as error:  # only what the system says of it
             number = error.os_error.errno
-            what = os.strerror(number) if number else str(error)
-            raise RequestError("unreachable", f"{self._url}: {what}") from None
+            kind, what = "unreachable", os.strerror(number) if number else str(error)
         except aiohttp.ClientError as error:
-            what = str(error) or type(error).__name__
-            raise RequestError("connection", f"{self._url}: {what}") from None
+            kind, what = "connection", str(error) or type(error).__name__
+        raise RequestError(kind, f"{self._url}: {what}")
 
     def _open(self) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
@@ -151,3 +128,63 @@ class Connection:
             headers={"Content-Type": "application/json", "User-Agent": "flowright"},
             cookie_jar=aiohttp.DummyCookieJar(),
         )
+
+
+RETRIED_STATUS = frozenset({408, 409, 425, 429})  # and every 5xx
+_MALFORMED_REQUEST = "the server refused the request itself; its message says which part"
+_MOVED = "the server redirects; put the address that it points to into base_url"
+HINTS = {
+    301: _MOVED,
+    302: _MOVED,
+    307: _MOVED,
+    308: _MOVED,
+    400: _MALFORMED_REQUEST,
+    401: "check api_key",
+    402: "the account has no credit left",
+    403: "check that api_key may use this model",
+    404: "check model_name, and that base_url ends in /v1",
+    413: "the prompt is larger than the server takes",
+    422: _MALFORMED_REQUEST,
+}
+
+
+def status_error(response: Response, url: str, file: str) -> RequestError:
+    """The error that a status other than 200 means; ``file`` is where to mend it."""
+    status = response.status
+    said = f"{url} answered {status}: {message_of(response)}"
+    if status in RETRIED_STATUS or status >= 500:
+        pause = _retry_after(response.headers) if status in (429, 503) else None
+        return RequestError(f"http_{status}", said, blames_server=status >= 500, retry_after=pause)
+    hint = HINTS.get(status, "the server will not take this request")
+    said = f"{said} ({hint}; {file})"
+    return RequestError(f"http_{status}", said, final=True, blames_server=False)
+
+
+def message_of(response: Response) -> str:
+    """The server's own words, on one line: the OpenAI error object where there is one."""
+    if "location" in response.headers:
+        return f"see {response.headers['location']}"
+    text = response.content.decode("utf-8", "replace")
+    try:
+        body = json.loads(text)
+        error = body.get("error", body)
+        text = str(error.get("message", text) if isinstance(error, dict) else error)
+    except (ValueError, AttributeError):
+        pass
+    return " ".join(text.split())[:300] or "(no message)"
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds that a response asks to wait: ``retry-after-ms``, or ``Retry-After`` as seconds or
+    as a date (RFC 9110, section 10.2.3)."""
+    try:
+        if "retry-after-ms" in headers:
+            return max(0.0, float(headers["retry-after-ms"]) / 1000)
+        value = headers.get("retry-after")
+        if value is None:
+            return None
+        if value.strip().replace(".", "", 1).isdigit():
+            return float(value)
+        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
+    except ValueError:
+        return None

@@ -72,20 +72,11 @@ def _decode_whole(body: Any) -> Completion:
     message = choice.get("message") if choice else None
     if choice is None or not isinstance(message, dict):
         raise MalformedReply(f"no choices in it: {_shown(body)}")
-    refused = isinstance(message.get("refusal"), str) and not message.get("content")
-    return _completion(
-        body,
-        _text(message.get("refusal") if refused else message.get("content")),
-        REFUSAL if refused else choice.get("finish_reason"),
-        _reasoning(message) or None,
-        body.get("usage"),
-    )
+    return _completion(body, message, choice.get("finish_reason"), body.get("usage"))
 
 
 def _decode_stream(content: bytes) -> Completion:
-    text: list[str] = []
-    reasoning: list[str] = []
-    refusal: list[str] = []
+    deltas: list[dict[str, Any]] = []
     finish: Any = None
     usage: Any = None
     last: dict[str, Any] = {}
@@ -106,17 +97,16 @@ def _decode_stream(content: bytes) -> Completion:
         delta = choice.get("delta") if choice else None
         if choice is None or not isinstance(delta, dict):
             continue
-        text.append(_text(delta.get("content")))
-        reasoning.append(_reasoning(delta))
-        refusal.append(_text(delta.get("refusal")))
+        deltas.append(delta)
         finish = choice.get("finish_reason") or finish
     if finish is None:
         end = "" if done else " and no [DONE]"
         raise MalformedReply(f"the stream ended without a finish_reason{end}")
-    said, refused = "".join(text), "".join(refusal)
-    if refused and not said:
-        said, finish = refused, REFUSAL
-    return _completion(last, said, finish, "".join(reasoning) or None, usage)
+    message = {
+        name: "".join(_text(delta.get(name)) for delta in deltas) for name in ("content", "refusal")
+    }
+    message["reasoning"] = "".join(map(_reasoning, deltas))
+    return _completion(last, message, finish, usage)
 
 
 def _first_choice(body: Any) -> dict[str, Any] | None:
@@ -131,13 +121,16 @@ def _first_choice(body: Any) -> dict[str, Any] | None:
 
 
 def _completion(
-    body: dict[str, Any], text: str, finish: Any, reasoning: str | None, usage: Any
+    body: dict[str, Any], message: dict[str, Any], finish: Any, usage: Any
 ) -> Completion:
     usage = usage if isinstance(usage, dict) else {}
+    text, refusal = _text(message.get("content")), message.get("refusal")
+    if isinstance(refusal, str) and refusal and not text:
+        text, finish = refusal, REFUSAL
     return Completion(
         text=text,
         finish_reason=finish if isinstance(finish, str) else "unknown",
-        reasoning=reasoning,
+        reasoning=_reasoning(message) or None,
         model=str(body.get("model") or ""),
         prompt_tokens=_count(usage.get("prompt_tokens")),
         completion_tokens=_count(usage.get("completion_tokens")),

@@ -21,8 +21,7 @@ from flowright.config import SimulatedSection
 from flowright.data.task import Problem
 from flowright.errors import FailureError
 from flowright.sandbox import Sandbox
-from flowright.simulation.assessor import Assessor
-from flowright.simulation.biases import check_biases
+from flowright.simulation.assessor import Assessor, check_biases
 from flowright.simulation.cues import Ask, Judgement, read_prompt
 from flowright.simulation.draws import Draws, digest, unit
 from flowright.simulation.index import TaskIndex

@@ -41,6 +41,7 @@ _REFERENCE = re.compile(
 )
 _CRITERION = re.compile(r"criterion \d{1,3}", re.I)
 _EVIDENCE = re.compile(r"evidence|test (?:run|result|report)|observed", re.I)
+_GIVEN = re.compile(f"{_REFERENCE.pattern}|{_EVIDENCE.pattern}", re.I)
 
 _REQUEST = re.compile(
     r"\W*(?:is|are|does|which|please|now|reply|respond|return|give|say|tell|decide|grade|judge|check"
@@ -246,13 +247,7 @@ def _judgement(
     """A judge's prompt has a reference (or the problem of a known task) and one answer or two."""
     references = [p.text for p in parts if _REFERENCE.search(p.label)]
     evidence = "\n".join(p.text for p in parts if _EVIDENCE.search(p.label))
-    answers = [
-        p.text
-        for p in parts
-        if _CANDIDATE.search(p.label)
-        and not _REFERENCE.search(p.label)
-        and not _EVIDENCE.search(p.label)
-    ]
+    answers = [p.text for p in parts if _CANDIDATE.search(p.label) and not _GIVEN.search(p.label)]
     if not answers:
         return None
     pairwise = len(answers) >= 2 and _COMPARE.search(instruction) is not None
@@ -267,9 +262,6 @@ def _judgement(
         references = [task.reference, *task.alternatives]
     question = task.question if task is not None else prompt[:2000]
     said = _BLOCK.sub("\n", prompt)
-    if pairwise:
-        first, second = answers[:2]
-        return Judgement(question, first, tuple(references), task, evidence, second, said=said)
-    return Judgement(
-        question, answers[-1], tuple(references), task, evidence, criteria=criteria, said=said
-    )
+    answer, rival = answers[:2] if pairwise else (answers[-1], None)
+    criteria = {} if pairwise else criteria
+    return Judgement(question, answer, tuple(references), task, evidence, rival, criteria, said)

@@ -45,19 +45,16 @@ class TaskIndex:
             if not any(shingle in self._weight for shingle in shingles):
                 self._weight.update((s, 1.0 / len(self._owners[s])) for s in shingles)
         self._total = [sum(self._weight.get(s, 0.0) for s in shingles) for shingles in own]
-        self._known = self._owners.keys()
-        self._known_context = self._context_owners.keys()
 
     def find(self, prompt: str) -> Problem | None:
         """The task whose question is in the prompt, at least half of it; None if there is none."""
         asked = words(prompt)
         shingles = _shingles(asked)
         scores: dict[int, float] = {}
-        for shingle in self._known & shingles:
-            weight = self._weight.get(shingle)
-            if weight is not None:
-                for number in self._owners[shingle]:
-                    scores[number] = scores.get(number, 0.0) + weight / self._total[number]
+        for shingle in self._weight.keys() & shingles:
+            weight = self._weight[shingle]
+            for number in self._owners[shingle]:
+                scores[number] = scores.get(number, 0.0) + weight / self._total[number]
         likely = {number: score for number, score in scores.items() if score > _MIN_SHARE - 1e-6}
         if not likely and self._short:
             likely = dict.fromkeys(self._find_short(asked), 1.0)
@@ -66,7 +63,7 @@ class TaskIndex:
         if len(likely) > 1:
             verbatim = {n: s for n, s in likely.items() if self.tasks[n].problem in prompt}
             likely = verbatim or likely
-            for shingle in self._known_context & shingles:
+            for shingle in self._context_owners.keys() & shingles:
                 for number in self._context_owners[shingle]:
                     if number in likely:
                         likely[number] += 1.0 / _CONTEXT_SHINGLES

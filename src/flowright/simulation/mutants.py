@@ -32,6 +32,8 @@ _CHANGED = (
     ast.Call,
 )  # fmt: skip
 
+_DOCUMENTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
+
 
 class WrongSolutions:
     """The popular wrong solutions of each code task, most popular first.
@@ -91,19 +93,9 @@ def shape(code: str) -> str | None:
     except (SyntaxError, ValueError, RecursionError):
         return None
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):
-            node.body = _undocumented(node.body)
+        if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
     return ast.dump(tree)
-
-
-def _undocumented(body: list[ast.stmt]) -> list[ast.stmt]:
-    first = body[0] if body else None
-    is_doc = (
-        isinstance(first, ast.Expr)
-        and isinstance(first.value, ast.Constant)
-        and isinstance(first.value.value, str)
-    )
-    return (body[1:] or [ast.Pass()]) if is_doc else body
 
 
 def mutations(code: str, *rank: object) -> Iterator[str]:

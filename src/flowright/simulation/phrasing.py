@@ -114,24 +114,16 @@ def fence(code: str) -> str:
 
 def review(flagged: bool, draws: Draws) -> str:
     """A review's text, whose first word is its verdict."""
-    if flagged:
-        return draws.pick(
-            "review",
-            (
-                f"{OBJECTS} Going through it again, one step does not follow from the one before "
-                "it, so the result is not reliable and should be worked out anew.",
-                f"{OBJECTS} It overlooks a condition in the problem; with that condition the "
-                "result changes.",
-            ),
-        )
-    return draws.pick(
-        "review",
-        (
-            f"{APPROVES} I followed each step and found nothing to change.",
-            f"{APPROVES} The result satisfies every condition that the problem states.",
-        ),
-    )
+    return draws.pick("review", _OBJECTIONS if flagged else _APPROVALS)
 
 
-OBJECTS = "Incorrect. There is a mistake in this solution."
-APPROVES = "Correct."
+_OBJECTIONS = (
+    "Incorrect. There is a mistake in this solution. Going through it again, one step does not "
+    "follow from the one before it, so the result is not reliable and should be worked out anew.",
+    "Incorrect. There is a mistake in this solution. It overlooks a condition in the problem; with "
+    "that condition the result changes.",
+)
+_APPROVALS = (
+    "Correct. I followed each step and found nothing to change.",
+    "Correct. The result satisfies every condition that the problem states.",
+)

@@ -72,21 +72,13 @@ class SimulatedServer:
         """The server as a model of the LLM file."""
         return ModelEntry(base_url=self.base_url, model_name=MODEL, no_proxy="127.0.0.1")
 
-    def __enter__(self) -> Self:
-        self._start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self._start)
-        return self
+        return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.to_thread(self._stop)
+        await asyncio.to_thread(self.__exit__)
 
-    def _start(self) -> None:
+    def __enter__(self) -> Self:
         with tempfile.TemporaryDirectory(prefix="flowright-") as folder:
             if isinstance(self._tasks, Path):
                 file = self._tasks
@@ -98,18 +90,16 @@ class SimulatedServer:
             command += ["--allow-weaker-sandbox"] if self._weaker else []
             # A session of its own: Ctrl-C is for the trainer, which still needs its server then.
             self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
             )
             try:
                 self._port = _port_from(self._process)
             except BaseException:
-                self._stop()
+                self.__exit__()
                 raise
+        return self
 
-    def _stop(self) -> None:
+    def __exit__(self, *_: object) -> None:
         process, self._process, self._port = self._process, None, None
         if process is None:
             return
@@ -151,33 +141,26 @@ def serve(
     """Serve until interrupted; ``ready`` is called with the port. ``embedded``: end with the
     parent process. Raises UserError when it cannot start."""
     listener = listen(host, port)
+
+    async def run() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            sandbox = Sandbox(workers=1, allow_weaker=allow_weaker)
+            if any(task.kind == "code" for task in tasks):
+                await stack.enter_async_context(sandbox)
+            app = SimulatedApp(tasks, section, sandbox)
+            server = uvicorn.Server(quiet_server(app, date_header=False))
+            watcher = asyncio.create_task(_end_with_parent(server)) if embedded else None
+            serving = asyncio.create_task(server.serve(sockets=[listener]))
+            while not (server.started or serving.done()):
+                await asyncio.sleep(0.01)
+            if server.started:
+                ready(listener.getsockname()[1])
+            await serving
+            if watcher is not None:
+                watcher.cancel()
+
     with contextlib.closing(listener):
-        uvloop.run(_serve(listener, tasks, section, allow_weaker, ready, embedded))
-
-
-async def _serve(
-    listener: socket.socket,
-    tasks: Sequence[Problem],
-    section: SimulatedSection,
-    allow_weaker: bool,
-    ready: Callable[[int], None],
-    embedded: bool,
-) -> None:
-    async with contextlib.AsyncExitStack() as stack:
-        sandbox = Sandbox(workers=1, allow_weaker=allow_weaker)
-        if any(task.kind == "code" for task in tasks):
-            await stack.enter_async_context(sandbox)
-        app = SimulatedApp(tasks, section, sandbox)
-        server = uvicorn.Server(quiet_server(app, date_header=False))
-        watcher = asyncio.create_task(_end_with_parent(server)) if embedded else None
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        while not (server.started or serving.done()):
-            await asyncio.sleep(0.01)
-        if server.started:
-            ready(listener.getsockname()[1])
-        await serving
-        if watcher is not None:
-            watcher.cancel()
+        uvloop.run(run())
 
 
 async def _end_with_parent(server: uvicorn.Server) -> None:

@@ -118,12 +118,7 @@ def formed(text: str, response_format: Mapping[str, Any] | None) -> str:
 
 # Replies.
 
-MODEL_CARD = {
-    "id": MODEL,
-    "object": "model",
-    "created": 0,
-    "owned_by": "flowright (simulated)",
-}
+MODEL_CARD = {"id": MODEL, "object": "model", "created": 0, "owned_by": "flowright (simulated)"}
 
 
 def reply_of(query: ChatQuery, choices: Sequence[Choice], name: str, malformed: bool) -> Response:

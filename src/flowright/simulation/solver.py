@@ -66,16 +66,10 @@ class Solver:
 
     def popular_mistakes(self, task: Problem) -> tuple[str, ...]:
         """The wrong answers to a task of maths or QA, the most popular first."""
-        found = self._wrong.get(task.id)
-        if found is None:
-            found = self._wrong[task.id] = wrong_values(
-                task,
-                self._pools.get(task.source, ()),
-                self._seed,
-                len(TABLE[task.kind].popularity),
-                lambda value: not right_value(task, value),
-            )
-        return found
+        if task.id not in self._wrong:
+            pool, count = self._pools.get(task.source, ()), len(TABLE[task.kind].popularity)
+            self._wrong[task.id] = wrong_values(task, pool, self._seed, count)
+        return self._wrong[task.id]
 
     def _is_drawn_right(self, task: Problem, way: Way, draws: Draws) -> bool:
         return draws.chance("right", TABLE[task.kind].probability(way, self.difficulty(task)))

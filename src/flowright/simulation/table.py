@@ -54,9 +54,8 @@ class KindTable:
 
     def probability(self, way: Way, difficulty: float) -> float:
         """P(right) of one reply to a task of this difficulty."""
-        return _sigmoid(
-            self.a * (_skill(self.ways[way].accuracy, self.a, self.spread) - difficulty)
-        )
+        skill = _skill(self.ways[way].accuracy, self.a, self.spread)
+        return _sigmoid(self.a * (skill - difficulty))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +131,7 @@ _CODE = KindTable(
             "2306.09896): review + revise changes 55 by less than one point.",
         ),
         Way.CHOOSE: Skill(
-            0.70,
-            "Choosing by the model matches voting by execution (universal self-consistency).",
+            0.70, "Choosing by the model matches voting by execution (universal self-consistency)."
         ),
     },
 )

@@ -5,7 +5,7 @@ real thing and sits above this layer.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from flowright.data.task import Problem
@@ -88,12 +88,10 @@ def right_value(task: Problem, text: str) -> bool:
     return says(text, (task.reference, *task.alternatives), task.choices)
 
 
-def wrong_values(
-    task: Problem, pool: Sequence[str], seed: int, count: int, wrong: Callable[[str], bool]
-) -> tuple[str, ...]:
+def wrong_values(task: Problem, pool: Sequence[str], seed: int, count: int) -> tuple[str, ...]:
     """A task's popular wrong answers, the most popular first; fixed by the seed and the task.
 
-    ``pool`` holds answers to other tasks of the same source. ``wrong`` has the last word on each.
+    ``pool`` holds answers to other tasks of the same source.
     """
     if task.choices:
         candidates = [label for label, _ in task.choices if label != task.reference]
@@ -105,7 +103,7 @@ def wrong_values(
             candidates += others[:12]
     distinct: dict[str, str] = {}
     for candidate in candidates:
-        if candidate.strip() and wrong(candidate):
+        if candidate.strip() and not right_value(task, candidate):
             distinct.setdefault(normal_text(candidate), candidate)
     found = tuple(distinct.values())[:count]
     return found or ("unknown",)

@@ -14,8 +14,14 @@ from torch import Tensor
 
 from flowright.config import MAX_LORA_RANKS, PolicySection
 from flowright.errors import RunError
-from flowright.llm.failures import message_of, status_error
-from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, Response
+from flowright.llm.transport import (
+    CONNECT_SECONDS,
+    Connection,
+    RequestError,
+    Response,
+    message_of,
+    status_error,
+)
 from flowright.policy.sampler import Sampling
 from flowright.policy.vllm.proof import (
     Probe,
@@ -232,9 +238,7 @@ class PolicyServer:
     async def _ask(self, path: str, body: bytes | None, seconds: float | None = None) -> Response:
         key, seconds = self._vllm.api_key, seconds or self._vllm.load_seconds
         try:
-            if body is None:
-                return await self._connection.get(path, key, seconds)
-            return await self._connection.post(path, key, body, seconds)
+            return await self._connection.ask(path, key, seconds, body)
         except RequestError as error:
             if error.kind == "unreachable":
                 self._forget()
