@@ -49,7 +49,7 @@ def test_counts_are_summed_by_role_and_server() -> None:
 def test_the_terminal_has_a_line_a_role_with_an_alarm_for_late_troubles() -> None:
     judge, executor = servers(CALM, BUSY)
     assert re.fullmatch(
-        r"judge +30 calls  429 7  timeouts 2  other failures 1 !  waited 2 min", judge
+        r"judge +30 calls  429 7  timeouts 2  other failures 1 !  each waited 3.0 s", judge
     )
     assert executor == "executor   5 calls"
     assert servers(BUSY, *[CALM] * 10) == ["judge      100 calls"]

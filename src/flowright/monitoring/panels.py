@@ -24,6 +24,8 @@ from flowright.rendering.glyphs import LABEL, VALUE, Glyphs, heading, line, shor
 from flowright.rendering.series import Form, Point, Record, duration, percent, points
 from flowright.rendering.untrusted import one_line, visible
 
+SHORTEST_WAIT = 0.1  # seconds a call that are worth a word
+
 
 @dataclass(frozen=True, slots=True)
 class Panels:
@@ -121,7 +123,7 @@ class Panels:
 
     def servers(self) -> list[Text]:
         """A line for each role whose requests the recent steps counted: calls, attempts that
-        failed, and the time that calls waited in our queue and between attempts."""
+        failed, and the mean time that a call waited in our queue and between attempts."""
         lines: list[Text] = []
         for role, found in traffic(self.snapshot.training_rows[-RECENT:]).items():
             counts = found.counts
@@ -129,8 +131,9 @@ class Panels:
             if found.troubles:
                 told = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
                 row += Text("  ") + _value(told, True)
-            if counts.get("wait_seconds"):
-                row += Text(f"  waited {duration(counts['wait_seconds'])}", style="dim")
+            waited = counts.get("wait_seconds", 0.0) / max(1.0, counts.get("calls", 0.0))
+            if waited >= SHORTEST_WAIT:
+                row += Text(f"  each waited {duration(waited)}", style="dim")
             lines.append(row)
         return lines
 
