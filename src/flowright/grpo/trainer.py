@@ -91,7 +91,7 @@ class Trainer:
         metrics["time/step"] = time.perf_counter() - began
         busy = sum(metrics.get(f"time/{stage}", 0.0) for stage in ("sample", "update", "evaluate"))
         metrics["time/busy_frac"] = busy / metrics["time/step"]
-        metrics |= added(await self.ranks.all_gather(self.pipeline.requests()))
+        metrics |= await self._requests()
         self.run.record(step, metrics)
         self.reporter.step(step, steps, metrics)
         asked = await self.ranks.all_gather(self._stopping)  # one rank's signal is everybody's
@@ -106,9 +106,13 @@ class Trainer:
         self._stage("start", 0)
         await self.pipeline.refresh(0)
         metrics = await self._evaluate(0) if self.config.evaluation.every else {}
-        self.run.record(0, metrics)
+        self.run.record(0, metrics | await self._requests())
         await self._save(0)
         return 0
+
+    async def _requests(self) -> dict[str, float]:
+        """What all ranks asked of servers since the last record."""
+        return added(await self.ranks.all_gather(self.pipeline.requests()))
 
     async def _restore(self) -> int:
         step = await self.saves.restore()
