@@ -100,6 +100,7 @@ def test_a_run_ends_and_leaves_what_it_should(whole: tuple[Path, Path, str]):
     assert "</html>" in (run / "report.html").read_text()
     assert read_state(run)["status"] == "finished"
     assert read_state(run)["simulated"] is True
+    assert len(read_state(run)["judge_wording"]) == 12
     evaluation = read_evaluation(run)
     assert evaluation is not None
     assert [row["name"] for row in evaluation["rows"]] == ["untrained policy", "trained policy"]
