@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from flowright.config import Config, LlmSection, RunConfig
+from flowright.config import Config, LlmSection, RunSection
 from flowright.data.offline import build_offline
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
@@ -105,7 +105,7 @@ async def main() -> None:
     parser.add_argument("--latency", type=float, default=1.0)
     arguments = parser.parse_args()
     tasks = build_offline(0).val
-    config = Config(run=RunConfig(name="benchmark"), llm=LlmSection(max_concurrency=4096))
+    config = Config(run=RunSection(name="benchmark"), llm=LlmSection(max_concurrency=4096))
     step = tasks[:: max(1, len(tasks) // arguments.problems)][: arguments.problems]
     groups = completions(step, arguments.group)
     async with SimulatedServer(tasks, config.simulated) as server:

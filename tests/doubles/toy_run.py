@@ -21,7 +21,7 @@ from flowright.config import (
     JudgeSection,
     PipelineSection,
     PolicySection,
-    RunConfig,
+    RunSection,
 )
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets
@@ -157,7 +157,7 @@ def configured(
         seed=1,
         policy=PolicySection(max_new_tokens=6, max_prompt_tokens=100),
         grpo=GrpoSection(**training | (grpo or {})),
-        run=RunConfig(**kept | (run or {})),
+        run=RunSection(**kept | (run or {})),
         evaluation=EvaluationSection(**measured | (evaluation or {})),
         judge=JudgeSection(**judge or {}),
         pipeline=PipelineSection(max_staleness=max_staleness),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowright.config import Config, RunConfig
+from flowright.config import Config, RunSection
 from flowright.environments.display import Display, blocks_of, display_of
 from flowright.environments.workflow_display import DISPLAY
 from flowright.monitoring.report import write_report
@@ -22,7 +22,7 @@ ELSEWHERE = "a_package_of_another_machine:Game"
 
 def game(path: Path, environment: str | None) -> Path:
     """A run without workflow, verdict, gold and reference, of two kinds of task."""
-    run = RunDirectory(path, Config(run=RunConfig(tensorboard=False)))
+    run = RunDirectory(path, Config(run=RunSection(tensorboard=False)))
     for step in (1, 2, 3):
         records = [record(step, group, index) for group in range(2) for index in range(3)]
         run.keep_rollouts(step, records)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from flowright.config import Config, RunConfig
+from flowright.config import Config, RunSection
 from flowright.errors import RunError
 from flowright.runs import (
     RunDirectory,
@@ -33,13 +33,13 @@ from flowright.runs import (
     write_json,
 )
 
-CONFIG = Config(run=RunConfig(tensorboard=False))
+CONFIG = Config(run=RunSection(tensorboard=False))
 HOLDER = """
 import sys, time
 from pathlib import Path
-from flowright.config import Config, RunConfig
+from flowright.config import Config, RunSection
 from flowright.runs import RunDirectory
-run = RunDirectory(Path(sys.argv[1]), Config(run=RunConfig(tensorboard=False)))
+run = RunDirectory(Path(sys.argv[1]), Config(run=RunSection(tensorboard=False)))
 run.record(0, {})
 print("held", flush=True)
 time.sleep(60)

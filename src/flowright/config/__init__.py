@@ -30,7 +30,7 @@ from flowright.config.policy import (
 )
 from flowright.config.reading import read_yaml
 from flowright.config.root import Config, EvaluationSection, JudgeServerConfig
-from flowright.config.run import RunConfig
+from flowright.config.run import RunSection
 from flowright.config.section import Fraction, Positive, Seconds, Section
 from flowright.config.simulation import SIMULATED, FaultSection, SimulatedSection
 from flowright.config.workflow import (
@@ -63,7 +63,7 @@ __all__ = [
     "Positive",
     "RaySection",
     "RewardSection",
-    "RunConfig",
+    "RunSection",
     "SandboxSection",
     "Seconds",
     "Section",

@@ -13,7 +13,7 @@ from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
 from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.llm import LlmSection
 from flowright.config.policy import PolicySection
-from flowright.config.run import RunConfig
+from flowright.config.run import RunSection
 from flowright.config.section import NonNegative, NonNegativeFloat, Positive, Section
 from flowright.config.simulation import SimulatedSection
 from flowright.config.workflow import (
@@ -60,7 +60,7 @@ class Config(Section):
     """As `train_dataset`."""
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     """Becomes CUDA_VISIBLE_DEVICES before torch starts."""
-    run: RunConfig = RunConfig()
+    run: RunSection = RunSection()
     policy: PolicySection = PolicySection()
     grpo: GrpoSection = GrpoSection()
     pipeline: PipelineSection = PipelineSection()

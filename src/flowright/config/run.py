@@ -9,7 +9,7 @@ from pydantic import (
 from flowright.config.section import Positive, Section
 
 
-class RunConfig(Section):
+class RunSection(Section):
     """Where a run is kept, and what is kept of it."""
 
     name: str = Field(default="run", pattern=r"^\w[^/]*$")

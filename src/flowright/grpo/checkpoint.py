@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from flowright.config import RunConfig
+from flowright.config import RunSection
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pending, Pipeline
@@ -46,7 +46,7 @@ class Saves:
     """One run's checkpoints. All ranks call its methods alike: the first reads and writes, the
     others take over from it what only their own device has."""
 
-    config: RunConfig
+    config: RunSection
     run: RunDirectory | Follower
     policy: Policy
     learner: Learner

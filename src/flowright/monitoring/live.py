@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowright.config import RunConfig
+from flowright.config import RunSection
 from flowright.errors import RunError, UserError
 from flowright.monitoring.screen import Screen
 from flowright.monitoring.snapshot import QUIET_SECONDS, Watcher
@@ -136,7 +136,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output-dir",
         type=Path,
-        default=RunConfig().output_dir,
+        default=RunSection().output_dir,
         help="where run directories live (default: %(default)s)",
     )
 
