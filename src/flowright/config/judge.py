@@ -28,7 +28,7 @@ class JudgeServiceSection(Section):
 
     judge_url: str = Field(pattern=r"^https?://\S+$")
     """Of the service, such as http://localhost:8003."""
-    api_key: str | None = Field(default=None, exclude=True)  # from config.json in the run
+    api_key: str | None = Field(default=None, exclude=True)  # kept out of config.json
     """The service's, if it asks for one; better `${NAME}`."""
     max_batch_size: Positive = 16
     """Questions in one request."""

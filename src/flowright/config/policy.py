@@ -76,7 +76,7 @@ class VllmSection(Section):
 
     base_urls: tuple[str, ...] = ("http://localhost:8003/v1",)
     """Addresses up to and with `/v1`, one a server process."""
-    api_key: str = Field(default="sk-none", exclude=True)  # from config.json in the run
+    api_key: str = Field(default="sk-none", exclude=True)  # kept out of config.json
     """Of all of them; better `${NAME}`."""
     no_proxy: str | None = None
     """Hosts reached without the proxy."""
