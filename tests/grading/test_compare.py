@@ -1,36 +1,15 @@
 """One comparison for gold, the rules and the vote: they never contradict each other."""
 
-from collections.abc import AsyncIterator
-
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from lost_sandbox import LostSandbox
 
 from flowright.data.task import Kind, Problem
-from flowright.errors import FailureError, Reason
 from flowright.grading import extract_answer, gold_check
 from flowright.grading.compare import compare, groups
 from flowright.judge.query import query_of
 from flowright.judge.rules import decide
-from flowright.sandbox import Limits, Sandbox
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox(Limits(cpu_seconds=3.0, wall_seconds=30.0), workers=1) as sandbox:
-        yield sandbox
-
-
-class NoSandbox(Sandbox):
-    """Settles nothing, so that gold says what it knows by itself."""
-
-    async def run(self, *arguments: object, **keywords: object):
-        raise FailureError(Reason.SANDBOX_LOST, "none here")
-
+from flowright.sandbox import Sandbox
 
 EXPRESSIONS = ["sqrt(3)", "2^3", "x + 3", "3x", "f(3)", "\\boxed{x+3}", "5 \\cdot 3", "-(-3)"]
 
@@ -41,7 +20,7 @@ EXPRESSIONS = ["sqrt(3)", "2^3", "x + 3", "3x", "f(3)", "\\boxed{x+3}", "5 \\cdo
 async def test_rules_leave_expressions_to_algebra(reference: str, answer: str) -> None:
     task = Problem("t", "math", "s", "Q", reference)
     assert decide(query_of(task, answer, "k")) is None
-    assert (await gold_check(task, answer, NoSandbox(workers=1))).correct is None
+    assert (await gold_check(task, answer, LostSandbox(workers=1))).correct is None
 
 
 @pytest.mark.parametrize(
@@ -87,7 +66,7 @@ def tasks(draw: st.DrawFn) -> Problem:
 @given(tasks(), TEXTS)
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 async def test_the_rules_say_what_gold_says_or_nothing(task: Problem, answer: str) -> None:
-    gold = await gold_check(task, answer, NoSandbox(workers=1))
+    gold = await gold_check(task, answer, LostSandbox(workers=1))
     found = decide(query_of(task, answer, "k"))
     if found is not None:
         assert gold.correct is found[0], (gold, found)

@@ -1,17 +1,17 @@
 """Gold checks: tables of answers with their reasons, and upstream references on themselves."""
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
+from lost_sandbox import LostSandbox
 
 from flowright.data.solutions import complete_solution
 from flowright.data.sources import find_part, load_dataset, load_part
 from flowright.data.task import Problem
-from flowright.errors import FailureError, Reason
 from flowright.grading import (
     Gold,
     exact_match,
@@ -23,27 +23,7 @@ from flowright.grading import (
 from flowright.grading.numbers import lone_number, quantities
 from flowright.grading.text import chosen_label, same_date, same_spans, tokens
 from flowright.llm.replies import extract_code
-from flowright.sandbox import Limits, Sandbox
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox(Limits(cpu_seconds=3.0, wall_seconds=30.0), workers=2) as sandbox:
-        yield sandbox
-
-
-class Lost(Sandbox):
-    """A sandbox that is lost whatever it is asked for."""
-
-    async def run(self, *arguments: object, **keywords: object):
-        raise FailureError(Reason.SANDBOX_LOST, "fork: no memory")
-
-    check = run
+from flowright.sandbox import Sandbox
 
 
 def task(reference: str, kind: str = "math", **fields: object) -> Problem:
@@ -290,7 +270,7 @@ async def test_code_by_hidden_tests(sandbox: Sandbox) -> None:
 
 
 async def test_a_lost_sandbox_is_no_verdict() -> None:
-    lost = Lost(workers=1)
+    lost = LostSandbox(workers=1)
     for asked, answer in ((ADD, "def add(a, b): return a + b"), (task("x^2"), "x*x")):
         gold = await gold_check(asked, answer, lost)
         assert gold.correct is None and "no memory" in gold.detail
