@@ -11,7 +11,13 @@ from rich.console import Console
 
 from flowright.app.memory_plan import Demand
 from flowright.app.terminal import StepProgress, findings, stage_progress, table
-from flowright.app.world import check_choices, check_samplers, open_policy, open_samplers
+from flowright.app.world import (
+    check_choices,
+    check_samplers,
+    open_policy,
+    open_samplers,
+    sampled_where,
+)
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
@@ -243,7 +249,7 @@ def _introduce(
         *_memory(config, policy),
     ]
     if config.policy.sampler != "local":
-        lines.append(f"sampler   vLLM at {', '.join(config.policy.vllm.base_urls)}")
+        lines.append(f"sampler   {sampled_where(config)}")
     if ranks.size > 1:
         lines.append(f"ranks     {ranks.size} processes share each batch")
     if policy.gpus > 1:

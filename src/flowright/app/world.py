@@ -74,15 +74,20 @@ def check_choices(section: GrpoSection) -> None:
         raise ConfigError(*problems)
 
 
-async def check_samplers(config: Config) -> str:
-    """Where the policy is sampled, for people. Raises UserError with a line for each server that
-    cannot be used."""
+def sampled_where(config: Config) -> str:
+    """Where the policy is sampled, for people."""
     if config.policy.sampler == "local":
         return "in this process"
-    problems = await check_servers(config.policy, config.served_policy)
-    if problems:
-        raise UserError(*problems)
     return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"
+
+
+async def check_samplers(config: Config) -> str:
+    """:func:`sampled_where`. Raises UserError with a line for each server that cannot be used."""
+    if config.policy.sampler != "local":
+        problems = await check_servers(config.policy, config.served_policy)
+        if problems:
+            raise UserError(*problems)
+    return sampled_where(config)
 
 
 @asynccontextmanager
