@@ -14,6 +14,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
+
 from flowright.config import FaultSection, SimulatedSection
 from flowright.data.task import Problem, read_tasks
 from flowright.errors import UserError

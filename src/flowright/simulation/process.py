@@ -27,6 +27,7 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
+from flowright.commands import child_environment
 from flowright.config import ModelEntry, SandboxSection, SimulatedSection
 from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.errors import RunError, UserError
@@ -90,7 +91,11 @@ class SimulatedServer:
             command += ["--allow-weaker-sandbox"] if self._weaker else []
             # A session of its own: Ctrl-C is for the trainer, which still needs its server then.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+                command,
+                env=child_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
             )
             try:
                 self._port = _port_from(self._process)
