@@ -21,7 +21,7 @@ from flowright.data.task import Problem, read_tasks
 from flowright.errors import UserError
 from flowright.plugins import suggest
 from flowright.simulation.assessor import BIASES
-from flowright.simulation.process import serve
+from flowright.simulation.process import check_port, serve
 
 FAULTS = tuple(name for name in FaultSection.model_fields if name != "roles")
 
@@ -30,6 +30,7 @@ def main() -> int:
     options = _parser().parse_args()
     try:
         section = _section(options)
+        check_port(options.port)  # before the tasks are made
         tasks = _tasks(options)
         serve(
             tasks,

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -175,5 +175,5 @@ def _section_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseMode
     return found if _is_section(found) else None
 
 
-def _is_section(hint: Any) -> bool:
+def _is_section(hint: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(hint, type) and issubclass(hint, BaseModel)
