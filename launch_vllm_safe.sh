@@ -3,6 +3,9 @@
 set -euo pipefail
 called_from="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")"
+# The commands that it prints work where it was called.
+me="bash launch_vllm_safe.sh"
+[[ $PWD == "$called_from" ]] || me="bash $(printf %q "$PWD")/launch_vllm_safe.sh"
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
 
@@ -66,7 +69,7 @@ while (($#)); do
             usage
             exit
             ;;
-        *) fail "$1: unknown; see bash launch_vllm_safe.sh --help" ;;
+        *) fail "$1: unknown; see $me --help" ;;
     esac
     shift
 done
@@ -397,7 +400,7 @@ wait_until_served() { # PID: exit 0 when it serves, 1 when it ended or time is u
         sleep 0.25
     done
     echo "$role: $model is served at $url/v1 (process $1, ready after $(duration $((SECONDS - began))))"
-    echo "stop it:  bash launch_vllm_safe.sh $role --stop"
+    echo "stop it:  $me $role --stop"
 }
 
 give_up() { # WHY PID: show the end of the log, end what is left of the server
@@ -467,7 +470,7 @@ resume_waiting() { # when a call before this one started the server and did not 
     pid="$(our_pid)" || return 0
     if [[ "$(our_server)" != "$model at $url" ]]; then
         problems+=("process $pid of this script already is $(our_server);" \
-            "  first: bash launch_vllm_safe.sh $role --stop")
+            "  first: $me $role --stop")
     elif ! ask /health >/dev/null; then
         echo "$role: process $pid is starting already; log $log_file"
         wait_until_served "$pid"

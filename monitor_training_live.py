@@ -1,12 +1,17 @@
 """The live terminal view of a run: ``python monitor_training_live.py [RUN] [--once]``."""
 
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # need not be installed
 
 try:
     from flowright.monitoring.live import main
 except ImportError as error:
+    requirements = Path(__file__).resolve().parent / "requirements.txt"
     print(
-        f"{error}; run `bash scripts/quickstart.sh` once, then `bash monitor.sh`", file=sys.stderr
+        f"{error}; install what it needs: {sys.executable} -m pip install -r {requirements}",
+        file=sys.stderr,
     )
     sys.exit(2)
 

@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # need not be installed
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)

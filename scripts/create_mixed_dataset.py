@@ -1,7 +1,8 @@
 """Convert and mix the datasets into ``{train,val,test}_mixed.jsonl`` and ``manifest.json``.
 
 ``--split official`` trains on official train splits only, ``--split aflow`` on AFlow's validation
-splits and tests on its test splits; ``--offline`` needs no files. See docs/datasets.md.
+splits and tests on its test splits; ``--offline`` needs no files: docs/datasets.md. ``--own FILE``
+makes the same files of questions and answers of your own: docs/own_data.md.
 """
 
 import argparse
@@ -9,6 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
 if TYPE_CHECKING:
     from flowright.data.build import Mixed
@@ -30,7 +33,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--split", choices=["official", "aflow"], help="default: official")
     mode.add_argument("--offline", action="store_true", help="what the dependencies carry")
-    parser.add_argument("--out", type=Path, default=Path("data/mixed"), help="default: %(default)s")
+    mode.add_argument("--own", type=Path, action="append", metavar="FILE",
+                      help="rows of your own: .jsonl, .json, .csv, .tsv, .parquet")  # fmt: skip
+    parser.add_argument("--own-val", type=Path, action="append", default=[], metavar="FILE",
+                        help="... to validate on (default: a tenth of --own)")  # fmt: skip
+    parser.add_argument("--field", action="append", default=[], metavar="NAME=COLUMN",
+                        help="what a column of --own is, such as question=frage")  # fmt: skip
+    parser.add_argument("--kind", choices=["math", "code", "qa"], help="of all rows of --own")
+    parser.add_argument("--out", type=Path, help="default: data/mixed; of --own data/own")
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     parser.add_argument(
         "--share",
@@ -51,7 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         check(options)
-        mixed = build_offline_mixture(options) if options.offline else build_from_files(options)
+        options.out = options.out or Path("data/own" if options.own else "data/mixed")
+        build = build_from_own if options.own else build_from_files
+        mixed = build_offline_mixture(options) if options.offline else build(options)
         from flowright.data.build import write_mixture
 
         paths = write_mixture(mixed, options.out)
@@ -63,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     show(mixed)
     print("wrote", ", ".join(str(path) for path in paths))
+    if options.own:
+        train, val = (options.out / f"{split}_mixed.jsonl" for split in ("train", "val"))
+        print(f"in the configuration: train_dataset={train} val_dataset={val}")
     return 0
 
 
@@ -75,6 +90,11 @@ def check(options: argparse.Namespace) -> None:
         for split in ("train", "val", "test")
         if (size := getattr(options, split)) is not None and size < 1
     ]
+    if options.own and options.share:
+        problems.append("--share: rows of your own are mixed with others as package.module:DATASET")
+    if not options.own:
+        given = {"--own-val": options.own_val, "--field": options.field, "--kind": options.kind}
+        problems += [f"{name}: goes with --own FILE" for name, value in given.items() if value]
     if options.offline and options.share:
         problems.append("--share: the offline mixture has fixed shares, a third for each kind")
     if problems:
@@ -89,14 +109,55 @@ def build_offline_mixture(options: argparse.Namespace) -> "Mixed":
     return Mixed(splits, facts("offline", options.seed, splits))
 
 
+def build_from_own(options: argparse.Namespace) -> "Mixed":
+    from flowright.data.build import Mixed, facts
+    from flowright.data.holdout import hold_out
+    from flowright.data.own import Conversion
+    from flowright.data.sources.dataset import sha256_of
+    from flowright.data.tables import read_table
+
+    conversion = Conversion(parse_fields(options.field), options.kind)
+    made = []
+    for path, named in [*((p, None) for p in options.own), *((p, "val") for p in options.own_val)]:
+        problems = conversion.problems(read_table(path), path.name.partition(".")[0])
+        made += [(problem, named or split) for problem, split in problems]
+    sizes = {"train": options.train, "val": options.val, "test": options.test}
+    splits, dropped = hold_out(made, sizes, options.seed)
+    for what, rows in conversion.assumed.items():
+        print(f"assumed: {what} ({rows} rows)")
+    if dropped:
+        print(f"left out: {dropped} repetitions")
+    inputs = {path.name: sha256_of(path) for path in (*options.own, *options.own_val)}
+    counts = {"own": dropped} if dropped else {}
+    return Mixed(splits, facts("own", options.seed, splits, dropped=counts, inputs=inputs))
+
+
+def parse_fields(arguments: Sequence[str]) -> dict[str, str]:
+    from flowright.data.columns import NAMES
+    from flowright.errors import UserError
+    from flowright.plugins import suggest
+
+    pairs = [argument.partition("=") for argument in arguments]
+    problems = [
+        f"--field {''.join(pair)}: write NAME=COLUMN; NAME is one of {', '.join(NAMES)}"
+        f"{suggest(pair[0], list(NAMES))}"
+        for pair in pairs
+        if pair[0] not in NAMES or not pair[2]
+    ]
+    if problems:
+        raise UserError(*problems)
+    return {name: column for name, _, column in pairs}
+
+
 def build_from_files(options: argparse.Namespace) -> "Mixed":
+    from flowright.commands import here
     from flowright.data.build import Sizes, build_mixture
     from flowright.errors import UserError
 
     if not options.source.is_dir():
         raise UserError(
             f"--from {options.source}: no such folder; fetch the datasets with "
-            "scripts/download_all_datasets.py, or use --offline"
+            f"{here('python scripts/download_all_datasets.py')}, or use --offline"
         )
     mode = options.split or "official"
     default = OFFICIAL_SIZES if mode == "official" and not options.share else {}

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
+
 if TYPE_CHECKING:
     from flowright.data.download import Download
     from flowright.data.sources import Dataset

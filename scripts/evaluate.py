@@ -7,6 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(

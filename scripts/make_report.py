@@ -2,6 +2,9 @@
 
 import argparse
 import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
 from flowright.errors import UserError
 from flowright.monitoring.live import add_run_arguments, find_run

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to a trained policy and its report: bash scripts/quickstart.sh [key=value ...]
 set -euo pipefail
+called_from="$PWD"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
@@ -26,6 +27,28 @@ for argument in "$@"; do
             "  .venv/bin/python train.py --help" ;;
     esac
 done
+
+# Names of keys, before anything is installed; values are checked with all the rest, before training.
+"$(find_python)" - "$@" <<'PYTHON' || exit 2
+import re
+import runpy
+import sys
+from pathlib import Path
+
+unknown = runpy.run_path("src/flowright/config/suggestions.py")["unknown"]
+page, _, _ = Path("docs/configuration.md").read_text(encoding="utf-8").partition("## The file of")
+rows = re.findall(r"^\| `([\w.]+)` \| (\S+)", page, re.MULTILINE)
+mappings = [key for key, kind in rows if kind == "mapping"]
+problems = []
+for argument in sys.argv[1:]:
+    key, equals, _ = argument.partition("=")
+    if not (key and equals):
+        problems.append(f"{argument!r}: write key=value, such as grpo.steps=10")
+    elif wrong := unknown(key, [known for known, _ in rows], mappings):
+        problems.append(wrong)
+if problems:
+    sys.exit("\n".join(f"command line: {problem}" for problem in problems))
+PYTHON
 
 ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
     -r requirements.txt -e .
@@ -57,7 +80,10 @@ status=0
 if ((status != 0)); then
     echo "stopped after $(duration $((SECONDS - began)))" >&2
     if compgen -G "$run/checkpoints/step_*" >/dev/null; then
-        echo "go on: .venv/bin/python train.py --config $config${*:+ $*} run.name=$name --resume" >&2
+        go_to=""
+        [[ $PWD == "$called_from" ]] || go_to="cd $(printf %q "$PWD") && "
+        again=(.venv/bin/python train.py --config "$config" "$@" "run.name=$name" --resume)
+        echo "go on: $go_to$(printf '%q ' "${again[@]}")" >&2
     fi
     exit "$status"
 fi

@@ -14,12 +14,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
+
 from flowright.config import FaultSection, SimulatedSection
 from flowright.data.task import Problem, read_tasks
 from flowright.errors import UserError
 from flowright.plugins import suggest
 from flowright.simulation.assessor import BIASES
-from flowright.simulation.process import serve
+from flowright.simulation.process import check_port, serve
 
 FAULTS = tuple(name for name in FaultSection.model_fields if name != "roles")
 
@@ -28,6 +30,7 @@ def main() -> int:
     options = _parser().parse_args()
     try:
         section = _section(options)
+        check_port(options.port)  # before the tasks are made
         tasks = _tasks(options)
         serve(
             tasks,

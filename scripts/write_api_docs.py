@@ -4,10 +4,13 @@ import argparse
 import ast
 import inspect
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
 import flowright
 

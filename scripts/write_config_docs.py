@@ -11,6 +11,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
+
 from flowright import plugins
 from flowright.config import (
     Config,

@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 
 # From the ground up. A part may import what is below its row.
 LAYERS = (
-    ("errors", "memo"),
+    ("errors", "memo", "commands"),
     ("plugins", "rendering", "statistics"),
     ("config", "runs", "sandbox"),
     ("llm", "data"),
@@ -91,7 +91,7 @@ def test_torch_is_imported_only_where_models_are() -> None:
 
 
 def test_monitoring_reads_files_and_never_trainer_objects() -> None:
-    below = {"config", "errors", "runs", "rendering", "monitoring"}
+    below = {"commands", "config", "errors", "runs", "rendering", "monitoring"}
     for path in (SOURCE / "monitoring").rglob("*.py"):
         for name in imported(path):
             if name.startswith("flowright.") and name != "flowright.environments.display":

@@ -194,8 +194,15 @@ def test_peft_by_itself_keeps_half_as_much_again_in_bfloat16() -> None:
 
 
 def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:
+    """Qwen2.5-7B on a GPU, as most tests here want it."""
+    given = {"gradient_checkpointing": False, **given}
+    policy = PolicySection(dtype=dtype, max_prompt_tokens=4096, max_new_tokens=768, **given)
+    return Demand(qwen_shape(), policy, GrpoSection(prompts_per_step=16))
+
+
+def qwen_shape() -> ModelShape:
     """Qwen2.5-7B's shape by hand: Qwen2Config of the published config.json."""
-    shape = ModelShape(
+    return ModelShape(
         layers=28,
         hidden_size=3584,
         intermediate_size=18944,
@@ -211,8 +218,6 @@ def qwen(dtype: str = "bfloat16", **given: Any) -> Demand:
         rank=64,
         targets=frozenset(LoraSection().target_modules),
     )
-    policy = PolicySection(dtype=dtype, max_prompt_tokens=4096, max_new_tokens=768, **given)
-    return Demand(shape, policy, GrpoSection(prompts_per_step=16))
 
 
 def test_the_sums_of_a_known_model() -> None:
@@ -225,6 +230,35 @@ def test_the_sums_of_a_known_model() -> None:
     assert plan.updating["prompts' keys and values"] == 2 * 57_344 * (4096 + 4096)
     assert plan.updating["completions' activations"] == 28 * 2 * 3584 * 4096
     assert plan.needed == round(1.1 * max(plan.phases.values()))
+
+
+FIVE_KEYS = """\
+strategy_model: "Qwen/Qwen2.5-7B-Instruct"
+aflow_executor_model: "gpt-oss-120b"
+train_dataset: "data/mixed/train_mixed.jsonl"
+val_dataset: "data/mixed/val_mixed.jsonl"
+physical_gpus: [2]
+"""
+
+
+def test_a_short_configuration_of_a_large_model_fits_on_one_card(tmp_path: Path) -> None:
+    """With nothing said of memory, on 80 GB, of which a driver leaves 79 GiB."""
+    file = tmp_path / "training.yaml"
+    file.write_text(FIVE_KEYS)
+    config = load_config(file).on("cuda")
+    assert (config.policy.dtype, config.policy.gradient_checkpointing) == ("bfloat16", True)
+    assert config.pipeline.max_staleness == 1
+    demand = Demand(qwen_shape(), config.policy, config.grpo)
+    assert demand.plan.needed < 40 * GIB and demand.shortage(79 * GIB) is None
+    # As the file has it, not yet decided: the plan is a GPU's.
+    assert Demand(qwen_shape(), load_config(file).policy, config.grpo).plan == demand.plan
+    said = load_config(file, ["policy.dtype=float32", "pipeline.max_staleness=0"]).on("cuda")
+    assert (said.policy.dtype, said.pipeline.max_staleness) == ("float32", 0)
+    assert said.policy.gradient_checkpointing is True
+    for other in (load_config(file).on("cpu"), load_config(file, ["strategy_model=tiny"])):
+        config = other.on("cuda" if other.strategy_model == "tiny" else "cpu")
+        assert (config.policy.dtype, config.policy.gradient_checkpointing) == ("float32", False)
+        assert config.pipeline.max_staleness == 0
 
 
 def test_weights_that_are_split_among_cards() -> None:

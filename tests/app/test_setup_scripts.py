@@ -39,6 +39,9 @@ class House:
         for name in ("quickstart.sh", "test.sh", "environment.sh"):
             shutil.copy(ROOT / "scripts" / name, path / "scripts")
         (path / "config/quickstart.yaml").write_text("run: {name: quickstart}\n")
+        for name in ("docs/configuration.md", "src/flowright/config/suggestions.py"):
+            (path / name).parent.mkdir(parents=True)
+            shutil.copy(ROOT / name, path / name)
         for name in ("requirements.txt", "requirements-test.txt", "pyproject.toml"):
             (path / name).write_text("")
         self.python = path / "python3"
@@ -102,6 +105,30 @@ def test_quickstart_reports_a_configuration_mistake_before_training(house: House
     assert house.log("train") == []
     option = house.call("quickstart.sh", "--resume")
     assert option.returncode == 2 and "key=value only" in option.stderr
+
+
+def test_quickstart_checks_its_arguments_before_it_installs(house: House) -> None:
+    done = house.call("quickstart.sh", "lr=1", "grpo.stepz=3", "seed", "=1", "grpo.steps=2")
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "command line: lr: unknown key; did you mean grpo.learning_rate?",
+        "command line: grpo.stepz: unknown key; did you mean grpo.steps?",
+        "command line: 'seed': write key=value, such as grpo.steps=10",
+        "command line: '=1': write key=value, such as grpo.steps=10",
+    ]
+    assert house.log("pip") == []
+    fine = ("grpo={steps: 2}", "simulated.judge_biases.verbosity=1", "judge.model=")
+    assert house.call("quickstart.sh", *fine).returncode == 0
+
+
+def test_the_command_that_goes_on_works_where_it_is_printed(house: House) -> None:
+    (house.path / "outputs/quickstart/checkpoints/step_000000").mkdir(parents=True)
+    done = house.call("quickstart.sh", "grpo={steps: 2}", TRAIN_STATUS="3")
+    command = done.stderr.splitlines()[-1].removeprefix("go on: ")
+    again = subprocess.run(["bash", "-c", command], cwd="/", check=False)
+    assert again.returncode == 0
+    asked = "train.py --config config/quickstart.yaml grpo={steps: 2} run.name=quickstart"
+    assert house.log("train") == [asked, f"{asked} --resume"]
 
 
 def test_a_failed_installation_is_tried_again(house: House) -> None:

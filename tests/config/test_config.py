@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from flowright.config import Config, load_config, load_models, read_yaml
+from flowright.config.reading import keys_of
+from flowright.config.suggestions import ELSEWHERE, meant, unknown
 from flowright.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +84,40 @@ def problems(path: Path, *overrides: str) -> list[str]:
 def test_a_mistake_is_told_in_one_line(write, text: str | bytes, told: str) -> None:
     (line,) = problems(write(text))
     assert told in line
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("learning_rate", "did you mean grpo.learning_rate?"),
+        ("LR", "did you mean grpo.learning_rate?"),
+        ("grpo.lr", "did you mean grpo.learning_rate?"),
+        ("batch-size", "did you mean grpo.prompts_per_step or grpo.group_size?"),
+        ("num_gpus", "did you mean physical_gpus?"),
+        ("model_name", "did you mean strategy_model?"),
+        ("judge.model_name", "did you mean judge.model?"),
+        ("kl_coef", "did you mean grpo.kl_coefficient?"),
+        ("use_wandb", "TensorBoard files are written where run.tensorboard is true"),
+        ("run.report_to", "TensorBoard files are written where run.tensorboard is true"),
+        ("output_dir", "did you mean run.output_dir?"),
+        ("policy.group_size", "did you mean grpo.group_size?"),
+        ("dataset", "did you mean train_dataset or val_dataset?"),
+        ("learningrate", "did you mean grpo.learning_rate?"),
+        ("bananas", None),
+    ],
+)
+def test_an_unknown_key_is_told_where_it_lives(write, key: str, hint: str | None) -> None:
+    (line,) = problems(write(""), f"{key}=1")
+    assert line == f"command line: {key}: unknown key{f'; {hint}' if hint else ''}"
+
+
+def test_suggestions_name_keys_that_there_are() -> None:
+    keys = {*keys_of(Config)}
+    named = [key for found in ELSEWHERE.values() if not isinstance(found, str) for key in found]
+    assert named and set(named) <= keys
+    assert unknown("grpo", keys) is None and unknown("grpo.steps", keys) is None
+    # A judge service has no policy: what it lacks is not suggested.
+    assert meant(["model"], {"judge", "judge.model"}) == "; did you mean judge.model?"
 
 
 @pytest.mark.parametrize(

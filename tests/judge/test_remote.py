@@ -409,8 +409,8 @@ def test_the_documented_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         "           max_concurrent_requests: 32, timeout: 30.0, fallback_to_rule: true,\n"
         "           max_retries: 3, circuit_breaker_threshold: 5, circuit_breaker_timeout: 30.0}\n"
     )
-    monkeypatch.setenv("JUDGE_MODEL_URL", "http://judge:8003")
-    assert load_judge_reward(file) == JudgeRewardSection(judge_url="http://judge:8003", api_key="")
+    monkeypatch.setenv("JUDGE_MODEL_URL", "http://judge:8888")
+    assert load_judge_reward(file) == JudgeRewardSection(judge_url="http://judge:8888", api_key="")
     monkeypatch.setenv("JUDGE_MAX_BATCH_SIZE", "4")
     monkeypatch.setenv("JUDGE_MAX_CONCURRENT", "2")
     loaded = load_judge_reward(file)
@@ -421,7 +421,7 @@ def test_the_documented_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_mistakes_are_named_all_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        judge_reward({"judge_url": "judge:8003", "cache": True, "timeout": 0}, environment={})
+        judge_reward({"judge_url": "judge:8888", "cache": True, "timeout": 0}, environment={})
     assert len(caught.value.problems) == 3
     with pytest.raises(ConfigError, match="max_batch_size"):
         judge_reward({"judge_url": "http://j"}, environment={"JUDGE_MAX_BATCH_SIZE": "many"})

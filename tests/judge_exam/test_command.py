@@ -204,3 +204,24 @@ def test_a_folder_without_an_exam(tmp_path: Path) -> None:
     (tmp_path / "exam.json").write_text("[]")
     with pytest.raises(DataError, match="hold the exam again"):
         write_exam_page(tmp_path)
+
+
+@pytest.mark.parametrize("way", ["exam", "build"])
+def test_a_folder_that_cannot_be_written_is_noticed_before_anything_is_asked(
+    main: Main, labelled: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], way: str
+) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "inside" / "out"
+    data = ["--config", CONFIG, "--data", labelled] if way == "exam" else ["--build", "none.jsonl"]
+    # No model of this name is served: it would be complained of as soon as it is looked for.
+    assert main([*data, "--out", str(out), "judge.model=none"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    shown = out if way == "exam" else out.parent
+    assert line == f"{shown}: cannot write here (Not a directory)"
+
+
+def test_the_file_to_build_is_no_folder(
+    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--build", "none.jsonl", "--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"--out {tmp_path}: a folder; name the file to write\n"

@@ -158,7 +158,7 @@ def test_printing_once_without_a_run_fails(
     assert main(["--once", "--output-dir", str(tmp_path)]) == 2
     out = capsys.readouterr()
     assert out.out == ""
-    assert f"{tmp_path}: no run here yet; start one with python train.py" in out.err
+    assert f"{tmp_path}: no run here yet; start one with " in out.err and "train.py" in out.err
 
 
 def test_a_damaged_metrics_file_is_named(

@@ -385,6 +385,7 @@ def test_the_script_serves_any_openai_client(tmp_path: Path):
     [
         ([], "no tasks: give --tasks FILE"),
         (["--tasks", "absent.jsonl"], "absent.jsonl: no such file"),
+        (["--tasks", "absent.jsonl", "--port", "99999"], "port 99999: ports go to 65535"),
         (["--tasks", "x", "--fault", "emty=1"], "did you mean empty"),
         (["--tasks", "x", "--bias", "position=much"], "name=number"),
     ],

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from rich.console import Console
 
+from flowright.commands import here
 from flowright.config import Config
 from flowright.errors import RunPaused, UserError
 
@@ -65,7 +66,9 @@ def _train(config: Config, resume: bool, console: Console, ranks: "Ranks") -> in
         raise
     if ranks.is_first:
         report = write_report(run)
-        console.print(f"report    {report}\nwatch     bash monitor.sh {run}", highlight=False)
+        console.print(
+            f"report    {report}\nwatch     {here(f'bash monitor.sh {run}')}", highlight=False
+        )
     return 0
 
 

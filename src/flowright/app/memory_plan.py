@@ -86,7 +86,7 @@ class Demand:
     def fitting(self, available: int) -> Mapping[str, str] | None:
         """The first settings that fit, by key: while updating gradient checkpointing and then
         smaller chunks, while sampling fewer rows. None where these are not enough."""
-        policy, grpo, found = self.policy, self.grpo, {}
+        policy, grpo, found = self.policy.on("cuda"), self.grpo, {}
         while (plan := memory_plan(self.shape, policy, grpo, gpus=self.gpus)).needed > available:
             phases = plan.phases
             if phases["sampling"] >= phases["updating"] and plan.sampling:

@@ -17,8 +17,8 @@ from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.world import TINY, check_choices, check_samplers
-from flowright.config import SIMULATED, Config
+from flowright.app.world import check_choices, check_samplers
+from flowright.config import SIMULATED, TINY, Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment
 from flowright.errors import UserError
@@ -49,6 +49,7 @@ def dry_run(config: Config, console: Console) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
     found = Findings()
     check_choices(config.grpo)
+    config = config.on("cpu" if _on_cpu(config) else "cuda")
     environment = make_environment(config)
     found.check("data", lambda: _data(environment))
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
@@ -60,6 +61,7 @@ def dry_run(config: Config, console: Console) -> int:
     found.check("sampler", lambda: uvloop.run(check_samplers(config)))
     for what, look in environment.checks():
         found.check(what, lambda look=look: uvloop.run(_line(look)))
+    found.plan.append(("settings", _settings(config)))
     found.check("disk", lambda: _disk(config))
     grpo = config.grpo
     samples = grpo.prompts_per_step * grpo.group_size
@@ -174,6 +176,23 @@ def _sharded(config: Config) -> str:
 def _gpus(config: Config) -> int:
     """Those of this machine that the run may have: one process each."""
     return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
+
+
+def _on_cpu(config: Config) -> bool:
+    """Whether it trains on a CPU: as configured, or the embedded policy without a GPU. A larger
+    model is planned for the GPU that it needs."""
+    device = config.policy.device
+    without = device == "auto" and not torch.cuda.is_available()
+    return device == "cpu" or (without and config.strategy_model == TINY)
+
+
+def _settings(config: Config) -> str:
+    """What depends on the device, where the configuration does not say it."""
+    policy = config.policy
+    return (
+        f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
+        f", rollouts {config.pipeline.max_staleness} steps ahead of the learner"
+    )
 
 
 def _disk(config: Config) -> str:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from flowright.commands import child_environment
 from flowright.config import Config
 from flowright.errors import ConfigError, PeerLost, RunError, UserError
 
@@ -98,9 +99,11 @@ def _echo(path: Path) -> Iterator[None]:
 
 
 def _where(address: str | None) -> dict[str, Any]:
+    """The cluster; its workers import this package from where this process has it."""
+    found = {"runtime_env": {"env_vars": {"PYTHONPATH": child_environment()["PYTHONPATH"]}}}
     if address is not None:
-        return {"address": address}
-    return {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        return {"address": address, **found}
+    return {"include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES, **found}
 
 
 def _resources(config: Config) -> dict[str, float]:

@@ -49,6 +49,7 @@ async def run_training(config: Config, resume: bool, console: Console, ranks: Ra
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
     check_choices(config.grpo)  # before anything is written
+    config = config.on(choose_device(config.policy).type)
     environment = make_environment(config)
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
@@ -177,6 +178,7 @@ async def run_evaluation(
     On the validation set; or on ``data``, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
+    config = config.on(choose_device(config.policy).type)
     environment = make_environment(config)
     tasks = environment.tasks()
     measured = environment.read_tasks(str(data)) if data else tasks.val

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from flowright.config import Config, GrpoSection
+from flowright.config import TINY, Config, GrpoSection
 from flowright.config.grpo import (
     ADVANTAGES,
     CORRECTIONS,
@@ -28,8 +28,6 @@ from flowright.policy.sampler import Sampler
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.servers import check_servers
-
-TINY = "tiny"
 
 
 def open_policy(

@@ -23,6 +23,7 @@ from flowright.config.loading import (
 )
 from flowright.config.policy import (
     MAX_LORA_RANKS,
+    TINY,
     LoraSection,
     PolicySection,
     TinySection,
@@ -43,6 +44,7 @@ from flowright.config.workflow import (
 __all__ = [
     "MAX_LORA_RANKS",
     "SIMULATED",
+    "TINY",
     "Config",
     "EvaluationSection",
     "ExecutorSection",

@@ -114,9 +114,16 @@ class GrpoSection(Section):
 class PipelineSection(Section):
     """How far sampling and rollouts run ahead of the learner."""
 
-    max_staleness: int = Field(default=0, ge=0, le=16)
+    max_staleness: Annotated[int, Field(ge=0, le=16)] | None = None
     """Updates between the policy that samples a batch and the one it is trained on. 0: strictly in
-    turn; 1: the next batch is rolled out while this one is trained on."""
+    turn; 1: the next batch is rolled out while this one is trained on. Default: 1 on a GPU; 0 on a
+    CPU, and for the embedded policy."""
+
+    def on(self, device: str) -> "PipelineSection":
+        """With every default that depends on the device."""
+        if self.max_staleness is not None:
+            return self
+        return self.model_copy(update={"max_staleness": int(device == "cuda")})
 
 
 class RaySection(Section):

@@ -27,7 +27,7 @@ class JudgeServiceSection(Section):
     """A judge service, and how it is asked."""
 
     judge_url: str = Field(pattern=r"^https?://\S+$")
-    """Of the service, such as http://localhost:8003."""
+    """Of the service, such as http://localhost:8888."""
     api_key: str | None = Field(default=None, exclude=True)  # kept out of config.json
     """The service's, if it asks for one; better `${NAME}`."""
     max_batch_size: Positive = 16
@@ -89,8 +89,8 @@ class JudgeSection(Section):
     """At a question; each changes something."""
     deadline_seconds: Seconds = 120.0
     """Of one verdict with all its attempts."""
-    max_tokens: Positive = 512
-    """The first attempt's; doubles after a cut."""
+    max_tokens: Positive = 4096
+    """The first attempt's, what a reasoning model thinks included; doubles after a cut."""
     temperature: NonNegativeFloat = 0.0
     """Of the first attempt."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
@@ -147,7 +147,7 @@ class JudgeServerSection(Section):
 
     host: str = "127.0.0.1"
     """Address to listen on."""
-    port: int = Field(default=8003, ge=0, le=65535)
+    port: int = Field(default=8888, ge=0, le=65535)
     """Port; 0 takes any free one."""
     api_key: str | None = Field(default=None, pattern=r"^[\x21-\x7e]*$")
     """Asked of every caller; better `${NAME}`. Null or empty: nobody is asked."""

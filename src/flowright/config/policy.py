@@ -6,7 +6,16 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from flowright.config.section import NonNegativeFloat, Positive, PositiveFloat, Seconds, Section
+from flowright.config.section import (
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Seconds,
+    Section,
+)
+
+TINY = "tiny"
+"""The name of the embedded policy."""
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM's --max-lora-rank may be; it serves adapters of that rank and below."""
@@ -115,13 +124,14 @@ class VllmSection(Section):
 class PolicySection(Section):
     """The model that writes workflows, and how it is sampled."""
 
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Of the base weights."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """Of the base weights. Default: bfloat16 on a GPU; float32 on a CPU, and for the embedded
+    policy."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is the GPU where there is one."""
     prompt: Literal["full", "compact"] = "full"
     """Form of the operators' documentation in the prompt."""
-    max_prompt_tokens: Positive = 2048
+    max_prompt_tokens: Positive = 4096
     """Longer questions are cut in the middle and counted (`prompt/truncated`)."""
     max_new_tokens: Positive = 512
     """Longest completion."""
@@ -133,14 +143,22 @@ class PolicySection(Section):
     """Who draws completions: the trainer's process, or servers that get each step's adapter."""
     decode_batch: Positive = 256
     """Rows decoded at once by the local sampler."""
-    gradient_checkpointing: bool = False
-    """Less memory for about a third more computing."""
+    gradient_checkpointing: bool | None = None
+    """Less memory for about a third more computing. Default: true on a GPU; false on a CPU, and for
+    the embedded policy."""
     sharded: bool = False
     """Split the frozen weights of the layers among the processes of a node, for a model that does
     not fit on one GPU; needs several processes and `sampler: vllm`."""
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
+
+    def on(self, device: str) -> "PolicySection":
+        """With every default that depends on the device; what is given stays."""
+        gpu = device == "cuda"
+        dtype = self.dtype or ("bfloat16" if gpu else "float32")
+        recompute = gpu if self.gradient_checkpointing is None else self.gradient_checkpointing
+        return self.model_copy(update={"dtype": dtype, "gradient_checkpointing": recompute})
 
     @model_validator(mode="after")
     def _the_sampler_can_serve_it(self) -> "PolicySection":

@@ -2,16 +2,16 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from flowright.config.section import Section
+from flowright.config.suggestions import meant
 from flowright.errors import ConfigError
-from flowright.plugins import suggest
 
 Root = TypeVar("Root", bound="Section")
 
@@ -141,17 +141,24 @@ def explain(root: type[BaseModel], detail: Mapping[str, Any]) -> str:
     key = ".".join(location)
     if detail["type"] == "extra_forbidden":
         parent = _section_at(root, location[:-1])
-        prefix = ".".join(location[:-1])
-        hint = suggest(location[-1], list(parent.model_fields)) if parent else ""
-        if hint and prefix:
-            hint = hint.replace("mean ", f"mean {prefix}.")
-        return f"{key}: unknown key{hint}"
+        prefix = "".join(f"{part}." for part in location[:-1])
+        beside = [prefix + name for name in parent.model_fields] if parent else []
+        return f"{key}: unknown key{meant(location, {*keys_of(root), *beside})}"
     message = _TYPES.get(detail["type"]) or detail["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     given = detail.get("input")
     showable = isinstance(given, str | int | float | bool) and "api_key" not in location
     shown = f" (got {given!r})" if showable else ""
     return f"{key}: {message}{shown}" if key else f"{message}{shown}"
+
+
+def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """All keys that a file may have, dotted, sections before what is in them."""
+    for name, field in section.model_fields.items():
+        yield prefix + name
+        inner = next(filter(_is_section, (field.annotation, *get_args(field.annotation))), None)
+        if inner is not None:
+            yield from keys_of(inner, f"{prefix}{name}.")
 
 
 def _section_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseModel] | None:
@@ -168,5 +175,5 @@ def _section_at(root: type[BaseModel], location: Sequence[str]) -> type[BaseMode
     return found if _is_section(found) else None
 
 
-def _is_section(hint: Any) -> bool:
+def _is_section(hint: Any) -> TypeGuard[type[BaseModel]]:
     return isinstance(hint, type) and issubclass(hint, BaseModel)

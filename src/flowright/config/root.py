@@ -12,7 +12,7 @@ from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
 from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.llm import LlmSection
-from flowright.config.policy import PolicySection
+from flowright.config.policy import TINY, PolicySection
 from flowright.config.run import RunSection
 from flowright.config.section import NonNegative, NonNegativeFloat, Positive, Section
 from flowright.config.simulation import SimulatedSection
@@ -49,7 +49,7 @@ class Config(Section):
     environment: str = "workflow"
     """What a completion means: `workflow`, or `package.module:factory` for an environment of your
     own; see docs/extending/environment.md."""
-    strategy_model: str = "tiny"
+    strategy_model: str = TINY
     """The policy: a Hugging Face id or folder, or `tiny` (embedded)."""
     aflow_executor_model: str = "simulated"
     """A name in `llm.file`, or `simulated` (embedded server)."""
@@ -91,12 +91,20 @@ class Config(Section):
     @model_validator(mode="after")
     def _a_server_has_the_policy(self) -> "Config":
         served = self.policy.sampler == "vllm" and not self.policy.vllm.model_name
-        if served and self.strategy_model == "tiny":
+        if served and self.strategy_model == TINY:
             raise ValueError(
                 "policy.vllm.model_name: name the model that the servers have; the embedded policy "
                 "is a folder of policy.tiny.cache_dir"
             )
         return self
+
+    def on(self, device: str) -> "Config":
+        """The configuration with every default that depends on the device (``cpu``, ``cuda``), as
+        a run has it and keeps it in config.json. The embedded policy is small: it has a CPU's."""
+        if self.strategy_model == TINY:
+            device = "cpu"
+        sections = {"policy": self.policy.on(device), "pipeline": self.pipeline.on(device)}
+        return self.model_copy(update=sections)
 
     @property
     def served_policy(self) -> str:

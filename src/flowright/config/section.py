@@ -1,6 +1,6 @@
 """What every section of the configuration is: frozen, strict, and with types for its fields."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
@@ -27,9 +27,7 @@ class Section(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
-        if (
-            isinstance(value, bool)
-            and cls.model_fields[str(info.field_name)].annotation is not bool
-        ):
+        annotation = cls.model_fields[str(info.field_name)].annotation
+        if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             raise ValueError("this is not a key for true or false")
         return value

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import flowright
+from flowright.commands import here
 from flowright.data.mixture import apportion, interleave
 from flowright.data.sources import (
     AFLOW,
@@ -93,7 +94,9 @@ def load_pools(
             pools.append(Pool(name, dataset.kind, found["train"], found["val"], found["test"]))
     if not pools:
         raise DataError(
-            *absent, f"{folder}: nothing to mix; fetch it with scripts/download_all_datasets.py"
+            *absent,
+            f"{folder}: nothing to mix; fetch it with "
+            f"{here('python scripts/download_all_datasets.py')}",
         )
     return pools, inputs, absent
 
@@ -195,9 +198,13 @@ def build_mixture(
     hashes = {path: sha256_of(folder / path) for path in inputs}
     known = {file.path: file.sha256 for dataset in (*fit, AFLOW) for file in dataset.files}
     splits = mix(pools, sizes, seed, shares)
+    empty = [split for split in SPLITS if not getattr(splits, split)]
+    if len(empty) == len(SPLITS):
+        raise DataError(*absent, f"{folder}: not a single problem for these shares and sizes")
     dropped = {pool.name: pool.dropped for pool in pools if pool.dropped}
     warnings = [
         *absent,
+        *(f"{split} is empty" for split in empty),
         *(
             f"{path}: SHA-256 is {found}, known is {known[path]}"
             for path, found in hashes.items()
@@ -215,10 +222,14 @@ def build_mixture(
 
 
 def write_mixture(mixed: Mixed, folder: Path) -> list[Path]:
-    """Write ``{train,val,test}_mixed.jsonl`` and ``manifest.json``; returns their paths."""
+    """Write ``{train,val,test}_mixed.jsonl`` and ``manifest.json``; returns their paths. A split
+    without problems has no file."""
     paths = {split: folder / f"{split}_mixed.jsonl" for split in SPLITS}
-    for split, path in paths.items():
-        write_tasks(path, getattr(mixed.splits, split))
+    for split in SPLITS:
+        if getattr(mixed.splits, split):
+            write_tasks(paths[split], getattr(mixed.splits, split))
+        else:
+            paths.pop(split).unlink(missing_ok=True)
     manifest = folder / "manifest.json"
     write_json(manifest, mixed.facts)
     return [*paths.values(), manifest]

@@ -23,7 +23,10 @@ def load_problems(name: str, split: Split) -> Sequence[Problem]:
     if name == OFFLINE:
         return getattr(_offline(), split)
     if ":" not in name or Path(name).is_file():
-        return read_tasks(Path(name))
+        tasks = read_tasks(Path(name))
+        if not tasks:
+            raise DataError(f"{name}: there is no problem in it")
+        return tasks
     problems = list(load(name, "dataset")())
     ids: set[str] = set()
     for number, problem in enumerate(problems, start=1):

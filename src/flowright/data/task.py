@@ -5,16 +5,31 @@ The file format is JSON Lines, one task a line, written and read by this module 
 """
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from flowright.commands import here
 from flowright.errors import DataError
 from flowright.runs.files import write_text
 
 Kind = Literal["math", "code", "qa"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+LINES: Mapping[Kind, str] = {
+    "math": '{"id": "own/1", "kind": "math", "source": "own", "question": "What is 6 * 7?", '
+    '"reference": "42"}',
+    "code": '{"id": "own/2", "kind": "code", "source": "own", "question": "Write double(x).", '
+    '"reference": "def double(x):\\n    return 2 * x", "entry_point": "double", '
+    '"public_tests": ["assert double(2) == 4"], "hidden_tests": ["assert double(-3) == -6"]}',
+    "qa": '{"id": "own/3", "kind": "qa", "source": "own", "question": "What is the capital of '
+    'Peru?", "reference": "Lima"}',
+}
+"""A line of a task file for each kind, to copy."""
+
+FILL_IN = "python scripts/create_mixed_dataset.py --own FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +98,12 @@ class Problem(Task):
             raise DataError(f"{where}: a task is a JSON object, not {type(row).__name__}")
         missing = [name for name in _REQUIRED if not row.get(name) and row.get(name) != 0]
         if missing:
-            raise DataError(f"{where}: the task lacks {', '.join(missing)}")
+            kind = row.get("kind")
+            line = LINES[kind if kind in KINDS else "math"]
+            raise DataError(
+                f"{where}: the task lacks {', '.join(missing)}; such a line is {line}; "
+                f"{here(FILL_IN)} fills in what is missing"
+            )
         unknown = sorted(set(row) - _FIELDS)
         if unknown:
             raise DataError(f"{where}: unknown field {', '.join(unknown)}")
@@ -103,7 +123,9 @@ class Problem(Task):
         values = {k: _tuples(v) if isinstance(v, list) else v for k, v in row.items()}
         task = cls(**values)
         if task.kind == "code" and not task.hidden_tests:
-            raise DataError(f"{where}: a code task needs hidden_tests")
+            raise DataError(
+                f"{where}: a code task needs hidden_tests; such a line is {LINES['code']}"
+            )
         return task
 
 
@@ -125,13 +147,25 @@ def read_tasks(path: Path) -> list[Problem]:
     """All tasks of a file. Raises DataError (``file:line: ...``) at the first unusable line."""
     tasks: list[Problem] = []
     seen: dict[str, int] = {}
-    for number, row in numbered_rows(path, "make it with scripts/create_mixed_dataset.py"):
+    for number, row in numbered_rows(path, _remedy(path)):
         task = Problem.from_row(row, f"{path}:{number}")
         if task.id in seen:
             raise DataError(f"{path}:{number}: id {task.id!r} was used in line {seen[task.id]}")
         seen[task.id] = number
         tasks.append(task)
     return tasks
+
+
+def _remedy(path: Path) -> str:
+    """How to come by a task file that is not there."""
+    if not path.stem.endswith("_mixed"):
+        return f"of rows of your own, {here(FILL_IN)} makes one (docs/own_data.md)"
+    out = "" if path.parent == Path("data/mixed") else f" --out {shlex.quote(str(path.parent))}"
+    create = f"{here('python scripts/create_mixed_dataset.py')}{out}"
+    return (
+        f"make it with {here('python scripts/download_all_datasets.py')} && {create}"
+        f" or, without a network, {create} --offline"
+    )
 
 
 def numbered_rows(path: Path, remedy: str) -> Iterator[tuple[int, object]]:

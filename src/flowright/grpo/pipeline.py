@@ -120,7 +120,8 @@ class Pipeline:
 
     async def run_ahead(self, step: int) -> None:
         """Sample what may be sampled before the update of ``step``, and begin its rollouts."""
-        last = min(step + self._config.pipeline.max_staleness, self._config.grpo.steps)
+        ahead = self._config.pipeline.max_staleness or 0
+        last = min(step + ahead, self._config.grpo.steps)
         for number in range(step, last + 1):
             if number not in self._batches:
                 problems_P = self._problems(number)

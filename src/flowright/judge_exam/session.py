@@ -25,13 +25,15 @@ from flowright.judge_exam.exam import Plan, hold_exam, pairs_of, probes_of, samp
 from flowright.judge_exam.labelled import LabelledItem, is_task_file, read_labelled, write_labelled
 from flowright.judge_exam.perturbations import PERTURBATIONS
 from flowright.plugins import suggest
-from flowright.runs import write_json
+from flowright.runs import check_writable, write_json
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Given what is done and how many, something to call as each is done."""
 Say = Callable[[str], None]
+
+EXAMS = Path("outputs/exams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,9 @@ async def build_file(
     mixture: Path, out: Path, limit: int | None, seed: int, progress: Progress, say: Say
 ) -> None:
     """Make a labelled set of a mixture file and write it. Raises UserError."""
+    check_writable(out.parent)
+    if out.is_dir():
+        raise UserError(f"--out {out}: a folder; name the file to write")
     items = await _from_mixture(mixture, limit, seed, progress, say)
     say(f"wrote {write_labelled(out, items)} labelled answers to {out}")
 
@@ -75,6 +80,7 @@ async def sit(sitting: Sitting, progress: Progress, say: Say) -> Path:
     """Hold the exam; returns its folder with ``exam.json`` and ``verdicts.jsonl``, of which the
     second holds what was said so far where it is cut off. Raises UserError, JudgeDown."""
     examined_section(sitting.config.judge)  # complain before data are made
+    check_writable(sitting.out or EXAMS)
     items = await _items(sitting, progress, say)
     began = time.monotonic()
     started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
@@ -144,7 +150,7 @@ async def _from_mixture(
 
 def _folder(judge: str, sitting: Sitting) -> Path:
     name = re.sub(r"[^\w.-]+", "-", f"{judge}-{sitting.data.stem}").strip("-.") or "exam"
-    return Path("outputs/exams") / name
+    return EXAMS / name
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,14 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from flowright.commands import here
 from flowright.config import RunSection
 from flowright.errors import RunError, UserError
 from flowright.monitoring.screen import Screen
 from flowright.monitoring.snapshot import QUIET_SECONDS, Watcher
 from flowright.runs import newest_run, read_state, rollout_steps
+
+START = "python train.py --config config/quickstart.yaml"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,7 +66,7 @@ def find_run(name: str | None, output_dir: Path) -> Path:
         if newest is None:
             raise RunError(
                 f"{output_dir.resolve()}: no run here yet; start one with "
-                "python train.py --config config/quickstart.yaml, or name a run directory"
+                f"{here(START)}, or name a run directory"
             )
         return newest
     for path in (Path(name), output_dir / name):
@@ -111,7 +114,7 @@ def _screen(watcher: Watcher, full: bool = False) -> Screen:
 def _waiting(output_dir: Path) -> Text:
     return Text(
         f"No run in {output_dir.resolve()} yet; waiting for one.\n\n"
-        "Start one with\n  python train.py --config config/quickstart.yaml\n\nCtrl-C ends this."
+        f"Start one with\n  {here(START)}\n\nCtrl-C ends this."
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import zstandard
 
+from flowright.commands import here
 from flowright.environments.display import Display, display_of
 from flowright.errors import Blame, Reason
 from flowright.rendering.series import Point, Record, is_number
@@ -96,7 +97,7 @@ class Snapshot:
 
     @property
     def resume_command(self) -> str:
-        return f"python train.py --config {self.run}/config.json --resume"
+        return here(f"python train.py --config {self.run}/config.json --resume")
 
     def series(self, name: str) -> list[Point]:
         """``(step, value)`` wherever the metric has a value."""

@@ -118,7 +118,8 @@ def memory_plan(
 ) -> Plan:
     """What a step takes at the limits of the configuration, where ``gpus`` share the weights of
     the layers."""
-    number = BYTES[policy.dtype]
+    policy = policy.on(device)
+    number = _number(policy)
     held = {
         **_base(shape, number, gpus),
         "adapter": FLOAT * shape.adapter,
@@ -129,6 +130,12 @@ def memory_plan(
     update["the head or one layer, backward"] = max(head, update.pop("one layer, backward"))
     updating = {"gradients": FLOAT * shape.adapter, **update}
     return Plan(held, _sampling(shape, policy, grpo), updating)
+
+
+def _number(policy: PolicySection) -> int:
+    """Bytes of a number in the model's precision."""
+    assert policy.dtype is not None
+    return BYTES[policy.dtype]
 
 
 def _base(shape: ModelShape, number: int, gpus: int) -> dict[str, int]:
@@ -145,7 +152,7 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
     for each row. Nothing where others sample."""
     if policy.sampler == "vllm":
         return {}
-    number = BYTES[policy.dtype]
+    number = _number(policy)
     prompts = min(max(1, policy.decode_batch // grpo.group_size), grpo.prompts_per_step)
     rows = prompts * grpo.group_size
     longest = policy.max_prompt_tokens
@@ -172,7 +179,7 @@ def _chunk(policy: PolicySection, grpo: GrpoSection) -> int:
 def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Template, one pack of problems and one chunk of completions; of the prompts, that is at most
     a whole one and a pack besides."""
-    number = BYTES[policy.dtype]
+    number = _number(policy)
     problems = min(grpo.micro_batch_tokens, grpo.prompts_per_step * policy.max_prompt_tokens)
     prompts = policy.max_prompt_tokens + problems
     chunk = _chunk(policy, grpo)
@@ -192,7 +199,7 @@ def _shared(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict
 
 def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Rows of prompt and completion, keys repeated for the heads that share them."""
-    number = BYTES[policy.dtype]
+    number = _number(policy)
     row = policy.max_prompt_tokens + policy.max_new_tokens
     tokens = max(1, grpo.micro_batch_tokens // row) * row
     kept = layer_bytes(shape, number)
@@ -208,7 +215,7 @@ def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[
 def _all_layers(shape: ModelShape, policy: PolicySection, kept: int) -> tuple[int, int]:
     """What the backward pass keeps of a token in all layers, ``kept`` in each or its input alone;
     and, of a pass, the adapter's weights in the model's precision."""
-    number = BYTES[policy.dtype]
+    number = _number(policy)
     if policy.gradient_checkpointing:
         return shape.layers * number * shape.hidden_size, 0
     return shape.layers * kept, _casts(shape, number)
@@ -218,7 +225,7 @@ def _one_layer(shape: ModelShape, policy: PolicySection, tokens: int, kept: int)
     """What comes and goes while a layer is run backward: the gradients of the MLP's products; or
     copies of attention's, ordered by its kernels, and sums in float32. With checkpointing, what is
     ``kept`` of a token, too."""
-    number, queries = BYTES[policy.dtype], shape.heads * shape.head_size
+    number, queries = _number(policy), shape.heads * shape.head_size
     products = max(4 * number * shape.intermediate_size, (12 * number + FLOAT) * queries)
     again = 0
     if policy.gradient_checkpointing:

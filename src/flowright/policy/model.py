@@ -116,6 +116,8 @@ def load_policy(
     starts as the base model exactly. Raises ConfigError where the model cannot be loaded.
     """
     device = device or choose_device(section)
+    section = section.on(device.type)
+    assert section.dtype is not None
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
         base = AutoModelForCausalLM.from_pretrained(
@@ -138,6 +140,7 @@ def policy_of(
     # Some images switch TF32 on, which rounds the factors of a product to eleven bits. transformers
     # finds the angles of positions by a product: at position 3,000 one could be off by a radian.
     torch.set_float32_matmul_precision("highest")
+    section = section.on(base.device.type)
     base.eval()  # what recomputes says so itself: see recomputing()
     if section.gradient_checkpointing:
         # Renamed during transformers 5.

@@ -1,7 +1,14 @@
 """The run directory: what a run writes and what everybody else reads."""
 
 from flowright.runs.directory import Record, RunDirectory
-from flowright.runs.files import atomic_directory, disk_errors, is_held, write_json, write_text
+from flowright.runs.files import (
+    atomic_directory,
+    check_writable,
+    disk_errors,
+    is_held,
+    write_json,
+    write_text,
+)
 from flowright.runs.reading import (
     free_run_name,
     newest_run,
@@ -19,6 +26,7 @@ __all__ = [
     "Record",
     "RunDirectory",
     "atomic_directory",
+    "check_writable",
     "disk_errors",
     "free_run_name",
     "is_held",

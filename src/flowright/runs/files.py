@@ -70,6 +70,20 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
+def check_writable(path: Path) -> None:
+    """Whether files can be made in the directory ``path``, or it itself where it is not there yet;
+    nothing is written. Raises RunError."""
+    folder = path.absolute()
+    while not folder.exists():
+        folder = folder.parent
+    with disk_errors(path):
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        if not os.access(folder, os.W_OK | os.X_OK):
+            code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(code, os.strerror(code), str(folder))
+
+
 def take_lock(run: Path) -> IO[str]:
     """Own the directory until the file is closed. Raises RunError where another trainer does.
 

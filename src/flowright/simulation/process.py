@@ -27,6 +27,7 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
+from flowright.commands import child_environment
 from flowright.config import ModelEntry, SandboxSection, SimulatedSection
 from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.errors import RunError, UserError
@@ -90,7 +91,11 @@ class SimulatedServer:
             command += ["--allow-weaker-sandbox"] if self._weaker else []
             # A session of its own: Ctrl-C is for the trainer, which still needs its server then.
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+                command,
+                env=child_environment(),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
             )
             try:
                 self._port = _port_from(self._process)
@@ -200,8 +205,15 @@ def quiet_server(app: Any, date_header: bool = True) -> uvicorn.Config:
     )
 
 
+def check_port(port: int) -> None:
+    """Raises UserError where there is no such port."""
+    if not 0 <= port <= 65535:
+        raise UserError(f"port {port}: ports go to 65535; 0 is any free one")
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket. Raises UserError where the address cannot be had."""
+    check_port(port)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named: asyncio turns Nagle's algorithm off only on sockets that say they are TCP, and with it
     # on a reply in two writes waits 40 ms for the client's delayed acknowledgement.

@@ -114,9 +114,9 @@ def mbpp(row: UpstreamRow) -> Problem:
     imports = row.texts("test_imports") if "test_imports" in row else []
     setup = "\n".join([*imports, setup.strip()]).strip()
     code = row.text("code")
-    entry, interface = _interface(row, code, tests, setup)
+    entry, stubs = interface(row, code, tests, setup)
     text = row.text("text" if full else "prompt").strip()
-    return _mbpp(row, f"{text}\n\n{interface}", code, entry, setup, [*tests, *challenge])
+    return _mbpp(row, f"{text}\n\n{stubs}", code, entry, setup, [*tests, *challenge])
 
 
 def mbpp_aflow(row: UpstreamRow) -> Problem:
@@ -175,7 +175,7 @@ def _helpers(prompt: str, entry: str, row: UpstreamRow) -> str:
     return "\n\n\n".join(ast.get_source_segment(prompt, node) or "" for node in given)
 
 
-def _interface(row: UpstreamRow, code: str, tests: list[str], setup: str) -> tuple[str, str]:
+def interface(row: UpstreamRow, code: str, tests: list[str], setup: str) -> tuple[str, str]:
     """The name of the function that all tests call, and the first lines of everything that the
     tests take from the solution: some need a class as well."""
     tree = _parse(code, row)

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from flowright.commands import here
 from flowright.config import MAX_LORA_RANKS, PolicySection
 from flowright.errors import RunError
 from flowright.llm.transport import (
@@ -64,6 +65,11 @@ _RAW = (
 FORGOTTEN, BAD_REPLY = "forgotten", "bad reply"
 """Kinds of failure: a server does not know the name of a model that it had, as after a restart; or
 its reply cannot be used."""
+
+
+def how_to_start() -> str:
+    """What to do where no server answers."""
+    return f"start it with: {here('bash launch_vllm_safe.sh policy')}"
 
 
 class PolicyServer:
@@ -127,7 +133,7 @@ class PolicyServer:
                 return [f"{self._where}: {_NO_RUNTIME_LORA}"]
             return [] if await self._scales() else [f"{self._where}: {_RAW}"]
         except RequestError as error:
-            return [f"{MEND}: {error.message}; start it with: bash launch_vllm_safe.sh policy"]
+            return [f"{MEND}: {error.message}; {how_to_start()}"]
 
     def _forget(self) -> None:
         """Take nothing for proven any more: it may have been started anew."""

@@ -16,7 +16,7 @@ from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
 from flowright.llm.transport import RequestError
 from flowright.policy.vllm.proof import Probe, Weights
-from flowright.policy.vllm.server import BAD_REPLY, PolicyServer
+from flowright.policy.vllm.server import BAD_REPLY, PolicyServer, how_to_start
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ def _given_up(call: Call, error: RequestError, kind: type[UserError]) -> UserErr
     if error.kind in _AWAY:
         return kind(
             f"policy.vllm: no server could be used for {call.failing:.0f} s (wait_seconds); last: "
-            f"{error.message}; start it with: bash launch_vllm_safe.sh policy, then --resume"
+            f"{error.message}; {how_to_start()}, then --resume"
         )
     kind = RunError if error.kind == BAD_REPLY else kind
     return kind(

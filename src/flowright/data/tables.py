@@ -1,0 +1,95 @@
+"""Rows of a user's own file, whatever its format: JSON Lines, a JSON list, CSV, TSV, parquet. What
+the columns mean is :mod:`flowright.data.own`'s.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from flowright.data.sources.rows import UpstreamRow, json_array, json_lines, readable
+from flowright.errors import DataError
+
+_LONGEST_CELL = 1 << 24  # characters; Python's own limit for a CSV file is 131,072
+
+
+def read_table(path: Path) -> Iterator[UpstreamRow]:
+    """The rows of a file, read by the end of its name; ``name`` counts them from 1. Raises
+    DataError with the place of what cannot be read."""
+    suffix = (path.suffixes[-2:] or [""])[0] if path.suffix == ".gz" else path.suffix
+    read = _READERS.get(suffix.lower())
+    if read is None:
+        raise DataError(f"{path}: not one of {', '.join(_READERS)} (or .jsonl.gz)")
+    for number, row in enumerate(read(path), start=1):
+        yield UpstreamRow(row.values, row.where, str(number))
+
+
+def _json(path: Path) -> Iterator[UpstreamRow]:
+    """A list of objects, one object that holds such a list, or JSON Lines under another name."""
+    with readable(path):
+        start = path.read_text(encoding="utf-8-sig").lstrip()
+    if start.startswith("["):
+        yield from json_array(path)
+        return
+    try:
+        whole = json.loads(start)
+    except json.JSONDecodeError:
+        yield from json_lines(path)
+        return
+    lists = [value for value in whole.values() if isinstance(value, list)]
+    if len(lists) != 1:
+        raise DataError(f"{path}: neither a list of rows nor an object that holds one")
+    around = UpstreamRow({}, str(path), "")
+    for index, value in enumerate(lists[0]):
+        row = around.inner(value, f"row {index}")
+        yield UpstreamRow(row.values, f"{path}: row {index}", "")
+
+
+def _csv(path: Path) -> Iterator[UpstreamRow]:
+    """Its first line names the columns. An empty cell is none; a cell that is a JSON list or object
+    is one."""
+    csv.field_size_limit(_LONGEST_CELL)
+    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
+    with readable(path), path.open(encoding="utf-8-sig", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter=delimiter)
+        for cells in rows:
+            where = f"{path}:{rows.line_num}"
+            if None in cells:
+                raise DataError(f"{where}: more cells than columns; put quotes around commas")
+            yield UpstreamRow({k: _cell(v) for k, v in cells.items() if v}, where, "")
+
+
+def _cell(text: str) -> Any:
+    if text.lstrip()[:1] in ("[", "{"):
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+    return text
+
+
+def _parquet(path: Path) -> Iterator[UpstreamRow]:
+    try:
+        from pyarrow import parquet  # comes with datasets
+    except ImportError:
+        raise DataError(f"{path}: parquet needs pyarrow: pip install pyarrow") from None
+    with readable(path):
+        try:
+            batches = parquet.ParquetFile(path).iter_batches()
+            index = 0
+            for batch in batches:
+                for values in batch.to_pylist():
+                    yield UpstreamRow(values, f"{path}: row {index}", "")
+                    index += 1
+        except ValueError as error:  # of which pyarrow's are
+            raise DataError(f"{path}: not a parquet file: {error}") from None
+
+
+_READERS: dict[str, Callable[[Path], Iterator[UpstreamRow]]] = {
+    ".jsonl": json_lines,
+    ".json": _json,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".parquet": _parquet,
+}

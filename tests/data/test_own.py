@@ -1,0 +1,314 @@
+"""Questions and answers of a user's own: every shape of row and file that is understood, what is
+assumed of it, and what is told of those that are not."""
+
+import csv
+import json
+import runpy
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from flowright.data.columns import ROWS
+from flowright.data.holdout import hold_out
+from flowright.data.loading import load_problems
+from flowright.data.own import Conversion
+from flowright.data.sources.rows import UpstreamRow
+from flowright.data.splits import check_disjoint
+from flowright.data.tables import read_table
+from flowright.data.task import LINES, Problem, read_tasks
+from flowright.errors import DataError
+
+ROOT = Path(__file__).parents[2]
+Main = Callable[[Sequence[str]], int]
+CHOICES = {"question": "Which is red?", "choices": ["grass", "blood", "sky"]}
+PAIRS = [["A", "grass"], ["B", "blood"]]
+DOUBLE = {"solution": "def double(x):\n    return 2 * x"}
+
+
+@pytest.fixture(scope="module")
+def create() -> Main:
+    return runpy.run_path(str(ROOT / "scripts/create_mixed_dataset.py"))["main"]
+
+
+def converted(*rows: dict[str, Any], **given: Any) -> tuple[list[Problem], Conversion]:
+    conversion = Conversion(**given)
+    numbered = (UpstreamRow(row, f"f:{n}", str(n)) for n, row in enumerate(rows, start=1))
+    return [problem for problem, _ in conversion.problems(numbered, "mine")], conversion
+
+
+def one(**row: Any) -> Problem:
+    return converted(row)[0][0]
+
+
+@pytest.mark.parametrize(
+    ("row", "reference", "kind"),
+    [
+        ({"question": "6 * 7?", "answer": 42}, "42", "math"),
+        ({"problem": "6 * 7?", "ground_truth": "42"}, "42", "math"),
+        ({"prompt": "6 * 7?", "label": 42.0}, "42", "math"),
+        ({"question": "6 * 7?", "answer": "6 * 7 is\n#### 1,042"}, "1042", "math"),
+        ({"problem": "x?", "solution": r"\boxed{1}, \boxed{\frac{1}{2}}"}, r"\frac{1}{2}", "math"),
+        ({"problem": "x?", "solution": "long", "answer": "x = 3"}, "x = 3", "math"),
+        ({"question": "Peru?", "answer": "Lima"}, "Lima", "qa"),
+        ({"instruction": "Capital?", "input": "Peru", "output": "Lima"}, "Lima", "qa"),
+        ({"question": "Is it?", "answer": True}, "true", "qa"),
+        ({"prompt": [{"role": "user", "content": "Peru?"}], "completion": "Lima"}, "Lima", "qa"),
+        ({"prompt": "Peru?", "reward_model": {"ground_truth": "Lima"}}, "Lima", "qa"),
+        ({"question": "Peru?", "answers": {"text": ["Lima", "Lima city"]}}, "Lima", "qa"),
+        ({"question": "Peru?", "answer": ["Lima", "Lima city"]}, "Lima", "qa"),
+        ({"question": "?", "answer": {"value": "Lima", "aliases": ["Lima city"]}}, "Lima", "qa"),
+    ],
+)  # fmt: skip
+def test_questions_and_answers(row: dict[str, Any], reference: str, kind: str) -> None:
+    problem = one(**row)
+    assert (problem.reference, problem.kind) == (reference, kind)
+    assert problem.id == "own/mine/1" and problem.source == "own/mine"
+    if "aliases" in str(row) or isinstance(row.get("answer"), list) or "answers" in row:
+        assert problem.alternatives == ("Lima city",)
+    if "instruction" in row:
+        assert (problem.question, problem.context) == ("Capital?", "Peru")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {**CHOICES, "answer": "B"},
+        {**CHOICES, "answer": "(b)"},
+        {**CHOICES, "answer": "Blood"},
+        {**CHOICES, "answer": 1},
+        {**CHOICES, "choices": {"A": "grass", "B": "blood"}, "answerKey": "B"},
+        {**CHOICES, "choices": {"label": ["A", "B"], "text": ["grass", "blood"]}, "answer": "B"},
+        {**CHOICES, "choices": PAIRS, "answer": "B"},
+        {**CHOICES, "choices": [{"label": a, "text": b} for a, b in PAIRS], "answer": "B"},
+        {"question": "Which is red?", "A": "grass", "B": "blood", "C": "sky", "answer": "B"},
+        {"question": "Which is red?", "option_a": "grass", "option_b": "blood", "label": "B"},
+    ],
+)  # fmt: skip
+def test_choices(given: dict[str, Any]) -> None:
+    problem = one(**given)
+    assert (problem.kind, problem.reference) == ("qa", "B")
+    assert dict(problem.choices)["B"] == "blood"
+
+
+def test_numbers_of_choices_are_counted_from_where_all_rows_say() -> None:
+    first, conversion = converted(*({**CHOICES, "answer": n} for n in (1, 3)))
+    assert [problem.reference for problem in first] == ["A", "C"]
+    assert any("counted from 1" in told for told in conversion.assumed)
+    zero, _ = converted(*({**CHOICES, "answer": n} for n in (0, 2)))
+    assert [problem.reference for problem in zero] == ["A", "C"]
+    digits = {"question": "How many?", "choices": ["1", "2", "3"], "answer": "2"}
+    assert one(**digits).reference == "B"  # the text, not a number of a choice
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        ["assert double(2) == 4", "assert double(0) == 0"],
+        "assert double(2) == 4\nassert double(0) == 0",
+    ],
+)
+def test_programs(tests: Any) -> None:
+    problem = one(question="Twice x.", tests=tests, **DOUBLE)
+    assert problem.kind == "code" and problem.entry_point == "double"
+    assert problem.question == "Twice x.\n\ndef double(x):"
+    assert problem.public_tests == ("assert double(2) == 4",)
+    assert problem.hidden_tests == ("assert double(0) == 0",)
+    only = one(question="Write double(x).", tests="assert double(2) == 4", **DOUBLE)
+    assert only.public_tests == () and only.hidden_tests == ("assert double(2) == 4",)
+
+
+def test_a_row_of_humaneval() -> None:
+    problem = one(
+        task_id="mine/7",
+        prompt='def double(x):\n    """Twice x."""\n',
+        canonical_solution="    return 2 * x\n",
+        test="def check(candidate):\n    assert candidate(2) == 4\n",
+        entry_point="double",
+    )
+    assert problem.id == "mine/7" and problem.hidden_tests[0].endswith("check(double)")
+
+
+@pytest.mark.parametrize("kind", ["math", "code", "qa"])
+def test_the_rows_to_copy_can_be_used(kind: Any, tmp_path: Path) -> None:
+    assert one(**json.loads(ROWS[kind])).kind == kind
+    whole = Problem.from_row(json.loads(LINES[kind]), "x")
+    assert whole.kind == kind
+    again = one(**json.loads(LINES[kind]))  # a task file is a file of one's own, too
+    assert again == whole
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"question": "x?"}, "f:1: no answer: one of the columns reference, answer, ground_truth"),
+        ({"answer": "x"}, "f:1: no question: one of the columns question, problem, prompt"),
+        ({"question": "x?", "tests": ["assert f(1)"]}, "f:1: no solution: "),
+        ({**CHOICES, "answer": "none"}, "the answer 'none' is none of the choices A. grass; B."),
+        ({**CHOICES, "answer": 7}, "the answer '7' is none of the choices"),
+        ({"question": "x?", "answer": "y", "tests": [{"input": "1"}]}, "pairs of input and output"),
+        ({"question": "x?", "answer": "y", "kind": "chess"}, "kind is 'chess', not one of"),
+        ({"question": "x?", "answer": "y", "split": "third"}, "split is 'third', not train"),
+        ({"question": ["x?"], "answer": "y"}, "the question is a list, but not one of messages"),
+        ({"question": "x?", "answer": {"a": 1}}, "the answer is an object without any of"),
+        ({"question": "x?", "answer": "", "reference": None}, "f:1: no answer"),
+    ],
+)
+def test_what_cannot_be_used_is_told(row: dict[str, Any], told: str) -> None:
+    with pytest.raises(DataError) as caught:
+        one(**row)
+    (line,) = caught.value.problems
+    assert told in line and "\n" not in line
+    if ": no " in told:
+        assert any(shown in line for shown in ROWS.values())
+
+
+def test_columns_are_named_and_what_is_left_aside_is_told() -> None:
+    (problem,), conversion = converted(
+        {"frage": "Peru?", "antwort": "Lima", "level": 3},
+        columns={"question": "frage", "reference": "antwort"},
+        kind="qa",
+    )
+    assert (problem.question, problem.reference) == ("Peru?", "Lima")
+    assert conversion.assumed["left aside: level"] == 1
+    assert conversion.assumed["question from frage"] == 1
+
+
+ROWS_OF_FILE = [{"question": f"{n} + 1?", "answer": str(n + 1)} for n in range(30)]
+
+
+def write(path: Path, form: str) -> Path:
+    file = path / f"mine.{form}"
+    if form == "jsonl":
+        file.write_text("".join(json.dumps(row) + "\n" for row in ROWS_OF_FILE))
+    elif form == "json":
+        file.write_text(json.dumps(ROWS_OF_FILE, indent=1))
+    elif form == "parquet":
+        pytest.importorskip("pyarrow")
+        from pyarrow import Table, parquet
+
+        parquet.write_table(Table.from_pylist(ROWS_OF_FILE), file)
+    else:
+        with file.open("w", newline="") as out:
+            dialect = "excel-tab" if form == "tsv" else "excel"
+            writer = csv.DictWriter(out, ["question", "answer"], dialect=dialect)
+            writer.writeheader()
+            writer.writerows(ROWS_OF_FILE)
+    return file
+
+
+@pytest.mark.parametrize("form", ["jsonl", "json", "csv", "tsv", "parquet"])
+def test_a_file_becomes_what_a_run_reads(
+    create: Main, tmp_path: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "own"
+    assert create(["--own", str(write(tmp_path, form)), "--out", str(out)]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "assumed: id and source filled in (30 rows)" in told
+    assert "assumed: kind math for rows whose answer is a number or a formula (30 rows)" in told
+    train = load_problems(str(out / "train_mixed.jsonl"), "train")
+    val = load_problems(str(out / "val_mixed.jsonl"), "val")
+    assert (len(train), len(val)) == (27, 3)
+    assert f"train_dataset={out}/train_mixed.jsonl val_dataset={out}/val_mixed.jsonl" in told
+    assert not (out / "test_mixed.jsonl").exists()
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["split"] == "own" and [*manifest["inputs_sha256"]] == [f"mine.{form}"]
+    assert {problem.question for problem in (*train, *val)} == {r["question"] for r in ROWS_OF_FILE}
+
+
+def test_a_file_to_validate_on_and_repetitions(
+    create: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = write(tmp_path, "jsonl")
+    val = tmp_path / "val.jsonl"
+    val.write_text(json.dumps(ROWS_OF_FILE[0]) + "\n")
+    out = tmp_path / "own"
+    assert create(["--own", str(train), "--own-val", str(val), "--out", str(out)]) == 0
+    assert "left out: 1 repetitions" in capsys.readouterr().out
+    assert [p.id for p in read_tasks(out / "val_mixed.jsonl")] == ["own/val/1"]
+    assert len(read_tasks(out / "train_mixed.jsonl")) == 29
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("a.jsonl", "{'question'}\n", "a.jsonl:1: not JSON"),
+        ("a.jsonl", '{"question": "x?", "answer": "y"}\n', "1 rows, 1 of them different, leave"),
+        ("a.json", '{"a": 1}', "neither a list of rows nor an object that holds one"),
+        ("a.txt", "x", "a.txt: not one of .jsonl, .json, .csv, .tsv, .parquet"),
+        ("a.csv", "question,answer\nx,y,z\n", "a.csv:2: more cells than columns"),
+        ("a.parquet", "x", "a.parquet: not a parquet file"),
+        ("a.jsonl", "", "0 rows, 0 of them different, leave nothing to validate on"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_is_told(
+    create: Main,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    text: str,
+    told: str,
+) -> None:
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    (tmp_path / name).write_text(text)
+    assert create(["--own", str(tmp_path / name), "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line and not (tmp_path / "out").exists()
+
+
+def test_arguments_that_do_not_go_together(
+    create: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert create(["--field", "question=x", "--kind", "qa"]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "--field: goes with --own FILE",
+        "--kind: goes with --own FILE",
+    ]
+    assert create(["--own", "none.jsonl", "--field", "questoin=x"]) == 2
+    assert "did you mean question?" in capsys.readouterr().err
+
+
+def test_an_id_that_is_there_twice_is_numbered_on() -> None:
+    problems, _ = converted(
+        {"id": 1, "question": "a?", "answer": "x"},
+        {"id": 1, "question": "b?", "answer": "x"},
+        {"id": 1, "question": "a?", "answer": "x"},
+    )
+    splits, dropped = hold_out([(problem, None) for problem in problems], {}, 0)
+    assert sorted(p.id for p in (*splits.train, *splits.val)) == ["1", "1-2"] and dropped == 1
+
+
+def test_an_object_that_holds_the_rows(tmp_path: Path) -> None:
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps({"version": 1, "data": [{"question": "x?"}]}))
+    assert [row.values for row in read_table(file)] == [{"question": "x?"}]
+
+
+_KEYS = st.sampled_from(["label", "text", "value", "content", "A", "x"])
+_SCALARS = (st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+_VALUES = st.recursive(
+    st.one_of(*_SCALARS),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_KEYS, inner, max_size=3),
+    max_leaves=6,
+)
+_COLUMNS = st.sampled_from(
+    [
+        *("question", "prompt", "answer", "answers", "choices", "tests", "solution", "id", "kind"),
+        *("A", "B", "context", "split", "test", "entry_point", "public_tests", "alternatives"),
+    ]
+)
+
+
+@given(st.lists(st.dictionaries(_COLUMNS, _VALUES, max_size=6), min_size=2, max_size=4))
+def test_whatever_a_row_holds_becomes_problems_or_one_line(rows: list[dict[str, Any]]) -> None:
+    try:
+        problems, _ = converted(*rows)
+        splits, dropped = hold_out([(problem, None) for problem in problems], {}, 0)
+    except DataError as error:
+        assert all(line and "\n" not in line for line in error.problems)
+        return
+    check_disjoint(splits)
+    assert len(splits.train) + len(splits.val) + dropped == len(rows)
