@@ -130,7 +130,7 @@ def make_trainer(
         reporter,
         pipeline,
         learner,
-        Saves(config.run, run, policy, learner, pipeline, reporter, ranks),
+        Saves(config, run, policy, learner, pipeline, reporter, ranks),
         Validation(evaluator, sampler, held_out),
         ranks,
     )
