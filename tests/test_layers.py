@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 
 # From the ground up. A part may import what is below its row.
 LAYERS = (
-    ("errors", "memo"),
+    ("errors", "memo", "command_line"),
     ("plugins", "rendering", "statistics"),
     ("config", "runs", "sandbox"),
     ("llm", "data"),
@@ -25,7 +25,12 @@ LAYERS = (
     ("app",),
 )
 # Within a row, these and no others, so that there is no way round in a circle.
-SIDEWAYS = {("runs", "config"), ("llm", "data"), ("workflows", "grading")}
+SIDEWAYS = {
+    ("runs", "config"),
+    ("command_line", "errors"),
+    ("llm", "data"),
+    ("workflows", "grading"),
+}
 
 TORCH = {"policy", "grpo", "evaluation", "app"}
 # Runs in the isolated processes around code that may raise anything; see its __init__.

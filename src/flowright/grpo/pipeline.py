@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowright.config import Config
-from flowright.data.mixture import Mixture
+from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion, Rollout
@@ -91,14 +91,6 @@ class _Started:
 
     waiting_P: list[Waiting]
     running: asyncio.Task[tuple[Batch, float, float]]
-
-
-def tasks_hash(tasks: Sequence[Task]) -> str:
-    """Of the problems in their order: ids, kinds and what is asked."""
-    digest = hashlib.sha256()
-    for task in tasks:
-        digest.update(f"{(task.id, task.kind, task.problem)}\n".encode(errors="replace"))
-    return digest.hexdigest()
 
 
 class Pipeline:

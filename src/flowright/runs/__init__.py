@@ -1,7 +1,7 @@
 """The run directory: what a run writes and what everybody else reads."""
 
 from flowright.runs.checkpoints import FORMAT, checkpoints, find_damage, newest_whole, sha256_of
-from flowright.runs.directory import Record, RunDirectory, look_at, look_at_checkpoints
+from flowright.runs.directory import Record, RunDirectory, changes_of, look_at, look_at_checkpoints
 from flowright.runs.files import (
     Lock,
     atomic_directory,
@@ -30,6 +30,7 @@ __all__ = [
     "Record",
     "RunDirectory",
     "atomic_directory",
+    "changes_of",
     "check_writable",
     "checkpoints",
     "disk_errors",

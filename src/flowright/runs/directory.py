@@ -89,7 +89,7 @@ def _refuse_another_policy(path: Path, before: Mapping[str, Any], now: Mapping[s
         else:
             same = old is None or old == new
         if not same:
-            changes = _changes({key: old}, {key: new})
+            changes = changes_of({key: old}, {key: new})
             found += [f"{path}: its checkpoints are of another run: {line}" for line in changes]
     if found:
         raise RunError(*found[:-1], f"{found[-1]}; resume with what it had: {path}/config.json")
@@ -131,7 +131,7 @@ class RunDirectory:
             try:
                 look_at(path, config, resume)
                 if resume:
-                    self.changes = _changes(read_config(path), self._resolved)
+                    self.changes = changes_of(read_config(path), self._resolved)
                 else:
                     self._accept()
             except BaseException:
@@ -221,12 +221,13 @@ class RunDirectory:
         self._lock.release()
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def changes_of(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Where two nested mappings differ, as ``key.sub: before -> now``."""
     found: list[str] = []
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += _changes(old, new, f"{prefix}{key}.")
+            found += changes_of(old, new, f"{prefix}{key}.")
         elif old != new:
             found.append(f"{prefix}{key}: {old} -> {new}")
     return found

@@ -121,9 +121,9 @@ class Lock:
                 holder = file.read().strip()
                 file.close()
                 known = holder.isdecimal() and Path(f"/proc/{holder}").exists()
-                process = f"process {holder}" if known else "its process is just starting"
+                process = f" (process {holder})" if known else ""
                 raise RunError(
-                    f"{folder}: another {owner} ({process}) is using this {what}; "
+                    f"{folder}: another {owner}{process} is using this {what}; "
                     f"wait for it or choose another {other}"
                 ) from None
             if _is_at(file, path):  # and not one that its owner has just removed
