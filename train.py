@@ -19,25 +19,19 @@ def main() -> int:
 
     # Imported late: --help answers at once, and a config mistake before torch is loaded.
     from flowright.config import load_config
-    from flowright.errors import UserError
 
-    try:
-        config = load_config(arguments.config, arguments.overrides)
-        if config.physical_gpus is not None:  # before torch starts
-            os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbers of nvidia-smi
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.physical_gpus))
-        from flowright.app.launch import dry_run, train, train_on_ray
+    config = load_config(arguments.config, arguments.overrides)
+    if config.physical_gpus is not None:  # before torch starts
+        os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbers of nvidia-smi
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, config.physical_gpus))
+    from flowright.app.launch import dry_run, train, train_on_ray
 
-        if arguments.dry_run:
-            return dry_run(config)
-        return (train_on_ray if arguments.ray else train)(config, arguments.resume)
-    except UserError as error:
-        print(*error.problems, sep="\n", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
+    if arguments.dry_run:
+        return dry_run(config, arguments.resume)
+    return (train_on_ray if arguments.ray else train)(config, arguments.resume)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main))

@@ -150,7 +150,7 @@ def parse_fields(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def build_from_files(options: argparse.Namespace) -> "Mixed":
-    from flowright.commands import here
+    from flowright.checkout import here
     from flowright.data.build import Sizes, build_mixture
     from flowright.errors import UserError
 

@@ -23,21 +23,28 @@ def main() -> int:
         type=Path,
         help="a task file to measure on; the best fixed workflow is then chosen on val_dataset",
     )
-    parser.add_argument("--out", type=Path, default=Path("outputs/evaluation"))
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("outputs/evaluation"),
+        help="a folder; the same call goes on with what it holds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace another evaluation that --out holds"
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_intermixed_args()
+
+    # Imported late: --help answers at once, and a config mistake before torch is loaded.
+    from flowright.app.launch import evaluate
     from flowright.config import load_config
-    from flowright.errors import UserError
 
-    try:
-        config = load_config(arguments.config, arguments.overrides)
-        from flowright.app.launch import evaluate
-
-        return evaluate(config, arguments.checkpoint, arguments.data, arguments.out)
-    except UserError as error:
-        print(*error.problems, sep="\n", file=sys.stderr)
-        return error.exit_code
+    config = load_config(arguments.config, arguments.overrides)
+    checkpoints, data, out = arguments.checkpoint, arguments.data, arguments.out
+    return evaluate(config, checkpoints, data, out, arguments.overwrite)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main))

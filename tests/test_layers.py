@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 
 # From the ground up. A part may import what is below its row.
 LAYERS = (
-    ("errors", "memo", "commands"),
+    ("errors", "memo", "checkout", "command_line"),
     ("plugins", "rendering", "statistics"),
     ("config", "runs", "sandbox"),
     ("llm", "data"),
@@ -25,7 +25,12 @@ LAYERS = (
     ("app",),
 )
 # Within a row, these and no others, so that there is no way round in a circle.
-SIDEWAYS = {("runs", "config"), ("llm", "data"), ("workflows", "grading")}
+SIDEWAYS = {
+    ("runs", "config"),
+    ("command_line", "errors"),
+    ("llm", "data"),
+    ("workflows", "grading"),
+}
 
 TORCH = {"policy", "grpo", "evaluation", "app"}
 # Runs in the isolated processes around code that may raise anything; see its __init__.
@@ -91,7 +96,7 @@ def test_torch_is_imported_only_where_models_are() -> None:
 
 
 def test_monitoring_reads_files_and_never_trainer_objects() -> None:
-    below = {"commands", "config", "errors", "runs", "rendering", "monitoring"}
+    below = {"checkout", "config", "errors", "runs", "rendering", "monitoring"}
     for path in (SOURCE / "monitoring").rglob("*.py"):
         for name in imported(path):
             if name.startswith("flowright.") and name != "flowright.environments.display":

@@ -13,7 +13,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(slots=True)
 class _Entry(Generic[Answer]):
-    task: "asyncio.Task[Answer]"
+    task: "asyncio.Future[Answer]"
     waiting: int = 0
 
 
@@ -45,6 +45,20 @@ class Memo(Generic[Answer]):
             raise
         finally:
             entry.waiting -= 1
+
+    def answers(self) -> list[tuple[Hashable, Answer]]:
+        """Those that are there, with their questions, the one asked for last at the end."""
+        done = [(q, e.task) for q, e in self._entries.items() if e.task.done()]
+        return [(q, t.result()) for q, t in done if not t.cancelled() and t.exception() is None]
+
+    def put(self, question: Hashable, answer: Answer) -> None:
+        """As if the question had just been answered."""
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future.set_result(answer)
+        self._entries.pop(question, None)
+        self._entries[question] = _Entry(future)
+        if len(self._entries) > self._capacity:
+            self._forget_oldest()
 
     def _forget_oldest(self) -> None:
         oldest = next((q for q, entry in self._entries.items() if entry.task.done()), None)

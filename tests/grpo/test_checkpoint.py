@@ -17,7 +17,6 @@ from transformers import AutoModelForCausalLM
 from flowright.config import GrpoSection, LoraSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.checkpoint import (
-    find_damage,
     load_adapter,
     restore,
     restore_newest,
@@ -25,6 +24,7 @@ from flowright.grpo.checkpoint import (
 )
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy
+from flowright.runs import find_damage
 
 KEEP = 9
 

@@ -81,6 +81,7 @@ def test_a_second_trainer_refuses_and_kill_9_of_the_first_frees_the_directory(tm
         assert is_held(path) is False
         with opened(path, resume=True) as run:
             assert is_held(path) is True
+            run.go_on(0)
             run.record(1, {"reward/mean": 0.5})
     assert is_held(path) is False
     assert is_held(tmp_path) is None
@@ -133,6 +134,7 @@ def test_a_resumed_run_knows_what_is_not_as_before(tmp_path: Path):
         assert run.changes == []
     other = Config.model_validate({"run": {"tensorboard": False}, "seed": 3, "grpo": {"steps": 7}})
     with opened(tmp_path, resume=True, config=other) as run:
+        run.go_on(0)
         assert sorted(run.changes) == ["grpo.steps: 200 -> 7", "seed: 0 -> 3"]
     assert read_config(tmp_path)["seed"] == 3
 
@@ -174,7 +176,7 @@ def test_after_a_torn_line_a_resumed_run_goes_on_in_a_clean_file(tmp_path: Path)
     with (tmp_path / "metrics.jsonl").open("a") as out:
         out.write('{"step": 2, "a": 0.')
     with opened(tmp_path, resume=True) as run:
-        run.truncate(1)
+        run.go_on(1)
         run.record(2, {"a": 0.75})
     assert read_metrics(tmp_path) == [
         {"step": 0},
@@ -196,7 +198,7 @@ def test_truncate_forgets_the_steps_to_be_done_again(tmp_path: Path):
             run.record(step, {"a": step / 7})
         kept = read_metrics(tmp_path)[:3]
         (tmp_path / "rollouts" / "step_000004.jsonl.part").write_bytes(b"torn")
-        run.truncate(2)
+        run.go_on(2)
         assert read_metrics(tmp_path) == kept
         assert rollout_steps(tmp_path) == [0, 1, 2]
         assert list(read_rollouts(tmp_path, 2)) == [{"step": 2, "text": "é\u2028\n"}]
@@ -260,7 +262,7 @@ def test_tensorboard_shows_a_repeated_step_once(tmp_path: Path):
         for step in range(4):
             run.record(step, {"reward/mean": 0.25})
     with opened(tmp_path, resume=True, config=Config()) as run:
-        run.truncate(1)
+        run.go_on(1)
         for step in (2, 3):
             run.record(step, {"reward/mean": 0.5})
     events = EventAccumulator(str(tmp_path / "tensorboard"))

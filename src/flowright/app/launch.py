@@ -1,5 +1,6 @@
 """Starting a run: training and its report, or a dry run. ``train.py`` parses and calls this."""
 
+import importlib
 import logging
 import os
 from collections.abc import Sequence
@@ -10,28 +11,46 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from rich.console import Console
 
-from flowright.commands import here
+from flowright.checkout import here
+from flowright.command_line import telling
 from flowright.config import Config
 from flowright.errors import RunPaused, UserError
+from flowright.runs import disk_errors
 
 if TYPE_CHECKING:
+    from flowright.app.first_look import Start
     from flowright.grpo.ranks import Ranks
 
 
 def train(config: Config, resume: bool = False) -> int:
     """Train and write the report, in this process or as one rank of those that torchrun started;
     returns the exit status."""
-    _prepare_process()
+    console = Console(quiet=not _is_first())
+    console.print(
+        f"problems  {config.train_dataset}, {config.val_dataset} held out",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    from flowright.app.first_look import first_look
+
+    with telling(lambda: "stopping; nothing was started"):
+        start = first_look(config, resume, _is_first())
+        _load_libraries(console)
     from flowright.grpo.ranks import open_ranks
 
     with open_ranks() as ranks:
-        console = Console(quiet=not ranks.is_first)
         try:
-            return _train(config, resume, console, ranks)
+            return _train(start, console, ranks)
         except UserError as error:
             if ranks.speaks():
                 raise
             return error.exit_code
+
+
+def _is_first() -> bool:
+    """Of the processes that torchrun started, before they have met."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def train_on_ray(config: Config, resume: bool) -> int:
@@ -53,13 +72,14 @@ def _ray_worker(fields: dict[str, Any]) -> None:
         train(config, fields["resume"] or began)
 
 
-def _train(config: Config, resume: bool, console: Console, ranks: "Ranks") -> int:
+def _train(start: "Start", console: Console, ranks: "Ranks") -> int:
     from flowright.app.session import run_training
     from flowright.monitoring.report import write_report
 
+    config = start.config
     run = config.run.output_dir / config.run.name
     try:
-        uvloop.run(run_training(config, resume, console, ranks))
+        uvloop.run(run_training(start, console, ranks))
     except RunPaused:
         if ranks.is_first:
             write_report(run)  # what it shows is what has to be mended
@@ -77,31 +97,65 @@ def evaluate(
     checkpoints: Sequence[Path] = (),
     data: Path | None = None,
     out: Path = Path("outputs/evaluation"),
+    overwrite: bool = False,
 ) -> int:
-    """Evaluate checkpoints beside the environment's baselines; leaves evaluation.json and a plot in
-    ``out``."""
+    """Evaluate checkpoints beside the environment's baselines; leaves rows.jsonl, evaluation.json
+    and a plot in ``out``. What an earlier call with the same configuration, checkpoints and
+    problems has measured there is taken from it; another's is refused, or replaced with
+    ``overwrite``."""
     console = Console()
-    _prepare_process()
-    from flowright.app.session import run_evaluation
-    from flowright.app.terminal import source_table
-    from flowright.monitoring.before_after import accuracy_against_tokens
-    from flowright.runs import write_json
+    console.print(
+        f"problems  {data or config.val_dataset}", highlight=False, markup=False, soft_wrap=True
+    )
+    from flowright.app.measuring import open_evaluation
 
-    comparison = uvloop.run(run_evaluation(config, checkpoints, data, console))
+    with open_evaluation(config, checkpoints, data, out, overwrite) as evaluation:
+        if evaluation.ledger.complete:
+            console.print(
+                f"already measured: {out / 'evaluation.json'}; --overwrite measures again",
+                highlight=False,
+                soft_wrap=True,
+            )
+            return 0
+        with telling(evaluation.ledger.words):
+            _load_libraries(console)
+            from flowright.app.session import run_evaluation
+            from flowright.app.terminal import source_table
+            from flowright.monitoring.before_after import accuracy_against_tokens
+
+            comparison = uvloop.run(run_evaluation(evaluation, console))
+            evaluation.ledger.finish(comparison.to_json())
+            svg = out / "accuracy_against_tokens.svg"
+            with disk_errors(svg):
+                plot = accuracy_against_tokens(comparison.to_json(), svg)
     console.print(source_table(comparison))
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "evaluation.json", comparison.to_json())
-    plot = accuracy_against_tokens(comparison.to_json(), out / "accuracy_against_tokens.svg")
     console.print(f"written   {out / 'evaluation.json'}\nplot      {plot}", highlight=False)
     return 0
 
 
-def dry_run(config: Config) -> int:
+def dry_run(config: Config, resume: bool = False) -> int:
     """Print the plan and every problem at once; 0 when the run could start, else 2."""
-    _prepare_process()
+    console = Console()
+    _load_libraries(console)
     from flowright.app import preflight
 
-    return preflight.dry_run(config, Console())
+    return preflight.dry_run(config, console, resume)
+
+
+def _load_libraries(console: Console) -> None:
+    """The slow imports, so that somebody who waits sees what for; seconds from a cold disk."""
+    _prepare_process()
+    libraries = ("torch", "transformers", "peft")
+    if not console.is_terminal:
+        console.print(f"loading   {', '.join(libraries)}", highlight=False)
+    with console.status("loading") as status:
+        for name in libraries:
+            status.update(f"loading {name}")
+            importlib.import_module(name)
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
 
 
 def _prepare_process() -> None:
@@ -114,8 +168,4 @@ def _prepare_process() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
     logging.getLogger("httpx2").setLevel(logging.WARNING)

@@ -16,6 +16,7 @@ from huggingface_hub.errors import (
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from flowright.app.first_look import check_model_folder, check_run, load_tasks
 from flowright.app.memory_plan import GIB, Demand, table
 from flowright.app.world import check_choices, check_samplers
 from flowright.config import SIMULATED, TINY, Config
@@ -45,7 +46,7 @@ class Findings:
         return True
 
 
-def dry_run(config: Config, console: Console) -> int:
+def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
     found = Findings()
     check_choices(config.grpo)
@@ -73,7 +74,7 @@ def dry_run(config: Config, console: Console) -> int:
             f"KL {grpo.kl_coefficient:g}",
         )
     )
-    found.plan.append(("run", str(config.run.output_dir / config.run.name)))
+    found.check("run", lambda: check_run(config, resume))
     for what, text in found.plan:
         console.print(f"{what:<9} {text}", highlight=False, markup=False, soft_wrap=True)
     if SIMULATED in config.models:
@@ -92,7 +93,7 @@ async def _line(look: Callable[[], Awaitable[str]]) -> str:
 
 
 def _data(environment: Environment) -> str:
-    tasks = environment.tasks()
+    tasks = load_tasks(environment)
     parts = []
     for name, some in (("train", tasks.train), ("val", tasks.val)):
         counts = ", ".join(f"{len(those)} {kind}" for kind, those in tasks_by_kind(some).items())
@@ -104,14 +105,9 @@ def _policy(config: Config) -> str:
     name = config.strategy_model
     if name == TINY:
         return "tiny: embedded, cold-started on this machine at the first run"
+    check_model_folder(name)
     if Path(name).is_dir():
-        if not (Path(name) / "config.json").is_file():
-            raise UserError(f"strategy_model: {name} is a folder without config.json")
-        if not list(Path(name).glob("*.safetensors")):
-            raise UserError(f"strategy_model: {name} has no *.safetensors files")
         return name
-    if name.startswith((".", "/", "~")):
-        raise UserError(f"strategy_model: no such folder: {name}")
     weights = ("model.safetensors", "model.safetensors.index.json")
     if any(isinstance(try_to_load_from_cache(name, file), str) for file in weights):
         return f"{name} (in the Hugging Face cache)"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flowright.commands import child_environment
+from flowright.checkout import child_environment
 from flowright.config import Config
 from flowright.errors import ConfigError, PeerLost, RunError, UserError
 

@@ -1,14 +1,18 @@
 """A training run or an evaluation from configuration to table: the parts put together."""
 
+import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from flowright.app.first_look import Start
+from flowright.app.measuring import Evaluation
 from flowright.app.memory_plan import Demand
 from flowright.app.terminal import StepProgress, findings, stage_progress, table
 from flowright.app.world import (
@@ -18,18 +22,19 @@ from flowright.app.world import (
     open_samplers,
     sampled_where,
 )
+from flowright.command_line import telling
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import (
     Environment,
     TaskSets,
-    make_environment,
     prompt_encoder,
 )
 from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
+from flowright.evaluation.ledger import Ledger
 from flowright.grpo.checkpoint import Saves, load_adapter
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline
@@ -40,28 +45,36 @@ from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
-from flowright.runs import RunDirectory, write_json
+from flowright.runs import RunDirectory, checkpoints, write_json
 
 
-async def run_training(config: Config, resume: bool, console: Console, ranks: Ranks) -> None:
+async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     """Train, compare, and leave everything in the run directory; or be one rank of those who do.
 
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
+    config = start.config
     check_choices(config.grpo)  # before anything is written
-    config = config.on(choose_device(config.policy).type)
-    environment = make_environment(config)
+    start = replace(start, config=config.on(choose_device(config.policy).type))
+    config = start.config
     path = config.run.output_dir / config.run.name
-    run = RunDirectory(path, config, resume) if ranks.is_first else Follower(path)
-    run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
+    run = RunDirectory(path, config, start.resume) if ranks.is_first else Follower(path)
+
+    def interrupted() -> None:
+        run.state(status="interrupted", message=_words(path))
+
     try:
-        with peers_of_passes():
-            await _run(config, environment, run, resume, console, ranks)
+        with telling(partial(_words, path), interrupted), peers_of_passes():
+            run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
+            await _run(start, run, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
         raise
     except UserError as error:
         run.state(status="failed", message="\n".join(error.problems))
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        interrupted()
         raise
     except BaseException as error:
         run.state(status="failed", message=f"{type(error).__name__}: {error}"[:500])
@@ -70,15 +83,16 @@ async def run_training(config: Config, resume: bool, console: Console, ranks: Ra
         run.close()
 
 
-async def _run(
-    config: Config,
-    environment: Environment,
-    run: RunDirectory | Follower,
-    resume: bool,
-    console: Console,
-    ranks: Ranks,
-) -> None:
-    tasks = environment.tasks()
+def _words(path: Path) -> str:
+    """What to say where a run is stopped at once."""
+    saved = checkpoints(path / "checkpoints")
+    if saved:
+        return f"stopping; {saved[-1].name} is saved, go on: --resume"
+    return "stopping; nothing was trained yet, start again"
+
+
+async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> None:
+    config, environment, tasks = start.config, start.environment, start.tasks
     gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
     await check_samplers(config)
     async with AsyncExitStack() as opened:
@@ -95,7 +109,7 @@ async def _run(
             trainer = make_trainer(
                 config, run, reporter, environment, tasks, policy, sampler, ranks
             )
-            step = await trainer.train(resume)
+            step = await trainer.train(start.resume)
         if step < config.grpo.steps or not ranks.is_first:
             return
         run.state(status="running", stage="evaluate", step=step)
@@ -131,7 +145,7 @@ def make_trainer(
         reporter,
         pipeline,
         learner,
-        Saves(config.run, run, policy, learner, pipeline, reporter, ranks),
+        Saves(config, run, policy, learner, pipeline, reporter, ranks),
         Validation(evaluator, sampler, held_out),
         ranks,
     )
@@ -170,24 +184,23 @@ async def _policy_in_turn(
     return shard(policy, device, gpus, ranks.size, ranks)
 
 
-async def run_evaluation(
-    config: Config, checkpoints: Sequence[Path], data: Path | None, console: Console
-) -> Comparison:
+async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison:
     """Compare checkpoints, the untrained policy and the environment's baselines.
 
-    On the validation set; or on ``data``, with the best baselines chosen on validation. In
+    On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    config = config.on(choose_device(config.policy).type)
-    environment = make_environment(config)
-    tasks = environment.tasks()
-    measured = environment.read_tasks(str(data)) if data else tasks.val
+    given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
+    config = given.on(choose_device(given.policy).type)
+    with stage_progress(console, "cold start of the embedded policy") as progress:
+        policy = open_policy(config, environment, tasks.train, progress)
+    for path in evaluation.checkpoints:  # those that do not fit are named before servers are asked
+        load_adapter(path, policy)
+    _check(policy, config)
     await check_samplers(config)
     async with AsyncExitStack() as opened:
-        await opened.enter_async_context(environment.open([*tasks.val, *measured]))
-        with stage_progress(console, "cold start of the embedded policy") as progress:
-            policy = open_policy(config, environment, tasks.train, progress)
-        _check(policy, config)
+        known = [*tasks.val, *evaluation.problems]
+        await opened.enter_async_context(environment.open(known))
         evaluator = _evaluator(config, environment, policy)
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
@@ -198,13 +211,13 @@ async def run_evaluation(
             return await evaluator.row(name, after, some)
 
         policies: dict[str, Measure] = {UNTRAINED: partial(evaluator.row, UNTRAINED, before)}
-        for path in checkpoints:
-            name = TRAINED if len(checkpoints) == 1 else f"{TRAINED}: {path}"
+        for path in evaluation.checkpoints:
+            name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"
             policies[name] = partial(trained, name, path)
-        size = config.evaluation.final_problems
-        problems = Mixture(measured, config.seed).distinct(size)
-        selection = Mixture(tasks.val, config.seed).distinct(size) if data else ()
-        return await run_comparison(config, environment, policies, problems, selection, console)
+        problems, selection = evaluation.problems, evaluation.selection
+        return await run_comparison(
+            config, environment, policies, problems, selection, console, evaluation.ledger
+        )
 
 
 async def run_comparison(
@@ -214,11 +227,18 @@ async def run_comparison(
     problems: Sequence[Task],
     select_on: Sequence[Task],
     console: Console,
+    ledger: Ledger | None = None,
 ) -> Comparison:
     """The before/after table, printed and returned."""
     with stage_progress(console, "comparing") as progress:
         comparison = await compare(
-            environment, policies, problems, config.evaluation.baselines, select_on, progress
+            environment,
+            policies,
+            problems,
+            config.evaluation.baselines,
+            select_on,
+            progress,
+            ledger,
         )
     console.print(table(comparison))
     for line in findings(comparison):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import flowright
-from flowright.commands import here
+from flowright.checkout import here
 from flowright.data.mixture import apportion, interleave
 from flowright.data.sources import (
     AFLOW,

@@ -4,6 +4,7 @@ A batch is a pure function of the tasks, the seed and the step, so that a resume
 the batches of the uninterrupted one and nothing has to be saved.
 """
 
+import hashlib
 import math
 import random
 from collections import Counter
@@ -75,6 +76,15 @@ def tasks_by_kind(tasks: Sequence[T]) -> dict[str, tuple[T, ...]]:
     kinds = dict.fromkeys((*KINDS, *(task.kind for task in tasks)))
     by_kind = {kind: tuple(task for task in tasks if task.kind == kind) for kind in kinds}
     return {kind: found for kind, found in by_kind.items() if found}
+
+
+def tasks_hash(tasks: Sequence[Task]) -> str:
+    """Of the tasks in their order: ids, kinds, what is asked and the reference."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        row = (task.id, task.kind, task.problem, task.reference)
+        digest.update(f"{row}\n".encode(errors="replace"))
+    return digest.hexdigest()
 
 
 def _pattern(weights: Mapping[str, float]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from flowright.commands import here
+from flowright.checkout import here
 from flowright.errors import DataError
 from flowright.runs.files import write_text
 

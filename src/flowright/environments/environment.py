@@ -129,6 +129,16 @@ class Environment:
         """What its servers were asked: the metrics ``servers/*`` of a step."""
         return ()
 
+    def state(self, without: Sequence[str] = ()) -> Any:
+        """What an open environment remembers of earlier rollouts and a resumed run has to know
+        again, such as verdicts: plain JSON, or None for nothing. ``without``: beginnings of the
+        keys of completions that will be rolled out again, as if for the first time."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Know again what :meth:`state` told; the environment is open, and has rolled out
+        nothing."""
+
     def about(self) -> Mapping[str, Any]:
         """What ``state.json`` says of an open environment, for the heads of screens. A list
         ``warnings`` is shown on all of them."""

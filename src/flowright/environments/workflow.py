@@ -146,6 +146,13 @@ class WorkflowEnvironment(Environment):
     def counters(self) -> Sequence[Counters]:
         return (*self._models.counters, *self._judge.counters)
 
+    def state(self, without: Sequence[str] = ()) -> Any:
+        """The judge's cache."""
+        return self._judge.state(without)
+
+    def restore(self, state: Any) -> None:
+        self._judge.restore(state)
+
     def about(self) -> Mapping[str, Any]:
         config, isolation = self.config, self._sandbox.isolation
         weaker = [f"WEAKER ISOLATION than required: {isolation}"]

@@ -3,12 +3,14 @@ set of tasks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment
 from flowright.environments.rollout import Completion
-from flowright.evaluation.evaluator import Row, make_row, rollout_all
+from flowright.evaluation.evaluator import Row, make_row, rollout_all, row_of
+from flowright.evaluation.ledger import Ledger, Where
 from flowright.policy.sampler import Sample
 
 UNTRAINED, TRAINED = "untrained policy", "trained policy"
@@ -55,10 +57,12 @@ async def compare(
     with_baselines: bool,
     select_on: Sequence[Task] = (),
     progress: Callable[[int, int, str], None] = lambda done, total, name: None,
+    ledger: Ledger | None = None,
 ) -> Comparison:
     """Evaluate every policy and, if wanted, every baseline of the environment on ``tasks``.
 
-    The best baselines are picked on ``select_on`` where it is given, else on ``tasks``.
+    The best baselines are picked on ``select_on`` where it is given, else on ``tasks``. Rows that
+    the ``ledger`` has are not measured again; it is given the others as they come.
     """
     baselines = environment.baselines() if with_baselines else ()
     selections = baselines if select_on else ()
@@ -66,28 +70,34 @@ async def compare(
     rows: list[Row] = []
     picks: list[Row] = []
 
-    async def measure(baseline: Baseline, some: Sequence[Task], into: list[Row]) -> None:
+    async def add(where: Where, name: str, measured: Callable[[], Awaitable[Row]]) -> None:
+        progress(len(rows) + len(picks), total, name)
+        known = ledger.get(where, name) if ledger else None
+        row = row_of(known) if known else await measured()
+        if ledger and not known:
+            ledger.put(where, asdict(row))
+        (rows if where == "problems" else picks).append(row)
+
+    async def rolled_out(baseline: Baseline, some: Sequence[Task]) -> Row:
         """Its completion for every task goes through all that one of a policy does."""
-        progress(len(rows) + len(picks), total, baseline.name)
         sample = Sample((), (), baseline.completion, "stop", -1)
         key = baseline.name.replace(": ", "/")
         groups = [[Completion(task, sample, f"{key}/{task.id}/0")] for task in some]
         rollouts = await rollout_all(environment, groups)
-        into.append(make_row(baseline.name, "baseline", rollouts, environment, baseline.shown))
+        return make_row(baseline.name, "baseline", rollouts, environment, baseline.shown)
 
     for name, evaluate in policies.items():
-        progress(len(rows), total, name)
-        rows.append(await evaluate(tasks))
+        await add("problems", name, partial(evaluate, tasks))
     policy = rows[-1]
     for baseline in baselines:
-        await measure(baseline, tasks, rows)
+        await add("problems", baseline.name, partial(rolled_out, baseline, tasks))
     for baseline in selections:
-        await measure(baseline, select_on, picks)
+        await add("selection", baseline.name, partial(rolled_out, baseline, select_on))
     if baselines:
         spent = {row.name: row.kinds["all"].tokens for row in rows if row.group == "baseline"}
         matched = environment.equal_tokens(policy.kinds["all"].tokens, spent)
         if matched is not None:
-            await measure(matched, tasks, rows)
+            await add("problems", matched.name, partial(rolled_out, matched, tasks))
     return summarise(rows, len(tasks), environment.simulated, picks)
 
 

@@ -6,7 +6,7 @@ them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from flowright.config import Config
 from flowright.data.mixture import tasks_by_kind
@@ -115,6 +115,15 @@ def make_row(
     sources = {s: score([g for g in rollouts if g[0].task.source == s]) for s in names}
     flat = [r for g in rollouts for r in g]
     return Row(name, group, kinds, sources, environment.mix(flat), shown)
+
+
+def row_of(known: Mapping[str, Any]) -> Row:
+    """A row of the mapping that ``asdict`` made of it."""
+    scores = {
+        name: {key: Score(**score) for key, score in known[name].items()}
+        for name in ("kinds", "sources")
+    }
+    return Row(**{**known, **scores})
 
 
 def score(groups: Sequence[Sequence[Rollout]]) -> Score:

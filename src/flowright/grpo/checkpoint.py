@@ -1,44 +1,58 @@
 """Checkpoints: everything that the next step depends on, renamed into place as one directory.
 
 ``adapter/`` is an ordinary peft adapter that vLLM or transformers can load. ``trainer.pt`` holds
-the optimizer, torch's random state, the counters and the samples that wait for the learner.
+the optimizer, torch's random state, the samples that wait for the learner with what they answer,
+and what the environment remembers (:meth:`flowright.environments.environment.Environment.state`).
 ``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match it is passed over
 for the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no
 state of their own.
 """
 
-import hashlib
 import io
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import MappingProxyType
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
 
-from flowright.config import RunSection
+from flowright.config import Config
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Pending, Pipeline
+from flowright.grpo.pipeline import Pending, Pipeline, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import ADAPTER_FILE, CONFIG_FILE, Policy
 from flowright.policy.sampler import Sample
-from flowright.runs import RunDirectory, atomic_directory, step_name, write_json
+from flowright.runs import (
+    FORMAT,
+    RunDirectory,
+    atomic_directory,
+    checkpoints,
+    look_at_checkpoints,
+    newest_whole,
+    sha256_of,
+    step_name,
+    write_json,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Restored:
     """Where a run goes on: the last completed step, what was passed over to get there, and samples
-    that were drawn and not yet trained on (:meth:`flowright.grpo.pipeline.Pipeline.pending`)."""
+    that were drawn and not yet trained on (:meth:`flowright.grpo.pipeline.Pipeline.pending`), None
+    where they are of a format that does not say what they answer. ``tasks_hash`` is of the problems
+    then; ``remembered`` what each rank's environment knew."""
 
     step: int
     path: Path
     passed_over: tuple[str, ...]
-    pending: Pending
+    pending: Pending | None
+    tasks_hash: str | None = None
+    remembered: Sequence[Any] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class Saves:
     """One run's checkpoints. All ranks call its methods alike: the first reads and writes, the
     others take over from it what only their own device has."""
 
-    config: RunSection
+    config: Config
     run: RunDirectory | Follower
     policy: Policy
     learner: Learner
@@ -59,38 +73,64 @@ class Saves:
         shares = await self.ranks.all_gather(self.pipeline.pending())
         everywhere = [n for n in shares[0] if all(n in share for share in shares)]
         pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
+        remembered = await self.ranks.all_gather(self.pipeline.remembered())
         if self.ranks.is_first:
-            root, keep = self.run.checkpoints_path, self.config.keep_checkpoints
-            save_checkpoint(root, step, self.policy, self.learner, keep, pending)
+            root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
+            state = Surroundings(pending, self.pipeline.tasks_hash, remembered)
+            save_checkpoint(root, step, self.policy, self.learner, keep, state)
 
     async def restore(self) -> int | None:
-        """Put back the newest checkpoint that is whole, roll out again what was waiting for the
-        learner, and forget what was recorded later. Returns its step; None where a run was killed
-        before there was one."""
+        """Put back the newest checkpoint that is whole, take up what was waiting for the learner,
+        and forget what was recorded later. Returns its step; None where a run was killed
+        before there was one. Raises RunError, and then nothing was written."""
         restored = await self.ranks.broadcast(self._newest())
         if restored is None:
+            self.run.go_on(-1)
             return None
         state = portable_state(self.policy, self.learner) if self.ranks.size > 1 else b""
         state = await self.ranks.broadcast(state)
         if not self.ranks.is_first:
             take_over(state, self.policy, self.learner)
-        self.pipeline.restore(restored.pending)
+        lines = self.pipeline.restore(restored.pending or {})
+        self.pipeline.remember(restored.remembered)
+        self.run.go_on(restored.step)
+        self._say(restored, lines)
         return restored.step
 
     def _newest(self) -> Restored | None:
+        root = self.run.checkpoints_path
         if not self.ranks.is_first:
             return None
-        if not _checkpoints(self.run.checkpoints_path):
-            self.run.truncate(-1)
+        look_at_checkpoints(self.run.path, self.config)
+        if not checkpoints(root):
             return None
-        restored = restore_newest(self.run.checkpoints_path, self.policy, self.learner)
-        for problem in restored.passed_over:
-            self.reporter.say(f"passed over {problem}")
-        self.run.truncate(restored.step)
-        self.reporter.say(f"resumed from {restored.path} (step {restored.step})")
-        for change in self.run.changes:
-            self.reporter.say(f"not as before: {change}")
-        return restored
+        return restore_newest(root, self.policy, self.learner)
+
+    def _say(self, restored: Restored, lines: Sequence[str]) -> None:
+        step = restored.step
+        said = [
+            *(f"passed over {problem}" for problem in restored.passed_over),
+            f"resumed from {restored.path} (step {step})",
+            *(f"not as before: {change}" for change in self.run.changes),
+        ]
+        if restored.pending is None:
+            said.append("dropped samples that waited: an older version did not say for what")
+        if restored.tasks_hash not in (None, self.pipeline.tasks_hash):
+            said.append(
+                f"not as before: the problems to train on; step {step + 1} takes its place in the "
+                "order of the new ones, so that an epoch may repeat some and miss others"
+            )
+        for line in (*said, *lines):
+            self.reporter.say(line)
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a checkpoint holds beside policy and learner; see :class:`Restored`."""
+
+    pending: Pending = field(default_factory=dict)
+    tasks_hash: str | None = None
+    remembered: Sequence[Any] = ()
 
 
 def save_checkpoint(
@@ -99,7 +139,7 @@ def save_checkpoint(
     policy: Policy,
     learner: Learner,
     keep: int,
-    pending: Pending = MappingProxyType({}),
+    surroundings: Surroundings = Surroundings(),
 ) -> Path:
     """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest.
 
@@ -108,43 +148,58 @@ def save_checkpoint(
     path = root / step_name(step)
     with atomic_directory(path) as part:
         policy.save_adapter(part / "adapter")
-        waiting = {
-            number: [[asdict(sample) for sample in group] for group in groups]
-            for number, groups in pending.items()
+        about = {
+            "pending": {
+                number: [asdict(waiting) for waiting in waiting_P]
+                for number, waiting_P in surroundings.pending.items()
+            },
+            "tasks_hash": surroundings.tasks_hash,
+            "remembered": json.dumps(list(surroundings.remembered), allow_nan=False),
         }
-        (part / "trainer.pt").write_bytes(_saved(learner, step=step, pending=waiting))
+        (part / "trainer.pt").write_bytes(_saved(learner, step=step, **about))
         files = sorted(path for path in part.rglob("*") if path.is_file())
-        hashes = {str(file.relative_to(part)): _sha256(file) for file in files}
-        write_json(part / "manifest.json", {"step": step, "sha256": hashes})
-    for old in _checkpoints(root)[:-keep]:
+        hashes = {str(file.relative_to(part)): sha256_of(file) for file in files}
+        manifest = {"format": FORMAT, "step": step, "sha256": hashes}
+        write_json(part / "manifest.json", manifest)
+    for old in checkpoints(root)[:-keep]:
         shutil.rmtree(old)
     return path
 
 
 def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
     """Load the newest checkpoint that is whole. Raises RunError when there is none."""
-    passed_over: list[str] = []
-    for path in reversed(_checkpoints(root)):
-        damage = find_damage(path)
-        if damage:
-            passed_over.append(f"{path}: {damage}")
-            continue
-        return restore(path, policy, learner, passed_over)
-    listed = "".join(f"; {problem}" for problem in passed_over)
-    raise RunError(f"{root}: no usable checkpoint to resume from{listed}; start a new run")
+    path, passed_over = newest_whole(root)
+    return restore(path, policy, learner, passed_over)
 
 
 def restore(
     path: Path, policy: Policy, learner: Learner, passed_over: Sequence[str] = ()
 ) -> Restored:
-    """Put back the adapter and the optimizer of a whole checkpoint."""
+    """Put back the adapter and the optimizer of a whole checkpoint. Raises RunError where they do
+    not fit."""
     load_adapter(path, policy)
-    state = _loaded(path / "trainer.pt", learner)
-    pending = {
-        number: [[Sample(**fields) for fields in group] for group in groups]
-        for number, groups in state.get("pending", {}).items()
-    }
-    return Restored(int(state["step"]), path, tuple(passed_over), pending)
+    try:
+        state = _loaded(path / "trainer.pt", learner)
+        waiting = {number: [_waiting(w) for w in some] for number, some in _pending(state).items()}
+        remembered = json.loads(state.get("remembered", "[]"))
+        step, problems = int(state["step"]), state.get("tasks_hash")
+    except (KeyError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
+        first = (str(error).strip().splitlines() or ["no message"])[0][:200]
+        raise RunError(
+            f"{path}: its trainer.pt does not fit this run ({type(error).__name__}: {first}); "
+            "resume with the configuration and the version that wrote it"
+        ) from error
+    pending = None if "tasks_hash" not in state and state.get("pending") else waiting
+    return Restored(step, path, tuple(passed_over), pending, problems, remembered)
+
+
+def _pending(state: Mapping[str, Any]) -> Mapping[int, Any]:
+    """Those of a format in which they say what they answer."""
+    return state.get("pending", {}) if "tasks_hash" in state else {}
+
+
+def _waiting(fields: Mapping[str, Any]) -> Waiting:
+    return Waiting(**{**fields, "samples": [Sample(**sample) for sample in fields["samples"]]})
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:
@@ -190,30 +245,10 @@ def load_adapter(path: Path, policy: Policy) -> None:
             f"{path}: its adapter was trained on {trained_on}, this policy is {policy.name}; "
             "evaluate or resume with the configuration of that run"
         )
+    has: Any = policy.model.peft_config["default"]
+    if config.get("lora_alpha") != has.lora_alpha:
+        raise RunError(
+            f"{path}: its adapter has policy.lora.alpha {config.get('lora_alpha')}, this policy "
+            f"{has.lora_alpha}; evaluate or resume with the configuration of that run"
+        )
     policy.load_adapter_state(load_file(file))
-
-
-def _checkpoints(root: Path) -> list[Path]:
-    """By step, the oldest first."""
-    return sorted(root.glob("step_??????"))
-
-
-def find_damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint: a missing or altered file; None when it is whole."""
-    try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
-        expected: dict[str, str] = dict(manifest["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return "its manifest cannot be read"
-    for name, digest in expected.items():
-        file = path / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if _sha256(file) != digest:
-            return f"{name} is corrupt"
-    return None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

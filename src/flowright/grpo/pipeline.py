@@ -9,12 +9,14 @@ has one user.
 """
 
 import asyncio
+import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flowright.config import Config
-from flowright.data.mixture import Mixture
+from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion, Rollout
@@ -30,8 +32,18 @@ ROUND_STRIDE = 1 << 40
 """Between the sampling seeds of a step's rounds: more than the seeds of all runs lie apart."""
 
 
-Pending = Mapping[int, list[list[Sample]]]
-"""Samples that wait for the learner: by step, for each prompt."""
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A prompt's samples that wait for the learner. ``asked`` is a hash of the prompt's tokens and
+    of how they were sampled: what a resumed run no longer asks is not answered by them."""
+
+    task_id: str
+    asked: str
+    samples: Sequence[Sample]
+
+
+Pending = Mapping[int, Sequence[Waiting]]
+"""What waits for the learner: by step, for each prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,7 @@ class _Problem:
 class _Started:
     """A batch that was sampled; ``running`` gives it whole, when its rollouts began and ended."""
 
-    samples_P_G: list[list[Sample]]
+    waiting_P: list[Waiting]
     running: asyncio.Task[tuple[Batch, float, float]]
 
 
@@ -100,8 +112,12 @@ class Pipeline:
         self.environment = environment
         self._encode = encode
         self._mixture = Mixture(tasks, config.seed)
+        self.tasks_hash = tasks_hash(tasks)
+        """Of what the batches are drawn from."""
         self._spare = Mixture(tasks, f"{config.seed}/resampled")
         self._batches: dict[int, _Started] = {}
+        self._kept: dict[int, dict[int, list[Sample]]] = {}  # of a resumed run: by step and place
+        self._dropped = 0
         self.seconds: dict[str, float] = {}
         """Of the step in progress, by metric; :meth:`begin` empties it."""
 
@@ -124,8 +140,11 @@ class Pipeline:
         last = min(step + ahead, self._config.grpo.steps)
         for number in range(step, last + 1):
             if number not in self._batches:
-                problems_P = self._problems(number)
-                samples_P_G = await self._sample(problems_P, self._seed(number))
+                problems_P = self._share(self._tasks(number))
+                kept = self._kept.pop(number, {})
+                missing = [problem for problem in problems_P if problem.place not in kept]
+                drawn = iter(await self._sample(missing, self._seed(number)))
+                samples_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
                 self._begin(number, problems_P, samples_P_G)
 
     async def take(self, step: int) -> Batch:
@@ -159,12 +178,55 @@ class Pipeline:
     def pending(self) -> Pending:
         """This rank's samples that are not yet trained on: those of a later policy differ, so a
         resumed run can't draw them again."""
-        return {number: batch.samples_P_G for number, batch in self._batches.items()}
+        return {number: batch.waiting_P for number, batch in self._batches.items()}
 
-    def restore(self, pending: Pending) -> None:
-        """Roll out again this rank's share of what was pending on all of them."""
-        for number, samples_P_G in pending.items():
-            self._begin(number, self._problems(number), self._ranks.mine(samples_P_G))
+    def restore(self, pending: Pending) -> list[str]:
+        """Take up this rank's share of what was pending on all of them: what is still asked for, in
+        the same place, by the same prompt, sampled alike and by a policy that is new enough. The
+        rest is dropped and drawn anew. Returns a line for each batch that lost some."""
+        lines = []
+        for number, waiting_P in pending.items():
+            asked_P = [(task.id, self._asked(self._encode(task))) for task in self._tasks(number)]
+            oldest = number - 1 - self._config.pipeline.max_staleness
+            fit = {
+                place: list(waiting.samples)
+                for place, (waiting, asked) in enumerate(zip(waiting_P, asked_P, strict=False))
+                if (waiting.task_id, waiting.asked) == asked
+                and len(waiting.samples) == self._config.grpo.group_size
+                and all(sample.version >= oldest for sample in waiting.samples)
+            }
+            self._kept[number] = {
+                place: fit[place] for place in self._ranks.mine(range(len(asked_P))) if place in fit
+            }
+            lost = [w for place, w in enumerate(waiting_P) if place not in fit]
+            if lost:
+                count = sum(len(waiting.samples) for waiting in lost)
+                self._dropped += count
+                names = ", ".join(waiting.task_id for waiting in lost[:3])
+                more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+                lines.append(
+                    f"dropped {count} samples that waited for step {number} ({names}{more}): other "
+                    "problems, prompts or sampling now; they are drawn anew"
+                )
+        return lines
+
+    def dropped(self) -> dict[str, float]:
+        """How many samples :meth:`restore` dropped, as a metric of the step after it."""
+        count, self._dropped = self._dropped, 0
+        return {"pipeline/dropped_on_resume": float(count)} if count else {}
+
+    def remembered(self) -> Any:
+        """What the environment remembers, but for the batches that are not yet trained on: they
+        will be rolled out again, as if for the first time."""
+        return self.environment.state([f"{self._config.seed}/{n}/" for n in self._batches])
+
+    def remember(self, shares: Sequence[Any]) -> None:
+        """Know again what the ranks remembered: as many as then each their own, else the first's
+        (the others' work is done again)."""
+        if shares:
+            mine = shares[self._ranks.rank] if len(shares) == self._ranks.size else shares[0]
+            if mine is not None:
+                self.environment.restore(mine)
 
     async def aclose(self) -> None:
         """Stop whatever is still being rolled out."""
@@ -173,8 +235,13 @@ class Pipeline:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    def _problems(self, step: int) -> list[_Problem]:
-        return self._share(self._mixture.batch(step - 1, self._config.grpo.prompts_per_step))
+    def _tasks(self, step: int) -> list[Task]:
+        return self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
+
+    def _asked(self, prompt: Prompt) -> str:
+        policy = self._config.policy
+        how = (policy.temperature, policy.top_p, policy.max_new_tokens)
+        return hashlib.sha256(f"{how} {list(prompt.token_ids)}".encode()).hexdigest()
 
     def _share(self, tasks_P: Sequence[Task]) -> list[_Problem]:
         mine = self._ranks.mine(list(enumerate(tasks_P)))
@@ -204,7 +271,11 @@ class Pipeline:
             batch = await self._rollout(problems_P, samples_P_G, str(number))
             return batch, began, time.perf_counter()
 
-        self._batches[number] = _Started(samples_P_G, asyncio.create_task(run()))
+        waiting_P = [
+            Waiting(problem.task.id, self._asked(problem.prompt), samples)
+            for problem, samples in zip(problems_P, samples_P_G, strict=True)
+        ]
+        self._batches[number] = _Started(waiting_P, asyncio.create_task(run()))
 
     async def _rollout(
         self, problems_P: Sequence[_Problem], samples_P_G: list[list[Sample]], key: str

@@ -144,6 +144,7 @@ class Trainer:
             **signal_metrics(rewards_P_G, advantages_P),
             **penalty_metrics(batch.rollouts),
             **self._resampled(batch),
+            **self.pipeline.dropped(),
             **token_metrics(batch),
             **staleness(batch, step),
             **metrics,

@@ -7,13 +7,14 @@ goes around which.
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from flowright.config import SIMULATED, JudgeSection
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.panel import Panel
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import Judge
+from flowright.judge.verdict import Judge, Wrapper
 from flowright.judge.wording import wording_hash
 from flowright.judge.wrappers import (
     Cached,
@@ -47,6 +48,14 @@ class OpenJudge:
         """Whether the embedded server judges, or a service that said so in the latest check."""
         from_service = self.service is not None and self.service.simulated
         return SIMULATED in self.models or from_service
+
+    def state(self, without: Sequence[str] = ()) -> list[Any]:
+        """What its caches know (:meth:`flowright.judge.wrappers.Cached.state`), a list for each."""
+        return [cache.state(without) for cache in caches(self.judge)]
+
+    def restore(self, state: Sequence[Sequence[Any]]) -> None:
+        for cache, known in zip(caches(self.judge), state, strict=False):
+            cache.restore(known)
 
     async def check(self) -> list[str]:
         """What keeps its service from being used, in a line; empty when all is well. Its models are
@@ -126,6 +135,14 @@ def _asked(section: JudgeSection, model: ChatModel | RemoteJudge) -> Judge:
     if section.cache_size:
         asked = Cached(asked, section.cache_size, fingerprint(section))
     return asked
+
+
+def caches(judge: Judge) -> list[Cached]:
+    """Those around the judge and within it, the outermost first."""
+    inside = judge.members if isinstance(judge, Panel) else ()
+    inside = (judge.inner,) if isinstance(judge, Wrapper) else inside
+    found = [judge] if isinstance(judge, Cached) else []
+    return found + [cache for each in inside for cache in caches(each)]
 
 
 def fingerprint(section: JudgeSection) -> str:

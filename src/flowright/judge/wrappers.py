@@ -4,10 +4,11 @@ No prompts and no calls of their own here; which wrappers stand around the model
 :mod:`flowright.judge.build`.
 """
 
+import hashlib
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
 
 from flowright.judge.gate import gate
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict, Wrapper
@@ -70,6 +71,12 @@ class WithRuleFallback(Wrapper):
         )
 
 
+def _verdict(known: Mapping[str, Any]) -> Verdict:
+    """Of what asdict made of it."""
+    members = tuple(_verdict(member) for member in known["members"])
+    return Verdict(**{**known, "usage": Usage(**known["usage"]), "members": members})
+
+
 class _Failed(Exception):
     """Carries a verdict that must not be kept past those who wait for it."""
 
@@ -84,6 +91,8 @@ class Cached(Wrapper):
     parameters of the request. A query's ``key`` is not part of the question, since it only seeds
     retries. A verdict out of the cache says ``source="cache"`` and has cost nothing. ``asked``
     counts the queries, ``hits`` those that were answered by another's call.
+
+    A question is kept as its hash, which is all that :meth:`state` has to hold of it.
     """
 
     capacity: int
@@ -92,25 +101,40 @@ class Cached(Wrapper):
     hits: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self._memo: Memo[Verdict] = Memo(self.capacity)
+        self._memo: Memo[tuple[str, Verdict]] = Memo(self.capacity)
+
+    def state(self, without: Sequence[str] = ()) -> list[Any]:
+        """The verdicts, as plain JSON for :meth:`restore`; without those that a query brought
+        whose key begins with one of ``without``."""
+        return [
+            [question, key, asdict(verdict)]
+            for question, (key, verdict) in self._memo.answers()
+            if not key.startswith(tuple(without))
+        ]
+
+    def restore(self, state: Sequence[Any]) -> None:
+        """Know again what :meth:`state` told, in a running event loop."""
+        for question, key, verdict in state:
+            self._memo.put(question, (key, _verdict(verdict)))
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         began = time.monotonic()
         own = False
 
-        async def ask() -> Verdict:
+        async def ask() -> tuple[str, Verdict]:
             nonlocal own
             own = True
             verdict = await self.inner.judge(query)
             if verdict.status != "ok":
                 raise _Failed(verdict)
-            return verdict
+            return query.key, verdict
 
         self.asked += 1
         rival = None if query.rival is None else spoken_answer(query.rival)
         asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
+        question = repr((self.name, self.fingerprint, asked)).encode(errors="surrogatepass")
         try:
-            verdict = await self._memo.get((self.name, self.fingerprint, asked), ask)
+            _, verdict = await self._memo.get(hashlib.sha256(question).hexdigest(), ask)
         except _Failed as failed:
             (verdict,) = failed.args
         if own:

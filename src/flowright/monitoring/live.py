@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowright.commands import here
+from flowright.checkout import here
 from flowright.config import RunSection
 from flowright.errors import RunError, UserError
 from flowright.monitoring.screen import Screen

@@ -15,7 +15,7 @@ from typing import Any
 
 import zstandard
 
-from flowright.commands import here
+from flowright.checkout import here
 from flowright.environments.display import Display, display_of
 from flowright.errors import Blame, Reason
 from flowright.rendering.series import Point, Record, is_number

@@ -10,6 +10,7 @@
       evaluation.json         the before/after table
       tensorboard/            event files
       checkpoints/step_000010/
+      replaced/step_000010/   what a resume at that step replaced: settings, metrics, rollouts
       report.html
 
 A metric without a value (no scored sample, say) is absent; NaN and infinity are refused (law 1).
@@ -18,6 +19,7 @@ A metric without a value (no scored sample, say) is absent; NaN and infinity are
 import json
 import math
 import os
+import shutil
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -26,50 +28,133 @@ from typing import Any
 
 from flowright.config import Config
 from flowright.errors import RunError
-from flowright.runs.files import disk_errors, take_lock, write_json, write_text
-from flowright.runs.reading import forget_rollouts, read_config, read_metrics, write_rollouts
+from flowright.runs.checkpoints import checkpoints, newest_whole
+from flowright.runs.files import (
+    Lock,
+    atomic_directory,
+    check_writable,
+    disk_errors,
+    write_json,
+    write_text,
+)
+from flowright.runs.reading import (
+    forget_rollouts,
+    holds_run,
+    read_config,
+    read_metrics,
+    rollouts_after,
+    step_name,
+    write_rollouts,
+)
 
 Record = Mapping[str, Any]
+
+
+def look_at(path: Path, config: Config, resume: bool = False) -> None:
+    """Whether a run can be started there, or one resumed; nothing is written. Raises RunError
+    where a new run would meet another, where there is none to resume, where nothing can be written.
+    """
+    if resume and not (path / "config.json").exists():
+        raise RunError(f"{path}: nothing to resume; start without --resume")
+    if not resume and holds_run(path):
+        raise RunError(
+            f"{path}: already holds a run; continue it with --resume, or choose another run.name"
+        )
+    check_writable(path)
+
+
+def look_at_checkpoints(path: Path, config: Config) -> None:
+    """Whether the run can go on from what it saved, as far as its files tell; nothing is written.
+
+    Raises RunError where no checkpoint is whole, where steps were recorded but none is there, and
+    where they are of another model, adapter or environment.
+    """
+    if checkpoints(path / "checkpoints"):
+        newest_whole(path / "checkpoints")
+        _refuse_another_policy(path, read_config(path), json.loads(config.model_dump_json()))
+    elif any(row["step"] > 0 for row in read_metrics(path)):
+        raise RunError(
+            f"{path}: steps are recorded, but there is no checkpoint to resume from; put "
+            "checkpoints/ back, or start a new run"
+        )
+
+
+def _refuse_another_policy(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raises RunError with a line for each setting that makes a checkpoint mean something else."""
+    found = []
+    for key in ("environment", "strategy_model", "policy.lora"):
+        old, new = _value(before, key), _value(now, key)
+        if key == "strategy_model":  # a folder may have moved
+            same = old is None or Path(old).name == Path(new).name
+        else:
+            same = old is None or old == new
+        if not same:
+            changes = changes_of({key: old}, {key: new})
+            found += [f"{path}: its checkpoints are of another run: {line}" for line in changes]
+    if found:
+        raise RunError(*found[:-1], f"{found[-1]}; resume with what it had: {path}/config.json")
+
+
+def _value(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 class RunDirectory:
     """A run directory opened by the trainer that owns it.
 
-    Opening takes the lock, so that a second trainer refuses. ``changes`` are the settings in which
-    a resumed run differs from what it was, as ``key: before -> now``. Raises RunError when the
-    directory is held by another process, when it already holds a run and ``resume`` is False, or
-    when ``resume`` finds nothing to go on from.
+    Opening takes the lock, so that a second trainer refuses. A new run is written from then on; of
+    a resumed one nothing is touched before :meth:`go_on` says that its checkpoint was accepted, and
+    a state said earlier is said then. ``changes`` are the settings in which a resumed run differs
+    from what it was, as ``key: before -> now``. Raises RunError as :func:`look_at`, and when the
+    directory is held by another process.
     """
 
     def __init__(self, path: Path, config: Config, resume: bool = False) -> None:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoints_path = path / "checkpoints"
-        if resume and not (path / "config.json").exists():
-            raise RunError(f"{path}: nothing to resume; start without --resume")
-        with disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            self._lock = take_lock(path)
-            if self.metrics_path.exists() and not resume:
-                self._lock.close()
-                raise RunError(
-                    f"{path}: already holds a run; continue it with --resume, "
-                    "or choose another run.name"
-                )
-            self.checkpoints_path.mkdir(exist_ok=True)
-            (path / "rollouts").mkdir(exist_ok=True)
-            resolved = json.loads(config.model_dump_json())
-            self.changes = _changes(read_config(path), resolved) if resume else []
-            write_json(path / "config.json", resolved)
-        self._events = Events(path / "tensorboard") if config.run.tensorboard else None
+        self._resolved = json.loads(config.model_dump_json())
+        self._tensorboard = config.run.tensorboard
+        self._events: Events | None = None
+        self._accepted = False
         self._started = time.time()
         self._state: dict[str, Any] = {}
+        self.changes: list[str] = []
+        with disk_errors(path):
+            if not path.exists():
+                look_at(path, config, resume)  # before the folder is made
+                path.mkdir(parents=True, exist_ok=True)
+            self._lock = Lock(path)
+            try:
+                look_at(path, config, resume)
+                if resume:
+                    self.changes = changes_of(read_config(path), self._resolved)
+                else:
+                    self._accept()
+            except BaseException:
+                self._lock.release()
+                raise
+
+    def _accept(self) -> None:
+        """From here on the directory is this run's to write."""
+        self.checkpoints_path.mkdir(exist_ok=True)
+        (self.path / "rollouts").mkdir(exist_ok=True)
+        write_json(self.path / "config.json", self._resolved)
+        self._lock.sign()
+        self._accepted = True
+        if self._tensorboard:
+            self._events = Events(self.path / "tensorboard")
 
     def state(self, **changes: Any) -> None:
         """Say where the run is: ``status`` (running, finished, paused, interrupted, failed),
         ``step``, ``steps``, ``stage`` and whatever the screens show."""
         self._state.update(changes, pid=os.getpid(), host=socket.gethostname())
         self._state.update(started=self._started, updated=time.time())
+        if not self._accepted:
+            return
         with disk_errors(self.path):
             write_json(self.path / "state.json", self._state)
 
@@ -96,27 +181,53 @@ class RunDirectory:
         if self._events:
             self._events.text(step, name, markdown)
 
-    def truncate(self, step: int) -> None:
-        """Forget what was recorded after ``step``: a resumed run does those steps again."""
-        kept = [row for row in read_metrics(self.path) if row["step"] <= step]
+    def go_on(self, step: int) -> None:
+        """The run goes on after ``step`` (-1: from its start), with the settings of now. What was
+        recorded after it is done again; that, and settings that are replaced, are kept under
+        ``replaced/``."""
+        rows = read_metrics(self.path)
         with disk_errors(self.path):
-            write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in kept))
-            forget_rollouts(self.path, step)
+            kept = self._keep_replaced(step, [row for row in rows if row["step"] > step])
+            self._accept()
+            forget_rollouts(self.path, step, kept / "rollouts")
+            left = [row for row in rows if row["step"] <= step]
+            write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in left))
         if self._events:
             self._events.forget_after(step)
+        if self._state:
+            self.state()
+
+    def _keep_replaced(self, step: int, rows: Sequence[Record]) -> Path:
+        """A folder with what is about to be replaced; not there where nothing is."""
+        root = self.path / "replaced"
+        name = step_name(max(step, 0))
+        taken = len(list(root.glob(f"{name}*")))
+        kept = root / (f"{name}-{taken + 1}" if taken else name)
+        evaluation = self.path / "evaluation.json"
+        if not (self.changes or rows or evaluation.exists() or rollouts_after(self.path, step)):
+            return kept
+        with atomic_directory(kept) as part:
+            shutil.copyfile(self.path / "config.json", part / "config.json")
+            if rows:
+                lines = "".join(json.dumps(row) + "\n" for row in rows)
+                write_text(part / "metrics.jsonl", lines)
+            if evaluation.exists():
+                shutil.copyfile(evaluation, part / "evaluation.json")
+        return kept
 
     def close(self) -> None:
         if self._events:
             self._events.close()
-        self._lock.close()
+        self._lock.release()
 
 
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def changes_of(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Where two nested mappings differ, as ``key.sub: before -> now``."""
     found: list[str] = []
     for key in {**before, **now}:
         old, new = before.get(key), now.get(key)
         if isinstance(old, dict) and isinstance(new, dict):
-            found += _changes(old, new, f"{prefix}{key}.")
+            found += changes_of(old, new, f"{prefix}{key}.")
         elif old != new:
             found.append(f"{prefix}{key}: {old} -> {new}")
     return found

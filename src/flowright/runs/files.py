@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -26,10 +26,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replace a file at once: a reader sees the old one or the new one."""
+    """Replace a file at once: a reader sees the old one or the new one. On a full disk the old one
+    stays, and nothing beside it."""
     temporary = path.with_name(path.name + ".part")
-    temporary.write_bytes(data)
-    temporary.replace(path)
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 @contextmanager
@@ -70,6 +76,10 @@ def disk_errors(path: Path) -> Iterator[None]:
         raise
 
 
+LEAST_ROOM = 1 << 20
+"""Bytes: less is a full disk, on which not even the settings of a run could be kept."""
+
+
 def check_writable(path: Path) -> None:
     """Whether files can be made in the directory ``path``, or it itself where it is not there yet;
     nothing is written. Raises RunError."""
@@ -82,29 +92,63 @@ def check_writable(path: Path) -> None:
         if not os.access(folder, os.W_OK | os.X_OK):
             code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
             raise OSError(code, os.strerror(code), str(folder))
+        if shutil.disk_usage(folder).free < LEAST_ROOM:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
-def take_lock(run: Path) -> IO[str]:
-    """Own the directory until the file is closed. Raises RunError where another trainer does.
+TRAINING = ("trainer", "run directory", "run.name")
+
+
+class Lock:
+    """Owns a directory until it is released. Raises RunError where another process does.
 
     The kernel drops the lock with the process, even after ``kill -9``; a process id in a file would
-    not do, since ids are used again.
+    not do, since ids are used again. Taking it writes nothing: :meth:`sign` leaves the process id
+    for others to read, and a file that was made for nothing goes with the release.
     """
-    lock = (run / "lock").open("a+", encoding="utf-8")
+
+    def __init__(self, folder: Path, words: tuple[str, str, str] = TRAINING) -> None:
+        """``words``: who owns it, what it is, and the setting that names another."""
+        owner, what, other = words
+        path = folder / "lock"
+        self._made = not path.exists()
+        while True:
+            file = path.open("a+", encoding="utf-8")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip()
+                file.close()
+                known = holder.isdecimal() and Path(f"/proc/{holder}").exists()
+                process = f" (process {holder})" if known else ""
+                raise RunError(
+                    f"{folder}: another {owner}{process} is using this {what}; "
+                    f"wait for it or choose another {other}"
+                ) from None
+            if _is_at(file, path):  # and not one that its owner has just removed
+                break
+            file.close()
+        self._path, self._file = path, file
+
+    def sign(self) -> None:
+        """Say who holds it."""
+        self._made = False
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        if self._made and not self._file.closed:
+            self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        holder = lock.read().strip() or "unknown"
-        lock.close()
-        raise RunError(
-            f"{run}: another trainer (process {holder}) is using this run directory; "
-            "wait for it or choose another run.name"
-        ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_held(run: Path) -> bool | None:

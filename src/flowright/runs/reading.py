@@ -10,6 +10,7 @@ from typing import Any
 import zstandard
 
 from flowright.errors import RunError
+from flowright.runs.checkpoints import checkpoints
 from flowright.runs.files import write_bytes
 
 SUFFIX = ".jsonl.zst"
@@ -18,10 +19,15 @@ SUFFIX = ".jsonl.zst"
 def free_run_name(output_dir: Path, name: str) -> str:
     """``name``, or ``name-2``, ``name-3``... where that directory already holds a run."""
     candidate, number = name, 1
-    while (output_dir / candidate / "metrics.jsonl").exists():
+    while holds_run(output_dir / candidate):
         number += 1
         candidate = f"{name}-{number}"
     return candidate
+
+
+def holds_run(path: Path) -> bool:
+    """Whether steps were recorded or saved there: what a new start must not touch."""
+    return (path / "metrics.jsonl").exists() or bool(checkpoints(path / "checkpoints"))
 
 
 def newest_run(output_dir: Path) -> Path | None:
@@ -109,8 +115,17 @@ def rollout_steps(run: Path) -> list[int]:
     return sorted(int(name.removeprefix("step_").removesuffix(SUFFIX)) for name in names)
 
 
-def forget_rollouts(run: Path, step: int) -> None:
-    """Remove those after ``step``, also what a kill left half written."""
-    for path in (run / "rollouts").iterdir():
-        if path.name > rollouts_path(run, step).name:
+def forget_rollouts(run: Path, step: int, into: Path) -> None:
+    """Move those after ``step`` into another folder; what a kill left half written is removed."""
+    for path in rollouts_after(run, step):
+        if path.name.endswith(SUFFIX):
+            into.mkdir(parents=True, exist_ok=True)
+            path.replace(into / path.name)
+        else:
             path.unlink()
+
+
+def rollouts_after(run: Path, step: int) -> list[Path]:
+    """The files of later steps."""
+    last = rollouts_path(run, step).name if step >= 0 else ""
+    return sorted(path for path in (run / "rollouts").glob("*") if path.name > last)

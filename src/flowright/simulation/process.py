@@ -27,7 +27,7 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
-from flowright.commands import child_environment
+from flowright.checkout import child_environment
 from flowright.config import ModelEntry, SandboxSection, SimulatedSection
 from flowright.data.task import Problem, read_tasks, write_tasks
 from flowright.errors import RunError, UserError

@@ -12,7 +12,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flowright.commands import here
+from flowright.checkout import here
 from flowright.config import MAX_LORA_RANKS, PolicySection
 from flowright.errors import RunError
 from flowright.llm.transport import (

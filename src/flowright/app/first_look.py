@@ -1,0 +1,118 @@
+"""What keeps a run or an evaluation from starting, as far as it can be seen before torch is loaded:
+the run directory, the checkpoint, the model's folder, the problems. Nothing is written or asked.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowright.config import Config
+from flowright.data.task import Task
+from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.errors import DataError, RunError, UserError
+from flowright.runs import changes_of, checkpoints, find_damage, look_at, look_at_checkpoints
+
+ADAPTER = "adapter/adapter_model.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a run starts with."""
+
+    config: Config
+    environment: Environment
+    tasks: TaskSets
+    resume: bool
+
+
+def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
+    """The start of a run. Raises UserError with a line for everything that is in the way; of
+    several processes the first looks at what they share."""
+    environment = make_environment(config)
+    found: list[TaskSets] = []
+    shared = (lambda: check_run(config, resume), lambda: check_model_folder(config.strategy_model))
+    refuse(*(shared if is_first else ()), lambda: found.append(load_tasks(environment)))
+    return Start(config, environment, found[0], resume)
+
+
+def refuse(*checks: Callable[[], object]) -> None:
+    """Do all checks; raises UserError with every line that they raise."""
+    problems: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except UserError as error:
+            problems += error.problems
+    if problems:
+        raise UserError(*problems)
+
+
+def check_run(config: Config, resume: bool) -> str:
+    """The run's directory. Raises RunError where it can't be started, or resumed, there."""
+    path = config.run.output_dir / config.run.name
+    look_at(path, config, resume)
+    if not resume:
+        return str(path)
+    look_at_checkpoints(path, config)
+    saved = checkpoints(path / "checkpoints")
+    return f"{path}, from {saved[-1].name}" if saved else f"{path}, from the start"
+
+
+def check_model_folder(name: str) -> str:
+    """A model that is named by its path. Raises UserError where it is not there."""
+    folder = Path(name)
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise UserError(f"strategy_model: {name} is a folder without config.json")
+        if not list(folder.glob("*.safetensors")):
+            raise UserError(f"strategy_model: {name} has no *.safetensors files")
+    elif name.startswith((".", "/", "~")):
+        raise UserError(f"strategy_model: no such folder: {name}")
+    return name
+
+
+def check_adapter(path: Path, config: Config) -> None:
+    """A checkpoint to be measured. Raises RunError where it is none, damaged, or of another
+    model or adapter; which of the embedded models it is of, is not known yet."""
+    if not (path / ADAPTER).is_file():
+        raise RunError(f"{path}: no adapter in it; give a checkpoint such as .../step_000050")
+    has_manifest = (path / "manifest.json").exists()  # an adapter that came by itself has none
+    if has_manifest and (damage := find_damage(path)):
+        raise RunError(f"{path}: {damage}; give another checkpoint")
+    lora = config.policy.lora
+    has = json.loads((path / ADAPTER).with_name("adapter_config.json").read_text("utf-8"))
+    wanted: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha}
+    trained_on = Path(str(has.get("base_model_name_or_path"))).name
+    if config.strategy_model != "tiny":
+        wanted["base_model_name_or_path"] = Path(config.strategy_model).name
+    has = {**has, "base_model_name_or_path": trained_on}
+    changes = changes_of({key: has.get(key) for key in wanted}, wanted)
+    if changes:
+        raise RunError(
+            f"{path}: not of this configuration ({', '.join(changes)}); give that of its run"
+        )
+
+
+def load_tasks(environment: Environment, batches: bool = True) -> TaskSets:
+    """The environment's problems: enough of them to measure by and, with ``batches``, to train on.
+    Raises DataError with a line for each set that is not."""
+    tasks, config = environment.tasks(), environment.config
+    size, problems = config.grpo.prompts_per_step, list[str]()
+    if not tasks.train:
+        problems.append(f"train_dataset: no problem in {config.train_dataset}")
+    elif batches and len(tasks.train) < size:
+        problems.append(
+            f"train_dataset: {counted(tasks.train)} in {config.train_dataset}, fewer than a step's "
+            f"{size}; give more, or set grpo.prompts_per_step={len(tasks.train)}"
+        )
+    if not tasks.val:
+        problems.append(f"val_dataset: no problem in {config.val_dataset}")
+    if problems:
+        raise DataError(*problems)
+    return tasks
+
+
+def counted(tasks: Sequence[Task]) -> str:
+    return "1 problem" if len(tasks) == 1 else f"{len(tasks)} problems"

@@ -1,0 +1,88 @@
+"""What an evaluation is of, and whether it can start or go on: known before torch is loaded, before
+a model is opened or a server asked.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowright.app.first_look import (
+    ADAPTER,
+    check_adapter,
+    check_model_folder,
+    load_tasks,
+    refuse,
+)
+from flowright.config import Config, load_entries
+from flowright.data.mixture import Mixture, tasks_hash
+from flowright.data.task import Task
+from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.errors import DataError
+from flowright.evaluation.ledger import Ledger
+from flowright.runs import check_writable, sha256_of
+
+NOT_MEASURED = {"run", "physical_gpus", "ray", "pipeline"}
+"""Sections of a configuration that no row depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """``problems`` are reported on; baselines are chosen on ``selection``, where there is one."""
+
+    config: Config
+    environment: Environment
+    tasks: TaskSets
+    problems: Sequence[Task]
+    selection: Sequence[Task]
+    checkpoints: Sequence[Path]
+    ledger: Ledger
+
+
+@contextmanager
+def open_evaluation(
+    config: Config, checkpoints: Sequence[Path], data: Path | None, out: Path, overwrite: bool
+) -> Iterator[Evaluation]:
+    """Raises UserError with a line for everything that is in the way; then nothing was written."""
+    environment = make_environment(config)
+    sets: list[TaskSets] = []
+    given: list[Task] = []
+    refuse(
+        *(lambda path=path: check_adapter(path, config) for path in checkpoints),
+        lambda: check_writable(out),
+        lambda: check_model_folder(config.strategy_model),
+        lambda: sets.append(load_tasks(environment, batches=False)),
+        lambda: given.extend(_read(environment, data)),
+    )
+    tasks, size = sets[0], config.evaluation.final_problems
+    problems = Mixture(given or tasks.val, config.seed).distinct(size)
+    selection = Mixture(tasks.val, config.seed).distinct(size) if data else ()
+    about = {
+        "config": json.loads(config.model_dump_json(exclude=NOT_MEASURED)),
+        "models": _served(config),
+        "checkpoints": {str(path): sha256_of(path / ADAPTER) for path in checkpoints},
+        "problems": tasks_hash(problems),
+        "selection": tasks_hash(selection),
+    }
+    ledger = Ledger(out, about, overwrite)
+    try:
+        yield Evaluation(config, environment, tasks, problems, selection, checkpoints, ledger)
+    finally:
+        ledger.close()
+
+
+def _read(environment: Environment, data: Path | None) -> Sequence[Task]:
+    if data is None:
+        return ()
+    tasks = environment.read_tasks(str(data))
+    if not tasks:
+        raise DataError(f"--data: no problem in {data}")
+    return tasks
+
+
+def _served(config: Config) -> dict[str, Any]:
+    """What the names of large models stand for; where they are served does not matter."""
+    entries = load_entries(config.llm.file, config.models)
+    return {name: entry.model_name for name, entry in entries.items()}

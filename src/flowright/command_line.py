@@ -1,0 +1,145 @@
+"""How a command ends: with an exit status and a line, never with a traceback, for all that a user
+can mend or has asked for. What a command does is its own; a bug keeps its traceback.
+
+Ctrl-C and SIGTERM are answered at once, by a line that says what is kept and how to go on
+(:func:`telling`), and end the command by KeyboardInterrupt; the second one ends it for sure.
+"""
+
+import errno
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+from flowright.errors import UserError
+
+AT_ONCE_SECONDS = 1.0
+"""Supervisors such as torchrun send SIGTERM to the process and to its group: that is one request,
+not a second one."""
+
+SHOW_CURSOR = "\x1b[?25h"
+CLEAR_LINE = "\r\x1b[2K"
+
+_OF_DISK = {
+    errno.ENOSPC: "the disk is full; free some space and start again",
+    errno.EDQUOT: "the disk quota is used up; free some space and start again",
+    errno.EROFS: "cannot write here (read-only file system)",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "not permitted",
+    errno.ENOTDIR: "not a directory",
+    errno.EISDIR: "is a directory",
+    errno.ENOENT: "no such file or directory",
+}
+
+
+@dataclass(slots=True)
+class _Heard:
+    """Of this process: the signal that came, and what to say and do about it."""
+
+    number: int | None = None
+    at: float = 0.0
+    line: Callable[[], str] = lambda: "stopping"
+    last: Callable[[], None] = lambda: None
+
+
+_heard = _Heard()
+
+
+def run_command(main: Callable[[], int]) -> int:
+    """The exit status of ``main``, or of how it ended: 2 for what the user can mend (a UserError's
+    own status, the disk), 130 for Ctrl-C and 143 for SIGTERM, 0 where the reader of a pipe has seen
+    enough."""
+    with _heard_signals():
+        try:
+            status = main()
+            sys.stdout.flush()
+        except UserError as error:
+            return _say(*error.problems, status=error.exit_code)
+        except KeyboardInterrupt:
+            if _heard.number is None:
+                return _say("interrupted", status=130)
+            return 128 + _heard.number
+        except BrokenPipeError:
+            _discard_output()
+            return 0
+        except OSError as error:
+            if error.errno not in _OF_DISK:
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            return _say(f"{where}{_OF_DISK[error.errno]}", status=2)
+        except SystemExit:  # of argparse, which has said why
+            _discard_output_if_broken()
+            raise
+    return status
+
+
+@contextmanager
+def telling(line: Callable[[], str], last: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """What a signal is answered with in here, and what is done before a second one ends it."""
+    before = _heard.line, _heard.last
+    _heard.line, _heard.last = line, last
+    try:
+        yield
+    finally:
+        _heard.line, _heard.last = before
+
+
+@contextmanager
+def _heard_signals() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, _hear) for number in numbers}
+    _heard.number = None
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _hear(number: int, frame: object) -> None:
+    now = time.monotonic()
+    if _heard.number is None:
+        _heard.number, _heard.at = number, now
+        _tell(f"{signal.Signals(number).name}: {_heard.line()} (once more ends at once)")
+        raise KeyboardInterrupt
+    if number == signal.SIGINT or now - _heard.at > AT_ONCE_SECONDS:
+        try:
+            _heard.last()
+        finally:
+            _tell(SHOW_CURSOR if os.isatty(2) else "", end="")
+            os._exit(128 + number)
+
+
+def _tell(text: str, end: str = "\n") -> None:
+    """Straight to the terminal: Python's own stream may be in the middle of something. One of
+    several processes speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        clear = CLEAR_LINE if end and os.isatty(2) else ""
+        with suppress(OSError):
+            os.write(2, f"{clear}{text}{end}".encode(errors="replace"))
+
+
+def _say(*lines: str, status: int) -> int:
+    _discard_output_if_broken()
+    with suppress(OSError):
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+    return status
+
+
+def _discard_output_if_broken() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Nobody reads it: without this, Python complains when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
