@@ -1,10 +1,8 @@
 """Programs in the sandbox: outcomes, limits, what they can reach, and what becomes of trouble."""
 
 import asyncio
-import math
 import os
 import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 
 from flowright.errors import FailureError, Reason, UserError
 from flowright.sandbox import Limits, Sandbox
-from flowright.sandbox.worker import waited_for_cpu
 
 
 @pytest.fixture(scope="module")
@@ -291,20 +288,3 @@ async def test_the_isolation_in_force_is_told(sandbox: Sandbox) -> None:
 def test_asking_before_entering_is_a_mistake() -> None:
     with pytest.raises(RuntimeError, match="enter the sandbox first"):
         _ = Sandbox().isolation
-
-
-def test_a_process_that_ended_while_it_was_looked_at_did_not_wait_for_a_cpu() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cat:
-        assert cat.stdin is not None and cat.stdout is not None
-        cat.stdin.write(b"x")
-        cat.stdin.flush()
-        assert cat.stdout.read(1) == b"x"  # it is up, and needs the disk no more
-        pidfd = os.pidfd_open(cat.pid)
-        try:
-            assert 0.0 <= waited_for_cpu(pidfd) < math.inf
-            cat.kill()
-            cat.wait()
-            assert waited_for_cpu(pidfd) == 0.0
-        finally:
-            os.close(pidfd)
-    assert waited_for_cpu(-1) == math.inf  # nothing can be said of it: not the program's fault
