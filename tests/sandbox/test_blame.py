@@ -20,13 +20,13 @@ TESTS = ["assert add(1, 2) == 3"]
 SYSCALL = "import ctypes, os, signal, socket, threading, time\ncall = ctypes.CDLL(None).syscall\n"
 
 DISGUISES = {
-    "vfork of a thread": "call(56, 0x3d0f00 | 0x4000, 0, 0, 0, 0)\ntime.sleep(60)",
+    "vfork of a thread": "call(56, 0x54F00, 0, 0, 0, 0)\ntime.sleep(60)",
     "vfork": "call(58)\ntime.sleep(60)",
     "threads that come and go": (
         "def churn():\n"
         "    while True:\n"
-        "        t = threading.Thread(target=time.sleep, args=(0.001,)); t.start(); t.join()\n"
-        "for _ in range(8): threading.Thread(target=churn, daemon=True).start()\n"
+        "        t = threading.Thread(target=time.sleep, args=(0.004,)); t.start(); t.join()\n"
+        "for _ in range(6): threading.Thread(target=churn, daemon=True).start()\n"
         "time.sleep(60)"
     ),
     "a first thread that is gone": (
@@ -91,7 +91,7 @@ async def sandbox() -> AsyncIterator[Sandbox]:
 def busy(hogs: int) -> Iterator[None]:
     """Processes beside us that take all CPU that they get."""
     spin = [sys.executable, "-S", "-c", "while True: pass"]
-    processes = [subprocess.Popen(spin) for _ in range(hogs)]
+    processes = [subprocess.Popen(spin, start_new_session=True) for _ in range(hogs)]
     try:
         yield
     finally:
@@ -115,7 +115,7 @@ async def test_a_solution_that_looks_like_trouble_has_failed(sandbox: Sandbox, b
 
 
 WORK = "def add(a, b):\n    for _ in range({}): pass\n    return a + b\n"
-SHORT = Limits(cpu_seconds=5.0, wall_seconds=0.2)
+SHORT = Limits(cpu_seconds=5.0, wall_seconds=0.8)
 
 
 async def test_a_busy_machine_is_nobodys_fault() -> None:
@@ -123,15 +123,15 @@ async def test_a_busy_machine_is_nobodys_fault() -> None:
     async with Sandbox(SHORT, workers=cores) as sandbox:
         with busy(4 * cores):
             reports = await asyncio.gather(
-                *(sandbox.check(WORK.format(5_000_000 + n), "", TESTS, "add") for n in range(3))
+                *(sandbox.check(WORK.format(12_000_000 + n), "", TESTS, "add") for n in range(2))
             )
             results = await asyncio.gather(
-                sandbox.run("for _ in range(5_000_000): pass\nprint('done')"),
+                sandbox.run("for _ in range(12_000_000): pass\nprint('done')"),
                 sandbox.run("while True: pass", limits=LIMITS),
                 sandbox.run("import time; time.sleep(60)"),
                 sandbox.run("import os\nwhile True: os.sched_yield()", limits=LIMITS),
             )
-    assert [report.passed for report in reports] == [True] * 3, reports
+    assert [report.passed for report in reports] == [True] * 2, reports
     assert [result.status for result in results] == ["ok", "timeout", "timeout", "timeout"]
 
 
