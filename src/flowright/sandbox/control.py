@@ -32,6 +32,8 @@ def cpu_seconds(pid: int) -> float:
     The clock is ``clock_getcpuclockid(3)``'s: the complement of the id, shifted, and 2 for the
     scheduler's own count (linux/posix-timers_types.h).
     """
+    if pid < 1:  # it would be our own
+        raise ProcessLookupError(f"no process {pid}")
     return time.clock_gettime((~pid << 3) | 2)
 
 

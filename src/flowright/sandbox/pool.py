@@ -92,6 +92,11 @@ class Sandbox:
             raise RuntimeError("enter the sandbox first: async with Sandbox() as sandbox")
         return self._isolation
 
+    @property
+    def busy(self) -> int:
+        """Executions under way; at most as many as there are workers."""
+        return self._turns.taken
+
     def metrics(self) -> dict[str, float]:
         """For a run's metrics: what is in force, how many executions were tried again and how many
         got more time because the machine was busy."""

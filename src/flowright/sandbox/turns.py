@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 
 class Turns:
     """At most ``width`` turns at once; none beside one that is taken alone, and no new ones while
-    somebody asks for quiet. For one event loop."""
+    somebody asks for quiet. ``taken`` are under way. For one event loop."""
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._taken = 0
+        self.taken = 0
         self._quiet = 0
         self._alone = False
         self._waiting: deque[tuple[asyncio.Future[None], bool]] = deque()
@@ -38,7 +38,7 @@ class Turns:
             raise
 
     def end(self) -> None:
-        self._taken -= 1
+        self.taken -= 1
         self._alone = False
         self._admit()
 
@@ -55,10 +55,10 @@ class Turns:
     def _admit(self) -> None:
         while self._waiting and not (self._quiet or self._alone):
             turn, alone = self._waiting[0]
-            if self._taken >= (1 if alone else self._width):
+            if self.taken >= (1 if alone else self._width):
                 return
             self._waiting.popleft()
             if not turn.cancelled():
-                self._taken += 1
+                self.taken += 1
                 self._alone = alone
                 turn.set_result(None)
