@@ -7,7 +7,6 @@ import ast
 import json
 import secrets
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,7 +100,6 @@ OWN: dict[str, tuple[str, set[Reason | str]]] = {
 }  # fmt: skip
 ATTACKS = {**{name: (ROWS[name], ALLOWED[name]) for name in ROWS}, **OWN}
 CONTROL = "async def workflow(problem):\n    return await answer(problem)"
-SECONDS = 8.0
 MODEL = ScriptedModel()
 
 

@@ -4,12 +4,12 @@ import asyncio
 import os
 import signal
 import textwrap
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from busy_machine import busy
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, said, task
 
 from flowright.config import ExecutorSection, WorkflowSection
@@ -19,6 +19,7 @@ from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import Limits, Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.grammar import fixed_workflows
+from flowright.workflows.runtime import PRINT_CHAR_SECONDS, PRINT_SECONDS
 from flowright.workflows.source import read_workflow
 from flowright.workflows.trace import TEXT_CHARS
 
@@ -344,6 +345,25 @@ async def test_own_time() -> None:
     assert execution.own_seconds >= 0.9 * 0.3
 
 
+async def test_a_busy_machine_does_not_use_up_own_time() -> None:
+    spin = program("s = 0\nfor i in range(1_200_000):\n    s += i\nawait answer(problem)\nreturn s")
+    model = ScriptedModel()
+    async with executor(model, own_seconds=0.5, workers=2) as made:
+        with busy():
+            runs = [made.execute(read_workflow(spin), task(), str(n)) for n in range(4)]
+            loop = made.execute(read_workflow(program("while True: pass")), task(), "loop")
+            *honest, endless = await asyncio.gather(*runs, loop)
+    assert [execution.failure for execution in honest] == [None] * 4
+    assert reason(endless) is Reason.TIME_BUDGET
+    assert len(model.requests) == 4, "a program that is run again finds the replies that it had"
+
+
+async def test_printing_is_charged_to_the_program_that_waits_for_it() -> None:
+    execution = await play(program("for _ in range(1000): print('x' * 1000)\nreturn 1"))
+    assert execution.answer == "1"
+    assert execution.own_seconds >= 1000 * (PRINT_SECONDS + 1000 * PRINT_CHAR_SECONDS)
+
+
 async def test_own_time_adds_up_over_parked_turns() -> None:
     spin = "s = 0\nfor i in range(300_000):\n    s += i\nawait answer(problem)\n"
     text = program(f"while True:\n{textwrap.indent(spin, '    ')}")
@@ -404,10 +424,8 @@ async def test_sizes() -> None:
 
 
 async def test_sleep_costs_nothing_and_takes_no_time() -> None:
-    started = time.perf_counter()
     text = "import time\n" + program("time.sleep(3600)\nawait asyncio.sleep(3600)\nreturn 'a'")
     assert (await play(text)).answer == "a"
-    assert time.perf_counter() - started < 2
 
 
 # Failures of the program.
@@ -466,9 +484,7 @@ async def test_one_failing_call_of_a_gather_cancels_the_others() -> None:
 
     model = ScriptedModel(script, delay=lambda n: 0.0 if n == 2 else 30.0)
     text = program("return await asyncio.gather(answer('a'), answer('bad'), answer('c'))")
-    started = time.perf_counter()
     execution = await play(text, model)
-    assert time.perf_counter() - started < 5
     assert reason(execution) is Reason.LLM_UNAVAILABLE
     assert model.cancelled == 2
     assert [call.error for call in execution.trace][::2] == ["cancelled", "cancelled"]

@@ -10,9 +10,8 @@ import asyncio
 import builtins
 import os
 import re
-import signal
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NoReturn, Self, TypeVar
@@ -34,17 +33,15 @@ from pydantic_monty import (
 
 from flowright.config import WorkflowSection
 from flowright.errors import FailureError, FlowrightError, Reason
-from flowright.sandbox.control import cpu_seconds
 from flowright.workflows.exit import hold_exit
+from flowright.workflows.own_time import WorkerClock
 
 PRINTED_CHARS = 2000
 PRINT_SECONDS, PRINT_CHAR_SECONDS = 5e-5, 2e-9
 MAX_RECURSION = 300
 TOO_LONG = "the program's own computing takes too long"
 MOST_PATIENCE = 64.0  # wall time for computing at most, in units of the CPU time allowed
-GRACE_SECONDS = 1.0
 _SPENT = 0.9  # of the CPU time: the interpreter's own clock and the kernel's differ a little
-_LOOK_SECONDS = 0.2
 TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may make
 
 # A program sees one moment only: its result must not depend on when it ran.
@@ -170,8 +167,9 @@ class Interpreter:
 
 
 class Program:
-    """One program while it runs. ``turns`` is the number of its turns. Failures of the program are raised as FailureError, after which it must
-    be closed; so must one that InterpreterDied or InterpreterStarved ended."""
+    """One program while it runs. ``turns`` is the number of its turns. Failures of the program are
+    raised as FailureError, after which it must be closed; so must one that InterpreterDied or
+    InterpreterStarved ended."""
 
     def __init__(
         self,
@@ -298,7 +296,7 @@ class Program:
         InterpreterDied, InterpreterStarved, and TIME_BUDGET where only patience kept a program
         going that has had its time."""
         allowed = self._interpreter.limits.own_seconds
-        clock = _Clock(self._worker, allowed - self.own_seconds)
+        clock = WorkerClock(self._worker, allowed - self.own_seconds)
         try:
             result = await work()
         except MontyCrashedError as error:
@@ -356,42 +354,6 @@ class Program:
         self._printing_seconds += PRINT_SECONDS + PRINT_CHAR_SECONDS * len(text)
         if sum(map(len, self._printed)) < PRINTED_CHARS:
             self._printed.append(text[:PRINTED_CHARS])
-
-
-class _Clock:
-    """The CPU time of a worker since the clock was made, read until it is stopped or the worker has
-    gone. A worker that uses GRACE more than ``allowed`` is killed, which its own limit, counted on
-    the wall and stretched by patience, would do much later."""
-
-    def __init__(self, worker: int, allowed: float) -> None:
-        self.expired = False
-        self._worker = worker
-        self._allowed = allowed + GRACE_SECONDS
-        self._used = 0.0
-        self._last = self._start = self._read()
-        self._timer = self._again()
-
-    def stop(self) -> float:
-        """The seconds since the last stop, or since the beginning."""
-        self._timer.cancel()
-        since, self._last = self._last, self._read()
-        return self._last - since
-
-    def _read(self) -> float:
-        with suppress(OSError):
-            self._used = cpu_seconds(self._worker)
-        return self._used
-
-    def _again(self) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(_LOOK_SECONDS, self._look)
-
-    def _look(self) -> None:
-        if self._read() - self._start > self._allowed and not self.expired:
-            self.expired = True
-            with suppress(ProcessLookupError):
-                os.kill(self._worker, signal.SIGKILL)
-        else:
-            self._timer = self._again()
 
 
 def _is_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
