@@ -81,14 +81,35 @@ class ScriptedSandbox:
     reports: Sequence[TestReport] = ()
     programs: list[str] = field(default_factory=list)
     checked: list[tuple[str, str, tuple[str, ...], str | None]] = field(default_factory=list)
+    delay: float = 0.0
+    walls: list[float | None] = field(default_factory=list)
+    in_flight: int = 0
+    most_in_flight: int = 0
 
-    async def run(self, source: str) -> RunResult:
+    async def _take_time(self, wall_seconds: float | None) -> None:
+        self.walls.append(wall_seconds)
+        self.in_flight += 1
+        self.most_in_flight = max(self.in_flight, self.most_in_flight)
+        try:
+            await asyncio.sleep(self.delay)
+        finally:
+            self.in_flight -= 1
+
+    async def run(self, source: str, *, wall_seconds: float | None = None) -> RunResult:
+        await self._take_time(wall_seconds)
         self.programs.append(source)
         return self.runs[min(len(self.programs), len(self.runs)) - 1]
 
     async def check(
-        self, solution: str, setup: str, tests: Sequence[str], entry_point: str | None
+        self,
+        solution: str,
+        setup: str,
+        tests: Sequence[str],
+        entry_point: str | None,
+        *,
+        wall_seconds: float | None = None,
     ) -> TestReport:
+        await self._take_time(wall_seconds)
         self.checked.append((solution, setup, tuple(tests), entry_point))
         return self.reports[min(len(self.checked), len(self.reports)) - 1]
 

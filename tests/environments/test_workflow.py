@@ -1,6 +1,9 @@
 """The environment as a whole: completions in, rewards out; and a judge that is found out."""
 
+from typing import Literal
+
 import pytest
+from lost_sandbox import LostSandbox
 from workflow_doubles import ScriptedModel, task
 
 from flowright.config import Config, JudgeSection, RewardSection, WorkflowSection
@@ -41,6 +44,34 @@ async def rolled_out(trust: JudgeSection, answers: list[str], of: Problem) -> li
         (group,) = await rollouts.rollout([samples])
         assert "rollout/failed/unsupported" in workflow_metrics(group)
         return group
+
+
+class Asked(Generous):
+    asked = 0
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        self.asked += 1
+        return await super().judge(query)
+
+
+@pytest.mark.parametrize("low_agreement", ["warn", "rules"])
+async def test_code_whose_tests_could_not_be_run_is_unscored_and_not_judged(
+    low_agreement: Literal["warn", "rules"],
+) -> None:
+    trust = JudgeSection(min_agreement=0.9, low_agreement=low_agreement)
+    judge, sandbox, of = Asked(), LostSandbox(workers=1), task("code")
+    texts = ["def add(a, b): return a + b", "def add(a, b): return 0"]
+    completions = [
+        Completion(of, Sample((1,), (0.0,), SAYS.format(text), "stop", 0), f"0/1/0/{n}")
+        for n, text in enumerate(texts)
+    ]
+    async with Executor(ScriptedModel(), sandbox, WorkflowSection(workers=1)) as executor:
+        rollouts = WorkflowRollouts(executor, judge, sandbox, RewardSection(), trust)
+        (group,) = await rollouts.rollout([completions])
+    assert [r.reward.value for r in group] == [None, None]
+    assert [r.failure.reason for r in group if r.failure] == [Reason.SANDBOX_LOST] * 2
+    assert [r.verdict for r in group] == [None, None]
+    assert judge.asked == 0
 
 
 ANSWERS = ["42", "41", "40", "39"]

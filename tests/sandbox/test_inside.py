@@ -206,7 +206,10 @@ def test_filter_on_arguments(seccomp: ModuleType) -> None:
     for name, arguments, wanted in (
         ("clone", (thread,), ALLOW),
         ("clone", (fork,), EPERM),
-        ("clone", (thread | 0x10000000,), EPERM),
+        ("clone", (thread | 0x10000000,), EPERM),  # a user namespace
+        ("clone", (thread | 0x00004000,), EPERM),  # CLONE_VFORK: asleep until the thread ends
+        ("clone", (thread | 0x00400000,), ALLOW),  # as musl has it
+        ("clone", (0x00010000,), EPERM),
         ("socketpair", (1, 1 | 0o2000000), ALLOW),
         ("socketpair", (1, 2), EPERM),
         ("socketpair", (2, 1), EPERM),

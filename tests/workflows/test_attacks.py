@@ -7,7 +7,6 @@ import ast
 import json
 import secrets
 import socket
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -101,7 +100,6 @@ OWN: dict[str, tuple[str, set[Reason | str]]] = {
 }  # fmt: skip
 ATTACKS = {**{name: (ROWS[name], ALLOWED[name]) for name in ROWS}, **OWN}
 CONTROL = "async def workflow(problem):\n    return await answer(problem)"
-SECONDS = 8.0
 MODEL = ScriptedModel()
 
 
@@ -157,17 +155,14 @@ async def test_attack(code: str, allowed: set, checked: bool, executor: Executor
         code = code.replace("@PORT@", str(listener.getsockname()[1]))
         text = as_workflow(code)
         assert len(text) <= MAX_SOURCE_CHARS
-        started = time.perf_counter()
         try:
             workflow = await executor.validate(text) if checked else read(text)
             execution = await executor.execute(workflow, task(), "attack")
             outcome, failure = execution.answer, execution.failure
         except FailureError as error:
             outcome, failure = None, error.failure
-        seconds = time.perf_counter() - started
         with pytest.raises(BlockingIOError):
             listener.accept()
-    assert seconds < SECONDS
     if failure is not None:
         assert failure.blame is Blame.POLICY, str(failure)
         assert failure.reason in allowed, str(failure)

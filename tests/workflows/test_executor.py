@@ -4,21 +4,22 @@ import asyncio
 import os
 import signal
 import textwrap
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from busy_machine import busy
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, said, task
 
 from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import Problem
 from flowright.errors import Blame, FailureError, Reason, UserError
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
-from flowright.sandbox import Sandbox
+from flowright.sandbox import Limits, Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.grammar import fixed_workflows
+from flowright.workflows.runtime import PRINT_CHAR_SECONDS, PRINT_SECONDS
 from flowright.workflows.source import read_workflow
 from flowright.workflows.trace import TEXT_CHARS
 
@@ -254,17 +255,50 @@ async def test_calls_over_the_budget() -> None:
 async def test_a_flood_of_calls_is_refused_before_it_is_sent() -> None:
     model = ScriptedModel(delay=1.0)
     text = program("return await asyncio.gather(*[answer(str(i)) for i in range(100_000)])")
-    started = time.perf_counter()
     assert reason(await play(text, model)) is Reason.CALL_BUDGET
-    assert time.perf_counter() - started < 2
     assert len(model.requests) <= 16
 
 
 async def test_calls_without_the_model_are_counted_too() -> None:
-    sandbox = ScriptedSandbox(reports=[PASSED])
-    text = program("while True:\n    await test(problem)")
-    assert reason(await play(text, sandbox=sandbox, of=task("code"))) is Reason.CALL_BUDGET
-    assert len(sandbox.checked) == 64
+    execution = await play(program("while True:\n    await ensemble(problem, ['1'])"))
+    assert reason(execution) is Reason.CALL_BUDGET
+    assert len(execution.trace) == 64
+
+
+async def test_runs_of_code_are_counted_short_and_one_at_a_time() -> None:
+    sandbox = ScriptedSandbox([printed("1")], [PASSED], delay=0.001)
+    text = program("while True:\n    await asyncio.gather(test('a'), test('b'), programmer('c'))")
+    execution = await play(
+        text, sandbox=sandbox, of=task("code"), max_checks=8, max_llm_calls=99, check_seconds=3.0
+    )
+    assert reason(execution) is Reason.CALL_BUDGET
+    assert execution.failure is not None and "run code 8 times" in execution.failure.message
+    assert len(sandbox.checked) + len(sandbox.programs) <= 8
+    assert sandbox.most_in_flight == 1
+    assert set(sandbox.walls) == {3.0}
+
+
+async def test_sleepers_leave_a_worker_to_others() -> None:
+    """One workflow asks for 16 solutions that sleep: it has one worker at a time, and each for the
+    time that a run of code may take."""
+    sleepers = "import time\ndef add(a, b):\n    time.sleep(600)\n"
+    asking = program(
+        f"code = {sleepers!r}\n"
+        "return await asyncio.gather(*[test(code + f'# {i}') for i in range(16)])"
+    )
+    quick = program("return str((await test('def add(a, b): return a + b'))['passed'])")
+    async with (
+        Sandbox(Limits(cpu_seconds=5.0, wall_seconds=600.0), workers=2) as sandbox,
+        Executor(ScriptedModel(), sandbox, WorkflowSection(workers=2, check_seconds=60.0)) as made,
+    ):
+        slow = asyncio.create_task(made.execute(read_workflow(asking), task("code"), "slow"))
+        while sandbox.busy < 1:
+            await asyncio.sleep(0.01)
+        execution = await made.execute(read_workflow(quick), task("code"), "quick")
+        assert execution.answer == "True"
+        assert sandbox.busy == 1
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
 
 
 async def test_retries_inside_an_operator_are_counted() -> None:
@@ -308,7 +342,26 @@ async def test_own_time() -> None:
     )
     execution = await play(text, own_seconds=0.3)
     assert reason(execution) is Reason.TIME_BUDGET
-    assert 0.2 < execution.own_seconds < 2
+    assert execution.own_seconds >= 0.9 * 0.3
+
+
+async def test_a_busy_machine_does_not_use_up_own_time() -> None:
+    spin = program("s = 0\nfor i in range(1_200_000):\n    s += i\nawait answer(problem)\nreturn s")
+    model = ScriptedModel()
+    async with executor(model, own_seconds=0.5, workers=2) as made:
+        with busy():
+            runs = [made.execute(read_workflow(spin), task(), str(n)) for n in range(4)]
+            loop = made.execute(read_workflow(program("while True: pass")), task(), "loop")
+            *honest, endless = await asyncio.gather(*runs, loop)
+    assert [execution.failure for execution in honest] == [None] * 4
+    assert reason(endless) is Reason.TIME_BUDGET
+    assert len(model.requests) == 4, "a program that is run again finds the replies that it had"
+
+
+async def test_printing_is_charged_to_the_program_that_waits_for_it() -> None:
+    execution = await play(program("for _ in range(1000): print('x' * 1000)\nreturn 1"))
+    assert execution.answer == "1"
+    assert execution.own_seconds >= 1000 * (PRINT_SECONDS + 1000 * PRINT_CHAR_SECONDS)
 
 
 async def test_own_time_adds_up_over_parked_turns() -> None:
@@ -371,10 +424,8 @@ async def test_sizes() -> None:
 
 
 async def test_sleep_costs_nothing_and_takes_no_time() -> None:
-    started = time.perf_counter()
     text = "import time\n" + program("time.sleep(3600)\nawait asyncio.sleep(3600)\nreturn 'a'")
     assert (await play(text)).answer == "a"
-    assert time.perf_counter() - started < 2
 
 
 # Failures of the program.
@@ -433,9 +484,7 @@ async def test_one_failing_call_of_a_gather_cancels_the_others() -> None:
 
     model = ScriptedModel(script, delay=lambda n: 0.0 if n == 2 else 30.0)
     text = program("return await asyncio.gather(answer('a'), answer('bad'), answer('c'))")
-    started = time.perf_counter()
     execution = await play(text, model)
-    assert time.perf_counter() - started < 5
     assert reason(execution) is Reason.LLM_UNAVAILABLE
     assert model.cancelled == 2
     assert [call.error for call in execution.trace][::2] == ["cancelled", "cancelled"]
@@ -443,7 +492,7 @@ async def test_one_failing_call_of_a_gather_cancels_the_others() -> None:
 
 async def test_a_lost_sandbox_is_ours() -> None:
     class Lost(ScriptedSandbox):
-        async def run(self, source: str):
+        async def run(self, source: str, *, wall_seconds: float | None = None):
             raise FailureError(Reason.SANDBOX_LOST, "gone")
 
     execution = await play(program("return await programmer(problem)"), sandbox=Lost())

@@ -37,8 +37,12 @@ class WorkflowSection(Section):
     """Prompt and completion tokens together."""
     max_concurrency: Positive = 8
     """Operator calls of one workflow in flight."""
+    max_checks: Positive = 16
+    """Runs of code by `test`, `programmer` and operators of your own; one at a time."""
+    check_seconds: Seconds = 10.0
+    """Wall time of one such run; at most ten times `sandbox.cpu_seconds`."""
     own_seconds: Seconds = 2.0
-    """The program's own computing."""
+    """CPU time of the program's own computing."""
     total_seconds: Seconds = 600.0
     """Waiting for the model included."""
     memory_mb: Positive = 64
@@ -74,6 +78,9 @@ class SandboxSection(Section):
 
     cpu_seconds: Seconds = 5.0
     """CPU time of one execution; ten times as long on the wall clock."""
+    patience_seconds: Seconds = 600.0
+    """How much longer an execution may go on that gets no CPU on a busy machine; after that it is
+    lost, and what it was to grade is unscored."""
     memory_mb: Positive = 512
     """Of one execution, in MiB."""
     workers: NonNegative = 0

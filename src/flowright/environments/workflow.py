@@ -224,7 +224,12 @@ def open_sandbox(config: Config) -> Sandbox:
         wall_seconds=10 * section.cpu_seconds,
         memory_bytes=section.memory_mb << 20,
     )
-    return Sandbox(limits, workers=section.workers, allow_weaker=section.allow_weaker)
+    return Sandbox(
+        limits,
+        workers=section.workers,
+        allow_weaker=section.allow_weaker,
+        patience_seconds=section.patience_seconds,
+    )
 
 
 def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

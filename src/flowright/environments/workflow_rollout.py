@@ -84,6 +84,9 @@ class WorkflowRollouts:
                 assert failure is not None
                 raise FailureError(failure.reason, failure.message, failure.line)
             gold = await gold_check(task, execution.answer, self._sandbox)
+            if task.kind == "code" and gold.correct is None:
+                # Its tests were not run: a judge would have nothing but the program's looks.
+                raise FailureError(Reason.SANDBOX_LOST, gold.detail)
             query = query_of(task, execution.answer, completion.key, gold.evidence)
             verdict = await self._judge.judge(query)
             if verdict.status != "ok":

@@ -19,11 +19,13 @@ from typing import Any, Literal, Self, TypeVar
 
 from flowright.errors import FailureError, Reason, UserError
 from flowright.memo import Memo
+from flowright.sandbox.control import Control
 from flowright.sandbox.grants import CANDIDATES, GRADERS, grants, site_of
 from flowright.sandbox.names import suite_names
 from flowright.sandbox.outcomes import printable, report_of, status_of
 from flowright.sandbox.reports import Isolation, Limits, RunResult, TestReport
-from flowright.sandbox.worker import Worker, WorkerLost
+from flowright.sandbox.turns import Turns
+from flowright.sandbox.worker import Exit, Job, MachineBusy, Worker, WorkerLost
 
 Layer = Literal["landlock", "namespaces", "sealed"]
 Kind = tuple[str, ...]  # the packages that a zygote has imported beforehand
@@ -54,7 +56,8 @@ class Sandbox:
     ``workers`` defaults to the number of CPUs. Entering raises UserError when the kernel offers
     less isolation than required and ``allow_weaker`` is false. ``layers`` are used where
     the kernel has them, above seccomp and resource limits ("sealed", no disk at all, where it has
-    neither of the others); fewer is for tests and comparisons.
+    neither of the others); fewer is for tests and comparisons. ``patience_seconds`` is how long an
+    execution that gets no CPU on a busy machine may go on beyond its wall time.
     """
 
     def __init__(
@@ -63,15 +66,19 @@ class Sandbox:
         workers: int | None = None,
         allow_weaker: bool = False,
         layers: Collection[Layer] = ("landlock", "namespaces", "sealed"),
+        patience_seconds: float = 600.0,
     ) -> None:
         self.limits = limits or Limits()
         self.retried = 0  # executions that were lost and tried again
+        self.prolonged = 0  # executions that had no CPU and got more time
         self._workers = workers or len(os.sched_getaffinity(0))
         self._allow_weaker = allow_weaker
         self._layers = tuple(layers)
         self._idle: dict[Kind, list[Worker]] = {}
         self._all: set[Worker] = set()
-        self._slots = asyncio.Semaphore(self._workers)
+        self._patience = patience_seconds
+        self._turns = Turns(self._workers)
+        self._control = Control()
         self._isolation: Isolation | None = None
         self._started = 0
         self._closed = False
@@ -85,14 +92,21 @@ class Sandbox:
             raise RuntimeError("enter the sandbox first: async with Sandbox() as sandbox")
         return self._isolation
 
+    @property
+    def busy(self) -> int:
+        """Executions under way; at most as many as there are workers."""
+        return self._turns.taken
+
     def metrics(self) -> dict[str, float]:
-        """For a run's metrics: what is in force, and how many executions were tried again."""
+        """For a run's metrics: what is in force, how many executions were tried again and how many
+        got more time because the machine was busy."""
         isolation = self.isolation
         return {
             "sandbox/sufficient": float(isolation.sufficient),
             "sandbox/landlock": float(isolation.landlock),
             "sandbox/namespaces": float(isolation.namespaces),
             "sandbox/retried": float(self.retried),
+            "sandbox/prolonged": float(self.prolonged),
         }
 
     async def __aenter__(self) -> Self:
@@ -119,13 +133,21 @@ class Sandbox:
         await asyncio.gather(*map(self._close, list(self._all)))
         await asyncio.gather(*self._closings)
 
-    async def run(self, source: str, stdin: str = "", limits: Limits | None = None) -> RunResult:
-        """Run a program as ``__main__`` and report how it went.
+    async def run(
+        self,
+        source: str,
+        stdin: str = "",
+        limits: Limits | None = None,
+        wall_seconds: float | None = None,
+    ) -> RunResult:
+        """Run a program as ``__main__`` and report how it went. ``wall_seconds`` shortens the
+        limits'.
 
-        Raises FailureError(SANDBOX_LOST) when the sandbox itself failed, twice.
+        Raises FailureError(SANDBOX_LOST) when the sandbox itself failed, twice, or when a busy
+        machine had no CPU for the program.
         """
-        limits = limits or self.limits
-        return await self._twice(lambda: self._run(source, stdin, limits))
+        limits = self._limits(limits, wall_seconds)
+        return await self._twice(lambda again: self._run(source, stdin, limits, again))
 
     async def check(
         self,
@@ -134,43 +156,77 @@ class Sandbox:
         tests: Sequence[str],
         entry_point: str | None,
         limits: Limits | None = None,
+        wall_seconds: float | None = None,
     ) -> TestReport:
         """Grade a solution by tests that it cannot see, in order, after ``setup``.
 
         ``tests`` are Python source that uses the solution's names (``assert add(1, 2) == 3``, or a
         ``def check(candidate)`` with its call); a test that raises fails. The names that setup and
-        tests use and do not define, and ``entry_point``, are the solution's. Raises ValueError when
-        there is no test and FailureError(SANDBOX_LOST) when the sandbox itself failed, twice.
+        tests use and do not define, and ``entry_point``, are the solution's. ``wall_seconds``
+        shortens the limits'. Raises ValueError when there is no test and FailureError as
+        :meth:`run` does.
 
         The same solution against the same tests is run once and gets the same report again: the
         attempts of a group often agree to the letter.
         """
         if not tests:
             raise ValueError("a solution cannot be checked without tests")
-        asked = (solution, setup, tuple(tests), entry_point, limits or self.limits)
+        asked = (solution, setup, tuple(tests), entry_point, self._limits(limits, wall_seconds))
         key = blake2b(repr(asked).encode("utf-8", "surrogatepass")).digest()
-        return await self._checked.get(key, lambda: self._twice(lambda: self._check(*asked)))
+        return await self._checked.get(
+            key, lambda: self._twice(lambda again: self._check(*asked, again))
+        )
 
-    async def _twice(self, work: Callable[[], Awaitable[Report]]) -> Report:
-        with contextlib.suppress(WorkerLost, OSError):
-            return await work()
-        self.retried += 1
+    def _limits(self, limits: Limits | None, wall_seconds: float | None) -> Limits:
+        limits = limits or self.limits
+        if wall_seconds is None or wall_seconds >= limits.wall_seconds:
+            return limits
+        return replace(limits, wall_seconds=wall_seconds)
+
+    async def _twice(self, work: Callable[[bool], Awaitable[Report]]) -> Report:
+        """What was lost is tried again with nothing beside it."""
         try:
-            return await work()
+            return await work(False)
+        except MachineBusy as error:
+            raise FailureError(Reason.SANDBOX_LOST, str(error)) from error
+        except (WorkerLost, OSError):
+            self.retried += 1
+        try:
+            return await work(True)
         except (WorkerLost, OSError) as error:
             raise FailureError(Reason.SANDBOX_LOST, str(error)) from error
 
-    async def _run(self, source: str, stdin: str, limits: Limits) -> RunResult:
+    async def _outcome(
+        self, worker: Worker, jobs: Sequence[Job], limits: Limits
+    ) -> tuple[list[Exit], float]:
+        """How the children ended, the one that decides first, and after how many seconds.
+
+        On a busy machine the wall time of a child that had no CPU is counted a second time, by
+        the CPU that the machine offers to whoever wants it, and no other execution begins.
+        """
+
+        async def longer(done: asyncio.Future[Exit]) -> None:
+            self.prolonged += 1
+            with self._turns.quiet():
+                offered = await self._control.offers(limits.wall_seconds, self._patience, done)
+            if offered is not None:
+                raise MachineBusy(
+                    f"the machine is too busy: it had {offered:.1f} s of CPU to give within "
+                    f"{self._patience:.0f} s; lower its load or raise sandbox.patience_seconds"
+                )
+
+        begin = time.monotonic()
+        ends = await worker.outcome(jobs, limits.wall_seconds, longer)
+        return ends, time.monotonic() - begin
+
+    async def _run(self, source: str, stdin: str, limits: Limits, again: bool) -> RunResult:
         job = {"role": "run", "source": source, "limits": asdict(limits)}
         with contextlib.ExitStack() as files:
             texts = [json.dumps(job).encode(), stdin.encode("utf-8", "surrogatepass"), b"", b""]
             descriptors = [_memory_file(text, files) for text in texts]
-            async with self._worker(_kind_for(source)) as worker:
-                begin = time.monotonic()
-                jobs = worker.launch([descriptors])
-                (end,) = await worker.outcome(jobs, limits.wall_seconds)
-                seconds = time.monotonic() - begin
-            status = status_of(end, limits, end.waited)
+            async with self._worker(_kind_for(source), again) as worker:
+                (end,), seconds = await self._outcome(worker, worker.launch([descriptors]), limits)
+            status = status_of(end, limits, again)
             stdout = os.pread(descriptors[2], limits.output_bytes, 0)
             size = os.fstat(descriptors[3]).st_size
             stderr = os.pread(descriptors[3], size, max(0, size - limits.output_bytes))
@@ -183,6 +239,7 @@ class Sandbox:
         tests: tuple[str, ...],
         entry_point: str | None,
         limits: Limits,
+        again: bool,
     ) -> TestReport:
         names = suite_names(setup, tests, entry_point)
         # The tests spend time on the solution's data, too: twice its limit is theirs.
@@ -198,33 +255,33 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             verdict = _memory_file(b"", files)
             orders = [_memory_file(json.dumps(job).encode(), files) for job in (served, suite)]
-            async with self._worker(_kind_for("\n".join([solution, setup, *tests]))) as worker:
-                begin = time.monotonic()
+            kind = _kind_for("\n".join([solution, setup, *tests]))
+            async with self._worker(kind, again) as worker:
                 with contextlib.ExitStack() as channel:  # the children's alone once they are forked
                     ends = socket.socketpair()
                     one, other = (channel.enter_context(end).fileno() for end in ends)
                     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
                     channel.callback(os.close, null)
                     quiet = [null, null, null]
-                    children = [[orders[0], *quiet, one], [orders[1], *quiet, other, verdict]]
+                    # The tests' child first: nothing hostile runs yet that could be in its way.
+                    children = [[orders[1], *quiet, other, verdict], [orders[0], *quiet, one]]
                     jobs = worker.launch(children)
-                solved, tested = await worker.outcome(jobs, limits.wall_seconds)
-                seconds = time.monotonic() - begin
+                (tested, solved), seconds = await self._outcome(worker, jobs, limits)
             lines = os.pread(verdict, os.fstat(verdict).st_size, 0)
-        waited = solved.waited + tested.waited
-        status, suite_status = status_of(solved, limits, waited), status_of(tested, own, waited)
+        status, suite_status = status_of(solved, limits, again), status_of(tested, own, again)
         return report_of(tests, lines, status, suite_status, seconds, solved.cpu_seconds)
 
     @contextlib.asynccontextmanager
-    async def _worker(self, kind: Kind) -> AsyncIterator[Worker]:
-        """An idle worker of that kind, for one execution; it is free again, or replaced, once the
-        last child has ended, which is later when the caller was cancelled."""
-        await self._slots.acquire()
+    async def _worker(self, kind: Kind, alone: bool) -> AsyncIterator[Worker]:
+        """An idle worker of that kind, for one execution, ``alone`` or with others beside it; it is
+        free again, or replaced, once the last child has ended, which is later when the caller was
+        cancelled."""
+        await self._turns.take(alone)
         try:
             idle = self._idle.setdefault(kind, [])
             worker = idle.pop() if idle else await self._start(kind)
         except BaseException:
-            self._slots.release()
+            self._turns.end()
             raise
         try:
             yield worker
@@ -232,7 +289,7 @@ class Sandbox:
             worker.when_idle(lambda: self._rest(worker, idle))
 
     def _rest(self, worker: Worker, idle: list[Worker]) -> None:
-        self._slots.release()
+        self._turns.end()
         if worker.dead:
             closing = asyncio.ensure_future(self._close(worker))
             self._closings.add(closing)

@@ -5,19 +5,19 @@ What work to give it, and what its outcome means, is the pool's affair.
 
 import asyncio
 import json
-import math
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flowright.errors import FlowrightError
+from flowright.sandbox.control import stood_in_line
 
 _INSIDE = Path(__file__).with_name("inside")
 # Same hashes in every run; one malloc arena and one BLAS thread, or address space limits hit early.
@@ -31,23 +31,31 @@ _ENVIRONMENT = {
 _KEPT = {"LD_LIBRARY_PATH"}  # without it some interpreters do not find their own library
 _OPTIONS = ("-P", "-s", "-S", "-B", "-X", "utf8")
 _START_SECONDS = 120.0
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS = 60.0
+
+
+Longer = Callable[["asyncio.Future[Exit]"], Awaitable[None]]
+"""What decides, once the wall time is up, how much longer a child that had no CPU may run."""
 
 
 class WorkerLost(FlowrightError):
     """The zygote is gone, or a child died for reasons that are not the program's."""
 
 
+class MachineBusy(WorkerLost):
+    """A child got no CPU, and waiting did not help."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a child ended: exit status, or minus the signal; CPU seconds that it used. ``ordered``:
-    this process killed it. ``waited``: seconds that it stood in line for a CPU, where looked at."""
+    """How a child ended: exit status, or minus the signal; CPU seconds and most bytes of memory
+    that it used. ``ordered``: this process killed it, ``overtime``: because its time was up."""
 
     code: int
     cpu_seconds: float
+    memory_bytes: int
     ordered: bool
     overtime: bool
-    waited: float
 
 
 class Worker:
@@ -130,17 +138,29 @@ class Worker:
         the descriptors at once. Raises WorkerLost."""
         return [self._fork(descriptors) for descriptors in children]
 
-    async def outcome(self, jobs: "Sequence[Job]", wall_seconds: float) -> list[Exit]:
-        """How the children ended. When the last of them ends, or the caller is cancelled, the
-        others are killed; after ``wall_seconds`` all are. Raises WorkerLost."""
-        timer = asyncio.get_running_loop().call_later(wall_seconds, self._overtime, jobs)
+    async def outcome(
+        self, jobs: "Sequence[Job]", wall_seconds: float, longer: "Longer | None" = None
+    ) -> list[Exit]:
+        """How the children ended. When the first of them ends, or the caller is cancelled, the
+        others are killed. So are all after ``wall_seconds``; where one of them seems to have had
+        no CPU, only once ``longer`` has ended, too. Raises WorkerLost, also from ``longer``."""
+        decisive = jobs[0].done
         try:
-            await jobs[-1].done
+            await asyncio.wait({decisive}, timeout=wall_seconds)
+            if not decisive.done():
+                in_line = [await self._in_line(job, wall_seconds) for job in jobs]
+                if longer is not None and any(in_line):
+                    await longer(decisive)
+                for job in jobs:
+                    job.overtime = job.number in self._jobs
             for job in jobs:
                 self._kill(job)
-            return [await job.done for job in jobs]
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return [await job.done for job in jobs]
+        except TimeoutError:
+            self._lose("the sandbox's interpreter does not answer")
+            raise WorkerLost("the sandbox's interpreter does not answer") from None
         finally:
-            timer.cancel()
             for job in jobs:
                 self._kill(job)
 
@@ -166,17 +186,17 @@ class Worker:
         except OSError as error:
             self._lose(f"the sandbox's interpreter takes no orders: {error.strerror}")
 
-    def _overtime(self, jobs: "Sequence[Job]") -> None:
-        """Wall time is up: first see what each child was doing, then kill it."""
-        for job in jobs:
-            if job.number in self._jobs:
-                job.overtime = True
-                self._tell("watch", job)
-        asyncio.get_running_loop().call_later(_ANSWER_SECONDS, self._still_there, jobs)
-
-    def _still_there(self, jobs: "Sequence[Job]") -> None:
-        if any(job.number in self._jobs for job in jobs):
-            self._lose("the sandbox's interpreter does not answer")
+    async def _in_line(self, job: "Job", seconds: float) -> bool:
+        """Whether a child may have had less CPU than it wanted for ``seconds``."""
+        if job.number not in self._jobs:
+            return False
+        job.seen = asyncio.get_running_loop().create_future()
+        job.looked_for = seconds
+        self._tell("watch", job)
+        await asyncio.wait(
+            {job.seen, job.done}, timeout=_ANSWER_SECONDS, return_when="FIRST_COMPLETED"
+        )
+        return job.seen.done() and job.seen.result()
 
     def _on_message(self) -> None:
         assert self._control is not None
@@ -196,19 +216,9 @@ class Worker:
         elif job is not None and "watch" not in message:
             self._finish(job, message)
         for descriptor in descriptors:  # with "watch"
-            if job is not None:
-                self._look(job, descriptor)
+            if job is not None and job.seen is not None and not job.seen.done():
+                job.seen.set_result(stood_in_line(descriptor, job.looked_for))
             os.close(descriptor)
-
-    def _look(self, job: "Job", pidfd: int) -> None:
-        """What a child that is over its wall time was doing; looked at twice where the machine
-        seems to hold it up, since it may have been about to go on."""
-        job.waited = waited_for_cpu(pidfd)
-        if job.waited == math.inf and not job.looked:
-            job.looked = True
-            asyncio.get_running_loop().call_later(0.05, self._tell, "watch", job)
-        else:
-            self._kill(job)
 
     def _finish(self, job: "Job", message: dict[str, Any]) -> None:
         del self._jobs[job.number]
@@ -216,8 +226,8 @@ class Worker:
             if "lost" in message:
                 job.lose(message["lost"])
             else:
-                end = Exit(message["code"], message["cpu"], job.ordered, job.overtime, job.waited)
-                job.done.set_result(end)
+                code, cpu, memory = message["code"], message["cpu"], message["memory"]
+                job.done.set_result(Exit(code, cpu, memory, job.ordered, job.overtime))
         self._if_idle()
 
     def _lose(self, reason: str) -> None:
@@ -247,32 +257,9 @@ class Job:
     done: asyncio.Future[Exit]
     ordered: bool = False
     overtime: bool = False
-    looked: bool = False
-    waited: float = 0.0
+    seen: asyncio.Future[bool] | None = None
+    looked_for: float = 0.0
 
     def lose(self, reason: str) -> None:
         self.done.set_exception(WorkerLost(reason))
         self.done.exception()  # seen: the waiter may have left
-
-
-def waited_for_cpu(pidfd: int) -> float:
-    """Seconds that a process's busiest thread was ready to run but had no CPU.
-
-    From /proc/PID/task/*/schedstat, second field, nanoseconds (Documentation/scheduler/
-    sched-stats.rst). A process in uninterruptible sleep waits for the machine, too: infinity; so
-    does one that cannot be looked at. One that has ended in the meantime waits for nothing.
-    """
-    waited = math.inf
-    with suppress(OSError, ValueError, IndexError):
-        tasks = list(Path(f"/proc/{_pid_of(pidfd)}/task").iterdir())
-        states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks]
-        if "D" not in states:
-            waited = max(int((task / "schedstat").read_text().split()[1]) for task in tasks) / 1e9
-    return 0.0 if _pid_of(pidfd) == -1 else waited  # another process may have its number now
-
-
-def _pid_of(pidfd: int) -> int:
-    """The process that a pidfd stands for; -1 once it has ended, 0 where that cannot be told."""
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(f"/proc/self/fdinfo/{pidfd}").read_text().split("\nPid:")[1].split()[0])
-    return 0

@@ -4,6 +4,10 @@ The limits of the interpreter (computing time, memory) are in :mod:`flowright.wo
 Every overrun raises FailureError on the host, where the program cannot catch it.
 """
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 from flowright.config import WorkflowSection
 from flowright.errors import FailureError, Reason
 
@@ -13,8 +17,8 @@ OPERATOR_CALLS_PER_LLM_CALL = 4
 
 
 class Budget:
-    """Counts calls and tokens of one execution. Only the replies that the workflow got count, not
-    the empty ones that the host asked for again."""
+    """Counts calls, tokens and runs of code of one execution. Only the replies that the workflow
+    got count, not the empty ones that the host asked for again."""
 
     def __init__(self, limits: WorkflowSection) -> None:
         self.limits = limits
@@ -22,6 +26,8 @@ class Budget:
         self._asking = 0
         self._calls = 0
         self._tokens = 0
+        self._checks = 0
+        self._sandbox = asyncio.Lock()
 
     def admit(self, asks_model: bool) -> None:
         """Count an operator call before it starts. Raises CALL_BUDGET, so that a flood of calls
@@ -43,6 +49,18 @@ class Budget:
         """Count the tokens of a question and its reply. Raises TOKEN_BUDGET."""
         self._tokens += tokens
         self._check_tokens()
+
+    @asynccontextmanager
+    async def execution(self) -> AsyncIterator[None]:
+        """Around a run of code in the sandbox: counted before it starts, and one after another, so
+        that the workers are shared by all workflows however many runs one of them asks for. Raises
+        CALL_BUDGET."""
+        self._checks += 1
+        allowed = self.limits.max_checks
+        if self._checks > allowed:
+            raise FailureError(Reason.CALL_BUDGET, f"the workflow may run code {allowed} times")
+        async with self._sandbox:
+            yield
 
     def _check_tokens(self, more: int = 0) -> None:
         allowed = self.limits.max_tokens

@@ -81,11 +81,13 @@ class ProgramChecker:
             for _ in range(2):
                 try:
                     return await self._try(program)
+                except TimeoutError:
+                    reason = Reason.TIME_BUDGET
                 except MontyCrashedError as error:
                     reason = Reason.TIME_BUDGET if error.timed_out else Reason.UNSUPPORTED
             try:
                 await self._try(_CONTROL)
-            except MontyCrashedError as error:
+            except (MontyCrashedError, TimeoutError) as error:
                 message = f"the type checker dies: {error}"
                 raise FailureError(Reason.WORKER_LOST, message) from None
         return Failure(reason, "the program cannot be type-checked: it breaks the checker")
@@ -147,6 +149,8 @@ def _refusal(error: MontyError) -> Failure | None:
         line = frames[-1].line - 1 if frames else None
         message = error.display(format="msg")
         inner = type(error.exception()).__name__
+        if inner == "TimeoutError":
+            raise TimeoutError(message)
         if inner == "NameError" and STOP in message:
             return None
         message = message.removeprefix("The monty syntax parser does not yet support ")

@@ -26,10 +26,16 @@ EMPTY_REPLY_TRIES = 3  # of one question, the first included
 class CodeRunner(Protocol):
     """The part of :class:`flowright.sandbox.Sandbox` that operators use."""
 
-    async def run(self, source: str) -> RunResult: ...
+    async def run(self, source: str, *, wall_seconds: float | None = None) -> RunResult: ...
 
     async def check(
-        self, solution: str, setup: str, tests: Sequence[str], entry_point: str | None
+        self,
+        solution: str,
+        setup: str,
+        tests: Sequence[str],
+        entry_point: str | None,
+        *,
+        wall_seconds: float | None = None,
     ) -> TestReport: ...
 
 
@@ -125,24 +131,30 @@ class CallContext:
             self.budget.spend(reply.usage.tokens)
 
     async def run(self, program: str) -> RunResult:
-        """Run a program that the model wrote, isolated."""
+        """Run a program that the model wrote, isolated. Raises CALL_BUDGET."""
         started = time.perf_counter()
-        result = await self.sandbox.run(program)
-        self.served_seconds += result.seconds
+        longest = self.budget.limits.check_seconds
+        async with self.budget.execution():
+            result = await self.sandbox.run(program, wall_seconds=longest)
+        self.served_seconds += min(result.seconds, longest)  # the rest a busy machine took
         shown = f"{result.status}\n{result.stdout}\n{result.stderr}".strip()
         self._child("run", {"program": cut(program)}, shown, started)
         return result
 
     async def check(self, solution: str) -> TestReport:
         """A solution against the task's public tests; without any, that it loads and defines what
-        the task asks for. Hidden tests never get here."""
+        the task asks for. Hidden tests never get here. Raises CALL_BUDGET."""
         started = time.perf_counter()
         task = self.graded
         loads = f"assert callable({task.entry_point})" if task.entry_point else "assert True"
         tests = task.public_tests or (loads,)
         whole = complete_solution(task, solution)
-        report = await self.sandbox.check(whole, task.test_setup, tests, task.entry_point)
-        self.served_seconds += report.seconds
+        longest = self.budget.limits.check_seconds
+        async with self.budget.execution():
+            report = await self.sandbox.check(
+                whole, task.test_setup, tests, task.entry_point, wall_seconds=longest
+            )
+        self.served_seconds += min(report.seconds, longest)
         shown = f"{report.count} of {len(report.results)} tests passed ({report.status})"
         self._child("check", {"solution": cut(solution)}, shown, started)
         return report

@@ -31,6 +31,7 @@ def build_messages(
         operators=long_docs(operators),
         calls=str(limits.max_llm_calls),
         tokens=str(limits.max_tokens),
+        checks=str(limits.max_checks),
         examples="\n\n".join(fenced(program, "python") for program in _EXAMPLES),
     )
     return [Message("system", system), Message("user", f"Problem:\n\n{task.problem}\n\n{_ASK}")]
@@ -83,8 +84,8 @@ Rules:
 `result = ""` first, then `if ...: result = ...`.
 - Do not name a variable like an operator: `answer = await answer(problem)` fails.
 - Write `await` before every call of an operator, or gather the calls.
-- At most {calls} calls of the model and {tokens} tokens in all; what exceeds them fails. Few \
-calls that suit the problem are better than many.
+- At most {calls} calls of the model and {tokens} tokens in all, and {checks} runs of code; what \
+exceeds them fails. Few calls that suit the problem are better than many.
 - A program that cannot be read or that crashes earns less than a wrong answer.
 
 ## Examples

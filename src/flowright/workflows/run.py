@@ -23,11 +23,13 @@ from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext, CodeRunner
 from flowright.workflows.registry import Operator, Operators, holds
 from flowright.workflows.runtime import (
+    MOST_PATIENCE,
     Called,
     Event,
     Finished,
     Interpreter,
     InterpreterDied,
+    InterpreterStarved,
     Program,
 )
 from flowright.workflows.source import Workflow
@@ -131,12 +133,16 @@ class Run:
 
     async def _outlive_crash(self) -> Any:
         """Run the program; when its worker dies, once more on the replies that it had. A program
-        that ends two workers at the same point is to blame for it, else the loss is ours."""
+        that ends two workers at the same point is to blame for it, else the loss is ours. One that
+        a busy machine held up is run again, on the same replies, with more wall time each time."""
         deaths: list[tuple[int, InterpreterDied]] = []
         values = {"problem": self.task.problem, "entry_point": self.task.entry_point}
         inputs = {**self.host.functions, **values}
+        patience = 1.0
         while len(deaths) < 2:
-            program = self.host.interpreter.program(self.workflow.program, inputs, self.key)
+            program = self.host.interpreter.program(
+                self.workflow.program, inputs, self.key, patience
+            )
             self._started_calls = 0
             self._pending.clear()
             self.charged_seconds = 0.0
@@ -145,6 +151,10 @@ class Run:
                 return await self._drive(program)
             except InterpreterDied as died:
                 deaths.append((program.turns, died))
+            except InterpreterStarved as starved:
+                patience *= 4.0
+                if patience > MOST_PATIENCE:
+                    raise FailureError(Reason.WORKER_LOST, str(starved)) from None
             finally:
                 self.own_seconds = own_before + program.own_seconds
                 self.printed = program.printed
@@ -152,8 +162,7 @@ class Run:
         (first, _), (second, died) = deaths
         if first != second:
             raise FailureError(Reason.WORKER_LOST, f"two workers died under a program: {died}")
-        reason = Reason.TIME_BUDGET if died.timed_out else Reason.CRASHED
-        raise FailureError(reason, f"the program ends its interpreter: {died}")
+        raise FailureError(Reason.CRASHED, f"the program ends its interpreter: {died}")
 
     async def _drive(self, program: Program) -> Any:
         event: Event = await program.start()

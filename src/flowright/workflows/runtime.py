@@ -10,12 +10,11 @@ import asyncio
 import builtins
 import os
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, TypeVar
 
 from pydantic_monty import (
     AsyncFunctionSnapshot,
@@ -35,9 +34,14 @@ from pydantic_monty import (
 from flowright.config import WorkflowSection
 from flowright.errors import FailureError, FlowrightError, Reason
 from flowright.workflows.exit import hold_exit
+from flowright.workflows.own_time import WorkerClock
 
 PRINTED_CHARS = 2000
+PRINT_SECONDS, PRINT_CHAR_SECONDS = 5e-5, 2e-9
 MAX_RECURSION = 300
+TOO_LONG = "the program's own computing takes too long"
+MOST_PATIENCE = 64.0  # wall time for computing at most, in units of the CPU time allowed
+_SPENT = 0.9  # of the CPU time: the interpreter's own clock and the kernel's differ a little
 TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may make
 
 # A program sees one moment only: its result must not depend on when it ran.
@@ -71,14 +75,16 @@ class Finished:
 
 
 Event = Called | Waiting | Finished
+Result = TypeVar("Result")
 
 
 class InterpreterDied(FlowrightError):
     """A worker process ended under a program. Whose fault it is, only a second run can tell."""
 
-    def __init__(self, message: str, timed_out: bool) -> None:
-        super().__init__(message)
-        self.timed_out = timed_out
+
+class InterpreterStarved(FlowrightError):
+    """A program was out of wall time before it had the CPU time that is its own: the machine is
+    busy. It can be run again with more (``patience`` of :meth:`Interpreter.program`)."""
 
 
 class Interpreter:
@@ -94,7 +100,7 @@ class Interpreter:
             min_processes=self.workers,
             max_processes=self.workers,
             checkout_timeout=60.0,
-            request_timeout=10.0 * limits.own_seconds + 10.0,
+            request_timeout=10.0 + MOST_PATIENCE * limits.own_seconds,
             max_checkouts_per_worker=10_000,
             feed_duration_limit_grace=4.0,
             turn_duration_limit_grace=4.0,
@@ -115,12 +121,17 @@ class Interpreter:
         """Whether programs wait for a worker."""
         return self._wanted > 0
 
-    def program(self, text: str, inputs: Mapping[str, Any], seed: str) -> "Program":
+    def program(
+        self, text: str, inputs: Mapping[str, Any], seed: str, patience: float = 1.0
+    ) -> "Program":
         """A program that has not started. ``inputs`` are its globals: plain values and host
-        functions; ``seed`` fixes its ``random``."""
-        return Program(self, text, inputs, seed)
+        functions; ``seed`` fixes its ``random``; ``patience`` is its wall time for computing, in
+        units of the CPU time that it may use."""
+        return Program(self, text, inputs, seed, patience)
 
-    async def checkout(self, policy: OSPolicy) -> tuple[AsyncMontySession, AsyncExitStack]:
+    async def checkout(
+        self, policy: OSPolicy, patience: float
+    ) -> tuple[AsyncMontySession, AsyncExitStack]:
         """A fresh session and what gives it back. Waits for a free worker."""
         async with AsyncExitStack() as stack:
             self._wanted += 1
@@ -129,7 +140,7 @@ class Interpreter:
             finally:
                 self._wanted -= 1
             stack.callback(self._slots.release)
-            own = self.limits.own_seconds
+            own = patience * self.limits.own_seconds
             limits: ResourceLimits = {
                 "max_feed_duration_secs": own,
                 "max_turn_duration_secs": own,
@@ -156,14 +167,23 @@ class Interpreter:
 
 
 class Program:
-    """One program while it runs. ``own_seconds`` is the time spent in its turns, ``turns`` their
-    number. Failures of the program are raised as FailureError, after which it must be closed."""
+    """One program while it runs. ``turns`` is the number of its turns. Failures of the program are
+    raised as FailureError, after which it must be closed; so must one that InterpreterDied or
+    InterpreterStarved ended."""
 
     def __init__(
-        self, interpreter: Interpreter, text: str, inputs: Mapping[str, Any], seed: str
+        self,
+        interpreter: Interpreter,
+        text: str,
+        inputs: Mapping[str, Any],
+        seed: str,
+        patience: float,
     ) -> None:
         self.turns = 0
-        self.own_seconds = 0.0
+        self._patience = patience
+        self._worker = -1
+        self._cpu_seconds = 0.0
+        self._printing_seconds = 0.0
         self._interpreter = interpreter
         self._text = text
         self._inputs = dict(inputs)
@@ -180,6 +200,12 @@ class Program:
         self._stack = AsyncExitStack()
         self._snapshot: AsyncSnapshot | None = None
         self._parked: bytes | None = None
+
+    @property
+    def own_seconds(self) -> float:
+        """The CPU time that it took in its workers, and what its printing costs us: a flat price,
+        since a program that prints waits for us without any CPU of its own."""
+        return self._cpu_seconds + self._printing_seconds
 
     @property
     def printed(self) -> str:
@@ -213,12 +239,8 @@ class Program:
     async def park(self) -> None:
         """Take the program out of its worker; the next answer brings it back into one."""
         if self._session is not None and self._parked is None:
-            started = time.perf_counter()
-            try:
-                self._parked = await self._session.dump()
-            except MontyCrashedError as error:
-                raise InterpreterDied(str(error), error.timed_out) from None
-            self.own_seconds += time.perf_counter() - started
+            session = self._session
+            self._parked = await self._work(session.dump)
             await self.close()
 
     async def close(self) -> None:
@@ -228,17 +250,17 @@ class Program:
         await stack.aclose()
 
     async def _checkout(self) -> AsyncMontySession:
-        self._session, self._stack = await self._interpreter.checkout(self._policy)
+        self._session, self._stack = await self._interpreter.checkout(self._policy, self._patience)
+        self._worker = self._session.worker_pid or -1
         return self._session
 
     async def _awake(self) -> AsyncSnapshot:
         if self._parked is not None:
             session = await self._checkout()
             state, self._parked = self._parked, None
-            try:
-                self._snapshot = await session.load_snapshot(state, print_callback=self._print)
-            except MontyCrashedError as error:
-                raise InterpreterDied(str(error), error.timed_out) from None
+            self._snapshot = await self._work(
+                lambda: session.load_snapshot(state, print_callback=self._print)
+            )
         assert self._snapshot is not None
         return self._snapshot
 
@@ -250,20 +272,45 @@ class Program:
                 raise FailureError(
                     Reason.CALL_BUDGET, f"more than {self._interpreter.max_turns} calls of the host"
                 )
-            started = time.perf_counter()
             try:
-                snapshot = await resume()
-            except MontyCrashedError as error:
-                raise InterpreterDied(str(error), error.timed_out) from None
+                snapshot = await self._work(resume)
             except (MontyRuntimeError, MontySyntaxError) as error:
-                _blame(error)
-            finally:
-                self.own_seconds += time.perf_counter() - started
+                self._blame(error)
             self._snapshot = snapshot
             event = self._event(snapshot)
             if event is not None:
                 return event
             resume = self._refuse(snapshot)
+
+    def _blame(self, error: MontyRuntimeError | MontySyntaxError) -> NoReturn:
+        if _is_time_limit(error) and not self._spent:
+            raise InterpreterStarved("the machine is too busy for the program's own computing")
+        _blame(error)
+
+    @property
+    def _spent(self) -> bool:
+        return self.own_seconds >= _SPENT * self._interpreter.limits.own_seconds
+
+    async def _work(self, work: Callable[[], Awaitable[Result]]) -> Result:
+        """Let the worker do something and charge the program for the CPU time that it took. Raises
+        InterpreterDied, InterpreterStarved, and TIME_BUDGET where only patience kept a program
+        going that has had its time."""
+        allowed = self._interpreter.limits.own_seconds
+        clock = WorkerClock(self._worker, allowed - self.own_seconds)
+        try:
+            result = await work()
+        except MontyCrashedError as error:
+            self._cpu_seconds += clock.stop()
+            if clock.expired or (error.timed_out and self._spent):
+                raise FailureError(Reason.TIME_BUDGET, TOO_LONG) from None
+            if error.timed_out:
+                raise InterpreterStarved(str(error)) from None
+            raise InterpreterDied(str(error)) from None
+        finally:
+            self._cpu_seconds += clock.stop()
+        if self._patience > 1 and self.own_seconds > allowed:
+            raise FailureError(Reason.TIME_BUDGET, TOO_LONG)
+        return result
 
     def _event(self, snapshot: AsyncSnapshot) -> Event | None:
         """What a snapshot means; None where the program asks for what there is not."""
@@ -304,8 +351,14 @@ class Program:
 
     def _print(self, stream: str, text: str) -> None:
         """Keep the beginning; called from the pool's threads."""
+        self._printing_seconds += PRINT_SECONDS + PRINT_CHAR_SECONDS * len(text)
         if sum(map(len, self._printed)) < PRINTED_CHARS:
             self._printed.append(text[:PRINTED_CHARS])
+
+
+def _is_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
+    message = error.display(format="type-msg")
+    return message.startswith("TimeoutError") and "time limit exceeded" in message
 
 
 def _crossed(read: Callable[[], Any], reason: Reason) -> Any:
@@ -323,8 +376,8 @@ def _blame(error: MontyRuntimeError | MontySyntaxError) -> NoReturn:
     frames = error.traceback()
     line = frames[-1].line if frames else None
     reason = Reason.CRASHED
-    if kind == "TimeoutError" and "time limit exceeded" in message:
-        reason, message = Reason.TIME_BUDGET, "the program's own computing takes too long"
+    if _is_time_limit(error):
+        reason, message = Reason.TIME_BUDGET, TOO_LONG
     elif kind == "MemoryError":
         reason = Reason.MEMORY_BUDGET
     elif kind == "SyntaxError":

@@ -74,6 +74,7 @@ def main() -> NoReturn:
     if kernel.MACHINE not in kernel.SUPPORTED:
         sys.exit(f"untrusted code can be isolated on {' and '.join(kernel.SUPPORTED)} only")
     os.close(os.pidfd_open(os.getpid()))  # without it (before Linux 5.3) nothing here works
+    isolation.go_first()
     control = _sole_descriptor(int(sys.argv[1]))
     config = json.loads(control.recv(1 << 20))
     sys.path[:] = [*sys.path[1:], *config["path"]]  # without this folder, with the site folders
@@ -204,7 +205,8 @@ class _Zygote:
     """Forks on request, reaps, reports. Requests and reports are JSON datagrams:
 
     ``["fork", id]`` with the child's descriptors; ``["kill", id]``; ``["watch", id]``, answered by
-    ``{"id", "watch": true}`` with the child's pidfd. A child's end: ``{"id", "code", "cpu"}``.
+    ``{"id", "watch": true}`` with the child's pidfd. A child's end: ``{"id", "code", "cpu",
+    "memory"}``, in seconds and bytes.
     """
 
     def __init__(self, control: socket.socket, prepared: isolation.Prepared, tmp: str) -> None:
@@ -265,7 +267,8 @@ class _Zygote:
             self._prepared.renew_tmp()
             self._tmp_state = self._look_at_tmp()
         code = os.waitstatus_to_exitcode(status)
-        self._report({"id": number, "code": code, "cpu": usage.ru_utime + usage.ru_stime})
+        cpu, memory = usage.ru_utime + usage.ru_stime, usage.ru_maxrss << 10
+        self._report({"id": number, "code": code, "cpu": cpu, "memory": memory})
 
     def _look_at_tmp(self) -> object:
         if not self._prepared.namespaces:
