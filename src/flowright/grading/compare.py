@@ -8,6 +8,7 @@ expressions would have to be evaluated it says so (``correct=None``), for who ha
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from flowright.data.task import Kind
 from flowright.grading.formulas import is_formula
@@ -76,10 +77,10 @@ def _same_value(final: str, answer: str, reference: str) -> _Found:
         return _same_number(final, expected)
     if _is_words(reference):
         told = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
-        label = _LABEL.match(told[0] + " ")
-        names = [told[0], *([label[1]] if label else [])]
-        equal = any(exact_match(name, told[1]) for name in names)
-        return equal, "exact_match", final, equal
+        labels = [_LABEL.match(text + " ") for text in told]
+        if exact_match(*told) or (labels[0] and labels[1] and labels[0][1] == labels[1][1]):
+            return True, "exact_match", final, True
+        return exact_match(_stems(told[0])[-1], told[1]), "exact_match", final, False
     is_short = max(len(final), len(reference)) <= LONGEST_EXPRESSION
     return (None if is_short else False), "math_verify", final, True
 
@@ -113,11 +114,18 @@ def _same_number(final: str, expected: Quantity) -> _Found:
                 return True, "percent", stem, False
             certain = _is_solved(final) if equal else not _is_other_reading(stem, found, expected)
             return equal, "number", stem, certain
+    based = _BASE.fullmatch(stems[-1])
+    if based is not None and int(max(based[1])) < int(based[2] or based[3]):
+        value = Quantity(Fraction(int(based[1], int(based[2] or based[3]))))
+        return expected.equals(value), "number", stems[-1], True
     if _RATIO.fullmatch(stems[-1]):
         return False, "several", final, False
     if is_formula(stems[-1]):
         is_short = len(stems[-1]) <= LONGEST_EXPRESSION
         return (None if is_short else False), "math_verify", stems[-1], True
+    decimal = with_other_marks(final) if _DECIMAL_COMMA.search(final) else None
+    if decimal is not None and expected.equals(decimal):
+        return True, "number", final, False  # 3,5 may be a list of two
     found = spelled(stems[-1]) or spelled(final)
     if found is not None:
         return expected.equals(found), "number", final, True
@@ -125,13 +133,8 @@ def _same_number(final: str, expected: Quantity) -> _Found:
     if last is None:
         names_one = _names_number(final) or (expected.value == 0 and _NOTHING.search(final))
         return False, "last_number", final, not names_one
-    if last.standing == "changed":
-        is_short = len(stems[-1]) <= LONGEST_EXPRESSION
-        return (None if is_short else False), "math_verify", stems[-1], True
     if last.standing != "free":
-        listed = with_other_marks(final)
-        is_other = listed is not None and expected.equals(listed)
-        return False, "several", final, last.standing == "several" and not is_other
+        return False, "several", final, last.standing == "several"
     return expected.equals(last.value), "last_number", final, _is_plain_prose(final)
 
 
@@ -151,6 +154,8 @@ def _names_number(text: str) -> bool:
 
 _NOTHING = re.compile(r"\b(?:no|none|nothing|nobody)\b", re.IGNORECASE)
 _SCALE = re.compile(r"thousand|million|billion|trillion", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"^\D*\d+,(?:\d{1,2}|\d{4,})\D*$")
+_BASE = re.compile(r"(\d{1,99})_(?:\{([2-9]|10)\}|([2-9]|10))")
 _RATIO = re.compile(r"\s*\d[\d.,]*\s?:\s?\d[\d.,:]*(?:\s?[ap]\.?m\.?)?\s*", re.IGNORECASE)
 _SAYS = re.compile(r"\b(?:is|are|was|were|equals|gives|makes|costs|totals)\b|:|≈|\\approx\b")
 _EQUATIONS = re.compile(r"=[^=]{0,200}(?:[,;]|\b(?:and|or)\b|\\text)[^=]{0,200}=")
@@ -167,7 +172,9 @@ def _stems(final: str) -> list[str]:
         end = said.end()
     if not _RATIO.fullmatch(stems[-1].strip()):
         stems.append(stems[-1][end:])
-    return [stem.strip(" *_`$.") for stem in stems if stem.strip(" *_`$.")] or [final]
+    # An exclamation mark is a factorial only where there are no words.
+    edges = " *_`$." + "!" * (re.search(r"[A-Za-z]{3}", final) is not None)
+    return [stem.strip(edges) for stem in stems if stem.strip(edges)] or [final]
 
 
 def _is_solved(final: str) -> bool:

@@ -28,7 +28,11 @@ _RAISED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺ⁿ]{1,20}")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 _LOWERED_RUN = re.compile("[₀₁₂₃₄₅₆₇₈₉]{1,20}")
 _ROOT = re.compile(r"√\s?(?:\(([^()]{1,100})\)|\{([^{}]{1,100})\}|([0-9.]{1,20}|[A-Za-z]))")
-_NAME = re.compile(r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp)(?![A-Za-z])")
+_NAME = re.compile(
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|theta)(?![A-Za-z])"
+)
+    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|theta)(?![A-Za-z])"
+)
 _PAST_READING = re.compile(r"//|\\\\|\\\d")
 
 

@@ -39,6 +39,10 @@ _LATEX = (
     (re.compile(r"^\s*\(?[A-J][).:]\s+(?=\S)"), ""),  # (A) 18
     (re.compile(r"\\[cdt]?frac\s?\{\s?(-?\d+)\s?\}\s?\{\s?(\d+)\s?\}"), r" \1/\2"),
     (re.compile(r"\\[cdt]?frac(\d)(\d)"), r" \1/\2"),
+    (
+        re.compile(r"(?<![\d.])(\d{0,9})\.(\d{0,9})\\overline\{(\d{1,9})\}"),
+        lambda match: _repeating(match[1], match[2], match[3]),
+    ),
     (re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}"), r" \1 "),
     (re.compile(r"\^\{?\\circ\}?|\\degree\b|°"), " "),
     (re.compile(r"\{,\}|\\[,!]"), lambda match: "," if match[0] == "{,}" else ""),
@@ -142,6 +146,7 @@ class Conclusion:
     standing: Literal["free", "changed", "part", "several"]
 
 
+_BETWEEN = re.compile(r"\b(?:between|from)\b[^.\d]*$", re.IGNORECASE)
 _LIST = re.compile(r"(?:and|[\s\d.,;%$€£+-])*")
 
 
@@ -155,7 +160,8 @@ def conclusion(text: str) -> Conclusion | None:
     if last is None or value is None:
         return None
     between = "" if previous is None else text[previous.end() : last.start()].strip(" ")
-    if previous is not None and offers_both(between):
+    lead = "" if previous is None else text[: previous.start()][-40:]
+    if previous is not None and (offers_both(between) or _BETWEEN.search(lead)):
         return Conclusion(value, "several")
     if previous is not None and makes_one(between):
         return Conclusion(value, "part")
@@ -166,6 +172,13 @@ def conclusion(text: str) -> Conclusion | None:
     after = without_rate(text[last.end() :])
     is_changed = is_attached or changed(text[:start], after, _has_words(text))
     return Conclusion(value, "changed" if is_changed else "free")
+
+
+def _repeating(whole: str, fixed: str, repeated: str) -> str:
+    """A repeating decimal as a fraction: 0.1(6) is (16 - 1) / 90."""
+    less = int((whole + fixed) or "0")
+    below = 10 ** len(fixed) * (10 ** len(repeated) - 1)
+    return f" {int(whole + fixed + repeated) - less}/{below}"
 
 
 def _has_words(text: str) -> bool:
