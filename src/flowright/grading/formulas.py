@@ -31,8 +31,6 @@ _ROOT = re.compile(r"√\s?(?:\(([^()]{1,100})\)|\{([^{}]{1,100})\}|([0-9.]{1,20
 _NAME = re.compile(
     r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|theta)(?![A-Za-z])"
 )
-    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|theta)(?![A-Za-z])"
-)
 _PAST_READING = re.compile(r"//|\\\\|\\\d")
 
 

@@ -117,7 +117,8 @@ class JudgeRewardSystem:
         """What has happened so far; shares of nothing are None.
 
         A judge's zeros (``zero_rate``, of the scored) stand apart from its failures
-        (``error_rate``, fallbacks included; ``fallbacks`` is their number). Latencies are seconds, of the latest 2,000 calls.
+        (``error_rate``, fallbacks included; ``fallbacks`` is their number). Latencies are seconds,
+        of the latest 2,000 calls.
         """
         calls = sum(self._sources.values())
         failed = self._sources["failed"]
@@ -171,7 +172,7 @@ class JudgeRewardSystem:
         return self._thread.submit(work)
 
     def _build(self) -> Judge:
-        """The judge in its wrappers, from the inside out: breaker, cache, fallback, its log, gate."""
+        """The judge in its wrappers, from the inside: breaker, cache, fallback, its log, gate."""
         config = self.config
         judge = self.make_judge()
         if config.circuit_breaker_threshold:

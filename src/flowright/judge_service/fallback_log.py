@@ -1,4 +1,4 @@
-"""The log of verdicts that a judge did not give: logger ``JudgeReward``. Nothing is decided here."""
+"""The log of verdicts that a judge did not give, by the logger ``JudgeReward``. Decides nothing."""
 
 import logging
 from collections import Counter
