@@ -266,7 +266,7 @@ class Setup:
             )
             judge = self.watched = Watched(breaker)
         if self.judge.mode == "judge_with_rule_fallback":
-            judge = WithRuleFallback(judge, RuleJudge())
+            judge = WithRuleFallback(judge, RuleJudge(only_certain=True))
         try:
             self.told = await ask(Gated(judge), cases, in_flight, rate)
         finally:

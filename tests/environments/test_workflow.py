@@ -103,9 +103,17 @@ async def test_rules_decide_a_step_in_which_the_judge_is_found_out() -> None:
     assert sum(v.usage.calls for v in verdicts) == 4, "what the judge cost is kept"
 
 
+async def test_the_rules_evaluate_expressions_where_gold_does() -> None:
+    trust = JudgeSection(min_agreement=0.9, low_agreement="rules")
+    group = await rolled_out(trust, ["1 + x^2", "x^3"], task(reference="x^2 + 1"))
+    assert [r.reward.value for r in group] == [1.0, 0.0]
+
+
 async def test_what_no_rule_decides_is_unscored_then() -> None:
     trust = JudgeSection(min_agreement=0.9, low_agreement="rules")
-    group = await rolled_out(trust, ["x^2", "x^3"], task(reference="x^2"))
+    group = await rolled_out(
+        trust, ["It melts.", "It boils."], task(kind="qa", reference="so " * 13)
+    )
     assert [r.reward.value for r in group] == [None, None]
     assert {r.failure.reason for r in group if r.failure} == {Reason.JUDGE_FAILED}
 

@@ -19,7 +19,7 @@ EXPRESSIONS = ["sqrt(3)", "2^3", "x + 3", "3x", "f(3)", "\\boxed{x+3}", "5 \\cdo
 )
 async def test_rules_leave_expressions_to_algebra(reference: str, answer: str) -> None:
     task = Problem("t", "math", "s", "Q", reference)
-    assert decide(query_of(task, answer, "k")) is None
+    assert await decide(query_of(task, answer, "k")) is None
     assert (await gold_check(task, answer, LostSandbox(workers=1))).correct is None
 
 
@@ -67,7 +67,7 @@ def tasks(draw: st.DrawFn) -> Problem:
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 async def test_the_rules_say_what_gold_says_or_nothing(task: Problem, answer: str) -> None:
     gold = await gold_check(task, answer, LostSandbox(workers=1))
-    found = decide(query_of(task, answer, "k"))
+    found = await decide(query_of(task, answer, "k"))
     if found is not None:
         assert gold.correct is found[0], (gold, found)
 

@@ -20,7 +20,7 @@ from flowright.grading import (
     token_f1,
     trusted_setup,
 )
-from flowright.grading.numbers import lone_number, quantities
+from flowright.grading.numbers import conclusion, lone_number
 from flowright.grading.text import chosen_label, same_date, same_spans, tokens
 from flowright.llm.replies import extract_code
 from flowright.sandbox import Sandbox
@@ -71,7 +71,7 @@ def test_extraction_and_comparison_take_any_text(text: str) -> None:
     choices = (("A", "yes"), ("B", "no"))
     assert chosen_label(text, choices) in (None, "A", "B")
     lone_number(text)
-    quantities(text)
+    conclusion(text)
     same_date(text, "12 May 1999")
     same_spans(text, "a and b")
     extract_code(text, "f")
@@ -107,7 +107,7 @@ def test_a_sign_is_no_operator(text: str) -> None:
         ("0.5", "1/2", True, "number"),
         ("1/2", "\\boxed{\\dfrac{1}{2}}", True, "number"),
         ("3.5", "3 1/2", True, "number"),  # mixed number
-        ("50", "50%", True, "number"),
+        ("50", "50%", True, "percent"),
         ("0.5", "50\\%", True, "number"),  # the same share
         ("50", "0.5", False, "number"),  # but not without the sign
         ("1000000", "1 million", True, "number"),
@@ -145,7 +145,7 @@ async def test_an_answer_that_cannot_be_evaluated_is_wrong_and_hangs_nothing(
     sandbox: Sandbox,
 ) -> None:
     gold = await gold_check(task("x^7"), "9^{9^{9^{9}}}", sandbox)
-    assert gold.correct is False and "too hard to evaluate" in gold.detail
+    assert (gold.correct, gold.method) == (False, "math_verify")
 
 
 async def test_an_answer_is_never_evaluated_as_python(sandbox: Sandbox, tmp_path: Path) -> None:
@@ -174,12 +174,12 @@ async def test_alternatives_count(sandbox: Sandbox) -> None:
         ("yes", [], "Yes.", True, "exact_match"),
         ("yes", [], "yes, it is", False, "exact_match"),
         ("Ed Wood", ["Edward Wood"], "edward wood", True, "exact_match"),
-        ("3.5", [], "35", False, "exact_match"),  # a point is no punctuation in a number
+        ("3.5", [], "35", False, "number"),  # a point is no punctuation in a number
         ("25", [], "25.0", True, "exact_match"),
         ("1000", [], "1,000", True, "exact_match"),
         ("two", [], "2", True, "exact_match"),
         ("25", [], "25 yards", True, "number"),
-        ("25", [], "25 of the 40 yards", False, "exact_match"),
+        ("25", [], "25 of the 40 yards", False, "several"),
         ("12 May 1999", [], "May 12, 1999", True, "date"),
         ("12 May 1999", [], "May 21, 1999", False, "exact_match"),
         ("Romo and Witten", [], "Witten, Romo", True, "spans"),

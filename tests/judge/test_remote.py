@@ -391,7 +391,7 @@ async def test_a_judge_of_ones_own() -> None:
 def test_closing_ends_the_thread() -> None:
     before = threading.active_count()
     with JudgeRewardSystem({"judge_url": "http://127.0.0.1:9", "max_retries": 0}) as system:
-        assert system.reward("Q", "x", "y")["source"] == "rule_fallback"
+        assert system.reward("Q", "3", "4")["source"] == "rule_fallback"
         assert threading.active_count() == before + 1
     assert threading.active_count() == before
 

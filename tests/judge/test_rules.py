@@ -186,20 +186,20 @@ async def test_rules(
     assert verdict.status == ("abstain" if expected is None else "ok")
 
 
-def test_an_alternative_counts() -> None:
-    assert decide(JudgeQuery("Q", "IV", "4", "span", ("iv",))) == (
+async def test_an_alternative_counts() -> None:
+    assert await decide(JudgeQuery("Q", "IV", "4", "span", ("iv",))) == (
         True,
         "text: equal after normalisation",
     )
-    assert decide(JudgeQuery("Q", "8", "4", "math_expression", ("8", "16"))) == (
+    assert await decide(JudgeQuery("Q", "8", "4", "math_expression", ("8", "16"))) == (
         True,
-        "number: equal",
+        "text: equal",
     )
-    assert decide(JudgeQuery("Q", "8", "4", "math_expression", ("2^3",))) is None
+    assert await decide(JudgeQuery("Q", "8", "4", "math_expression", ("2^3",))) is None
 
 
 @given(st.text(), st.text())
-def test_what_is_decided_does_not_depend_on_the_answer(one: str, other: str) -> None:
+async def test_what_is_decided_does_not_depend_on_the_answer(one: str, other: str) -> None:
     for kind, reference in (
         ("math_expression", "x^2"),
         ("span", "Paris"),
@@ -208,7 +208,7 @@ def test_what_is_decided_does_not_depend_on_the_answer(one: str, other: str) -> 
         ("code", "f"),
     ):
         queries = [JudgeQuery("Q", answer, reference, kind) for answer in (one, other)]  # pyright: ignore
-        assert len({decide(query) is None for query in queries}) == 1
+        assert len({await decide(query) is None for query in queries}) == 1
 
 
 @dataclass
@@ -251,13 +251,13 @@ async def test_code_is_decided_by_the_evidence_of_the_gold_check(
     "evidence",
     ["failed; passed 3 of 3 tests", "passed 3 of 3", "passed 3 of 3 tests!"],
 )
-def test_only_the_opening_words_of_the_evidence_count(evidence: str) -> None:
-    assert decide(JudgeQuery("Q", "a", "b", "code", evidence=evidence)) is None
+async def test_only_the_opening_words_of_the_evidence_count(evidence: str) -> None:
+    assert await decide(JudgeQuery("Q", "a", "b", "code", evidence=evidence)) is None
 
 
-def test_no_tests_prove_nothing() -> None:
+async def test_no_tests_prove_nothing() -> None:
     evidence = "passed 0 of 0 tests"
-    assert decide(JudgeQuery("Q", "a", "b", "code", evidence=evidence)) == (
+    assert await decide(JudgeQuery("Q", "a", "b", "code", evidence=evidence)) == (
         False,
         "tests: 0 of 0 passed",
     )

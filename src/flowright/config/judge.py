@@ -179,7 +179,7 @@ class JudgeRewardSection(JudgeServiceSection):
     cache_size: Positive = 5000
     """Verdicts kept."""
     fallback_to_rule: bool = True
-    """Where the judge fails, rules decide what they can, tagged."""
+    """Where the judge fails, rules decide what they surely can, tagged; the rest has no reward."""
     circuit_breaker_threshold: NonNegative = 5
     """Failures in a row that open the circuit; 0: never."""
     circuit_breaker_timeout: Seconds = 30.0

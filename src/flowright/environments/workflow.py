@@ -18,6 +18,7 @@ from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow_display import DISPLAY
 from flowright.environments.workflow_rollout import WorkflowRollouts, details_of, workflow_record
 from flowright.errors import DataError, Reason, UserError
+from flowright.grading.gold import algebra
 from flowright.judge.build import OpenJudge, open_judge
 from flowright.judge.panel import families
 from flowright.judge.wording import wording_hash
@@ -79,13 +80,14 @@ class WorkflowEnvironment(Environment):
             self._models = models = await stack.enter_async_context(
                 open_models(config.models, config.llm, config.simulated, config.sandbox, problems)
             )
+            self._sandbox = open_sandbox(config)
             self._judge = await stack.enter_async_context(
-                open_judge(config.judge, config.judge_model, models.clients)
+                open_judge(config.judge, config.judge_model, models.clients, algebra(self._sandbox))
             )
             lines = [*await models.check(), *await self._judge.check()]
             if lines:
                 raise UserError(*lines)
-            self._sandbox = await stack.enter_async_context(open_sandbox(config))
+            await stack.enter_async_context(self._sandbox)
             model = models.clients[config.aflow_executor_model]
             executor = await stack.enter_async_context(
                 Executor(model, self._sandbox, config.workflow, config.executor)

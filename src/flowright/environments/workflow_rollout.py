@@ -14,6 +14,7 @@ from flowright.environments.reward import reward_of, with_cost
 from flowright.environments.rollout import Completion, Rollout, Spent, plain
 from flowright.errors import Failure, FailureError, Reason, boundary
 from flowright.grading import Gold, gold_check
+from flowright.grading.gold import algebra
 from flowright.judge.audit import agreement_with_gold
 from flowright.judge.query import query_of
 from flowright.judge.rules import RuleJudge
@@ -87,7 +88,7 @@ class WorkflowRollouts:
             if task.kind == "code" and gold.correct is None:
                 # Its tests were not run: a judge would have nothing but the program's looks.
                 raise FailureError(Reason.SANDBOX_LOST, gold.detail)
-            query = query_of(task, execution.answer, completion.key, gold.evidence)
+            query = query_of(task, execution.answer, completion.key, gold.evidence, gold.correct)
             verdict = await self._judge.judge(query)
             if verdict.status != "ok":
                 raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
@@ -116,7 +117,8 @@ class WorkflowRollouts:
             return rollout
         assert execution is not None and execution.answer is not None
         assert isinstance(rollout.task, Problem)
-        ruled = await RuleJudge().judge(query_of(rollout.task, execution.answer, "", gold.evidence))
+        query = query_of(rollout.task, execution.answer, "", gold.evidence, gold.correct)
+        ruled = await RuleJudge(algebra=algebra(self._sandbox)).judge(query)
         why = f"the judge agreed with gold on {found:.0%} of the step"
         verdict = replace(
             ruled,

@@ -2,22 +2,26 @@
 
 The gold check, the rules of the judge and the vote of ``ensemble`` all stand on it, so they cannot
 contradict each other. Pure functions: nothing is evaluated and nobody is asked. Where two
-expressions would have to be evaluated it says so (``correct=None``); only gold has a sandbox.
+expressions would have to be evaluated it says so (``correct=None``), for who has a sandbox.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from flowright.data.task import Kind
-from flowright.grading.numbers import lone_number, quantities
+from flowright.grading.formulas import is_formula
+from flowright.grading.number_words import names_number, spelled
+from flowright.grading.numbers import Quantity, conclusion, lone_number, with_other_marks
 from flowright.grading.text import chosen_label, exact_match, extract_answer, same_date, same_spans
 from flowright.llm.replies import spoken_answer
 
 LONGEST_EXPRESSION = 500
-_LONGEST_WITH_UNIT = 4  # words
 
 _LENIENT = frozenset({"date", "spans", "last_number"})
+_Found = tuple[bool | None, str, str, bool]
+"""Correct, method, what it was read from, and whether it is certain."""
 
 Choices = Sequence[tuple[str, str]]
 
@@ -25,12 +29,15 @@ Choices = Sequence[tuple[str, str]]
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """``correct`` is None where a computer algebra system has to decide between ``final``, what
-    the answer comes down to, and one of ``expected``. ``method`` names what decided."""
+    the answer comes down to, and one of ``expected``. ``method`` names what decided. It is not
+    ``certain`` where that is a convention rather than what the text says: ``3%`` for 3, the last
+    number of a sentence that hedges it; a check has to decide then, a stand-in does not."""
 
     correct: bool | None
     method: str
     final: str
     expected: tuple[str, ...]
+    certain: bool = True
 
 
 def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices = ()) -> Comparison:
@@ -45,60 +52,173 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
         label = chosen_label(answer, choices) or chosen_label(final, choices)
         method = "choice" if label else "no_choice"
         return Comparison(label == expected[0], method, label or answer[-200:], (expected[0],))
-    open_ones: list[str] = []
-    method = ""
+    found: list[tuple[str, _Found]] = []
     for reference in expected:
-        if kind == "math":
-            correct, method = _same_value(final, reference)
-        else:
-            correct, method = _same_text(final, answer, reference)
-        if correct:
-            return Comparison(True, method, final, (reference,))
-        if correct is None:
-            open_ones.append(reference)
+        same = _same_value if kind == "math" else _same_text
+        one = same(final, answer, reference)
+        if one[0]:
+            return Comparison(True, one[1], final, (reference,), one[3])
+        found.append((reference, one))
+    open_ones = [(reference, one) for reference, one in found if one[0] is None]
     if open_ones:
-        return Comparison(None, "math_verify", final, tuple(open_ones))
-    return Comparison(False, method, final, tuple(expected))
+        references = tuple(reference for reference, _ in open_ones)
+        return Comparison(None, "math_verify", open_ones[0][1][2], references)
+    certain = all(one[3] for _, one in found)
+    return Comparison(False, found[-1][1][1], final, tuple(expected), certain)
 
 
-def _same_value(final: str, reference: str) -> tuple[bool | None, str]:
-    """In this order: one number against one number, and, for prose with several numbers where a
-    number is expected, the last of them; expressions are left open."""
-    if "".join(final.split()) == "".join(reference.split()):
-        return True, "identical"
+def _same_value(final: str, answer: str, reference: str) -> _Found:
+    """A number against a number, words against words; formulas are left open."""
+    del answer
+    if _unspaced(final) == _unspaced(reference):
+        return True, "identical", final, True
     expected = lone_number(reference)
-    found = lone_number(final) or lone_number(final.rpartition("=")[2])
-    if expected is not None and found is not None:
-        return expected.equals(found), "number"
-    if expected is not None and not _is_expression(final):
-        numbers = quantities(final)
-        return bool(numbers) and expected.equals(numbers[-1]), "last_number"
+    if expected is not None:
+        return _same_number(final, expected)
+    if _is_words(reference):
+        told = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
+        labels = [_LABEL.match(text + " ") for text in told]
+        if exact_match(*told) or (labels[0] and labels[1] and labels[0][1] == labels[1][1]):
+            return True, "exact_match", final, True
+        return exact_match(_stems(told[0])[-1], told[1]), "exact_match", final, False
     is_short = max(len(final), len(reference)) <= LONGEST_EXPRESSION
-    return (None if is_short else False), "math_verify"
+    return (None if is_short else False), "math_verify", final, True
 
 
-def _is_expression(text: str) -> bool:
-    """Whether a text is a formula rather than prose, which has words, or bare punctuation."""
-    words = re.findall(r"(?<![\\A-Za-z])[A-Za-z]{3,}", text)
-    signs = re.search(r"[\\^=+*/√π(){}\[\]]|\d[a-z]\b", text)
-    return len(words) < 3 and signs is not None and any(map(str.isalnum, text))
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\{([^{}]{0,500})\}")
+_LABEL = re.compile(r"\(?([A-J])[).:]?\)?[\s\\]")
 
 
-def _same_text(final: str, answer: str, reference: str) -> tuple[bool, str]:
-    """Exact match after normalisation; for a bare number also as a number with a unit, for dates
-    and lists in another order."""
-    expected, found = lone_number(reference), lone_number(final)
-    equal = None if expected is None or found is None else expected.equals(found)
-    if equal is False:
-        return False, "exact_match"  # normalised text has no signs: "-5" would match "5"
+def _unspaced(text: str) -> str:
+    """Without the spaces that say nothing: all but those between digits."""
+    head, rest = text[:LONGEST_EXPRESSION], text[LONGEST_EXPRESSION:]
+    return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", head) + rest
+
+
+def _is_words(reference: str) -> bool:
+    """Whether a reference is a word, a name or a label, which no algebra may take for variables."""
+    plain = _TEXT.sub(r"\1", reference).strip("$ ")
+    is_label = re.fullmatch(r"\(?[A-J]\)?", plain) is not None
+    return is_label or (not is_formula(plain) and re.search(r"[A-Za-z]{3}", plain) is not None)
+
+
+def _same_number(final: str, expected: Quantity) -> _Found:
+    """In this order: the whole as one number; what stands behind its last equals sign, "is" or
+    colon; a formula, left open; a number in words; the last number of prose."""
+    stems = _stems(final)
+    for stem in stems:
+        found = lone_number(stem)
+        if found is not None:
+            equal = expected.equals(found)
+            if equal and found.percent != expected.percent and found.value == expected.value:
+                return True, "percent", stem, False
+            certain = _is_solved(final) if equal else not _is_other_reading(stem, found, expected)
+            return equal, "number", stem, certain
+    based = _BASE.fullmatch(stems[-1])
+    if based is not None and int(max(based[1])) < int(based[2] or based[3]):
+        value = Quantity(Fraction(int(based[1], int(based[2] or based[3]))))
+        return expected.equals(value), "number", stems[-1], True
+    if _RATIO.fullmatch(stems[-1]):
+        return False, "several", final, False
+    if is_formula(stems[-1]):
+        is_short = len(stems[-1]) <= LONGEST_EXPRESSION
+        return (None if is_short else False), "math_verify", stems[-1], True
+    decimal = with_other_marks(final) if _DECIMAL_COMMA.search(final) else None
+    if decimal is not None and expected.equals(decimal):
+        return True, "number", final, False  # 3,5 may be a list of two
+    found = spelled(stems[-1]) or spelled(final)
+    if found is not None:
+        return expected.equals(found), "number", final, True
+    last = conclusion(final)
+    if last is None:
+        names_one = _names_number(final) or (expected.value == 0 and _NOTHING.search(final))
+        return False, "last_number", final, not names_one
+    if last.standing != "free":
+        return False, "several", final, last.standing == "several"
+    return expected.equals(last.value), "last_number", final, _is_plain_prose(final)
+
+
+def _is_other_reading(text: str, found: Quantity, expected: Quantity) -> bool:
+    """Whether a number that differs from the expected one is it in another way to write: ``1.000``
+    for a thousand, ``3 million`` where millions are asked for."""
+    other = with_other_marks(text)
+    scaled = [Quantity(found.value / 10**n) for n in (3, 6, 9, 12) if _SCALE.search(text)]
+    return any(expected.equals(each) for each in (*scaled, *([other] if other else [])))
+
+
+def _names_number(text: str) -> bool:
+    """Whether a text without digits may yet name a number: words, Roman numerals, other scripts."""
+    is_roman = re.fullmatch(r"[IVXLCDM]{1,12}", text) is not None
+    return is_roman or names_number(text) or any(map(str.isnumeric, text))
+
+
+_NOTHING = re.compile(r"\b(?:no|none|nothing|nobody)\b", re.IGNORECASE)
+_SCALE = re.compile(r"thousand|million|billion|trillion", re.IGNORECASE)
+_DECIMAL_COMMA = re.compile(r"^\D*\d+,(?:\d{1,2}|\d{4,})\D*$")
+_BASE = re.compile(r"(\d{1,99})_(?:\{([2-9]|10)\}|([2-9]|10))")
+_RATIO = re.compile(r"\s*\d[\d.,]*\s?:\s?\d[\d.,:]*(?:\s?[ap]\.?m\.?)?\s*", re.IGNORECASE)
+_SAYS = re.compile(r"\b(?:is|are|was|were|equals|gives|makes|costs|totals)\b|:|≈|\\approx\b")
+_EQUATIONS = re.compile(r"=[^=]{0,200}(?:[,;]|\b(?:and|or)\b|\\text)[^=]{0,200}=")
+
+
+def _stems(final: str) -> list[str]:
+    """The answer, and what it comes down to: behind its last equals sign, unless several equations
+    are listed, and behind the last word that says what something is."""
+    stems = [final]
+    if not _EQUATIONS.search(final[-LONGEST_EXPRESSION:]):
+        stems.append(final.rpartition("=")[2])
+    end = 0
+    for said in _SAYS.finditer(stems[-1]):
+        end = said.end()
+    if not _RATIO.fullmatch(stems[-1].strip()):
+        stems.append(stems[-1][end:])
+    # An exclamation mark is a factorial only where there are no words.
+    edges = " *_`$." + "!" * (re.search(r"[A-Za-z]{3}", final) is not None)
+    return [stem.strip(edges) for stem in stems if stem.strip(edges)] or [final]
+
+
+def _is_solved(final: str) -> bool:
+    """Whether what stands left of an equals sign is no formula that is still to be solved: ``2x``,
+    ``x^2``."""
+    left = final.partition("=")[0] if "=" in final else ""
+    return re.search(r"\d\s?[A-Za-z]\b|[A-Za-z]\s?\^|[²³√]|\\sqrt", left) is None
+
+
+_HEDGES = re.compile(
+    r"\b(?:between|from|at (?:least|most)|up to|nearly|almost|about|around|roughly"
+    r"|maybe|perhaps|possibly|if|unless|could|might|may|wrong|incorrect|instead|rather|cannot|can't|isn't|not|no|step"
+    r"|question|problem|equation|part|case|chapter|figure|table|example|option|choice)\b"
+    r"|[a-z]\s?[,;]\s?\d[^a-z]*$",
+    re.IGNORECASE,
+)
+_MONTH = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\b", re.IGNORECASE)
+
+
+def _is_plain_prose(final: str) -> bool:
+    """Whether the last number of a sentence is its answer beyond doubt."""
+    last = final[-200:]
+    return not (_HEDGES.search(last) or _MONTH.search(last) or len(re.findall(r"=", last)) > 1)
+
+
+def _same_text(final: str, answer: str, reference: str) -> _Found:
+    """A bare number as in mathematics; else exact match after normalisation, for dates and lists in
+    another order."""
+    expected = lone_number(reference)
+    is_bare = expected is not None and not any(map(str.isalpha, reference))
+    found = lone_number(final)
+    if expected is not None and found is not None and not expected.equals(found):
+        # Normalised text has no signs: "-5" would match "5".
+        certain = not is_bare or _same_number(final, expected)[3]
+        return False, "number" if is_bare else "exact_match", final, certain
     if exact_match(final, reference) or exact_match(answer, reference):
-        return True, "exact_match"
-    is_bare = not any(map(str.isalpha, reference))
-    if equal and is_bare and len(final.split()) <= _LONGEST_WITH_UNIT:
-        return True, "number"
+        return True, "exact_match", final, True
+    if is_bare and expected is not None:
+        return _same_number(final, expected)
     if same_date(final, reference):
-        return True, "date"
-    return (True, "spans") if same_spans(final, reference) else (False, "exact_match")
+        return True, "date", final, True
+    if same_spans(final, reference):
+        return True, "spans", final, True
+    return False, "exact_match", final, True
 
 
 def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[list[str]]:
@@ -133,7 +253,7 @@ def _say_the_same(one: str, other: str, kind: Kind, choices: Choices) -> bool:
     if max(len(one), len(other)) > LONGEST_EXPRESSION:
         return False
     both = (one, other)
-    if kind == "math" and not any(lone_number(text) or _is_expression(text) for text in both):
+    if kind == "math" and not any(lone_number(text) or is_formula(text) for text in both):
         return exact_match(one, other)
     found = (compare([a], b, kind, choices) for a, b in (both, (other, one)))
     return any(each.correct and each.method not in _LENIENT for each in found)

@@ -6,14 +6,16 @@ check that could not be carried out says so (``correct=None``); it never says "w
 
 import asyncio
 import json
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 from flowright.data.solutions import complete_solution
 from flowright.data.task import Problem
-from flowright.errors import FailureError
-from flowright.grading.compare import compare
+from flowright.errors import FailureError, Reason
+from flowright.grading.compare import Comparison, compare
+from flowright.grading.formulas import as_latex
 from flowright.grading.text import extract_answer, token_f1
 from flowright.llm.replies import extract_code
 from flowright.sandbox import Limits, Sandbox, TestReport, trusted_definitions
@@ -85,14 +87,31 @@ async def _check_answer(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     found = compare(accepted, answer, task.kind, task.choices)
     detail = f"{found.final[:200]!r} against {' | '.join(found.expected)[:300]!r}"
     if found.correct is None:
-        gold = Gold(False, found.method, detail)
-        for reference in found.expected:
-            if gold.correct is False:
-                gold = await _verify_symbolically(reference, found.final, detail, sandbox)
-        return gold
+        try:
+            settled = await algebra(sandbox)(found)
+        except FailureError as error:
+            return Gold(None, found.method, str(error))
+        return Gold(settled.correct, settled.method, detail)
     if task.kind == "qa" and not task.choices:
         detail += f", F1 {max(token_f1(found.final, reference) for reference in accepted):.2f}"
     return Gold(found.correct, found.method, detail)
+
+
+Algebra = Callable[[Comparison], Awaitable[Comparison]]
+"""Decides a comparison that was left open; raises FailureError where it failed for our reasons."""
+
+
+def algebra(sandbox: Sandbox) -> Algebra:
+    """math-verify in a sandbox, for gold and for rules that are to decide what gold does. An
+    expression that is too hard to evaluate is not the expected one."""
+
+    async def settle(found: Comparison) -> Comparison:
+        for reference in found.expected:
+            if await _verify_symbolically(reference, found.final, sandbox):
+                return replace(found, correct=True, expected=(reference,))
+        return replace(found, correct=False)
+
+    return settle
 
 
 # Runs in the sandbox: parsing an expression evaluates it, and 9^{9^{9^9}} would hang this process.
@@ -106,20 +125,28 @@ def read(text):
     return parse(text, parsing_timeout=None)
 
 reference, answer = json.load(sys.stdin)
-print(json.dumps(verify(read(reference), read(answer), timeout_seconds=None)))
+expected = read(reference)
+try:
+    same = verify(
+        expected, read(answer), timeout_seconds=None, allow_set_relation_comp=True
+    )
+except Exception:  # no text may make of a wrong answer one that could not be checked
+    same = False
+print(json.dumps(same))
 """
 
 
-async def _verify_symbolically(reference: str, final: str, detail: str, sandbox: Sandbox) -> Gold:
-    try:
-        result = await sandbox.run(_VERIFY, json.dumps([reference, final]), _SYMBOLIC_LIMITS)
-    except FailureError as error:
-        return Gold(None, "math_verify", str(error))
-    if result.status in ("timeout", "memory"):
-        return Gold(False, "math_verify", f"too hard to evaluate ({result.status}): {detail}")
+async def _verify_symbolically(reference: str, final: str, sandbox: Sandbox) -> bool:
+    pair = [as_latex(reference), as_latex(final)]
+    if None in pair:
+        return False
+    result = await sandbox.run(_VERIFY, json.dumps(pair), _SYMBOLIC_LIMITS)
+    if result.status in ("timeout", "memory", "killed"):
+        return False  # what was evaluated brought that about; what is ours raises
     if result.status != "ok" or result.stdout.strip() not in ("true", "false"):
-        return Gold(None, "math_verify", f"math-verify failed: {result.stderr[-500:]}")
-    return Gold(result.stdout.strip() == "true", "math_verify", detail)
+        message = f"math-verify failed: {result.stderr[-500:]}"
+        raise FailureError(Reason.SANDBOX_LOST, message)
+    return result.stdout.strip() == "true"
 
 
 # --- verifiers --------------------------------------------------------------------------------

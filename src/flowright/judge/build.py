@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowright.config import SIMULATED, JudgeSection
+from flowright.grading.gold import Algebra
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.panel import Panel
 from flowright.judge.remote import RemoteJudge
@@ -65,11 +66,15 @@ class OpenJudge:
 
 @asynccontextmanager
 async def open_judge(
-    section: JudgeSection, model: str | None, models: Mapping[str, ChatClient]
+    section: JudgeSection,
+    model: str | None,
+    models: Mapping[str, ChatClient],
+    algebra: Algebra | None = None,
 ) -> AsyncIterator[OpenJudge]:
     """The judge of ``section``. ``model`` names the one of ``models`` that judges, None where a
     service or rules do; ``models`` must have it and the panel. Their calls for it are counted
-    under the role ``judge``, those of a service under ``judge_service``."""
+    under the role ``judge``, those of a service under ``judge_service``. With ``algebra`` the rules
+    evaluate expressions; without it they abstain there."""
     async with AsyncExitStack() as stack:
         service: RemoteJudge | None = None
         if section.service is not None:
@@ -80,29 +85,37 @@ async def open_judge(
             names = (model, *names)
         clients = {name: models[name].as_role("judge") for name in names if name in models}
         asked = service or clients.get(model or "")
-        judge = build_judge(section, asked, [clients[name] for name in section.panel])
+        panel = [clients[name] for name in section.panel]
+        judge = build_judge(section, asked, panel, algebra)
         yield OpenJudge(judge, service, names)
 
 
 def build_judge(
-    section: JudgeSection, model: ChatModel | RemoteJudge | None, panel: Sequence[ChatModel] = ()
+    section: JudgeSection,
+    model: ChatModel | RemoteJudge | None,
+    panel: Sequence[ChatModel] = (),
+    algebra: Algebra | None = None,
 ) -> Judge:
     """The configured judge, from the outside in: gate, rules, panel, cache, breaker, samples, and
     what is asked.
 
     ``model`` is asked, or the service of ``section.service``; None only where rules alone decide.
     ``panel`` are the models of ``section.panel``, each with a cache and a breaker of its own.
+    ``algebra`` decides for the rules what has to be evaluated.
     Raises ConfigError for a wording or another choice by import path that cannot be used.
     """
-    judge = _decider(section, model, panel)
+    judge = _decider(section, model, panel, algebra)
     return Gated(judge) if section.gate else judge
 
 
 def _decider(
-    section: JudgeSection, model: ChatModel | RemoteJudge | None, panel: Sequence[ChatModel]
+    section: JudgeSection,
+    model: ChatModel | RemoteJudge | None,
+    panel: Sequence[ChatModel],
+    algebra: Algebra | None,
 ) -> Judge:
     if section.mode == "rules":
-        return RuleJudge()
+        return RuleJudge(algebra=algebra)
     if model is None:
         raise ValueError(f"judge.mode {section.mode!r} needs a model or a service")
     asked = _asked(section, model)
@@ -111,10 +124,11 @@ def _decider(
         asked = Panel(
             members, section.combine, section.quorum, section.weights, section.min_confidence
         )
+    rules = RuleJudge(only_certain=True, algebra=algebra)
     if section.mode == "judge_with_rule_fallback":
-        return WithRuleFallback(asked, RuleJudge())
+        return WithRuleFallback(asked, rules)
     if section.mode == "rules_then_judge":
-        return WithRulesFirst(asked, RuleJudge(reader_behind=True))
+        return WithRulesFirst(asked, rules)
     return asked
 
 

@@ -1,5 +1,8 @@
 """From a task to what a judge is asked about an answer to it. No prompts, nothing is run."""
 
+from collections.abc import Mapping
+from typing import Literal
+
 from flowright.data.task import Problem
 from flowright.grading.numbers import lone_number
 from flowright.judge.verdict import AnswerType, JudgeQuery
@@ -7,9 +10,16 @@ from flowright.judge.verdict import AnswerType, JudgeQuery
 _LONGEST_SPAN = 8  # words
 
 
-def query_of(task: Problem, answer: str, key: str, evidence: str | None = None) -> JudgeQuery:
+def query_of(
+    task: Problem,
+    answer: str,
+    key: str,
+    evidence: str | None = None,
+    verified: bool | None = None,
+) -> JudgeQuery:
     """``evidence`` is for code, which is judged by what was seen of its test run; other answers
-    are judged by what they say."""
+    are judged by what they say. ``verified`` is the outcome of the gold check, of use where the
+    task has a verifier of its own."""
     return JudgeQuery(
         question=task.problem,
         answer=answer,
@@ -18,7 +28,15 @@ def query_of(task: Problem, answer: str, key: str, evidence: str | None = None) 
         alternatives=task.alternatives,
         evidence=evidence if task.kind == "code" else None,
         key=key,
+        own_check=None if task.verifier is None else _OUTCOMES[verified],
     )
+
+
+_OUTCOMES: Mapping[bool | None, Literal["right", "wrong", "open"]] = {
+    True: "right",
+    False: "wrong",
+    None: "open",
+}
 
 
 def answer_type_of(task: Problem) -> AnswerType:

@@ -1,13 +1,17 @@
 """A judge without a model: the comparison that the gold check makes, choices, counted tests.
 
-Nothing is run and nothing is asked. Whether the rules can decide a query depends on the task and on
-what was observed, and on the answer in one case alone: an expression where a number is expected
-(``2^3``, ``\\sqrt{9}``), which takes a computer algebra system. They never contradict a gold check.
+Nothing is run here and no model is asked. The rules never contradict a gold check. What takes a
+computer algebra system (``2^3``, ``\\sqrt{9}``), they leave to one where they were given it, and
+then they decide all that gold decides; without one they abstain there and where gold goes by a
+convention (``3%`` for 3), so that whoever uses them has to say what becomes of such an answer.
 """
 
 import re
+from dataclasses import replace
 
+from flowright.errors import FailureError
 from flowright.grading.compare import Comparison, compare
+from flowright.grading.gold import Algebra
 from flowright.grading.numbers import lone_number
 from flowright.judge.verdict import JudgeQuery, Verdict
 
@@ -19,13 +23,17 @@ _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
 _LONGEST_REPEATED = 12  # words; a longer reference is said in other words, which no rule can read
 _NO_CHOICE = "choice: none is named"
 _NO_EQUAL = "text: equals no accepted answer"
+_NO_EXPRESSION = "expression: differs"
 _SAID = {
-    (True, "identical"): "number: equal",
+    (True, "identical"): "text: equal",
     (True, "number"): "number: equal",
-    (True, "last_number"): "number: equal",
+    (True, "percent"): "number: equal but for a percent sign",
+    (True, "last_number"): "number: the last one is equal",
+    (True, "math_verify"): "expression: equal",
     (False, "number"): "number: differs",
-    (False, "last_number"): "number: differs",
-    (False, "math_verify"): "number: differs",
+    (False, "several"): "number: several are offered",
+    (False, "last_number"): "number: the last one differs, or there is none",
+    (False, "math_verify"): _NO_EXPRESSION,
     (True, "exact_match"): "text: equal after normalisation",
     (True, "date"): "text: the same parts in another order",
     (True, "spans"): "text: the same parts in another order",
@@ -39,71 +47,101 @@ _SAID = {
 class RuleJudge:
     """Decides by rules; abstains where none applies.
 
-    With ``reader_behind``, another judge that reads stands behind this one, so it abstains too
-    where only the wording may differ: a text that equals no accepted answer, a choice that is not
-    named. By itself it must call them wrong (see above).
+    ``algebra`` (:func:`flowright.grading.gold.algebra`) evaluates expressions. With
+    ``only_certain``, somebody else speaks where this one does not, so it abstains too where only
+    the wording may differ: a text or an expression that equals no accepted one, a choice that is
+    not named, a number within a sentence that hedges it. By itself it calls the first three wrong.
     """
 
     name = NAME
 
-    def __init__(self, reader_behind: bool = False) -> None:
-        self._reader_behind = reader_behind
+    def __init__(self, only_certain: bool = False, algebra: Algebra | None = None) -> None:
+        self._only_certain = only_certain
+        self._algebra = algebra
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        found = decide(query)
-        if found is None or (self._reader_behind and found[1] in (_NO_CHOICE, _NO_EQUAL)):
-            reason = "no rule can tell" if found is None else found[1]
-            return Verdict(None, None, "rule", "abstain", reason, judge=NAME)
+        try:
+            found = await decide(query, self._algebra, self._only_certain)
+        except FailureError as error:
+            return Verdict(None, None, "rule", "unavailable", str(error), judge=NAME)
+        if found is None:
+            return Verdict(None, None, "rule", "abstain", "no rule can tell", judge=NAME)
         correct, reason = found
         return Verdict(float(correct), correct, "rule", "ok", reason, judge=NAME)
 
 
-def decide(query: JudgeQuery) -> tuple[bool, str] | None:
-    """Whether the answer is right, and by which rule; None where no rule can tell.
+async def decide(
+    query: JudgeQuery, algebra: Algebra | None = None, only_certain: bool = False
+) -> tuple[bool, str] | None:
+    """Whether the answer is right, and by which rule; None where no rule can tell. Raises
+    FailureError where ``algebra`` failed for our reasons.
 
     Of two answers a right one is the better; two that are both right, or both wrong, no rule
     tells apart. No rule reads a rubric.
     """
     if query.criteria:
         return None
-    found = _decide(query, query.answer)
+    found = await _decide(query, query.answer, algebra, only_certain)
     if query.rival is None or found is None:
         return found
-    other = _decide(query, query.rival)
+    other = await _decide(query, query.rival, algebra, only_certain)
     if other is None or other[0] == found[0]:
         return None
     return found[0], f"{found[1]}; the other: {other[1]}"
 
 
-def _decide(query: JudgeQuery, answer: str) -> tuple[bool, str] | None:
+async def _decide(
+    query: JudgeQuery, answer: str, algebra: Algebra | None, only_certain: bool
+) -> tuple[bool, str] | None:
+    if query.own_check is not None:
+        is_open = query.own_check == "open" or query.rival is not None
+        said = f"the task's own verifier: {query.own_check}"
+        return None if is_open else (query.own_check == "right", said)
     if query.answer_type == "code":
         return None if query.rival is not None else _by_tests(query.evidence or "")
+    found = _compared(query, answer, algebra is not None)
+    if found is not None and found.correct is None and algebra is not None:
+        found = await algebra(found)
+    if found is None or found.correct is None:
+        return None
+    if not found.certain and (only_certain or algebra is None):
+        return None
+    if found.method == "choice":
+        return found.correct, f"choice: {found.final} against {found.expected[0]}"
+    said = _SAID[found.correct, found.method]
+    is_wording = said in (_NO_CHOICE, _NO_EQUAL) or (
+        said == _NO_EXPRESSION and not all(map(lone_number, found.expected))
+    )
+    return None if only_certain and is_wording else (found.correct, said)
+
+
+def _compared(query: JudgeQuery, answer: str, has_algebra: bool) -> Comparison | None:
+    """The comparison of an answer with what is accepted, as gold makes it; None where the task is
+    none that it can be made for."""
     accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]
     if not accepted:
         return None
     choices = _choices(query.question)
     is_choice = query.reference in dict(choices)
     if query.answer_type in ("number", "math_expression"):
-        # What is not a number alone takes a computer algebra system, even where both are the same
-        # text: decided so, expressions would all be right.
-        if is_choice or any(lone_number(text) is None for text in accepted):
+        # Without algebra, expressions would be decided where both are the same text alone, and so
+        # all be right.
+        if is_choice or not (has_algebra or all(map(lone_number, accepted))):
             return None
-        return _told(compare(accepted, answer, "math"))
-    if is_choice:
-        return _told(compare(accepted, answer, "qa", choices))
-    if query.answer_type == "multiple_choice":
+        found = compare(accepted, answer, "math")
+    elif is_choice:
+        return compare(accepted, answer, "qa", choices)
+    elif query.answer_type == "multiple_choice":
         return None  # the question does not list its choices one a line
-    if query.answer_type == "free_text" and len(query.reference.split()) > _LONGEST_REPEATED:
+    elif query.answer_type == "free_text" and len(query.reference.split()) > _LONGEST_REPEATED:
         return None
-    return _told(compare(accepted, answer, "qa"))
+    else:
+        found = compare(accepted, answer, "qa")
+    asks_percent = _PERCENT.search(query.question) is not None
+    return replace(found, certain=found.certain or (found.method == "percent" and asks_percent))
 
 
-def _told(found: Comparison) -> tuple[bool, str] | None:
-    if found.correct is None:
-        return None
-    if found.method == "choice":
-        return found.correct, f"choice: {found.final} against {found.expected[0]}"
-    return found.correct, _SAID[found.correct, found.method]
+_PERCENT = re.compile(r"percent|per cent|%", re.IGNORECASE)
 
 
 def _by_tests(evidence: str) -> tuple[bool, str] | None:

@@ -34,7 +34,9 @@ class JudgeQuery:
 
     ``reference`` may be empty where ``criteria`` or a rival stand for it. ``evidence`` is what the
     trusted process observed itself, such as the outcome of a test run; ``key`` names the sample,
-    so that seeds can be derived from it.
+    so that seeds can be derived from it. ``own_check`` is what the task's own verifier said of the
+    answer, where the task has one (``open``: it could not say): rules go by it, and no model is
+    shown it.
     """
 
     question: str
@@ -46,6 +48,7 @@ class JudgeQuery:
     rival: str | None = None
     criteria: tuple[Criterion, ...] = ()
     key: str = ""
+    own_check: Literal["right", "wrong", "open"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,8 @@ class WithRulesFirst(Wrapper):
 class WithRuleFallback(Wrapper):
     """Takes the rules' verdict where the judge fails, tagged ``source="rule_fallback"`` (law 4).
 
-    What the rules cannot decide either stays a failure of the judge.
+    What the rules cannot decide either stays a failure of the judge: they must abstain where only
+    the wording may differ (``RuleJudge(only_certain=True)``), or right answers are scored 0.
     """
 
     rules: Judge
@@ -68,6 +69,7 @@ class WithRuleFallback(Wrapper):
             attempts=verdict.attempts,
             usage=verdict.usage + ruled.usage,
             seconds=verdict.seconds + ruled.seconds,
+            members=(verdict,),
         )
 
 

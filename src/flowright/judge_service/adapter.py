@@ -25,6 +25,7 @@ from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import AnswerType, Criterion, Judge, JudgeQuery
 from flowright.judge.wrappers import Cached, CircuitBreaker, Gated, WithRuleFallback
+from flowright.judge_service.fallback_log import LogsFallbacks
 
 Answer = TypeVar("Answer")
 
@@ -116,7 +117,8 @@ class JudgeRewardSystem:
         """What has happened so far; shares of nothing are None.
 
         A judge's zeros (``zero_rate``, of the scored) stand apart from its failures
-        (``error_rate``, fallbacks included). Latencies are seconds, of the latest 2,000 calls.
+        (``error_rate``, fallbacks included; ``fallbacks`` is their number). Latencies are seconds,
+        of the latest 2,000 calls.
         """
         calls = sum(self._sources.values())
         failed = self._sources["failed"]
@@ -128,6 +130,7 @@ class JudgeRewardSystem:
             "requests": calls,
             "error_rate": _share(failed + fallback, calls),
             "unscored_rate": _share(failed, calls),
+            "fallbacks": fallback,
             "fallback_rate": _share(fallback, calls),
             "zero_rate": _share(self._zeros, calls - failed),
             "cache_hit_rate": _share(cache.hits, cache.asked) if cache else None,
@@ -169,7 +172,7 @@ class JudgeRewardSystem:
         return self._thread.submit(work)
 
     def _build(self) -> Judge:
-        """The judge within its wrappers, from the inside out: breaker, cache, fallback, gate."""
+        """The judge in its wrappers, from the inside: breaker, cache, fallback, its log, gate."""
         config = self.config
         judge = self.make_judge()
         if config.circuit_breaker_threshold:
@@ -179,8 +182,8 @@ class JudgeRewardSystem:
         if config.use_cache:
             judge = self._cache = Cached(judge, config.cache_size, config.judge_url)
         if config.fallback_to_rule:
-            judge = WithRuleFallback(judge, RuleJudge())
-        return Gated(judge)
+            judge = WithRuleFallback(judge, RuleJudge(only_certain=True))
+        return Gated(LogsFallbacks(judge))
 
     async def _answers(self, queries: Sequence[JudgeQuery]) -> list[dict[str, Any]]:
         return list(await asyncio.gather(*map(self._answer, queries)))
