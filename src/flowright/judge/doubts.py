@@ -53,6 +53,7 @@ _INTRODUCES = re.compile(
 _ATTRIBUTES = re.compile(
     rf"(?<!my )(?<!own )\b(?:{_SPEAKER})(?:'s)?\b.{{0,80}}?\b(?:{_SPEECH})\b", re.IGNORECASE
 )
+_SPEAKS_ON = re.compile(rf"\b(?:{_SPEECH})(?: (?:with|that|as|so|this|the following))?\W*$", re.I)
 _SENTENCE_END = re.compile(r"[.!?](?=[\s\"'”’)*]|$)|[。！？]")
 _HELD_OPEN = (":", "：", ",", "，", ";", "-", "–", "—", "…")
 
@@ -72,10 +73,10 @@ def _unfinished(before: str) -> str:
     colon and no comma holds open."""
     near = before[-_NEAR:]
     line = near.rstrip("`~*_\"'“‘ \n{[(")  # what opens a quotation
-    if near[len(line) :].count("\n") > 1 and not line.endswith(_HELD_OPEN):
-        return ""
     end = max((match.end() for match in _SENTENCE_END.finditer(line)), default=0)
-    return line[end:].rpartition("\n")[2]
+    open_ = line[end:].rpartition("\n")[2]
+    is_held = line.endswith(_HELD_OPEN) or _SPEAKS_ON.search(open_)
+    return open_ if is_held or near[len(line) :].count("\n") < 2 else ""
 
 
 # Doubts between the lines of a reply with several verdicts.
@@ -129,7 +130,9 @@ def require_unanimous(
 
 
 _STATED = re.compile(
-    r"\b(?:is|was|are|were|be|ist|est|es)(?P<middle>(?:n['’]t|\s+[\w'’]+){0,3}?)\s+"
+    r"\b(?:answer|response|solution|result|submission|candidate|student|it|this|that|antwort|lösung"
+    r"|ergebnis|das|réponse|solution|c|respuesta|solución)(?:\s+|['’])(?:s|is|was|ist|est|es)"
+    r"(?P<middle>(?:n['’]t|\s+[\w'’]+){0,3}?)\s+"
     r"(?P<word>correct[eo]?|right|incorrect[eo]?|wrong|(?:in)?accurate|korrekt|richtig|falsch"
     r"|fausse?|faux)\b(?!\s+that)|(?P<chinese>不正确|不对|错误|错的|正确|是对的)",
     re.IGNORECASE,
