@@ -69,7 +69,12 @@ def _close(one: Fraction, other: Fraction) -> bool:
 
 def quantities(text: str) -> list[Quantity]:
     """Every number of the text, in order."""
-    return [found for match in _QUANTITY.finditer(_plain(text)) if (found := _value(match))]
+    return list(_quantities(text))
+
+
+@lru_cache(maxsize=256)
+def _quantities(text: str) -> tuple[Quantity, ...]:
+    return tuple(found for match in _QUANTITY.finditer(_plain(text)) if (found := _value(match)))
 
 
 @lru_cache(maxsize=1024)
@@ -105,7 +110,8 @@ def _plain(text: str) -> str:
 
 
 def _value(match: re.Match[str]) -> Quantity | None:
-    number = Fraction(match["number"].replace(",", ""))
+    digits = match["number"].replace(",", "")
+    number = Fraction(int(digits) if digits.isdecimal() else digits)  # an int is ten times as fast
     if match["divisor"] is not None:
         divisor = int(match["divisor"])
         if divisor == 0:
