@@ -34,7 +34,7 @@ GRADES = [
     Case("the lowest", "<score>0</score>", 0),
     Case("the highest", "<score>4</score>", 4),
     Case("behind a sentence", "All in all I give <score>2</score>", 2),
-    Case("first, the reason after it", "<score>1</score>\nIt misses the point.", 1),
+    Case("first, the reason after it", "<score>1</score>\nIt misses the point.", "misplaced"),
     Case("capital letters", "<SCORE>2</SCORE>", 2),
     Case("spaces and a line break inside", "<score>\n 3 \n</score>", 3),
     Case("bold inside", "<score>**3**</score>", 3),
@@ -45,9 +45,9 @@ GRADES = [
     Case("a whole number with decimals", "<score>3.0</score>", 3),
     Case("an end token", "<score>3</score><|im_end|>", 3),
     Case("thinking first", "<think><score>4</score></think><score>1</score>", 1),
-    # The last one wins.
-    Case("a changed mind", "<score>4</score> is too kind, so\n<score>1</score>", 1),
-    Case("two at once", "<score>4</score><score>2</score>", 2),
+    # Two verdicts are none, unless one is expressly another's.
+    Case("a changed mind", "<score>4</score> is too kind, so\n<score>1</score>", "conflict"),
+    Case("two at once", "<score>4</score><score>2</score>", "conflict"),
     Case(
         "never back to an earlier one",
         "<score>4</score>\nor rather\n<score>good</score>",
@@ -96,8 +96,8 @@ GRADES_JSON = [
     Case("fenced", '```json\n{"score": 2}\n```', 2),
     Case("chatter around it", 'Here it is:\n{"score": 2}\nI hope this helps.', 2),
     Case("another case of letters", '{"Score": 1}', 1),
-    Case("the last of two objects", '{"score": 4}\n{"score": 0}', 0),
-    Case("the last of two equal keys", '{"score": 4, "score": 1}', 1),
+    Case("two objects", '{"score": 4}\n{"score": 0}', "conflict"),
+    Case("two equal keys", '{"score": 4, "score": 1}', "conflict"),
     Case("a negative number", '{"score": -3}', "invalid"),
     Case("out of range", '{"score": 10}', "invalid"),
     Case("between two", '{"score": 2.5}', "invalid"),
@@ -145,7 +145,7 @@ BETTERS = [
     Case("as a response", "<better>Response A</better>", "A"),
     Case("bold", "<better>**B**</better>", "B"),
     Case("a full-width letter", "<better>Ａ</better>", "A"),
-    Case("a changed mind", "<better>A</better>? No.\n<better>B</better>", "B"),
+    Case("a changed mind", "<better>A</better>? No.\n<better>B</better>", "conflict"),
     Case("the worse one is not the better one", "Response A is worse", "no_verdict"),
     Case("a sentence inside", "<better>Response A is worse</better>", "invalid"),
     Case("negated", "<better>not A</better>", "invalid"),
@@ -214,7 +214,8 @@ RUBRIC = [
     Several(
         "a reason under each",
         "Criterion 1: True\nIt does.\nCriterion 2: False\nIt doesn't.\nCriterion 3: True\nYes.",
-        {"criterion_1": True, "criterion_2": False, "criterion_3": True},
+        {"criterion_1": True, "criterion_2": False},
+        "misplaced",
     ),
     Several(
         "another order, as a list",
@@ -250,9 +251,10 @@ RUBRIC = [
         "invalid",
     ),
     Several(
-        "said twice, the last counts",
+        "said twice, and differently",
         "Criterion 1: True\nCriterion 2: True\nCriterion 3: True\nNo, wait.\nCriterion 2: False",
-        {"criterion_1": True, "criterion_2": False, "criterion_3": True},
+        {"criterion_1": True},
+        "conflict",
     ),
     Several(
         "said twice, the last is invalid",
@@ -263,7 +265,8 @@ RUBRIC = [
     Several(
         "one that was not asked for",
         "Criterion 1: True\nCriterion 2: True\nCriterion 3: True\nCriterion 4: False",
-        {"criterion_1": True, "criterion_2": True, "criterion_3": True},
+        {"criterion_1": True, "criterion_2": True},
+        "misplaced",
     ),
     Several(
         "the number of another is not its number",
@@ -386,7 +389,6 @@ def test_several_values(case: Several, fields: tuple[Field, ...], form: Form) ->
 
 def test_the_reason_is_what_stands_beside_the_verdict() -> None:
     assert parse_reply("Fine.\n<score>3</score>", "text", [GRADED]).reason == "Fine."
-    assert parse_reply("<score>3</score>\nFine.", "text", [GRADED]).reason == "Fine."
     reading = parse_reply("So so.\nClarity: 4\nTone of voice: 2\nOverall: 3", "text", ASPECTS)
     assert reading.reason == "So so."
     reading = parse_reply("Clarity: 4\nA.\nTone of voice: 2\nB.\nOverall: 3", "text", ASPECTS)

@@ -1,5 +1,7 @@
 """Replies of models as text: every form of thinking, code, final answers; and text for prompts."""
 
+import re
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -24,8 +26,13 @@ PAIRS = [
     ("[THINK]", "[/THINK]"),
     ("◁think▷", "◁/think▷"),
     ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel>thought\n", "<channel|>"),
+    ("<ant:thinking>", "</ant:thinking>"),
+    ("<thought_process>", "</thought_process>"),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
     ("analysisWe see: ", "assistantfinal"),
+    ("commentaryWe see: ", "assistantfinal"),
 ]
 each_pair = pytest.mark.parametrize(("opening", "closing"), PAIRS, ids=[pair[0] for pair in PAIRS])
 
@@ -40,7 +47,7 @@ def test_a_thought_is_no_part_of_the_reply(opening: str, closing: str) -> None:
 
 @each_pair
 def test_a_prompt_may_have_opened_the_thought(opening: str, closing: str) -> None:
-    if "<|channel|>" not in opening and "analysis" not in opening:
+    if "<|channel|>" not in opening and "We see" not in opening:
         assert strip_thinking(f"maybe 41{closing}It is 42.") == "It is 42."
         assert strip_thinking(f"```\nmaybe 41\n{closing}\nIt is 42.") == "\nIt is 42."
 
@@ -83,7 +90,7 @@ def test_any_text_can_be_read(text: str) -> None:
     assert len(final_answer(text)) <= len(text)
     assert len(extract_code(text)) <= len(text)
     assert code_blocks(fenced(text, "py")) == [("py", f"{text}\n")]
-    assert strip_thinking(sanitise(text).replace("analysis", "")) is not None
+    assert strip_thinking(re.sub("analysis|commentary", "", sanitise(text))) is not None
 
 
 # Code.

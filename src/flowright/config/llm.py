@@ -54,6 +54,10 @@ class ModelEntry(Section):
     """For servers that only stream; replies are assembled."""
     reasoning_effort: Literal["low", "medium", "high"] | None = None
     """As `temperature`."""
+    tokenizer: Path | None = None
+    """Folder with the model's `tokenizer_config.json` or `tokenizer.json`: the control tokens that
+    these name are broken in every message. `model_name` where that is a folder of this machine; the
+    usual shapes of control tokens are broken in a judge's prompt without it."""
 
     @property
     def base_urls(self) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("\\text{
 _EDGES = "*_`\"'“”‘’ \t\r\n"
 
 
+@lru_cache(maxsize=256)
 def extract_answer(text: str) -> str:
     """The final answer within a reply, without its wrapping.
 
@@ -127,11 +128,14 @@ def same_date(answer: str, reference: str) -> bool:
 
 def same_spans(answer: str, reference: str) -> bool:
     """The same several spans in any order, however they are joined: ``A and B``, ``B, A``."""
-    one, other = (
-        sorted(" ".join(tokens(span)) for span in _BETWEEN_SPANS.split(text[-LONGEST:]))
-        for text in (answer, reference)
-    )
+    one, other = _spans(answer), _spans(reference)
     return len(other) > 1 and [span for span in one if span] == [span for span in other if span]
+
+
+@lru_cache(maxsize=256)
+def _spans(text: str) -> tuple[str, ...]:
+    spans = _BETWEEN_SPANS.split(text[-LONGEST:])
+    return tuple(sorted(" ".join(tokens.__wrapped__(span)) for span in spans))
 
 
 _LABEL = re.compile(

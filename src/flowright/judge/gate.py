@@ -10,6 +10,7 @@ import re
 import string
 import unicodedata
 
+from flowright.judge.schemas import plain_forms
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.llm.replies import spoken_answer
 
@@ -81,8 +82,21 @@ def _fault(query: JudgeQuery, answer: str) -> str | None:
 def bare(text: str) -> str:
     """What a text says: letters, digits and mathematical signs beyond ASCII, in plain lower case.
     A run of anything else is one space; apostrophes and what cannot be seen are dropped."""
-    plain = unicodedata.normalize("NFKC", text.translate(_BLANK)).casefold().translate(_BLANK)
-    return " ".join("".join(_shown(character) for character in plain).split())
+    plain = plain_forms(text.translate(_BLANK)).casefold().translate(_BLANK)
+    return " ".join(plain.translate(_SHOWN).split())
+
+
+class _Shown(dict[int, str]):
+    """What a character shows, for ``str.translate``; worked out once for each."""
+
+    def __missing__(self, code: int) -> str:
+        if len(self) > 65_536:
+            self.clear()
+        self[code] = shown = _shown(chr(code))
+        return shown
+
+
+_SHOWN = _Shown()
 
 
 def _shown(character: str) -> str:

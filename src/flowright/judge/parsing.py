@@ -5,80 +5,79 @@ prompts and no calls here.
 
 A reply is read in this order. Thinking is cut off; a reply that ends inside its thinking holds no
 verdict. Blocks between the fences that the prompt puts around untrusted text are an echo of the
-prompt and are cut off. Of what is left the last value of a field counts, and only where a verdict
-can stand: on the last or the first line (text), or alone on its lines or at an end of the reply
-(tags and JSON objects). A last value that does not fit its answer schema is a parse error; the
-parser never goes back to an earlier one. Where several fields are asked for, each is read by
-itself, lines of text may stand among others, and what was not said is missing while the rest
-stands.
+prompt and are cut off. In what is left a verdict counts
+
+- where it stands as it was asked for: a line of text, a tag, a JSON object of its own;
+- as the last word: prose behind it may take it back, and no list of words can tell;
+- as the judge's own: not in a sentence that quotes or that states a condition;
+- if the reply says nothing else of that field, anywhere and in any notation.
+
+Else the field is unread, and the judge is asked again. A reply that is one JSON object as a whole,
+from a server that holds replies to the schema, is that object. Where several fields are asked for,
+each is read by itself, prose may stand between their lines, and what was not said is missing while
+the rest stands.
 """
 
-import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import cache
+from typing import Literal
 
+from flowright.judge.doubts import (
+    is_attributed,
+    is_closed,
+    is_introduced,
+    is_taken_back,
+    require_agreement,
+    require_unanimous,
+)
+from flowright.judge.objects import ObjectPage, whole_object
+from flowright.judge.reading import Fault, Reading, Unread, normal, value_of
 from flowright.judge.schemas import WRAPPING, Field, Value, folded
 from flowright.llm.fences import without_echoes
 from flowright.llm.replies import strip_thinking
+
+__all__ = ["MAX_READ_CHARS", "Fault", "Form", "Reading", "parse_reply"]
 
 Form = Literal["json_schema", "json_object", "text"]
 """How a verdict is asked for: a JSON object held to a schema by the server, a JSON object that the
 server only guarantees to be JSON, or last lines in plain text."""
 
-Fault = Literal["empty", "unclosed_thinking", "no_verdict", "invalid", "misplaced"]
-
 MAX_READ_CHARS = 16_000
 """Only the end of a longer reply is read; a verdict stands at the end."""
 
+_MAX_WHOLE_CHARS = 200_000  # of a reply that is one object, with a long reason
 _MAX_REASON_CHARS = 2_000
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a reply says: the ``values`` of the fields that it has. ``fault`` is why another field
-    has none, and None when none is missing. ``reason`` is the judge's own explanation, or a
-    description of the fault."""
-
-    values: Mapping[str, Value]
-    reason: str
-    fault: Fault | None = None
-
-
-class _Unread(Exception):
-    def __init__(self, fault: Fault, reason: str) -> None:
-        super().__init__(reason)
-        self.fault: Fault = fault
-        self.reason = reason
 
 
 def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
     """Read the fields out of a judge's reply to a request of this form."""
     try:
         if not text.strip():
-            raise _Unread("empty", "the reply is empty")
-        if form != "text" and (whole := _whole_object(text)) is not None:
-            return _collected(fields, _ObjectPage([(0, len(text), whole)], text))
+            raise Unread("empty", "the reply is empty")
+        if form != "text" and len(text) <= _MAX_WHOLE_CHARS and whole_object(text) is not None:
+            return _collected(fields, ObjectPage(text, fields, enforced=form == "json_schema"))
         spoken = strip_thinking(text)
         if spoken is None:
-            raise _Unread("unclosed_thinking", "the reply ends inside its thinking")
+            raise Unread("unclosed_thinking", "the reply ends inside its thinking")
         spoken = _without_end_tokens(without_echoes(spoken))[-MAX_READ_CHARS:].strip()
         if not spoken:
-            raise _Unread("empty", "nothing is left of the reply without thinking and echoes")
-    except _Unread as unread:
+            raise Unread("empty", "nothing is left of the reply without thinking and echoes")
+        _require_closed_tags(spoken, fields)
+        page = _TextPage(spoken, fields) if form == "text" else ObjectPage(spoken, fields)
+    except Unread as unread:
         return Reading({}, unread.reason, unread.fault)
-    page = _TextPage(spoken, fields) if form == "text" else _ObjectPage(_objects(spoken), spoken)
     return _collected(fields, page)
 
 
-def _collected(fields: Sequence[Field], page: "_TextPage | _ObjectPage") -> Reading:
+def _collected(fields: Sequence[Field], page: "_TextPage | ObjectPage") -> Reading:
     values: dict[str, Value] = {}
-    unread: list[_Unread] = []
+    unread: list[Unread] = []
     for field in fields:
         try:
             values[field.key] = page.value(field)
-        except _Unread as error:
+        except Unread as error:
             unread.append(error)
     if not unread:
         return Reading(values, _shortened(page.reason))
@@ -88,7 +87,8 @@ def _collected(fields: Sequence[Field], page: "_TextPage | _ObjectPage") -> Read
     return Reading(values, worst.reason + more, worst.fault)
 
 
-_END_TOKEN = re.compile(r"(?:<\|\w{1,20}\|>|</s>)\Z")
+_END_TOKEN = re.compile(r"(?:<[|｜]\w{1,20}[|｜]>|</s>|<end_of_turn>|<turn\|>)\Z")
+_LINE_TAG = re.compile(r"^[ \t]*<(/?)([a-z][\w:.-]{0,40})>", re.IGNORECASE | re.MULTILINE)
 
 
 def _without_end_tokens(text: str) -> str:
@@ -98,12 +98,15 @@ def _without_end_tokens(text: str) -> str:
     return text
 
 
-def _value(field: Field, raw: object) -> Value:
-    value = field.schema.read(raw)
-    if value is None:
-        shown = f"{field.key} is {str(raw)[:80]!r}, not {field.schema.words}"
-        raise _Unread("invalid", shown)
-    return value
+def _require_closed_tags(text: str, fields: Sequence[Field]) -> None:
+    """Raises Unread for a text that ends inside of a tag that begins a line: thinking by another
+    name, or a quotation."""
+    keys = {field.key.casefold() for field in fields}
+    last = {tag[2].casefold(): tag for tag in _LINE_TAG.finditer(text)}
+    for name, tag in last.items():
+        closes = tag[1] or f"</{name}>" in text[tag.end() :].casefold()
+        if name not in keys and not closes:
+            raise Unread("misplaced", f"the reply ends inside <{name}>")
 
 
 def _shortened(text: str) -> str:
@@ -123,170 +126,110 @@ _FENCE_LINE = re.compile(r"`{3,}\s*\w*")
 _OR = re.compile(r"\||/|\bor\b")
 
 
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A line ``Key: value``, a key over its value, or a tag, and its span in the text."""
+
+    key: str
+    raw: str
+    start: int
+    end: int
+
+
 class _TextPage:
-    """A reply in plain text, line by line."""
+    """A reply in plain text. What the request itself shows (`Verdict: True|False`) is left out:
+    repeated it is no verdict."""
 
     def __init__(self, text: str, fields: Sequence[Field]) -> None:
-        self._text = text
-        self._alone = len(fields) == 1
-        self._lines = [folded(line) for line in text.splitlines()]
-        self._lines = [line for line in self._lines if line and not _FENCE_LINE.fullmatch(line)]
-        known = {_normal(field.key): field for field in fields if not field.tagged}
-        self._marked: list[tuple[int, str, str]] = []  # line, key, what follows it
-        self._echoes: set[int] = set()
-        for number, line in enumerate(self._lines):
-            key, value = _key_and_value(line)
-            if key not in known:
-                continue
-            # The request's own `Verdict: True|False`, repeated, is not a verdict.
-            if _is_echo(value, known[key]):
-                self._echoes.add(number)
-            else:
-                self._marked.append((number, key, value))
-        self._verdict_lines = {number for number, _, _ in self._marked} | self._echoes
-        self._tagged: str | None = None  # a tag that was read, as it stands
+        known = {normal(field.key): field for field in fields}
+        tagged = [field for field in fields if field.tagged]
+        for field in tagged:
+            text = _tag(field.key).sub(lambda m, f=field: "" if _is_echo(m[1], f) else m[0], text)
+        lines = [folded(line) for line in text.splitlines()]
+        lines = ["" if _FENCE_LINE.fullmatch(line) else line for line in lines]
+        pairs = [_key_and_value(line) for line in lines]
+        kept = [i for i, (k, v) in enumerate(pairs) if k not in known or not _is_echo(v, known[k])]
+        self._text = "\n".join(lines[i] for i in kept)
+        self._said = list(_lines(self._text, known.keys())) if not tagged else []
+        for field in tagged:
+            found = _tag(field.key).finditer(self._text)
+            self._said += (_Said(normal(field.key), m[1], m.start(), m.end()) for m in found)
 
     @property
     def reason(self) -> str:
-        """What stands above the verdict, or else below it."""
-        if self._tagged is not None:
-            return self._text.replace(self._tagged, "")
-        first = min(self._verdict_lines)
-        above = [line for i, line in enumerate(self._lines) if i < first]
-        below = [line for i, line in enumerate(self._lines) if i not in self._verdict_lines]
-        return "\n".join(above or below)
+        """What stands outside the verdicts."""
+        ends = [0, *(said.end for said in self._said)]
+        starts = [*(said.start for said in self._said), len(self._text)]
+        outside = "".join(self._text[a:b] for a, b in zip(ends, starts, strict=True))
+        return "\n".join(line for line in outside.split("\n") if line.strip(WRAPPING))
 
     def value(self, field: Field) -> Value:
-        return self._tag(field) if field.tagged else self._line(field)
-
-    def _line(self, field: Field) -> Value:
-        wanted = _normal(field.key)
-        mine = [(number, value) for number, key, value in self._marked if key == wanted]
+        """What the reply says of a field. Raises Unread."""
+        text, key = self._text, normal(field.key)
+        mine = [said for said in self._said if said.key == key]
         if not mine:
-            raise _Unread("no_verdict", f"no line begins with '{field.title}:'")
-        first = last = mine[-1][0]
-        value = mine[-1][1]
-        if not value and last + 1 < len(self._lines):
-            last += 1
-            value = self._lines[last]
-            self._verdict_lines.add(last)
-        numbers = [i for i in range(len(self._lines)) if i not in self._echoes]
-        if self._alone and any(i > last for i in numbers) and any(i < first for i in numbers):
-            reason = f"text stands before and after the line with the {field.key}"
-            raise _Unread("misplaced", reason)
-        return _value(field, value)
+            where = f"no <{field.key}> is closed" if field.tagged else "no line begins with it"
+            fault = "misplaced" if f"<{field.key}>" in text.casefold() else "no_verdict"
+            raise Unread(fault, f"{field.key} is not there: {where}")
+        last = mine[-1]
+        value = value_of(field, last.raw)
+        for said in mine[:-1]:
+            if field.schema.read(said.raw) != value and not is_attributed(text[: said.start]):
+                shown = said.raw[:80]
+                raise Unread("conflict", f"{field.key} is {value}, and {shown!r} before that")
+        self._require_last_word(field, last)
+        begin = max((said.end for said in self._said if said.end <= last.start), default=0)
+        if is_introduced(text[begin : last.start]):
+            raise Unread("misplaced", f"the {field.key} is quoted, or given under a condition")
+        spans = [(said.start, said.end) for said in mine]
+        require_unanimous(field, value, text, spans, last.start)
+        require_agreement(field, value, text[: last.start])
+        return value
 
-    def _tag(self, field: Field) -> Value:
-        opening, closing = f"<{field.key}>", f"</{field.key}>"
-        text = self._text
-        lower = text.lower()
-        if len(lower) != len(text):  # some capital letters have small forms of two characters
-            text = lower
-        end = len(text)
-        while True:
-            start = lower.rfind(opening, 0, end)
-            if start < 0:
-                raise _Unread("no_verdict", f"no {opening} in it")
-            close = lower.find(closing, start)
-            if close < 0:
-                raise _Unread("misplaced", f"{opening} is not closed")
-            raw = text[start + len(opening) : close]
-            if not _is_echo(folded(raw), field):
-                break
-            end = start
-        stop = close + len(closing)
-        before, after = (part.replace(field.shown, "") for part in (text[:start], text[stop:]))
-        if not (_blank(before) or _blank(after)):
-            raise _Unread("misplaced", f"text stands before and after {opening}")
-        self._tagged = text[start:stop]
-        return _value(field, raw)
+    def _require_last_word(self, field: Field, last: _Said) -> None:
+        """Raises Unread where text behind a verdict may take it back. Between two verdicts it may
+        be the reason of either."""
+        following = min((s.start for s in self._said if s.start >= last.end), default=None)
+        after = self._text[last.end : following]
+        if is_taken_back(after) if following is not None else not is_closed(after):
+            raise Unread("misplaced", f"text follows the {field.key}, and may take it back")
 
 
-def _normal(key: str) -> str:
-    return re.sub(r"[\s_-]+", " ", key.strip()).casefold()
+def _lines(text: str, keys: Collection[str]) -> Iterator[_Said]:
+    end = -1
+    over: _Said | None = None  # a key whose value stands on a line below
+    for line in text.split("\n"):
+        start, end = end + 1, end + 1 + len(line)
+        key, value = _key_and_value(line)
+        if over is not None and line:
+            is_next = key in keys
+            yield _Said(over.key, "" if is_next else line, over.start, start if is_next else end)
+            over = None
+        if key in keys:
+            said = _Said(key, value, start, end)
+            if value:
+                yield said
+            else:
+                over = said
+    if over is not None:
+        yield over
+
+
+@cache
+def _tag(key: str) -> re.Pattern[str]:
+    key = re.escape(key)
+    return re.compile(rf"<{key}>(.{{0,80}}?)</{key}>", re.IGNORECASE | re.DOTALL)
 
 
 def _key_and_value(line: str) -> tuple[str, str]:
     head, colon, value = line.partition(":")
     match = _KEY.fullmatch(head) if colon and len(head) <= _MAX_KEY_CHARS else None
-    return (_normal(match[1]), value.strip(WRAPPING)) if match else ("", "")
+    return (normal(match[1]), value.strip(WRAPPING)) if match else ("", "")
 
 
 def _is_echo(value: str, field: Field) -> bool:
     """Whether a value is the choice itself, as the request shows it or in words."""
     if len(value) > 60:
         return False
-    words = [word.strip(WRAPPING + "<>[](){}") for word in _OR.split(value.casefold())]
+    words = [word.strip(WRAPPING + "<>[](){}") for word in _OR.split(folded(value).casefold())]
     return words == field.schema.shown.casefold().split("|")
-
-
-# JSON.
-
-_DECODER = json.JSONDecoder(strict=False)
-_BACKTICKS = re.compile(r"`{3,}(?:json)?|`", re.IGNORECASE)
-
-
-class _ObjectPage:
-    """A reply's JSON objects, with their spans in it."""
-
-    def __init__(self, objects: "Sequence[_Span] | Iterator[_Span]", text: str) -> None:
-        self._text = text
-        self._objects = list(objects)
-        self.reason = ""
-
-    def value(self, field: Field) -> Value:
-        wanted = _normal(field.key)
-        found = [(span, key) for span in self._objects if (key := _key_of(span[2], wanted))]
-        if not found:
-            raise _Unread("no_verdict", f"no JSON object with the key {field.key!r}")
-        (start, end, value), key = found[-1]
-        before, after = self._text[:start], self._text[end:]
-        if f'"{field.key}"' in after.casefold():
-            raise _Unread("misplaced", "a broken object follows the last whole one")
-        alone = _blank(before.rpartition("\n")[2]) and _blank(after.partition("\n")[0])
-        if not (alone or _blank(before) or _blank(after)):
-            raise _Unread("misplaced", "the object stands inside a sentence")
-        reason = value.get("reason", "")
-        self.reason = reason if isinstance(reason, str) else ""
-        return _value(field, value[key])
-
-
-_Span = tuple[int, int, dict[str, Any]]
-
-
-def _key_of(value: dict[str, Any], wanted: str) -> str | None:
-    return next((key for key in reversed(value) if _normal(key) == wanted), None)
-
-
-def _blank(text: str) -> bool:
-    """Whether a text holds nothing but the marks of a code fence."""
-    return not _BACKTICKS.sub("", text).strip(WRAPPING + "\n")
-
-
-def _whole_object(text: str) -> dict[str, Any] | None:
-    """The object that the whole text is, with no thinking or chatter around it."""
-    stripped = text.strip().removeprefix("\ufeff")
-    decoded = _decode(stripped, 0)
-    return decoded[0] if decoded is not None and decoded[1] == len(stripped) else None
-
-
-def _objects(text: str) -> Iterator[_Span]:
-    """The outermost JSON objects in a text, left to right, with their spans."""
-    position = text.find("{")
-    while position >= 0:
-        decoded = _decode(text, position)
-        if decoded is None:
-            position = text.find("{", position + 1)
-            continue
-        value, end = decoded
-        yield position, end, value
-        position = text.find("{", end)
-
-
-def _decode(text: str, start: int) -> tuple[dict[str, Any], int] | None:
-    if not text.startswith("{", start):
-        return None
-    try:
-        return _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None

@@ -59,13 +59,25 @@ class Field:
         return self.line(self.schema.shown)
 
 
+# Ligatures of whole phrases, which the plain form of would be up to 18 times as long.
+_PHRASES = {0xFDFA: "\u0635", 0xFDFB: "\u062c", 0x33AF: "/"}
+
+
+def plain_forms(text: str) -> str:
+    """Full-width letters, digits and colons as their plain forms (NFKC)."""
+    return unicodedata.normalize("NFKC", text.translate(_PHRASES))
+
+
 def folded(text: str) -> str:
-    """Full-width letters, digits and colons as their plain forms."""
-    return unicodedata.normalize("NFKC", text).strip()
+    """:func:`plain_forms` without the space around."""
+    return plain_forms(text).strip()
+
+
+_LONGEST_VALUE = 200  # characters of what can fit a schema
 
 
 def _word(value: object) -> str | None:
-    if not isinstance(value, str):
+    if not isinstance(value, str) or len(value) > _LONGEST_VALUE:
         return None
     return folded(value).strip(WRAPPING).rstrip(".!。").strip(WRAPPING).casefold()
 

@@ -8,12 +8,14 @@ import asyncio
 import json
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 from flowright.config import LlmSection, ModelEntry
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import Balance, Lease
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, ServerMisconfigured, Usage
+from flowright.llm.control_tokens import OwnTokens, tokens_of
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
 from flowright.llm.transport import (
@@ -40,7 +42,7 @@ class ChatClient:
     does not count as attempts.
 
     ``counters`` has what was asked, by role; see :meth:`as_role`. Raises ConfigError for a base URL
-    that is none.
+    that is none, and for a tokenizer that is not there.
     """
 
     def __init__(self, name: str, entry: ModelEntry, section: LlmSection) -> None:
@@ -53,6 +55,11 @@ class ChatClient:
         if bad := [url for url in urls if not url.startswith(("http://", "https://"))]:
             raise ConfigError(*(f"{where}: {url!r} is not a URL; write http://..." for url in bad))
         keys = tuple(key or "sk-none" for key in entry.api_keys)
+        folder = entry.tokenizer or Path(entry.model_name)
+        if entry.tokenizer is not None and not tokens_of(folder):
+            place = f"{section.file}: models.{name}.tokenizer"
+            raise ConfigError(f"{place}: no tokenizer_config.json or tokenizer.json in {folder}")
+        self._own_tokens = OwnTokens(tokens_of(folder))
         self._retries = Retries(Balance(urls, keys), section.max_concurrency)
         self._policy = RetryPolicy(
             attempts=section.attempts,
@@ -83,7 +90,7 @@ class ChatClient:
         many attempts it took: see ``attempts``.
         """
         policy = self._policy if deadline is None else replace(self._policy, deadline=deadline)
-        call = Call(policy, encode_request(self.entry, request), self.counters.role(self._role))
+        call = Call(policy, self._encoded(request), self.counters.role(self._role))
         try:
             completion = await self._retries.run(call, lambda lease: self._ask(lease, call))
         except RequestError as error:
@@ -99,6 +106,15 @@ class ChatClient:
             attempts=call.attempts,
             reasoning=completion.reasoning,
         )
+
+    def _encoded(self, request: ChatRequest) -> bytes:
+        """The body of a request whose messages hold no control token of the model: all that
+        stands in a message is text."""
+        messages = tuple(
+            replace(message, content=self._own_tokens.broken(message.content))
+            for message in request.messages
+        )
+        return encode_request(self.entry, replace(request, messages=messages))
 
     async def _ask(self, lease: Lease, call: Call) -> Completion:
         url = lease.server.url

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal
 
-from flowright.llm.replies import THINKING_TAGS
+from flowright.llm.control_tokens import broken
 
 Mark = Literal["`", "~"]
 """What a fence is made of: backticks as in Markdown, or tildes, which hardly any text holds."""
@@ -17,15 +17,27 @@ Mark = Literal["`", "~"]
 LEAST: dict[Mark, int] = {"`": 3, "~": 5}
 """How long a fence is at least."""
 
-_LOOKALIKES = "～∼〜˜"  # full-width tilde, tilde operator, wave dash, small tilde
-_RUNS: dict[Mark, re.Pattern[str]] = {"`": re.compile("`+"), "~": re.compile(f"[~{_LOOKALIKES}]+")}
+_LOOKALIKES = "～∼〜˜⁓∽〰"  # full-width tilde, tilde operator, wave dash, small tilde, swung dash
+# What takes no room of its own, so that a run with it inside looks like the run without it:
+# combining marks, variation selectors, zero-width characters.
+_HIDDEN = (
+    "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f"
+    "\U000e0100-\U000e01ef\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f"
+    "\u3164\ufff9-\ufffb"
+)
+_RUNS: dict[Mark, re.Pattern[str]] = {
+    mark: re.compile(f"[{marks}](?:[{_HIDDEN}]*[{marks}])*")
+    for mark, marks in (("`", "`｀"), ("~", f"~{_LOOKALIKES}"))
+}
+_HIDDEN_ONE = re.compile(f"[{_HIDDEN}]")
 _MAX_RUN = 32
 
 
 def fence_for(texts: Iterable[str], mark: Mark = "`") -> str:
     """A fence longer than any run of its mark, or of what looks like it, in the texts."""
-    runs = (len(run[0]) for text in texts for run in _RUNS[mark].finditer(text))
-    return mark * max(LEAST[mark], max(runs, default=0) + 1)
+    found = (run[0] for text in texts for run in _RUNS[mark].finditer(text))
+    longest = max((len(_HIDDEN_ONE.sub("", run)) for run in found), default=0)
+    return mark * max(LEAST[mark], longest + 1)
 
 
 def fenced(text: str, info: str = "", fence: str | None = None) -> str:
@@ -69,12 +81,6 @@ _UNSEEN = re.compile(
     "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
 )
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_CHAT_TAGS = (*THINKING_TAGS, "s", "bos", "eos", "pad", "unk", "start_of_turn", "end_of_turn")
-_CONTROL_TOKEN = re.compile(
-    rf"<(?=[|｜]|/?(?:{'|'.join(_CHAT_TAGS)})(?:\s[^<>\n]{{0,200}})?>|<SYS>>|</SYS>>)"
-    r"|\[(?=/?(?:INST|THINK)\])|◁(?=/?think▷)",
-    re.IGNORECASE,
-)
 
 
 def sanitise(text: str) -> str:
@@ -82,10 +88,9 @@ def sanitise(text: str) -> str:
 
     Line breaks become ``\\n``; unseen characters go; lone surrogates, which no request can carry,
     become U+FFFD; a space after its first character breaks a control token such as ``<|im_end|>``,
-    which a server would otherwise read as the end of the message; runs of tildes end at 32, so
-    that no fence grows without bound.
+    which a server would otherwise read as the end of the message; runs of tildes end at 32, and
+    what is hidden in them goes, so that no fence grows without bound.
     """
     text = _UNSEEN.sub("", _LINE_BREAKS.sub("\n", text))
-    text = _SURROGATE.sub("\ufffd", text)
-    text = _CONTROL_TOKEN.sub(lambda token: token[0] + " ", text)
-    return _RUNS["~"].sub(lambda run: run[0][:_MAX_RUN], text)
+    text = broken(_SURROGATE.sub("\ufffd", text))
+    return _RUNS["~"].sub(lambda run: _HIDDEN_ONE.sub("", run[0])[:_MAX_RUN], text)

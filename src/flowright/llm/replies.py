@@ -8,10 +8,19 @@ import re
 
 # Thinking.
 
-THINKING_TAGS = ("think", "thinking", "thought", "reasoning", "reasoning_content", "seed:think")
-_TAG = rf"(?:{'|'.join(THINKING_TAGS)})"
-_OPENING = rf"<{_TAG}(?:\s[^<>\n]{{0,200}})?>|\[THINK\]|◁think▷|<\|begin_of_thought\|>"
-_CLOSING = rf"</{_TAG}>|\[/THINK\]|◁/think▷|<\|end_of_thought\|>"
+THINKING_TAG = (
+    r"(?:[a-z]{1,12}[:_-])?(?:think(?:ing)?(?:_process)?|thoughts?(?:_process)?"
+    r"|reasoning(?:_content|_process)?|scratchpad)"
+)
+"""What a tag around thinking is called, as a pattern: ``think``, ``seed:think``, ``reasoning``."""
+_OPENING = (
+    rf"<{THINKING_TAG}(?:\s[^<>\n]{{0,200}})?>|\[THINK\]|◁think▷|<\|channel>(?:thought|analysis)\b"
+    r"|<[|｜](?:begin|start)[_▁](?:of[_▁])?(?:thought|thinking|reasoning)[|｜]>"
+)
+_CLOSING = (
+    rf"</{THINKING_TAG}>|\[/THINK\]|◁/think▷|<channel\|>"
+    r"|<[|｜]end[_▁](?:of[_▁])?(?:thought|thinking|reasoning)[|｜]>"
+)
 # A tag behind a backtick is spoken of, not used; so is one in a block of code.
 _MARK = re.compile(
     rf"(?P<opening>(?<!`)(?:{_OPENING}))|(?P<closing>{_CLOSING})"
@@ -22,7 +31,9 @@ _CHANNEL = re.compile(r"<\|channel\|>\s?(\w{1,20})[^<]{0,80}(?:<\|message\|>|\Z)
 _MESSAGE_END = re.compile(r"<\|(?:end|return|call|start)\|>")
 # The channels of GPT-OSS from a server that drops special tokens: "analysisWe ... assistantfinal4".
 _BARE_FINAL = "assistantfinal"
-_BARE_CHANNELS = re.compile(rf"\s*analysis(?=[A-Z0-9]|.*{_BARE_FINAL})", re.DOTALL)
+_BARE_CHANNELS = re.compile(
+    rf"\s*(?:assistant)?(?:analysis|commentary)(?=[A-Z0-9]|.*{_BARE_FINAL})", re.DOTALL
+)
 _OPENS_THINKING = re.compile(
     rf"\s*(?:{_OPENING}|<\|channel\|>|<\|start\|>assistant<\|channel\|>)", re.IGNORECASE
 )

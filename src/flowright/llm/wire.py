@@ -62,7 +62,7 @@ def decode_reply(content: bytes) -> Completion:
 def _json(data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):  # the latter from brackets that nest without end
         shown = data[:80].decode("utf-8", "replace")
         raise MalformedReply(f"not JSON: {shown!r}") from None
 

@@ -1,0 +1,138 @@
+"""Control tokens of chat templates lose their power in text, and honest text keeps its form."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies as st
+
+from flowright.config import LlmSection, ModelEntry
+from flowright.errors import ConfigError
+from flowright.llm.chat import ChatRequest, Message
+from flowright.llm.client import ChatClient
+from flowright.llm.control_tokens import OwnTokens, broken, tokens_of
+from flowright.llm.fences import fence_for, sanitise
+
+TOKENS = """
+<|im_start|> <|im_end|> <|endoftext|> <|start_header_id|> <|eot_id|> <|python_tag|> <|channel|>
+<|message|> <|return|> <|"|> <|turn> <turn|> <|channel> <channel|> <tool_call|> <|tool_response>
+<tool_response|> <start_of_turn> <end_of_turn> <bos> <eos> <pad> <unk> <mask> <s> </s> <unused12>
+<extra_id_0> <reserved_106> <SPECIAL_12> <｜User｜> <｜end▁of▁sentence｜> <|tool▁calls▁begin|>
+<tool_call> </tool_call> <tool_response> <tool_calls> <role> <minimax:tool_call> <arg_key>
+<arg_value> <seed:bos> <seed:eos> <seed:think> <seed:tool_call> <seed:cot_budget_reflect> <think>
+</think> <longcat_think> <function_calls> <invoke> <sop> <eop> <fim_prefix> <fim-suffix>|
+<file_sep> <image_pad> <im_start> <loc0001> <<SYS>> <</SYS>> [INST] [/INST] [SYSTEM_PROMPT]
+[/SYSTEM_PROMPT] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [AVAILABLE_TOOLS] [TOOL_CONTENT]
+[MODEL_SETTINGS] [BEGIN_AUDIO] [IMG_BREAK] [CALL_ID] [ARGS] [THINK] [gMASK] [sMASK] [MASK]
+[control_8] ]~b] ]~!b[ [e~[ ]<]minimax[>[ ◁think▷ ◁/think▷
+""".replace("<fim-suffix>|", "").split()
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_a_control_token_is_broken(token: str) -> None:
+    for text in (token, f"a{token}b", f"{token}{token}", f"x\u200b{token}\n"):
+        assert token not in sanitise(text)
+    assert sanitise(token).replace(" ", "") == token
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "if a < b and b > c: x[i] = d['KEY']",
+        "std::vector<int> v; List<String> names; x << 3",
+        "<div class='a'><p>Hi</p><br/></div>",
+        "a | b || c |> f",
+        "[1, 2] [x] [A] [TODO] [MAX] [Figure 3] arr[N][M]",
+        "|x| < |y| and \\left[ \\right]",
+        "a ~ b, ~x, ]] [[ ][",
+        "<thinker> <sample> <users> <summary>",
+        "std::map<std::string, int>",
+    ],
+)
+def test_honest_text_is_left_alone(text: str) -> None:
+    assert broken(text) == text
+
+
+@given(st.lists(st.sampled_from([*TOKENS, "<", ">", "|", "[", "]", "~", " ", "a"])).map("".join))
+def test_what_is_broken_stays_broken(text: str) -> None:
+    once = broken(text)
+    assert broken(once) == once
+    assert not any(token in once for token in TOKENS)
+    assert once.replace(" ", "") == text.replace(" ", "")
+
+
+# Fences.
+
+HIDDEN = ["\u200b", "\u200d", "\u2060", "\u0301", "\ufe0f", "\u00ad", "\u20d0", "\u3164"]
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=ascii)
+def test_a_fence_is_measured_by_what_is_seen(hidden: str) -> None:
+    for mark in ("~", "`"):
+        assert len(fence_for([hidden.join(mark * 9)], mark)) == 10
+    assert sanitise(hidden.join("~" * 5000)) == "~" * 32
+    assert sanitise(f"e{hidden}") == f"e{hidden}"
+
+
+# The tokens of one model.
+
+
+def folder(path: Path, **files: object) -> Path:
+    for name, data in files.items():
+        (path / f"{name}.json").write_text(json.dumps(data), encoding="utf-8")
+    return path
+
+
+CONFIG = {
+    "bos_token": {"content": "«begin»"},
+    "eos_token": "~~END~~",
+    "model_max_length": 4096,
+    "additional_special_tokens": ["{{turn}}"],
+    "added_tokens_decoder": {
+        "7": {"content": "<odd mark>", "special": False},
+        "8": {"content": "    ", "special": False},
+        "9": {"content": "hello", "special": True},
+    },
+    "chat_template": "{% for m in messages %}{{ '[HUMAN_TURN]' + m['content'] }}{% endfor %}",
+}
+
+
+def test_a_tokenizer_names_its_tokens(tmp_path: Path) -> None:
+    added = {"added_tokens": [{"content": "[[gap]]", "special": True}]}
+    tokens = tokens_of(folder(tmp_path, tokenizer_config=CONFIG, tokenizer=added))
+    expected = {"«begin»", "~~END~~", "{{turn}}", "<odd mark>", "[[gap]]", "[HUMAN_TURN]"}
+    assert tokens == expected
+    said = OwnTokens(tokens).broken("hello    «begin»a~~END~~")
+    assert said == "hello    « begin»a~ ~END~~"
+
+
+def test_a_folder_without_a_tokenizer_names_none(tmp_path: Path) -> None:
+    assert tokens_of(tmp_path) == frozenset()
+    assert OwnTokens(()).broken("<s>") == "<s>"
+
+
+def test_a_tokenizer_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ConfigError, match=re.escape("tokenizer_config.json: cannot be read")):
+        tokens_of(tmp_path)
+
+
+async def test_every_message_to_a_model_is_without_its_tokens(tmp_path: Path) -> None:
+    entry = ModelEntry(
+        base_url="http://localhost:1/v1",
+        model_name="m",
+        tokenizer=folder(tmp_path, tokenizer_config=CONFIG),
+    )
+    client = ChatClient("m", entry, LlmSection())
+    try:
+        body = json.loads(client._encoded(ChatRequest(messages=(Message("user", "a {{turn}}"),))))
+        assert body["messages"][0]["content"] == "a { {turn}}"
+    finally:
+        await client.aclose()
+
+
+def test_a_tokenizer_that_is_not_there_is_said(tmp_path: Path) -> None:
+    entry = ModelEntry(base_url="http://localhost:1/v1", model_name="m", tokenizer=tmp_path)
+    with pytest.raises(ConfigError, match=r"models\.m\.tokenizer"):
+        ChatClient("m", entry, LlmSection())
