@@ -13,15 +13,15 @@ OPERATOR_CALLS_PER_LLM_CALL = 4
 
 
 class Budget:
-    """Counts calls and tokens of one execution. Only the replies that the workflow got count, not
-    the empty ones that the host asked for again."""
+    """Counts calls and tokens of one execution. A question is one call however often the host asks
+    it again; the tokens of every reply count, those of empty ones too."""
 
     def __init__(self, limits: WorkflowSection) -> None:
         self.limits = limits
         self._operators = 0
         self._asking = 0
         self._calls = 0
-        self._tokens = 0
+        self.tokens = 0
 
     def admit(self, asks_model: bool) -> None:
         """Count an operator call before it starts. Raises CALL_BUDGET, so that a flood of calls
@@ -41,13 +41,13 @@ class Budget:
 
     def spend(self, tokens: int) -> None:
         """Count the tokens of a question and its reply. Raises TOKEN_BUDGET."""
-        self._tokens += tokens
+        self.tokens += tokens
         self._check_tokens()
 
     def _check_tokens(self, more: int = 0) -> None:
         allowed = self.limits.max_tokens
-        if self._tokens + more > allowed:
-            message = f"the workflow may use {allowed} tokens; {self._tokens} are used"
+        if self.tokens + more > allowed:
+            message = f"the workflow may use {allowed} tokens; {self.tokens} are used"
             raise FailureError(Reason.TOKEN_BUDGET, message)
 
 
