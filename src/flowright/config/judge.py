@@ -93,7 +93,7 @@ class JudgeSection(Section):
     max_attempts: Positive = 4
     """At a question; each changes something."""
     deadline_seconds: Seconds = 120.0
-    """Of one verdict with all its attempts."""
+    """Of one reading with all its attempts; `max_tokens` should fit into half of it."""
     max_tokens: Positive = 512
     """The first attempt's; doubles after a cut."""
     temperature: NonNegativeFloat = 0.0

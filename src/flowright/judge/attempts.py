@@ -72,8 +72,8 @@ class _State:
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     last: Ending | None = None
-    cut_at: int = 0  # tokens of the latest reply that ended by its length ...
-    rate: float = math.inf  # ... and how many of them a second had
+    cut_at: int = 0  # tokens of the latest reply that ended by its length
+    pace: float = 0.0  # tokens a second of the fastest reply; 0 before there is one
 
     def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
         self.last = ending
@@ -87,11 +87,11 @@ class RetryingAsker:
     All attempts at a question share ``section.deadline_seconds``, counted as the model counts it (a
     :class:`~flowright.llm.client.ChatClient` leaves out the wait for one of its own slots). An
     attempt may spend half of what is left, the last one all of it, so that one hanging request does
-    not take the others' time. After a length stop an attempt gets no more tokens than the server
-    wrote in such a time before, so that an answer that is thought about for ever is cut and does
-    not become a timeout. :mod:`flowright.judge.retries` says what each attempt changes; fields that
-    have been read are not asked for again. ``forms`` is what another asker of this model has
-    learned, for one that is ``strict``.
+    not take the others' time. A retry gets no more tokens than the server can write by then, as far
+    as its replies to this question tell, so that an answer that is thought about for ever is cut
+    and does not become a timeout. :mod:`flowright.judge.retries` says what each attempt changes;
+    fields that have been read are not asked for again. ``forms`` is what another asker of this
+    model has learned, for one that is ``strict``.
     """
 
     def __init__(
@@ -150,25 +150,30 @@ class RetryingAsker:
             return state.failed(attempt, ending, error.failure.message)
         state.left -= min(reply.seconds, allowed)
         state.usage += reply.usage
+        if reply.seconds > 0:
+            state.pace = max(state.pace, reply.usage.completion_tokens / reply.seconds)
         if state.last == "refused":
             self.forms.refused(served=attempt.form)
         return self._read(state, reply, attempt)
 
     def _allowed(self, state: _State, attempt: Attempt) -> tuple[float, int]:
         """Seconds and tokens of an attempt: half of the time that is left, or all of it for the
-        last attempt and where half is too little for its tokens."""
+        last attempt and where half is too little for its room, if that has grown. Never fewer
+        tokens than configured: a server too slow for these runs into a timeout, which is our
+        fault, and not into a length stop, which may be the answer's."""
         is_last = attempt.number >= self._section.max_attempts
-        writes = _WRITTEN * state.rate
-        if is_last or writes * state.left / 2 < attempt.max_tokens:
-            return state.left, int(min(attempt.max_tokens, writes * state.left))
-        return state.left / 2, attempt.max_tokens
+        writes = _WRITTEN * (state.pace or math.inf)
+        room, least = attempt.max_tokens, self._section.max_tokens
+        if not is_last and (room <= least or writes * state.left / 2 >= room):
+            return state.left / 2, room
+        return state.left, room if room <= least else max(
+            least, int(min(room, writes * state.left))
+        )
 
     def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
             state.cut_at = attempt.max_tokens
-            if reply.seconds > 0 and reply.usage.completion_tokens:
-                state.rate = reply.usage.completion_tokens / reply.seconds
             shown = "in the middle" if reply.text.strip() else "before any content"
             return state.failed(attempt, "truncated", f"{attempt.max_tokens} tokens ended {shown}")
         if stopped in FILTER_STOPS:

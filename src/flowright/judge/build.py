@@ -112,7 +112,7 @@ def _decider(
     if section.second_reading:
         readers = [j.strictly() if isinstance(j, LlmJudge) else j for j in judges]
         reader = _together(section, [_sampled(section, judge) for judge in readers])
-        asked = SecondReading(asked, reader, RuleJudge())
+        asked = SecondReading(asked, reader, RuleJudge(reader_behind=True))
     if section.mode == "rules_then_judge":
         return WithRulesFirst(asked, RuleJudge(reader_behind=True))
     return asked

@@ -36,10 +36,10 @@ class SecondReading(Wrapper):
 
     1. ``reader``, the same judges asking more strictly, is shown the final answer alone
        (:func:`shortened`): its verdict has ``source="second_reading"``.
-    2. ``rules`` decide where they can: ``source="rule_fallback"``.
-    3. ``reader`` is put a control: the same question with the reference as the answer
+    2. ``reader`` is put a control: the same question with the reference as the answer
        (:func:`neutral`). Without a verdict on that the fault is ours, and the sample stays
        unscored.
+    3. ``rules`` decide where they can: ``source="rule_fallback"``.
     4. ``reader`` is shown the answer once more, now that it is known to judge. If it fails again,
        the failure follows the answer, and the sample gets the floor: wrong, ``source="floor"``.
 
@@ -70,13 +70,13 @@ class SecondReading(Wrapper):
         again = await ask(self.reader, shortened(query), "second reading")
         if not _is_steerable(again, query):
             return _ended(again, told, "second_reading")
-        ruled = await ask(self.rules, query, "rules")
-        if ruled.status == "ok":
-            return _ended(ruled, told, "rule_fallback")
         control = await ask(self.reader, neutral(query), "control")
         if control.status != "ok":
             lost = replace(control, reason=f"the reference is not judged either: {control.reason}")
             return _ended(lost, told)
+        ruled = await ask(self.rules, query, "rules")
+        if ruled.status == "ok":
+            return _ended(ruled, told, "rule_fallback")
         last = await ask(self.reader, shortened(query), "third reading")
         if not _is_steerable(last, query):
             return _ended(last, told, "second_reading")
@@ -111,18 +111,15 @@ def shortened(query: JudgeQuery) -> JudgeQuery:
     what cannot be seen. Evidence is cut to its first clause: what follows may quote the program."""
     evidence = None if query.evidence is None else query.evidence.partition(";")[0][:SHORT]
     is_long = bool(query.criteria) or query.answer_type in ("code", "free_text")
-    answer, *rival = (
-        _seen(_end(spoken_answer(text), is_long))
-        for text in (query.answer, query.rival)
-        if text is not None
-    )
-    return replace(query, answer=answer, rival=rival[0] if rival else None, evidence=evidence)
+    rival = None if query.rival is None else _end(query.rival, is_long)
+    return replace(query, answer=_end(query.answer, is_long), rival=rival, evidence=evidence)
 
 
 def _end(answer: str, is_long: bool) -> str:
-    if is_long:
-        return last_tokens(answer, LONG)
-    return last_tokens(" ".join(extract_answer(answer).split()), SHORT)
+    spoken, most = spoken_answer(answer), LONG if is_long else SHORT
+    if not is_long:
+        spoken = " ".join(extract_answer(spoken).split())
+    return last_tokens(_seen(last_tokens(spoken, most)), most)
 
 
 def _seen(text: str) -> str:

@@ -40,6 +40,7 @@ class WithControl:
     seconds: float = 60.0
     clock: Callable[[], float] = time.monotonic
     _served: Memo[ChatReply] = field(default_factory=lambda: Memo(_KEPT), init=False)
+    _since: dict[str, float] = field(default_factory=dict, init=False)
 
     @property
     def name(self) -> str:
@@ -54,10 +55,11 @@ class WithControl:
 
     async def _control(self, request: ChatRequest, refused: RequestRefused) -> None:
         control = replace(request, messages=CONTROL, seed=None)
-        period = self.clock() // self.seconds
-        asked = (period, repr(control))
+        asked, now = repr(control), self.clock()
+        if now - self._since.get(asked, -self.seconds) >= self.seconds:
+            self._since[asked] = now
         try:
-            await self._served.get(asked, lambda: self.inner.chat(control))
+            await self._served.get((asked, self._since[asked]), lambda: self.inner.chat(control))
         except RequestRefused:
             raise SettingsRefused(
                 f"{refused.failure.message}; it refuses a prompt of five words too, so change the "

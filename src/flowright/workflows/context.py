@@ -33,6 +33,9 @@ EMPTY_REPLY_TRIES = 4
 """Of one question, the first included: a server that is empty at random, 13 % of the time as
 GPT-OSS can be, leaves 3 questions in 10,000 without content."""
 MOST_ROOM = 4  # times executor.max_tokens
+LONGEST_REPLY = 60.0
+"""Seconds that a reply may take to be given more room: what the model thinks about without end is
+to be cut, and not to run into `llm.request_seconds`."""
 
 
 class CodeRunner(Protocol):
@@ -91,10 +94,11 @@ class CallContext:
         """What the model says to ``prompt``, without its thinking.
 
         A reply without content, or cut while it thought, is asked for again with another seed, less
-        reasoning effort if it is set and, after a length stop, more room. One that stays without is
-        what the model says, since the prompt may have wanted it so: the text is empty. The tokens
-        of all tries are the workflow's. Raises CALL_BUDGET, TOKEN_BUDGET, and SIZE_BUDGET for a
-        prompt that the server refuses; a failure of the server is LLM_UNAVAILABLE.
+        reasoning effort if it is set and, after a length stop that came soon enough, more room. One
+        that stays without is what the model says, since the prompt may have wanted it so: the text
+        is empty. The tokens of all tries are the workflow's. Raises CALL_BUDGET, TOKEN_BUDGET, and
+        SIZE_BUDGET for a prompt that the server refuses; a failure of the server is
+        LLM_UNAVAILABLE.
         """
         self.budget.take_call()
         self.asked += 1
@@ -117,16 +121,15 @@ class CallContext:
                 raise FailureError(Reason.SIZE_BUDGET, message) from None
             self._record(prompt, reply)
             spoken = strip_thinking(reply.text) or ""
-            was_cut = reply.finish_reason == "length"
-            if spoken.strip() or (reply.text.strip() and not was_cut):
+            if spoken.strip() or (reply.text.strip() and reply.finish_reason != "length"):
                 return spoken
-            request = self._changed(request, was_cut)
+            request = self._changed(request, reply)
         return ""
 
-    def _changed(self, request: ChatRequest, was_cut: bool) -> ChatRequest:
+    def _changed(self, request: ChatRequest, reply: ChatReply) -> ChatRequest:
         """The request after a reply without content."""
         effort, room = request.reasoning_effort, request.max_tokens or 1
-        if was_cut:
+        if reply.finish_reason == "length" and 2 * reply.seconds <= LONGEST_REPLY:
             room = min(2 * room, MOST_ROOM * self.settings.max_tokens)
         return replace(
             request, max_tokens=room, reasoning_effort=LESS_EFFORT[effort] if effort else None
