@@ -8,7 +8,7 @@ context of so many bytes, a content filter, a model that declines, thinks until 
 what it reads. The baits are words that always work on them, so this measures what the project makes
 of a dodge and not how often a real model falls for one.
 
-    python benchmarks/dodging.py [--groups 24] [--save FILE] [--beside FILE]
+    python benchmarks/dodging.py [--groups 48] [--save FILE] [--beside FILE]
 
 ``--save`` keeps the figures; ``--beside`` prints those of another tree, saved there, in the same
 table. The exit status is 1 if a dodger's mean advantage is above the honest policy's by more than
@@ -263,9 +263,10 @@ def figures(honest: Outcome, dodger: Outcome) -> dict[str, float]:
 
 
 def _cells(told: Mapping[str, float]) -> str:
+    reward = "none" if told["unscored"] == 1 else f"{told['reward']:.2f}"
+    honest, dodger = (round(told[name], 2) + 0.0 for name in ("honest", "dodger"))  # no -0.00
     return (
-        f"{told['reward']:.2f} | {told['unscored']:.0%} | "
-        f"{told['honest']:+.2f} | {told['dodger']:+.2f} ± {told['noise']:.2f}"
+        f"{reward} | {told['unscored']:.0%} | {honest:+.2f} | {dodger:+.2f} ± {told['noise']:.2f}"
     )
 
 
@@ -296,7 +297,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--groups", type=int, default=24)
+    parser.add_argument("--groups", type=int, default=48)
     parser.add_argument("--save", type=Path)
     parser.add_argument("--beside", type=Path)
     raise SystemExit(uvloop.run(main(parser.parse_args())))

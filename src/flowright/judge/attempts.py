@@ -166,9 +166,8 @@ class RetryingAsker:
         room, least = attempt.max_tokens, self._section.max_tokens
         if not is_last and (room <= least or writes * state.left / 2 >= room):
             return state.left / 2, room
-        return state.left, room if room <= least else max(
-            least, int(min(room, writes * state.left))
-        )
+        fits = max(least, int(min(room, writes * state.left)))
+        return state.left, min(room, fits)
 
     def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason

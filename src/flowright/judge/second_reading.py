@@ -1,9 +1,9 @@
-"""Where a verdict is missing because of what the answer says: a second reading, which the answer
-can hardly steer, and where that fails too a control that tells whose fault it is.
+"""What becomes of an answer that keeps its judge from a verdict: a second reading, and a control.
 
-A policy that is not scored where it is wrong gains by it, so no text may turn "wrong" into
-"unscored" (law 1). Nor may a breakdown of ours become "wrong". How a model is asked is not known
-here.
+The second reading is one that the answer can hardly steer; where it fails too, the control tells
+whose fault that is. A policy that is not scored where it is wrong gains by it, so no text may turn
+"wrong" into "unscored" (law 1). Nor may a breakdown of ours become "wrong". How a model is asked is
+not known here.
 """
 
 import unicodedata

@@ -1,5 +1,6 @@
-"""How large a text can be in tokens, before any server is asked: a bound that holds for tokenizers
-nobody has here, and cuts that keep to it. Counts nothing exactly.
+"""How many tokens a text can have at most, whatever the tokenizer, and cuts that keep to it.
+
+For limits that hold before any server is asked; counts nothing exactly.
 
 A byte-level tokenizer (that of GPT, GPT-OSS, Llama 3, Qwen, DeepSeek) makes at most one token of a
 byte of UTF-8, one with byte fallback (Llama 2, Mistral, Gemma) at most one more in all. An estimate
