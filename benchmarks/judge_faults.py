@@ -181,7 +181,9 @@ async def faults(options: argparse.Namespace) -> int:
             if problem := await client.check():
                 problems += problem
             model = Filtered(client) if "filtered" in name else client
-            judge = build_judge(JudgeSection(deadline_seconds=options.deadline), model)
+            judge = build_judge(
+                JudgeSection(deadline_seconds=options.deadline, second_reading=False), model
+            )
             began = time.monotonic()
             told = await ask(judge, cases, options.in_flight)
             seconds = time.monotonic() - began

@@ -34,6 +34,7 @@ def test_rates_by_hand() -> None:
             "judge/status/abstain": 0,
             "judge/status/declined": 0,
             "judge/status/parse_error": 0,
+            "judge/status/refused": 0,
             "judge/status/truncated": 0,
             "judge/status/timeout": 1 / 9,
             "judge/status/unavailable": 0,
@@ -41,6 +42,8 @@ def test_rates_by_hand() -> None:
             "judge/source/rule": 1 / 9,
             "judge/source/rule_fallback": 0,
             "judge/source/cache": 0,
+            "judge/source/second_reading": 0,
+            "judge/source/floor": 0,
         }
     )
 

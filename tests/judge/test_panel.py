@@ -192,7 +192,7 @@ async def test_samples_of_one_model_vote_with_seeds_of_their_own() -> None:
 
 async def test_samples_that_disagree_too_much_are_no_verdict() -> None:
     model = ScriptedModel([reply(RIGHT), reply(WRONG), reply(RIGHT)])
-    section = JudgeSection(samples=3, min_confidence=0.9)
+    section = JudgeSection(samples=3, min_confidence=0.9, second_reading=False)
     verdict = await build_judge(section, model).judge(ASKED)
     assert (verdict.status, verdict.score) == ("abstain", None)
 

@@ -236,7 +236,7 @@ async def test_a_refusal_of_every_form_is_not_about_the_form() -> None:
     model = ScriptedModel(steps)
     judge = LlmJudge(model, SECTION)
     verdict = await judge.judge(QUERY)
-    assert (verdict.status, verdict.attempts) == ("unavailable", 3)
+    assert (verdict.status, verdict.attempts) == ("refused", 3)
     assert (await judge.judge(QUERY)).correct is True
     assert form_of(model.requests[-1]) == "json_schema"
 

@@ -250,12 +250,34 @@ async def test_a_redirect_is_not_followed():
     assert "base_url" in message
 
 
-@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize("status", [400, 413, 422])
 async def test_a_refused_request_can_be_told_apart(status: int):
     async with StandIn(rest=problem(status, "response_format is not supported")) as server:
         with pytest.raises(RequestRefused, match="response_format is not supported"):
             await ask(server)
     assert len(server.seen) == 1
+
+
+async def test_a_refused_request_is_no_reason_to_leave_a_server_alone():
+    steps = [problem(400, "too long")] * 10
+    async with StandIn(steps) as one, StandIn(steps) as two:
+        client = client_for(one, two)
+        for _ in range(20):
+            with pytest.raises(RequestRefused):
+                await client.chat(ASK)
+        for _ in range(4):
+            await client.chat(ASK)
+        assert (len(one.seen), len(two.seen)) == (12, 12), "neither rests"
+        await client.aclose()
+
+
+async def test_replies_without_content_are_counted():
+    async with StandIn([good(""), good(None), good(" "), good("fine")]) as server:
+        client = client_for(server)
+        for _ in range(4):
+            await client.chat(ASK)
+        assert client.counters.role("executor")["empty"] == 3
+        await client.aclose()
 
 
 async def test_connection_refused():

@@ -32,6 +32,7 @@ def test_a_roles_metrics_and_their_names() -> None:
         "servers/judge/http_5xx": 2,
         "servers/judge/timeouts": 1,
         "servers/judge/failures": 5,
+        "servers/judge/empty": 0,
         "servers/judge/wait_seconds": 1.5,
         "servers/judge/prompt_tokens": 30,
         "servers/judge/completion_tokens": 4,

@@ -6,6 +6,7 @@ import signal
 import textwrap
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, pri
 from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import Problem
 from flowright.errors import Blame, FailureError, Reason, UserError
-from flowright.llm.chat import ChatReply, ChatRequest, Usage
+from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
 from flowright.sandbox import Limits, Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.grammar import fixed_workflows
@@ -319,12 +320,92 @@ async def test_tokens_over_the_budget() -> None:
     assert execution.usage == Usage(3, 300, 30)
 
 
-async def test_replies_that_were_asked_for_again_are_not_the_workflow_s_tokens() -> None:
+@pytest.mark.parametrize(("allowed", "left"), [(5210, True), (5209, False), (200, False)])
+async def test_replies_that_were_asked_for_again_are_the_workflow_s_tokens(
+    allowed: int, left: bool
+) -> None:
+    """A prompt that makes the model think without end pays for it."""
     replies = iter([said("", tokens=5000), said("Answer: 42")])
     model = ScriptedModel(lambda prompt: next(replies))
-    execution = await play(program("return await answer(problem)"), model, max_tokens=200)
-    assert execution.answer == "42"
-    assert execution.usage == Usage(2, 200, 5010)
+    execution = await play(program("return await answer(problem)"), model, max_tokens=allowed)
+    assert (execution.answer == "42") is left
+    if not left:
+        assert reason(execution) is Reason.TOKEN_BUDGET
+
+
+async def test_an_answer_made_of_empty_replies_is_the_workflow_s() -> None:
+    execution = await play(program("return await generate('Say nothing.')"), ScriptedModel(""))
+    assert reason(execution) is Reason.NO_ANSWER
+    loop = program("x = ''\nwhile not x:\n    x = await generate('Say nothing.')\nreturn x")
+    assert reason(await play(loop, ScriptedModel(""))) is Reason.CALL_BUDGET
+
+
+# A refused prompt.
+
+
+def refuses(longest: int, refusal: str = "too long") -> ScriptedModel:
+    """A server that takes prompts of so many characters."""
+    return ScriptedModel(lambda p: RequestRefused(refusal) if len(p) > longest else "Answer: 42")
+
+
+async def test_a_prompt_that_the_server_refuses_is_too_large() -> None:
+    model = refuses(1000)
+    loop = "for n in range(3):\n    x = await generate('a' * (50 + 975 * (n > 0)))\nreturn x"
+    execution = await play(program(loop), model)
+    assert reason(execution) is Reason.SIZE_BUDGET
+    assert execution.failure is not None and "too long" in execution.failure.message
+    assert len(model.requests) == 3, "the prompt that was served, the refused one, the control"
+    control, refused = model.requests[-1], model.requests[-2]
+    assert replace(control, messages=(), seed=None) == replace(refused, messages=(), seed=None)
+
+
+async def test_a_refusal_of_every_prompt_is_our_misconfiguration() -> None:
+    execution = await play(program("return await generate('a')"), refuses(0, "no such effort"))
+    assert execution.failure is not None and execution.failure.blame is Blame.INFRASTRUCTURE
+    assert "no such effort" in execution.failure.message
+    assert "max_tokens, temperature, reasoning_effort" in execution.failure.message
+
+
+async def test_a_server_that_goes_down_before_the_control_says_nothing_about_the_prompt() -> None:
+    down = FailureError(Reason.LLM_UNAVAILABLE, "no reply")
+    model = ScriptedModel(lambda p: RequestRefused("too long") if "aa" in p else down)
+    execution = await play(program("return await generate('aa')"), model)
+    assert reason(execution) is Reason.LLM_UNAVAILABLE
+
+
+async def test_the_control_is_asked_once_for_many_refusals() -> None:
+    model = refuses(1000)
+    async with executor(model) as made:
+        texts = [program(f"return await generate('a' * {1000 + n})") for n in range(8)]
+        plays = (made.execute(read_workflow(text), task(), text) for text in texts)
+        for execution in await asyncio.gather(*plays):
+            assert reason(execution) is Reason.SIZE_BUDGET
+    assert len(model.requests) == 9
+
+
+@pytest.mark.parametrize(("text", "tokens"), [("𓀀", 4), ("ﷺ", 3), ("é", 2), ("a", 1)])
+async def test_prompts_and_answers_are_limited_in_tokens_before_anybody_is_asked(
+    text: str, tokens: int
+) -> None:
+    model = ScriptedModel()
+    for body in (
+        f"return await generate({text!r} * {60_000 // tokens}, 'a')",
+        f"return await ensemble('', [{text!r} * {30_000 // tokens + 1}] * 2)",
+        f"return {text!r} * {20_000 // tokens + 1}",
+        f"return '```' + {text!r} * {20_000 // tokens}",
+    ):
+        assert reason(await play(program(body), model)) is Reason.SIZE_BUDGET, body
+    assert model.requests == []
+    whole = await play(program(f"return {text!r} * {20_000 // tokens}"))
+    assert whole.answer is not None
+
+
+async def test_a_text_of_the_limit_can_be_handed_on() -> None:
+    model = ScriptedModel(lambda p: "𓀀" * 40_000 if len(p) < 1000 else "Answer: 42")
+    text = program("x = await generate('a')\nreturn await generate('', x)")
+    execution = await play(text, model)
+    assert execution.answer == "Answer: 42"
+    assert "𓀀" * 15_000 in model.prompts[-1] and "𓀀" * 15_001 not in model.prompts[-1]
 
 
 async def test_more_calls_at_once_than_allowed_wait_their_turn() -> None:

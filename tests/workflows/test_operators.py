@@ -21,11 +21,11 @@ from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import KINDS, Problem
 from flowright.errors import FailureError, Reason
 from flowright.grading.compare import groups
-from flowright.llm.chat import Usage
+from flowright.llm.chat import RequestRefused, Usage
 from flowright.sandbox import RunResult
 from flowright.workflows.arguments import bind
 from flowright.workflows.budget import Budget
-from flowright.workflows.context import CallContext
+from flowright.workflows.context import EMPTY_REPLY_TRIES, CallContext
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import docs_page, long_docs, short_docs, stubs
 from flowright.workflows.source import read_workflow
@@ -292,7 +292,7 @@ async def test_format_returns_the_short_form() -> None:
     assert await call("format", ScriptedModel("Answer: 7"), "p", "It is seven.") == "7"
 
 
-# Empty replies are ours.
+# Empty replies.
 
 
 async def test_an_empty_reply_is_asked_again_with_another_seed_and_more_room() -> None:
@@ -306,12 +306,39 @@ async def test_an_empty_reply_is_asked_again_with_another_seed_and_more_room() -
     assert [e.finish_reason for e in where.exchanges] == ["length", "stop", "stop"]
 
 
-async def test_only_empty_replies_are_a_failure_of_the_server() -> None:
-    model = ScriptedModel("")
-    with pytest.raises(FailureError) as caught:
-        await call("answer", model, "p")
-    assert caught.value.failure.reason is Reason.LLM_UNAVAILABLE
-    assert len(model.requests) == 3
+@pytest.mark.parametrize("stop", ["stop", "length", "content_filter"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "test"])
+async def test_a_reply_that_stays_empty_is_what_the_model_says(name: str, stop: str) -> None:
+    """The prompt may have asked for it: no operator fails by it, and its tokens are charged."""
+    model = ScriptedModel(lambda prompt: said("", stop, tokens=50))
+    where = context(model, ScriptedSandbox([printed("42")]))
+    arguments = ("p", ["a", "b"]) if name == "ensemble" else ARGUMENTS[name]
+    expected = "a" if name == "ensemble" else ""
+    assert await OPERATORS[name].run(where, *arguments) == expected
+    questions = 3 if name == "programmer" else 1
+    assert len(model.requests) == EMPTY_REPLY_TRIES * questions
+    assert where.budget.tokens == where.usage.tokens == 150 * len(model.requests)
+    assert len({request.seed for request in model.requests}) == len(model.requests)
+    most = max(request.max_tokens or 0 for request in model.requests)
+    assert most == (400 if stop == "length" else 100)
+
+
+async def test_a_reply_that_is_cut_while_it_thinks_is_asked_for_again_with_more_room() -> None:
+    replies = iter([said("<think>Well", "length"), said("<think>Well</think>Answer: 42")])
+    model = ScriptedModel(lambda prompt: next(replies))
+    assert await call("answer", model, "p") == "42"
+    assert [request.max_tokens for request in model.requests] == [100, 200]
+
+
+def test_a_server_that_is_empty_at_random_is_met_by_the_retries() -> None:
+    assert 0.13**EMPTY_REPLY_TRIES < 1e-3
+
+
+async def test_more_room_that_the_server_refuses_is_not_the_prompts_size() -> None:
+    replies: list = [said("", "length"), RequestRefused("max_tokens is too large")]
+    model = ScriptedModel(lambda prompt: replies[min(len(model.requests), 2) - 1])
+    assert await call("generate", model, "p") == ""
+    assert len(model.requests) == 2
 
 
 # Thinking is no answer.

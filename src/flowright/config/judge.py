@@ -83,12 +83,17 @@ class JudgeSection(Section):
     """Of the first attempt, where there are several samples."""
     min_confidence: Fraction = 0.0
     """Share of the votes (samples, panel) that agree, below which there is no verdict."""
+    second_reading: bool = True
+    """Read a verdict that is missing because of what the answer says once more, from the final
+    answer alone; an answer that keeps every judge from judging it is wrong."""
+    max_answer_chars: Positive = 20_000
+    """Of an answer, counted as its bytes in UTF-8; of a longer one the model sees the end."""
     gate: bool = True
     """Call empty answers, bare punctuation and master keys wrong without asking."""
     max_attempts: Positive = 4
     """At a question; each changes something."""
     deadline_seconds: Seconds = 120.0
-    """Of one verdict with all its attempts."""
+    """Of one reading with all its attempts; `max_tokens` should fit into half of it."""
     max_tokens: Positive = 4096
     """The first attempt's, what a reasoning model thinks included; doubles after a cut."""
     temperature: NonNegativeFloat = 0.0

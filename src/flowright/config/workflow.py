@@ -48,9 +48,10 @@ class WorkflowSection(Section):
     memory_mb: Positive = 64
     """Of the program, in MiB."""
     max_prompt_chars: Positive = 60_000
-    """Of one operator call's arguments."""
+    """Of one operator call's arguments. A character counts as its bytes in UTF-8, so that no text
+    has more tokens than this."""
     max_answer_chars: Positive = 20_000
-    """Of the final answer."""
+    """Of the final answer, counted alike."""
     workers: NonNegative = 0
     """Interpreter processes; 0 means one per core."""
     in_flight: Positive = 256

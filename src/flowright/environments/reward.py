@@ -1,7 +1,8 @@
 """From what happened to a reward with named parts. No judging, no statistics of groups of samples.
 
 Law 1 is kept here: a failure of ours, or a judge that did not say right or wrong, is no reward at
-all (``value is None``), whatever else is known about the sample.
+all (``value is None``), whatever else is known about the sample. An answer that keeps every judge
+from judging it comes here as a verdict "wrong" (``source="floor"``) and earns what any other does.
 """
 
 import math

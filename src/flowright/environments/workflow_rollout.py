@@ -16,8 +16,8 @@ from flowright.errors import Failure, FailureError, Reason, boundary
 from flowright.grading import Gold, gold_check
 from flowright.grading.gold import algebra
 from flowright.judge.audit import agreement_with_gold
+from flowright.judge.build import rules_alone
 from flowright.judge.query import query_of
-from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, Verdict
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Execution, Executor
@@ -111,18 +111,18 @@ class WorkflowRollouts:
 
     async def _ruled(self, rollout: Rollout, found: float) -> Rollout:
         """The rollout with the rules' verdict, the judge's kept as its member; unscored where no
-        rule decides."""
+        rule decides, whatever the answer."""
         judged, execution, gold = rollout.verdict, details_of(rollout).execution, rollout.gold
         if judged is None or judged.status != "ok" or gold is None:
             return rollout
         assert execution is not None and execution.answer is not None
         assert isinstance(rollout.task, Problem)
         query = query_of(rollout.task, execution.answer, "", gold.evidence, gold.correct)
-        ruled = await RuleJudge(algebra=algebra(self._sandbox)).judge(query)
+        ruled = await rules_alone(algebra(self._sandbox)).judge(query)
         why = f"the judge agreed with gold on {found:.0%} of the step"
         verdict = replace(
             ruled,
-            source="rule_fallback",
+            source="floor" if ruled.source == "floor" else "rule_fallback",
             reason=f"{ruled.reason} ({why})",
             attempts=judged.attempts,
             usage=judged.usage,

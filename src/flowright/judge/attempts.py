@@ -4,10 +4,11 @@ This module owns every retry that is about what the judge said. Retries that are
 the chat model's, inside one call. What the values mean is not known here.
 """
 
+import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flowright.config import JudgeSection
 from flowright.errors import FailureError
@@ -45,6 +46,7 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 _LONGEST_REFUSAL = 600  # characters; who explains more has not just declined
+_WRITTEN = 0.8  # of the tokens that a server wrote in such a time before
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class _State:
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     last: Ending | None = None
+    cut_at: int = 0  # tokens of the latest reply that ended by its length
+    pace: float = 0.0  # tokens a second of the fastest reply; 0 before there is one
 
     def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
         self.last = ending
@@ -83,34 +87,47 @@ class RetryingAsker:
     All attempts at a question share ``section.deadline_seconds``, counted as the model counts it (a
     :class:`~flowright.llm.client.ChatClient` leaves out the wait for one of its own slots). An
     attempt may spend half of what is left, the last one all of it, so that one hanging request does
-    not take the others' time. :mod:`flowright.judge.retries` says what each changes; fields that
-    have been read are not asked for again.
+    not take the others' time. A retry gets no more tokens than the server can write by then, as far
+    as its replies to this question tell, so that an answer that is thought about for ever is cut
+    and does not become a timeout. :mod:`flowright.judge.retries` says what each attempt changes;
+    fields that have been read are not asked for again. ``forms`` is what another asker of this
+    model has learned, for one that is ``strict``.
     """
 
-    def __init__(self, model: ChatModel, section: JudgeSection) -> None:
+    def __init__(
+        self,
+        model: ChatModel,
+        section: JudgeSection,
+        forms: Forms | None = None,
+        strict: bool = False,
+    ) -> None:
         self._model = model
         self._section = section
-        self._forms = Forms()
+        self._strict = strict
+        self.forms = forms or Forms()
 
     async def ask(self, question: Question, key: str) -> QuestionResult:
         """``key`` names what is asked; seeds are derived from it."""
         state = _State(question, self._section.deadline_seconds)
-        attempt = first_attempt(self._section, self._forms.start)
+        attempt = first_attempt(self._section, self.forms.start)
         while True:
             previous = state.last
             ending = await self._attempt(state, attempt, key)
             if ending is None or attempt.number >= self._section.max_attempts or state.left <= 0:
                 break
-            if is_last_word(attempt, ending, previous):
+            if is_last_word(attempt, ending, previous, self._strict):
                 break
-            attempt = next_attempt(attempt, ending, previous, self._section)
+            attempt = next_attempt(attempt, ending, previous, self._section, self._strict)
+            _, room = self._allowed(state, attempt)
+            if ending == "truncated" and room < attempt.max_tokens and room <= state.cut_at:
+                break  # there is no time for more
         reason = state.reason if ending is None else "; ".join(state.notes)
         return QuestionResult(state.values, STATUS[ending], reason, attempt.number, state.usage)
 
     async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
         """Ask once; None when nothing is missing any more, else what went wrong."""
-        is_last = attempt.number >= self._section.max_attempts
-        allowed = state.left if is_last else state.left / 2
+        allowed, room = self._allowed(state, attempt)
+        attempt = replace(attempt, max_tokens=room)
         request = ChatRequest(
             messages=state.question.messages(attempt.form),
             temperature=attempt.temperature,
@@ -133,13 +150,29 @@ class RetryingAsker:
             return state.failed(attempt, ending, error.failure.message)
         state.left -= min(reply.seconds, allowed)
         state.usage += reply.usage
+        if reply.seconds > 0:
+            state.pace = max(state.pace, reply.usage.completion_tokens / reply.seconds)
         if state.last == "refused":
-            self._forms.refused(served=attempt.form)
+            self.forms.refused(served=attempt.form)
         return self._read(state, reply, attempt)
+
+    def _allowed(self, state: _State, attempt: Attempt) -> tuple[float, int]:
+        """Seconds and tokens of an attempt: half of the time that is left, or all of it for the
+        last attempt and where half is too little for its room, if that has grown. Never fewer
+        tokens than configured: a server too slow for these runs into a timeout, which is our
+        fault, and not into a length stop, which may be the answer's."""
+        is_last = attempt.number >= self._section.max_attempts
+        writes = _WRITTEN * (state.pace or math.inf)
+        room, least = attempt.max_tokens, self._section.max_tokens
+        if not is_last and (room <= least or writes * state.left / 2 >= room):
+            return state.left / 2, room
+        fits = max(least, int(min(room, writes * state.left)))
+        return state.left, min(room, fits)
 
     def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
+            state.cut_at = attempt.max_tokens
             shown = "in the middle" if reply.text.strip() else "before any content"
             return state.failed(attempt, "truncated", f"{attempt.max_tokens} tokens ended {shown}")
         if stopped in FILTER_STOPS:
@@ -147,7 +180,7 @@ class RetryingAsker:
         reading = parse_reply(reply.text, attempt.form, state.question.fields)
         state.values.update(reading.values)
         if reading.values:
-            self._forms.parsed(attempt.form)
+            self.forms.parsed(attempt.form)
         if reading.fault is None:
             state.reason = reading.reason
             return None
@@ -158,6 +191,6 @@ class RetryingAsker:
             if len(reply.text) <= _LONGEST_REFUSAL and _REFUSAL.match(reply.text):
                 return state.failed(attempt, "declined", f"it says {reply.text.strip()[:80]!r}")
             if attempt.form != "text":
-                self._forms.ignored(attempt.form)
+                self.forms.ignored(attempt.form)
         ending: Ending = "empty" if reading.fault == "empty" else "unparsed"
         return state.failed(attempt, ending, reading.reason)

@@ -15,6 +15,7 @@ from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.panel import Panel
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
+from flowright.judge.second_reading import SecondReading
 from flowright.judge.verdict import Judge, Wrapper
 from flowright.judge.wording import wording_hash
 from flowright.judge.wrappers import (
@@ -96,8 +97,9 @@ def build_judge(
     panel: Sequence[ChatModel] = (),
     algebra: Algebra | None = None,
 ) -> Judge:
-    """The configured judge, from the outside in: gate, rules, panel, cache, breaker, samples, and
-    what is asked.
+    """The configured judge, from the outside in: gate, rules, second reading, panel, cache,
+    breaker, samples, and what is asked. The floor of a second reading is no judge's verdict and is
+    not cached.
 
     ``model`` is asked, or the service of ``section.service``; None only where rules alone decide.
     ``panel`` are the models of ``section.panel``, each with a cache and a breaker of its own.
@@ -108,6 +110,13 @@ def build_judge(
     return Gated(judge) if section.gate else judge
 
 
+def rules_alone(algebra: Algebra | None = None) -> Judge:
+    """The judge of ``judge.mode: rules``: what the rules decide of the reference and not of the
+    answer is wrong (``source="floor"``)."""
+    rules = RuleJudge(algebra=algebra)
+    return SecondReading(rules, reader=rules, rules=rules)
+
+
 def _decider(
     section: JudgeSection,
     model: ChatModel | RemoteJudge | None,
@@ -115,40 +124,51 @@ def _decider(
     algebra: Algebra | None,
 ) -> Judge:
     if section.mode == "rules":
-        return RuleJudge(algebra=algebra)
+        return rules_alone(algebra) if section.second_reading else RuleJudge(algebra=algebra)
     if model is None:
         raise ValueError(f"judge.mode {section.mode!r} needs a model or a service")
-    asked = _asked(section, model)
-    if panel:
-        members = [asked, *(_asked(section, member) for member in panel)]
-        asked = Panel(
-            members, section.combine, section.quorum, section.weights, section.min_confidence
-        )
+    judges = [_backend(section, member) for member in (model, *panel)]
+    asked = _together(section, [_kept(section, _sampled(section, judge)) for judge in judges])
     rules = RuleJudge(only_certain=True, algebra=algebra)
     if section.mode == "judge_with_rule_fallback":
-        return WithRuleFallback(asked, rules)
+        asked = WithRuleFallback(asked, rules)
+    if section.second_reading:
+        readers = [j.strictly() if isinstance(j, LlmJudge) else j for j in judges]
+        reader = _together(section, [_sampled(section, judge) for judge in readers])
+        asked = SecondReading(asked, reader, rules)
     if section.mode == "rules_then_judge":
         return WithRulesFirst(asked, rules)
     return asked
 
 
-def _asked(section: JudgeSection, model: ChatModel | RemoteJudge) -> Judge:
-    """One model or service with what is its own: samples, breaker, cache."""
-    is_sampled = section.samples > 1
+def _backend(section: JudgeSection, model: ChatModel | RemoteJudge) -> LlmJudge | RemoteJudge:
     if isinstance(model, RemoteJudge):
-        asked: Judge = model
-    else:
-        temperature = section.sample_temperature if is_sampled else section.temperature
-        asked = LlmJudge(model, section.model_copy(update={"temperature": temperature}))
-    if is_sampled:
-        samples = [Sample(asked, number) for number in range(section.samples)]
-        # With a panel, the confidence must do twice: among these, and among the members.
-        asked = Panel(samples, section.combine, min_confidence=section.min_confidence)
+        return model
+    temperature = section.sample_temperature if section.samples > 1 else section.temperature
+    return LlmJudge(model, section.model_copy(update={"temperature": temperature}))
+
+
+def _sampled(section: JudgeSection, judge: Judge) -> Judge:
+    if section.samples == 1:
+        return judge
+    samples = [Sample(judge, number) for number in range(section.samples)]
+    # With a panel, the confidence must do twice: among these, and among the members.
+    return Panel(samples, section.combine, min_confidence=section.min_confidence)
+
+
+def _kept(section: JudgeSection, judge: Judge) -> Judge:
+    """One model or service with what is its own: breaker, cache."""
     if section.breaker_threshold:
-        asked = CircuitBreaker(asked, section.breaker_threshold, section.breaker_seconds)
+        judge = CircuitBreaker(judge, section.breaker_threshold, section.breaker_seconds)
     if section.cache_size:
-        asked = Cached(asked, section.cache_size, fingerprint(section))
-    return asked
+        judge = Cached(judge, section.cache_size, fingerprint(section))
+    return judge
+
+
+def _together(section: JudgeSection, judges: Sequence[Judge]) -> Judge:
+    if len(judges) == 1:
+        return judges[0]
+    return Panel(judges, section.combine, section.quorum, section.weights, section.min_confidence)
 
 
 def caches(judge: Judge) -> list[Cached]:
@@ -165,7 +185,7 @@ def fingerprint(section: JudgeSection) -> str:
         include={
             "ask", "aspects", "right_from", "both_orders", "on_disagreement", "samples",
             "sample_temperature", "combine", "min_confidence", "temperature", "max_tokens",
-            "reasoning_effort",
+            "reasoning_effort", "max_answer_chars",
         }
     )  # fmt: skip
     return f"{wording_hash(section)} {asked}"

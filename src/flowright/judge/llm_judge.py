@@ -12,7 +12,8 @@ from dataclasses import replace
 from flowright.config import JudgeSection
 from flowright.judge.attempts import QuestionResult, RetryingAsker
 from flowright.judge.questions import Questions, Scored
-from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.judge.retries import reading_section
+from flowright.judge.verdict import DOWN, JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Usage
 
 
@@ -26,9 +27,19 @@ class LlmJudge:
 
     def __init__(self, model: ChatModel, section: JudgeSection) -> None:
         self.name = model.name
+        self._model = model
         self._section = section
         self._questions = Questions(section)
         self._asker = RetryingAsker(model, section)
+
+    def strictly(self) -> "LlmJudge":
+        """The same judge for a second reading: it holds the model to the strictest form that its
+        server is known to serve, and gives it more room."""
+        reader = LlmJudge(self._model, reading_section(self._section))
+        reader._asker = RetryingAsker(
+            self._model, reader._section, forms=self._asker.forms, strict=True
+        )
+        return reader
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         problem = self._questions.ask.unfit(query)
@@ -60,6 +71,7 @@ class LlmJudge:
         if query.rival is not None:
             correct = None if score is None or score == 0.5 else score > 0.5
         failed = [result for result in results if result.status != "ok"]
+        failed.sort(key=lambda result: result.status not in DOWN)  # that explains the others
         return Verdict(
             score=score,
             correct=correct,

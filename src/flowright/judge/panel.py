@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flowright.config.judge import COMBINE
-from flowright.judge.verdict import Judge, JudgeQuery, Status, Verdict
+from flowright.judge.verdict import DOWN, Judge, JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
 
@@ -53,8 +53,10 @@ class Panel:
     ``combine`` names how, as ``judge.combine`` does; without ``weights`` all votes are equal. Above
     a half is right, below is wrong, and a half exactly is an abstention, or between two answers a
     tie. Fewer than ``quorum`` members with a verdict make none: the status is then the commonest
-    among the failures. Nor is there one where the confidence, the share of (weighted) votes on the
-    winning side, is below ``min_confidence``: the panel abstains. ``members`` of the verdict are
+    among the failures, of those that are down where too few others are left, else of the others.
+    Nor is there one where the confidence, the share of (weighted) votes on the
+    winning side, is below ``min_confidence``: the panel abstains, or where a member is down has its
+    status, since that one's vote might have decided. ``members`` of the verdict are
     the single ones.
 
     Raises ValueError for no members, weights that are not one positive number a member, or a
@@ -94,11 +96,14 @@ class Panel:
             for v, weight in zip(verdicts, self.weights, strict=True)
             if v.score is not None
         ]
+        down: list[Status] = [v.status for v in verdicts if v.status in DOWN]
         score: float | None = None
-        status: Status = "abstain"
+        status: Status = down[0] if down else "abstain"
         if len(votes) < self.quorum:
-            failed = Counter[Status](v.status for v in verdicts if v.status != "ok")
-            status = failed.most_common(1)[0][0]
+            # Those that are down explain it only where too few are left without them.
+            failed: list[Status] = [v.status for v in verdicts if v.status not in ("ok", *DOWN)]
+            enough = len(verdicts) - len(down) >= self.quorum
+            status = Counter[Status](failed if enough else down).most_common(1)[0][0]
             reason = f"{len(votes)} of {len(verdicts)} members, {self.quorum} needed ({said})"
         elif (confidence := max(majority(votes), 1 - majority(votes))) < self.min_confidence:
             reason = f"{confidence:.0%} agree, {self.min_confidence:.0%} needed ({said})"

@@ -14,6 +14,7 @@ from flowright.judge.schemas import BETTER, GRADE, SHARE, TOP_GRADE, TRUTH, Fiel
 from flowright.judge.verdict import JudgeQuery
 from flowright.judge.wording import wording_of
 from flowright.llm.replies import spoken_answer
+from flowright.llm.sizes import last_tokens
 
 Replies = Sequence[Mapping[str, Value]]
 """For each question the values of the fields that were read; some may be missing."""
@@ -105,9 +106,20 @@ class Questions:
 # One answer.
 
 
-def _of_one(query: JudgeQuery, fields: tuple[Field, ...], *more: Block, name: str = "") -> Question:
-    answer = Block("FINAL ANSWER", spoken_answer(query.answer))
+def _of_one(
+    query: JudgeQuery,
+    section: JudgeSection,
+    fields: tuple[Field, ...],
+    *more: Block,
+    name: str = "",
+) -> Question:
+    answer = Block("FINAL ANSWER", _shown(query.answer, section))
     return Question((*_given(query), *more, answer), fields, name)
+
+
+def _shown(answer: str, section: JudgeSection) -> str:
+    """What a model is shown of an answer: no thinking, and the end of what would be too long."""
+    return last_tokens(spoken_answer(answer), section.max_answer_chars)
 
 
 def _one_value(field: Field, top: int = 1) -> Ask:
@@ -117,7 +129,7 @@ def _one_value(field: Field, top: int = 1) -> Ask:
         value = replies[0].get(field.key)
         return Scored(None if value is None else float(value) / top)
 
-    return Ask(lambda query, section: [_of_one(query, (field,))], scored)
+    return Ask(lambda query, section: [_of_one(query, section, (field,))], scored)
 
 
 TRUE_FALSE = _one_value(Field("verdict", TRUTH))
@@ -127,7 +139,8 @@ OVERALL = "overall"
 
 
 def _each_aspect(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
-    return [_of_one(query, tuple(Field(name, GRADE) for name in (*section.aspects, OVERALL)))]
+    fields = tuple(Field(name, GRADE) for name in (*section.aspects, OVERALL))
+    return [_of_one(query, section, fields)]
 
 
 def _overall(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
@@ -151,7 +164,8 @@ def _each_criterion(query: JudgeQuery, section: JudgeSection) -> Sequence[Questi
         batch = list(enumerate(query.criteria[start : start + size], start + 1))
         fields = tuple(Field(f"criterion_{number}", TRUTH) for number, _ in batch)
         blocks = (Block(f"CRITERION {n}", what.text, f"criterion_{n}") for n, what in batch)
-        asked.append(_of_one(query, fields, *blocks, name=f"criteria from {start + 1}"))
+        name = f"criteria from {start + 1}"
+        asked.append(_of_one(query, section, fields, *blocks, name=name))
     return asked
 
 
@@ -187,7 +201,7 @@ def _orders(query: JudgeQuery, section: JudgeSection) -> Sequence[str]:
 def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
     asked: list[Question] = []
     for order in _orders(query, section):
-        answers = [spoken_answer(query.answer), spoken_answer(query.rival or "")]
+        answers = [_shown(query.answer, section), _shown(query.rival or "", section)]
         if order == "rival first":
             answers.reverse()
         blocks = [Block(f"ANSWER {place}", text) for place, text in zip("AB", answers, strict=True)]

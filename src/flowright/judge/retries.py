@@ -17,6 +17,9 @@ unavailable     seed and temperature only
 misconfigured   nothing: no attempt can mend a wrong key or model
 timeout         seed and temperature only
 ==============  ================================================================================
+
+A second reading (:mod:`flowright.judge.second_reading`) is ``strict``: the form stays but for a
+refusal, and a model that declines is asked to the end.
 """
 
 from collections import Counter
@@ -27,17 +30,17 @@ from typing import Literal
 from flowright.config import JudgeSection
 from flowright.judge.parsing import Form
 from flowright.judge.verdict import Status
+from flowright.llm.chat import LESS_EFFORT, Effort
 
 Ending = Literal[
     "truncated", "empty", "unparsed", "declined", "refused", "unavailable", "misconfigured",
     "timeout",
 ]  # fmt: skip
 """How an attempt failed."""
-Effort = Literal["low", "medium", "high"]
 
 STATUS: dict[Ending | None, Status] = {
     None: "ok", "truncated": "truncated", "empty": "parse_error", "unparsed": "parse_error",
-    "declined": "declined", "refused": "unavailable", "unavailable": "unavailable",
+    "declined": "declined", "refused": "refused", "unavailable": "unavailable",
     "misconfigured": "unavailable", "timeout": "timeout",
 }  # fmt: skip
 """The status of a verdict whose last attempt ended so; None: nothing was missing any more."""
@@ -45,7 +48,9 @@ STATUS: dict[Ending | None, Status] = {
 FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
 MAX_GROWTH = 8
 TEMPERATURE_STEP = 0.1
-_LESS_EFFORT: dict[Effort, Effort] = {"high": "medium", "medium": "low", "low": "low"}
+READING_ATTEMPTS = 3
+"""Of a second reading, and of a third. With one attempt of the first reading that makes seven,
+which a server that is empty at random 13 % of the time fails with a probability of 6e-7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +73,25 @@ def first_attempt(section: JudgeSection, form: Form) -> Attempt:
     return Attempt(1, form, section.max_tokens, section.temperature, section.reasoning_effort)
 
 
+def reading_section(section: JudgeSection) -> JudgeSection:
+    """The section of a second reading: more room from the start."""
+    changed = {"max_attempts": READING_ATTEMPTS, "max_tokens": 2 * section.max_tokens}
+    return section.model_copy(update=changed)
+
+
 def next_attempt(
-    attempt: Attempt, ending: Ending, previous: Ending | None, section: JudgeSection
+    attempt: Attempt,
+    ending: Ending,
+    previous: Ending | None,
+    section: JudgeSection,
+    strict: bool = False,
 ) -> Attempt:
     """The one after ``attempt``, which ended in ``ending``; ``previous`` is how the one before it
     ended."""
     was_short = ending in ("truncated", "empty")
-    is_looser = ending in ("unparsed", "refused") or (was_short and ending == previous)
+    is_looser = ending == "refused" or (
+        not strict and (ending == "unparsed" or (was_short and ending == previous))
+    )
     most = section.max_tokens * MAX_GROWTH
     return replace(
         attempt,
@@ -82,16 +99,19 @@ def next_attempt(
         form=looser(attempt.form) if is_looser else attempt.form,
         max_tokens=min(attempt.max_tokens * 2, most) if was_short else attempt.max_tokens,
         temperature=round(section.temperature + TEMPERATURE_STEP * attempt.number, 6),
-        effort=_LESS_EFFORT[attempt.effort] if was_short and attempt.effort else attempt.effort,
+        effort=LESS_EFFORT[attempt.effort] if was_short and attempt.effort else attempt.effort,
     )
 
 
-def is_last_word(attempt: Attempt, ending: Ending, previous: Ending | None) -> bool:
+def is_last_word(
+    attempt: Attempt, ending: Ending, previous: Ending | None, strict: bool = False
+) -> bool:
     """Whether no other changes how ``attempt`` ended; ``previous`` as in :func:`next_attempt`."""
     return (
         ending == "misconfigured"
         or (ending == "refused" and attempt.form == "text")  # there is nothing less to ask for
-        or ending == previous == "declined"  # a model or a filter that means it
+        # A model or a filter that means it.
+        or (ending == previous == "declined" and not strict)
     )
 
 
@@ -104,7 +124,8 @@ class Forms:
     """What one server has shown of the request forms that it serves.
 
     A form that was refused is skipped from then on, once a looser one was served to the same
-    query: a refusal of both was not about the form. A form is also skipped after
+    query, unless it has worked before: a refusal of both was not about the form, and that of one
+    query alone was about the query. A form is also skipped after
     ``ignored_limit`` replies in a row without the object that it asks for; a single reply that
     holds one keeps it.
     """
@@ -125,7 +146,8 @@ class Forms:
 
     def refused(self, served: Form) -> None:
         """A query met a refusal and was then served in the looser form ``served``."""
-        self._skip_to(served)
+        if self.start not in self._proven:
+            self._skip_to(served)
 
     def _skip_to(self, form: Form) -> None:
         if FORMS.index(form) > FORMS.index(self.start):

@@ -6,10 +6,19 @@ from typing import Literal, Protocol
 
 from flowright.llm.chat import Usage
 
-Source = Literal["llm", "rule", "rule_fallback", "cache"]
-Status = Literal["ok", "abstain", "declined", "parse_error", "truncated", "timeout", "unavailable"]
+Source = Literal["llm", "rule", "rule_fallback", "cache", "second_reading", "floor"]
+"""Who decided. ``second_reading`` is the judge when it was shown the final answer alone, ``floor``
+nobody: the answer is called wrong because it keeps every judge from judging it."""
+Status = Literal[
+    "ok", "abstain", "declined", "parse_error", "refused", "truncated", "timeout", "unavailable"
+]
 """Why there is a score, or why there is none: ``abstain`` is a judge that could not decide,
-``declined`` a model that refused to judge or whose reply a content filter stopped."""
+``declined`` a model that refused to judge or whose reply a content filter stopped, ``refused`` a
+server that is up and does not take this query."""
+
+DOWN: frozenset[Status] = frozenset({"timeout", "unavailable"})
+"""What says that the backend is down; a reply that cannot be read does not, nor does a query that
+is refused."""
 
 AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
 """What a reference is; it chooses the criteria in the prompt and the rule."""

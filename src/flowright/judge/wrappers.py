@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from flowright.judge.gate import gate
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict, Wrapper
+from flowright.judge.verdict import DOWN, Judge, JudgeQuery, Verdict, Wrapper
 from flowright.llm.chat import Usage
 from flowright.llm.replies import spoken_answer
 from flowright.memo import Memo
@@ -147,10 +147,6 @@ class Cached(Wrapper):
         return replace(verdict, source=source, attempts=0, usage=Usage(), seconds=seconds)
 
 
-_DOWN = frozenset({"timeout", "unavailable"})
-"""What says that the backend is down; a reply that cannot be read does not."""
-
-
 @dataclass(eq=False)
 class CircuitBreaker(Wrapper):
     """A judge that is down is left alone for a while, instead of every query waiting for it in
@@ -191,7 +187,7 @@ class CircuitBreaker(Wrapper):
         finally:
             if probe:
                 self._probing = False
-        if verdict.status not in _DOWN:
+        if verdict.status not in DOWN:
             self._failures = 0
             self._open_until = None
         elif self._open_until is None or probe:

@@ -165,7 +165,8 @@ class Examinee:
 @asynccontextmanager
 async def open_examinee(config: JudgeServerConfig, pairs: bool) -> AsyncIterator[Examinee]:
     """The judge of a service's configuration, asked anew for every query: without its cache, which
-    would make repetitions look stable, and without its breaker, which would answer for it.
+    would make repetitions look stable, without its breaker, which would answer for it, and without
+    a second reading, which would hide its failures.
 
     Raises ConfigError for a way of asking that cannot be examined, JudgeDown where a server does
     not answer.
@@ -199,7 +200,8 @@ def examined_section(section: JudgeSection) -> JudgeSection:
             f"judge.ask: {section.ask} cannot be examined: {why}; "
             "add judge.ask=true_false (or score, pointwise, multi_aspect) to the command line"
         )
-    return section.model_copy(update={"cache_size": 0, "breaker_threshold": 0})
+    asked = {"cache_size": 0, "breaker_threshold": 0, "second_reading": False}
+    return section.model_copy(update=asked)
 
 
 def _comparing(section: JudgeSection) -> JudgeSection:

@@ -7,6 +7,9 @@ from typing import Any, Literal, Protocol
 from flowright.errors import FailureError, Reason
 
 Role = Literal["system", "user", "assistant"]
+Effort = Literal["low", "medium", "high"]
+LESS_EFFORT: Mapping[Effort, Effort] = {"high": "medium", "medium": "low", "low": "low"}
+"""What a reasoning model that spent its room thinking is asked for next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,7 @@ class ChatRequest:
     max_tokens: int | None = None
     seed: int | None = None
     response_format: Mapping[str, Any] | None = None
-    reasoning_effort: Literal["low", "medium", "high"] | None = None
+    reasoning_effort: Effort | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,11 @@ class ChatReply:
 
 
 class RequestRefused(FailureError):
-    """The server understood the request and will not serve it as it stands (HTTP 400 or 422): a
-    parameter that it does not know, or a prompt that is too long. Sending it again is useless;
-    asking for less, such as no ``response_format``, may work."""
+    """The server understood the request and will not serve it as it stands (HTTP 400, 413 or 422):
+    a parameter that it does not know, a prompt that is too long or that a filter stops. It is up,
+    so this counts against no server and no breaker. Sending it again is useless; asking for less,
+    such as no ``response_format``, may work. Whose fault it is :mod:`flowright.llm.refusals` finds
+    out."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Reason.LLM_UNAVAILABLE, message)

@@ -97,6 +97,7 @@ class ChatClient:
             raise self._failure(call, error) from None
         usage = Usage(1, completion.prompt_tokens, completion.completion_tokens)
         call.counts.replied(usage.prompt_tokens, usage.completion_tokens)
+        call.counts["empty"] += not completion.text.strip()
         return ChatReply(
             text=completion.text,
             finish_reason=completion.finish_reason,

@@ -9,7 +9,7 @@ from functools import cache
 from urllib.parse import urlsplit
 
 FIGURES = (
-    "calls", "attempts", "http_429", "http_5xx", "timeouts", "failures", "wait_seconds",
+    "calls", "attempts", "http_429", "http_5xx", "timeouts", "failures", "empty", "wait_seconds",
     "prompt_tokens", "completion_tokens",
 )  # fmt: skip
 
@@ -17,7 +17,8 @@ FIGURES = (
 class RoleCounts(defaultdict[str, float]):
     """One role's FIGURES, failures by their kind (``http_503``, ``unreachable`` ...), and
     ``<host:port>/attempts`` and ``/failures`` of each server. A call is one request with all its
-    attempts; ``wait_seconds`` pass in our own queue and in pauses between attempts."""
+    attempts; ``empty`` are replies without content; ``wait_seconds`` pass in our own queue and in
+    pauses between attempts."""
 
     def __init__(self) -> None:
         super().__init__(float)

@@ -67,7 +67,15 @@ AUDIT = (
         "Verdicts that are not the judge's own word",
         [
             ("given by fallback rules", "c5", "judge/source/rule_fallback"),
+            ("read again, shortened", "c6", "judge/source/second_reading"),
+            ("called wrong unread", "c2", "judge/source/floor"),
+        ],
+    ),
+    RARE(
+        "No verdict, by reason",
+        [
             ("declined", "c6", "judge/status/declined"),
+            ("refused", "c5", "judge/status/refused"),
             ("not parsed", "c2", "judge/status/parse_error"),
             ("truncated", "c4", "judge/status/truncated"),
             ("timed out", "c3", "judge/status/timeout"),

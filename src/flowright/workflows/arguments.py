@@ -6,6 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from flowright.errors import FailureError, Reason
+from flowright.llm.sizes import most_tokens
 from flowright.workflows.registry import Operator, ValueType
 
 MAX_LIST_ITEMS = 256
@@ -38,8 +39,8 @@ def bind(
     """Arguments by parameter name, defaults filled in; copies of exact built-in types.
 
     Raises FailureError: TYPE for a call that does not fit the signature, BAD_ARGUMENT for a value
-    that is not what the signature says, SIZE_BUDGET when there are more than ``max_chars``
-    characters in all.
+    that is not what the signature says, SIZE_BUDGET when all texts together may have more than
+    ``max_chars`` tokens (:func:`~flowright.llm.sizes.most_tokens`).
     """
     try:
         given = operator.call_signature.bind(*args, **kwargs).arguments
@@ -53,7 +54,7 @@ def bind(
     }
     size = sum(map(_size, values.values()))
     if size > max_chars:
-        message = f"{operator.name} takes {max_chars} characters, {size} were given"
+        message = f"{operator.name} takes {max_chars} characters (as UTF-8 bytes), not {size}"
         raise FailureError(Reason.SIZE_BUDGET, message)
     return values
 
@@ -100,12 +101,12 @@ def _number(where: str, value: int | float) -> int | float:
 
 
 def _size(value: Any) -> int:
-    """Characters of all texts in a value; a number counts as one."""
+    """Of all texts in a value; a number counts as one."""
     if isinstance(value, dict):
         return sum(_size(k) + _size(v) for k, v in value.items())
     if isinstance(value, list):
         return sum(map(_size, value))
-    return len(value) if isinstance(value, str) else 1
+    return most_tokens(value) if isinstance(value, str) else 1
 
 
 def _text(where: str, value: Any) -> str:

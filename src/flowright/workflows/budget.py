@@ -17,15 +17,15 @@ OPERATOR_CALLS_PER_LLM_CALL = 4
 
 
 class Budget:
-    """Counts calls, tokens and runs of code of one execution. Only the replies that the workflow
-    got count, not the empty ones that the host asked for again."""
+    """Counts calls, tokens and runs of code of one execution. A question is one call however often
+    the host asks it again; the tokens of every reply count, those of empty ones too."""
 
     def __init__(self, limits: WorkflowSection) -> None:
         self.limits = limits
         self._operators = 0
         self._asking = 0
         self._calls = 0
-        self._tokens = 0
+        self.tokens = 0
         self._checks = 0
         self._sandbox = asyncio.Lock()
 
@@ -47,7 +47,7 @@ class Budget:
 
     def spend(self, tokens: int) -> None:
         """Count the tokens of a question and its reply. Raises TOKEN_BUDGET."""
-        self._tokens += tokens
+        self.tokens += tokens
         self._check_tokens()
 
     @asynccontextmanager
@@ -64,8 +64,8 @@ class Budget:
 
     def _check_tokens(self, more: int = 0) -> None:
         allowed = self.limits.max_tokens
-        if self._tokens + more > allowed:
-            message = f"the workflow may use {allowed} tokens; {self._tokens} are used"
+        if self.tokens + more > allowed:
+            message = f"the workflow may use {allowed} tokens; {self.tokens} are used"
             raise FailureError(Reason.TOKEN_BUDGET, message)
 
 

@@ -14,13 +14,28 @@ from flowright.config import ExecutorSection
 from flowright.data.solutions import complete_solution
 from flowright.data.task import Kind, Problem
 from flowright.errors import FailureError, Reason
-from flowright.llm.chat import ChatModel, ChatReply, ChatRequest, Message, Usage
+from flowright.llm.chat import (
+    LESS_EFFORT,
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    Message,
+    RequestRefused,
+    Usage,
+)
+from flowright.llm.refusals import SettingsRefused
 from flowright.llm.replies import strip_thinking
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.budget import Budget
 from flowright.workflows.trace import Exchange, OperatorCall, cut
 
-EMPTY_REPLY_TRIES = 3  # of one question, the first included
+EMPTY_REPLY_TRIES = 4
+"""Of one question, the first included: a server that is empty at random, 13 % of the time as
+GPT-OSS can be, leaves 3 questions in 10,000 without content."""
+MOST_ROOM = 4  # times executor.max_tokens
+LONGEST_REPLY = 60.0
+"""Seconds that a reply may take to be given more room: what the model thinks about without end is
+to be cut, and not to run into `llm.request_seconds`."""
 
 
 class CodeRunner(Protocol):
@@ -82,12 +97,14 @@ class CallContext:
         return PublicTask(of.id, of.kind, of.problem, of.choices, of.entry_point, of.public_tests)
 
     async def ask(self, prompt: str) -> str:
-        """What the model says to ``prompt``, without its thinking: empty where it did nothing else.
+        """What the model says to ``prompt``, without its thinking.
 
-        A reply without content is a breakdown of the server or of our token limit, not the
-        workflow's doing: the question is put again with another seed, after a length stop with
-        twice the room, and in the end raised as LLM_UNAVAILABLE. Raises CALL_BUDGET and
-        TOKEN_BUDGET.
+        A reply without content, or cut while it thought, is asked for again with another seed, less
+        reasoning effort if it is set and, after a length stop that came soon enough, more room. One
+        that stays without is what the model says, since the prompt may have wanted it so: the text
+        is empty. The tokens of all tries are the workflow's. Raises CALL_BUDGET, TOKEN_BUDGET, and
+        SIZE_BUDGET for a prompt that the server refuses; a failure of the server is
+        LLM_UNAVAILABLE.
         """
         self.budget.take_call()
         self.asked += 1
@@ -97,21 +114,31 @@ class CallContext:
             max_tokens=self.settings.max_tokens,
             reasoning_effort=self.settings.reasoning_effort,
         )
-        finish_reason = ""
         for attempt in range(EMPTY_REPLY_TRIES):
             request = replace(request, seed=_seed(self.seed_key, self.asked, attempt, prompt))
-            reply = await self.model.chat(request)
+            try:
+                reply = await self.model.chat(request)
+            except (RequestRefused, SettingsRefused) as refused:
+                if attempt:  # served before, so it is the larger room that it refuses
+                    break
+                if isinstance(refused, SettingsRefused):
+                    raise
+                message = f"the prompt is refused: {refused.failure.message}"
+                raise FailureError(Reason.SIZE_BUDGET, message) from None
             self._record(prompt, reply)
-            if reply.text.strip():
-                return strip_thinking(reply.text) or ""
-            finish_reason = reply.finish_reason
-            if finish_reason == "length":
-                request = replace(request, max_tokens=2 * (request.max_tokens or 1))
-        raise FailureError(
-            Reason.LLM_UNAVAILABLE,
-            f"{self.model.name} returned no content {EMPTY_REPLY_TRIES} times "
-            f"(finish reason {finish_reason!r}); a reasoning model may need a larger "
-            "executor.max_tokens or a lower executor.reasoning_effort",
+            spoken = strip_thinking(reply.text) or ""
+            if spoken.strip() or (reply.text.strip() and reply.finish_reason != "length"):
+                return spoken
+            request = self._changed(request, reply)
+        return ""
+
+    def _changed(self, request: ChatRequest, reply: ChatReply) -> ChatRequest:
+        """The request after a reply without content."""
+        effort, room = request.reasoning_effort, request.max_tokens or 1
+        if reply.finish_reason == "length" and 2 * reply.seconds <= LONGEST_REPLY:
+            room = min(2 * room, MOST_ROOM * self.settings.max_tokens)
+        return replace(
+            request, max_tokens=room, reasoning_effort=LESS_EFFORT[effort] if effort else None
         )
 
     def _record(self, prompt: str, reply: ChatReply) -> None:
@@ -127,8 +154,7 @@ class CallContext:
             )
         )
         self.served_seconds += reply.seconds / max(1, reply.attempts)
-        if reply.text.strip():
-            self.budget.spend(reply.usage.tokens)
+        self.budget.spend(reply.usage.tokens)
 
     async def run(self, program: str) -> RunResult:
         """Run a program that the model wrote, isolated. Raises CALL_BUDGET."""

@@ -8,6 +8,7 @@ from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import Problem
 from flowright.errors import Failure, FailureError, boundary
 from flowright.llm.chat import ChatModel
+from flowright.llm.refusals import WithControl
 from flowright.memo import Memo
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
@@ -46,7 +47,8 @@ class Executor:
         self._interpreter = Interpreter(limits)
         settings = executor or ExecutorSection()
         self._operators = OPERATORS.with_modules(limits.operators)
-        self._host = Host(model, sandbox, limits, settings, self._interpreter, self._operators)
+        asked = WithControl(model)
+        self._host = Host(asked, sandbox, limits, settings, self._interpreter, self._operators)
         self._checker = ProgramChecker(self._operators)
         self._in_flight = asyncio.Semaphore(limits.in_flight)
         self._validated: Memo[Workflow | Failure] = Memo(VALIDATED_KEPT)

@@ -18,6 +18,7 @@ from flowright.data.task import Problem
 from flowright.errors import Failure, FailureError, Reason
 from flowright.llm.chat import ChatModel, Usage
 from flowright.llm.replies import extract_code
+from flowright.llm.sizes import first_tokens, most_tokens
 from flowright.workflows.arguments import bind, is_no_value
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext, CodeRunner
@@ -283,16 +284,16 @@ class Run:
             text = str(value).encode("utf-8", "replace").decode()
         except ValueError:
             raise _no_answer("an integer with too many digits to print") from None
+        most, size = self.limits.max_answer_chars, most_tokens(text)
+        if size > most:
+            message = f"an answer may have {most} characters (as UTF-8 bytes), this one has {size}"
+            raise FailureError(Reason.SIZE_BUDGET, message)
         if is_no_value(text):
             raise _no_answer(f"{text}; was an `await` forgotten?")
         if self.task.kind == "code" and "```" in text:
             text = extract_code(text, self.task.entry_point)
         if not text.strip():
             raise _no_answer("an empty answer")
-        most = self.limits.max_answer_chars
-        if len(text) > most:
-            message = f"an answer may have {most} characters, this one has {len(text)}"
-            raise FailureError(Reason.SIZE_BUDGET, message)
         return text
 
 
@@ -310,9 +311,10 @@ def _host_function(name: str) -> Callable[..., None]:
 
 
 def _plain(result: Any, max_chars: int) -> Any:
-    """An operator's result as it may enter the interpreter: cut, without surrogates."""
+    """An operator's result as it may enter the interpreter: cut to what may be handed to the next
+    one, without surrogates."""
     if isinstance(result, str):
-        return result[:max_chars].encode("utf-8", "replace").decode()
+        return first_tokens(result.encode("utf-8", "replace").decode(), max_chars)
     if isinstance(result, dict):
         return {name: _plain(value, max_chars) for name, value in result.items()}
     if isinstance(result, list):
