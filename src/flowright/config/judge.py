@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -164,6 +164,13 @@ class JudgeServerSection(Section):
     """Verdicts that wait for a place; beyond: 429."""
     drain_seconds: Seconds = 30.0
     """After SIGTERM, for the requests that are running."""
+    judge_class: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """A judge model of your own in the place of `judge`, as `package.module:Class`: its
+    `score(prompt, completion, answer)`, or with `answer_type`, decides."""
+    judge_arguments: Mapping[str, Any] = Field(default_factory=dict)
+    """What the class is made with, such as `{model_path: ...}`."""
+    judge_threads: Positive = 1
+    """Calls of `score` at a time."""
 
     @model_validator(mode="after")
     def _a_batch_fits(self) -> "JudgeServerSection":
