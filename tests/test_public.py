@@ -19,6 +19,7 @@ NAMES = {
     *("Completion", "Rollout", "Reward", "UNSCORED"),
     *("Failure", "Reason", "boundary", "Gold"),
     *("Judge", "JudgeQuery", "Verdict", "JudgeRewardSystem", "create_judge_reward"),
+    *("BaseJudgeReward", "RewardResult", "serve_judge_model"),
     *("Sandbox", "Limits", "operator"),
     *("Policy", "load_policy", "chunks", "Group", "Trained", "Learner"),
 }

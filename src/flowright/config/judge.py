@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -31,15 +31,18 @@ class JudgeServiceSection(Section):
     api_key: str | None = Field(default=None, exclude=True)  # kept out of config.json
     """The service's, if it asks for one; better `${NAME}`."""
     max_batch_size: Positive = 16
-    """Questions in one request."""
+    """Questions in one request; fewer where the service takes fewer."""
     batch_timeout: NonNegativeFloat = 0.05
     """Seconds that a question waits for others to go with it."""
     max_concurrent_requests: Positive = 32
-    """Requests in flight."""
+    """Requests in flight; fewer where the service takes fewer."""
     timeout: Seconds = 30.0
-    """Of one request."""
+    """Of one request; doubles with every attempt that it ends."""
+    deadline: Seconds = 600.0
+    """Of one verdict, from its first turn on: attempts, pauses, and the wait for a service that has
+    no room."""
     max_retries: NonNegative = 3
-    """Further attempts at a request."""
+    """Further attempts at a request; that a service has no room (429) counts as none."""
 
 
 class JudgeSection(Section):
@@ -166,6 +169,13 @@ class JudgeServerSection(Section):
     """Verdicts that wait for a place; beyond: 429."""
     drain_seconds: Seconds = 30.0
     """After SIGTERM, for the requests that are running."""
+    judge_class: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """A judge model of your own in the place of `judge`, as `package.module:Class`: its
+    `score(prompt, completion, answer)`, or with `answer_type`, decides."""
+    judge_arguments: Mapping[str, Any] = Field(default_factory=dict)
+    """What the class is made with, such as `{model_path: ...}`."""
+    judge_threads: Positive = 1
+    """Calls of `score` at a time."""
 
     @model_validator(mode="after")
     def _a_batch_fits(self) -> "JudgeServerSection":
@@ -176,8 +186,9 @@ class JudgeServerSection(Section):
 
 class JudgeRewardSection(JudgeServiceSection):
     """A judge service as a reward function: `reward.config` where `reward.type` is
-    `judge_model`. `JUDGE_MAX_BATCH_SIZE` and `JUDGE_MAX_CONCURRENT` in the environment override
-    `max_batch_size` and `max_concurrent_requests`."""
+    `judge_model`. `JUDGE_MODEL_URL` and `JUDGE_MODEL_API_KEY` in the environment stand in for a
+    `judge_url` and an `api_key` that are missing; `JUDGE_MAX_BATCH_SIZE` and
+    `JUDGE_MAX_CONCURRENT` override `max_batch_size` and `max_concurrent_requests`."""
 
     use_cache: bool = True
     """Ask equal questions once."""
@@ -189,3 +200,7 @@ class JudgeRewardSection(JudgeServiceSection):
     """Failures in a row that open the circuit; 0: never."""
     circuit_breaker_timeout: Seconds = 30.0
     """Seconds until a service that was down is tried again."""
+    low_confidence: Fraction = 0.0
+    """Below this confidence of the judge's a score is doubted, where it tells one; 0: never."""
+    low_confidence_factor: Fraction = 0.8
+    """What a doubted score is multiplied by."""

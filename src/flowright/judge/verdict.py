@@ -10,15 +10,17 @@ Source = Literal["llm", "rule", "rule_fallback", "cache", "second_reading", "flo
 """Who decided. ``second_reading`` is the judge when it was shown the final answer alone, ``floor``
 nobody: the answer is called wrong because it keeps every judge from judging it."""
 Status = Literal[
-    "ok", "abstain", "declined", "parse_error", "refused", "truncated", "timeout", "unavailable"
-]
+    "ok", "abstain", "declined", "parse_error", "refused", "truncated", "overloaded", "timeout",
+    "unavailable",
+]  # fmt: skip
 """Why there is a score, or why there is none: ``abstain`` is a judge that could not decide,
 ``declined`` a model that refused to judge or whose reply a content filter stopped, ``refused`` a
-server that is up and does not take this query."""
+server that is up and does not take this query, ``overloaded`` one that had no room for it in time.
+"""
 
 DOWN: frozenset[Status] = frozenset({"timeout", "unavailable"})
 """What says that the backend is down; a reply that cannot be read does not, nor does a query that
-is refused."""
+is refused or finds no room."""
 
 AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
 """What a reference is; it chooses the criteria in the prompt and the rule."""

@@ -12,9 +12,9 @@ from pydantic import (
     Field,
     SkipValidation,
     ValidationError,
-    model_validator,
 )
 
+from flowright.judge.answer_types import read_answer_type
 from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
@@ -71,12 +71,16 @@ class JudgeRequest(Wire):
     completion: Text = Field(description="The answer to be judged.")
     answer: Text = Field(
         default="",
-        description="The reference: what is right. Needed unless there are criteria or a rival.",
+        description="The reference: what is right. Without one a model goes by the question alone, "
+        "and rules cannot tell.",
     )
     answer_type: Annotated[
         AnswerType,
-        BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
-    ] = Field(default="free_text", description="What the reference is; in any case of letters.")
+        BeforeValidator(read_answer_type),
+    ] = Field(
+        default="free_text",
+        description="What the reference is; in any case of letters, also as `MATH_EXPRESSIONS`.",
+    )
     alternatives: tuple[Text, ...] = Field(default=(), description="Other references that count.")
     evidence: Text | None = Field(
         default=None, description="What was observed, such as `passed 2 of 3 tests`."
@@ -94,12 +98,6 @@ class JudgeRequest(Wire):
         description="Comes back with the verdict, and names the sample: seeds are derived from "
         "it. Without one it is a hash of the request, so that equal requests are judged alike.",
     )
-
-    @model_validator(mode="after")
-    def _something_to_compare_with(self) -> "JudgeRequest":
-        if not (self.answer.strip() or self.criteria or self.rival is not None):
-            raise ValueError("answer: there is no reference to judge by")
-        return self
 
     @property
     def id(self) -> str:
