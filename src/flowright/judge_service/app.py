@@ -22,6 +22,7 @@ from flowright.errors import UserError, boundary
 from flowright.judge.verdict import Judge, Verdict
 from flowright.judge_service.metrics import CONTENT_TYPE, ServiceMetrics
 from flowright.judge_service.middleware import GuardMiddleware
+from flowright.judge_service.openrlhf import add_openrlhf
 from flowright.judge_service.traffic import Admission, Overloaded, Slot, Traffic
 from flowright.judge_service.wire import (
     BatchRequest,
@@ -205,6 +206,8 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
         return BatchResponse(
             responses=await dispatcher.judge([read_member(m) for m in batch.requests])
         )
+
+    add_openrlhf(app, dispatcher.judge, _ERRORS, guarded)
 
 
 def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:
