@@ -23,7 +23,7 @@ from flowright.judge.retries import (
     next_attempt,
 )
 from flowright.judge.schemas import Value
-from flowright.judge.verdict import Status
+from flowright.judge.verdict import RawReply, Status
 from flowright.llm.chat import (
     REFUSAL,
     ChatModel,
@@ -50,13 +50,15 @@ _LONGEST_REFUSAL = 600  # characters; who explains more has not just declined
 @dataclass(frozen=True, slots=True)
 class QuestionResult:
     """How it ended. ``values`` are those of the fields that were read; ``status`` is "ok" when
-    none is missing. ``reason`` is the judge's own, or tells what went wrong attempt by attempt."""
+    none is missing. ``reason`` is the judge's own, or tells what went wrong attempt by attempt;
+    ``replies`` are those that came."""
 
     values: Mapping[str, Value]
     status: Status
     reason: str
     attempts: int
     usage: Usage
+    replies: tuple[RawReply, ...] = ()
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class _State:
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     last: Ending | None = None
+    replies: list[RawReply] = field(default_factory=list)
 
     def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
         self.last = ending
@@ -105,7 +108,9 @@ class RetryingAsker:
                 break
             attempt = next_attempt(attempt, ending, previous, self._section)
         reason = state.reason if ending is None else "; ".join(state.notes)
-        return QuestionResult(state.values, STATUS[ending], reason, attempt.number, state.usage)
+        replies = tuple(state.replies)
+        status = STATUS[ending]
+        return QuestionResult(state.values, status, reason, attempt.number, state.usage, replies)
 
     async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
         """Ask once; None when nothing is missing any more, else what went wrong."""
@@ -133,6 +138,7 @@ class RetryingAsker:
             return state.failed(attempt, ending, error.failure.message)
         state.left -= min(reply.seconds, allowed)
         state.usage += reply.usage
+        state.replies.append(RawReply(reply.text, reply.finish_reason, reply.reasoning))
         if state.last == "refused":
             self._forms.refused(served=attempt.form)
         return self._read(state, reply, attempt)

@@ -157,6 +157,7 @@ def _request(query: JudgeQuery) -> dict[str, Any]:
         "evidence": query.evidence,
         "rival": query.rival,
         "criteria": [{"text": c.text, "points": c.points} for c in query.criteria] or None,
+        "instruction": query.instruction or None,
         "request_id": query.key[:256] or None,
     }
     return {name: value for name, value in fields.items() if value is not None}

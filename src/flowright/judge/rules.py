@@ -62,9 +62,9 @@ def decide(query: JudgeQuery) -> tuple[bool, str] | None:
     """Whether the answer is right, and by which rule; None where no rule can tell.
 
     Of two answers a right one is the better; two that are both right, or both wrong, no rule
-    tells apart. No rule reads a rubric.
+    tells apart. No rule reads a rubric, or an instruction.
     """
-    if query.criteria:
+    if query.criteria or query.instruction:
         return None
     found = _decide(query, query.answer)
     if query.rival is None or found is None:

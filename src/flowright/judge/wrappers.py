@@ -67,6 +67,7 @@ class WithRuleFallback(Wrapper):
             attempts=verdict.attempts,
             usage=verdict.usage + ruled.usage,
             seconds=verdict.seconds + ruled.seconds,
+            replies=verdict.replies,
         )
 
 

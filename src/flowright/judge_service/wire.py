@@ -15,11 +15,22 @@ from pydantic import (
     model_validator,
 )
 
-from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
+from flowright.judge.verdict import (
+    AnswerType,
+    Criterion,
+    JudgeQuery,
+    RawReply,
+    Source,
+    Status,
+    Verdict,
+)
+from flowright.judge_service.messages import completion_text, prompt_text
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5
 _LONGEST_ID = 256
+_LONGEST_INSTRUCTION = 20_000
+NO_INSTRUCTION = "instruction: this server's wording is its operator's (server.own_instructions)"
 
 
 def _whole_characters(text: str) -> str:
@@ -35,6 +46,10 @@ def _not_zero(points: float) -> float:
 
 
 Text = Annotated[str, AfterValidator(_whole_characters)]
+Messages = list[dict[str, Any]]
+_ANY_FORM: Any = str | Messages
+Prompt = Annotated[Text, BeforeValidator(prompt_text, json_schema_input_type=_ANY_FORM)]
+Completion = Annotated[Text, BeforeValidator(completion_text, json_schema_input_type=_ANY_FORM)]
 
 
 class Wire(BaseModel):
@@ -67,11 +82,14 @@ class JudgeRequest(Wire):
         }
     )
 
-    prompt: Text = Field(description="The question.")
-    completion: Text = Field(description="The answer to be judged.")
+    prompt: Prompt = Field(description="The question: text, or messages with role and content.")
+    completion: Completion = Field(
+        description="The answer to be judged: text, or messages, of which the assistant's last."
+    )
     answer: Text = Field(
         default="",
-        description="The reference: what is right. Needed unless there are criteria or a rival.",
+        description="The reference: what is right. Needed unless there are criteria, a rival or an "
+        "instruction.",
     )
     answer_type: Annotated[
         AnswerType,
@@ -87,7 +105,18 @@ class JudgeRequest(Wire):
         "For a judge whose `judge.ask` is `pairwise`.",
     )
     criteria: tuple[CriterionRequest, ...] = Field(
-        default=(), description="A rubric. For a judge whose `judge.ask` is `rubric`."
+        default=(), description="A rubric: the judge is asked which of its lines hold."
+    )
+    instruction: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_LONGEST_INSTRUCTION,
+        pattern=r"\S",
+        description="What the judge is asked, in place of its wording's. Only where the server's "
+        "`own_instructions` is true.",
+    )
+    include_raw: bool = Field(
+        default=False, description="Whether `metadata.raw_replies` has what the model said."
     )
     request_id: Annotated[Text, Field(min_length=1, max_length=_LONGEST_ID)] | None = Field(
         default=None,
@@ -97,7 +126,8 @@ class JudgeRequest(Wire):
 
     @model_validator(mode="after")
     def _something_to_compare_with(self) -> "JudgeRequest":
-        if not (self.answer.strip() or self.criteria or self.rival is not None):
+        stands_in = self.criteria or self.instruction or self.rival is not None
+        if not (self.answer.strip() or stands_in):
             raise ValueError("answer: there is no reference to judge by")
         return self
 
@@ -106,7 +136,8 @@ class JudgeRequest(Wire):
         """The caller's id, or one that is made from what is asked."""
         if self.request_id is not None:
             return self.request_id
-        asked = self.model_dump(exclude={"request_id"})
+        unasked = {"request_id", "include_raw"}
+        asked = self.model_dump(exclude=unasked if self.instruction else {*unasked, "instruction"})
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def query(self) -> JudgeQuery:
@@ -119,6 +150,7 @@ class JudgeRequest(Wire):
             evidence=self.evidence,
             rival=self.rival,
             criteria=tuple(Criterion(c.text, c.points) for c in self.criteria),
+            instruction=self.instruction or "",
             key=self.id,
         )
 
@@ -130,6 +162,14 @@ class BatchRequest(Wire):
     requests: list[SkipValidation[JudgeRequest]] = Field(description="In any order.")
 
 
+class RawReplyBody(Wire):
+    """What a model said to one attempt, before it was read."""
+
+    text: str
+    finish_reason: str
+    reasoning: str | None = None
+
+
 class Metadata(Wire):
     """What a verdict took."""
 
@@ -138,6 +178,11 @@ class Metadata(Wire):
     judge: str = Field(default="", description="Who judged.")
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    raw_replies: tuple[RawReplyBody, ...] | None = Field(
+        default=None,
+        exclude_if=lambda replies: replies is None,
+        description="Of the attempts that got one, in order; only where `include_raw` was asked.",
+    )
 
 
 class JudgeResponse(Wire):
@@ -193,7 +238,10 @@ class ErrorBody(Wire):
     error: str
 
 
-def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeResponse:
+def response_of(
+    verdict: Verdict, request_id: str, seconds: float, raw: bool = False
+) -> JudgeResponse:
+    """``raw``: with the model's replies."""
     return JudgeResponse(
         score=verdict.score,
         correct=verdict.correct,
@@ -208,7 +256,22 @@ def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeRespo
             judge=verdict.judge,
             prompt_tokens=verdict.usage.prompt_tokens,
             completion_tokens=verdict.usage.completion_tokens,
+            raw_replies=raw_replies(verdict) if raw else None,
         ),
+    )
+
+
+def raw_replies(verdict: Verdict) -> tuple[RawReplyBody, ...]:
+    """What models said for a verdict; for a vote what they said for its members."""
+    if not verdict.replies:
+        return tuple(reply for member in verdict.members for reply in raw_replies(member))
+    return tuple(map(_raw, verdict.replies))
+
+
+def _raw(reply: RawReply) -> RawReplyBody:
+    reasoning = None if reply.reasoning is None else _sendable(reply.reasoning)
+    return RawReplyBody(
+        text=_sendable(reply.text), finish_reason=reply.finish_reason, reasoning=reasoning
     )
 
 
@@ -234,10 +297,12 @@ def invalid_response(member: object, message: str) -> JudgeResponse:
     )
 
 
-def read_member(member: object) -> JudgeRequest | JudgeResponse:
+def read_member(member: object, own_instructions: bool) -> JudgeRequest | JudgeResponse:
     """A batch's member as a request, or the response that says why it is none."""
     try:
-        return JudgeRequest.model_validate(member)
+        request = JudgeRequest.model_validate(member)
+        is_refused = request.instruction and not own_instructions
+        return invalid_response(member, NO_INSTRUCTION) if is_refused else request
     except ValidationError as error:
         errors = error.errors(include_input=False, include_url=False)
         return invalid_response(member, error_message(errors))
