@@ -6,9 +6,8 @@ import json
 import os
 import pickle
 import subprocess
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 from hypothesis import given, strategies as st
-from judge_serving import served, until
+from judge_serving import served, served_beside
 
 from flowright.config import JudgeServerSection
 from flowright.errors import ConfigError, RunPaused, UserError
@@ -55,26 +54,8 @@ class Double:
         return Verdict(float(correct), correct, "llm", "ok", "compared", judge=self.name)
 
 
-@contextmanager
-def service(double: Double) -> Iterator[str]:
-    """A judge service that is really served, on a thread beside the trainer's; its address."""
-    ready, done = threading.Event(), threading.Event()
-    urls: list[str] = []
-
-    async def serve() -> None:
-        async with served(create_app(double, JudgeServerSection())) as (url, _):
-            urls.append(url)
-            ready.set()
-            await asyncio.to_thread(done.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    try:
-        assert ready.wait(60)
-        yield urls[0]
-    finally:
-        done.set()
-        thread.join()
+def service(double: Double) -> AbstractContextManager[str]:
+    return served_beside(create_app(double, JudgeServerSection()))
 
 
 def asked_at(url: str, **more: Any) -> dict[str, Any]:
@@ -336,13 +317,12 @@ async def test_openrlhf_waits_out_an_overload() -> None:
 
 async def test_openrlhf_can_show_its_key_in_the_address() -> None:
     """Its client sends no header of one's own; the address' user and password are one."""
-    async with served(create_app(Double(), JudgeServerSection(api_key="k"))) as (url, _):
-        async with httpx2.AsyncClient() as client:
-            bare = await client.post(f"{url}/openrlhf", json=sample("p", "42"))
-            address = url.replace("http://", "http://judge:k@") + "/openrlhf"
-            keyed = await client.post(address, json=sample("p", "42"))
-            wrong = await client.post(address.replace(":k@", ":x@"), json=sample("p", "42"))
-        await until(lambda: True)
+    app = create_app(Double(), JudgeServerSection(api_key="k"))
+    async with served(app) as (url, _), httpx2.AsyncClient() as client:
+        bare = await client.post(f"{url}/openrlhf", json=sample("p", "42"))
+        address = url.replace("http://", "http://judge:k@") + "/openrlhf"
+        keyed = await client.post(address, json=sample("p", "42"))
+        wrong = await client.post(address.replace(":k@", ":x@"), json=sample("p", "42"))
     assert (bare.status_code, keyed.status_code, wrong.status_code) == (401, 200, 401)
 
 

@@ -17,6 +17,7 @@ from fastapi.exceptions import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowright.errors import RunPaused
+from flowright.judge_service.messages import whole_characters
 from flowright.judge_service.stand_ins import StandIns
 from flowright.judge_service.trainers import reference_of
 from flowright.judge_service.wire import JudgeRequest, JudgeResponse, error_message
@@ -120,8 +121,8 @@ def _questions(request: RewardRequest) -> list[JudgeRequest]:
             raise HTTPException(422, f"labels.{number}: there is no reference (--label_key)")
         try:
             question = JudgeRequest(
-                prompt=_whole(prompt),
-                completion=_whole(completion_of(query, prompt)),
+                prompt=whole_characters(prompt),
+                completion=whole_characters(completion_of(query, prompt)),
                 answer=answer,
                 alternatives=alternatives,
             )
@@ -131,11 +132,6 @@ def _questions(request: RewardRequest) -> list[JudgeRequest]:
             raise HTTPException(422, f"query.{number}: {error}") from None
         questions.append(question)
     return questions
-
-
-def _whole(text: str) -> str:
-    """Half of a surrogate pair is no reason to refuse what a policy wrote."""
-    return text.encode("utf-8", "replace").decode()
 
 
 async def _patiently(judging: Judging, questions: Sequence[JudgeRequest]) -> list[JudgeResponse]:

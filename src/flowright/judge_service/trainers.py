@@ -14,7 +14,7 @@ from typing import Any
 
 from flowright.errors import UserError
 from flowright.judge_service.adapter import JudgeRewardSystem, create_judge_reward
-from flowright.judge_service.messages import completion_text, prompt_text
+from flowright.judge_service.messages import completion_text, prompt_text, whole_characters
 
 Config = str | Path | Mapping[str, Any]
 """The address of a judge service; a YAML file with ``reward``; or the keys of ``reward.config``."""
@@ -56,8 +56,8 @@ def request_of(
     completion that is neither text nor messages."""
     answer, alternatives = reference_of(reference)
     asked: dict[str, Any] = {
-        "prompt": prompt_text(prompt),
-        "completion": completion_text(completion),
+        "prompt": whole_characters(prompt_text(prompt)),
+        "completion": whole_characters(completion_text(completion)),
         "answer": answer,
     }
     if alternatives:

@@ -24,7 +24,7 @@ from flowright.judge.verdict import (
     Status,
     Verdict,
 )
-from flowright.judge_service.messages import completion_text, prompt_text
+from flowright.judge_service.messages import completion_text, prompt_text, whole_characters
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5
@@ -33,7 +33,7 @@ _LONGEST_INSTRUCTION = 20_000
 NO_INSTRUCTION = "instruction: this server's wording is its operator's (server.own_instructions)"
 
 
-def _whole_characters(text: str) -> str:
+def _only_whole_characters(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("half of a surrogate pair is no character")
     return text
@@ -45,7 +45,7 @@ def _not_zero(points: float) -> float:
     return points
 
 
-Text = Annotated[str, AfterValidator(_whole_characters)]
+Text = Annotated[str, AfterValidator(_only_whole_characters)]
 Messages = list[dict[str, Any]]
 _ANY_FORM: Any = str | Messages
 Prompt = Annotated[Text, BeforeValidator(prompt_text, json_schema_input_type=_ANY_FORM)]
@@ -248,7 +248,7 @@ def response_of(
         status=verdict.status,
         source=verdict.source,
         request_id=request_id,
-        explanation=_sendable(verdict.reason),
+        explanation=whole_characters(verdict.reason),
         parts=dict(verdict.parts),
         metadata=Metadata(
             latency=round(seconds, 6),
@@ -269,9 +269,9 @@ def raw_replies(verdict: Verdict) -> tuple[RawReplyBody, ...]:
 
 
 def _raw(reply: RawReply) -> RawReplyBody:
-    reasoning = None if reply.reasoning is None else _sendable(reply.reasoning)
+    reasoning = None if reply.reasoning is None else whole_characters(reply.reasoning)
     return RawReplyBody(
-        text=_sendable(reply.text), finish_reason=reply.finish_reason, reasoning=reasoning
+        text=whole_characters(reply.text), finish_reason=reply.finish_reason, reasoning=reasoning
     )
 
 
@@ -321,9 +321,4 @@ def error_message(errors: Sequence[Any]) -> str:
         lines.append(f"{place}: {message}" if place else message)
     if len(errors) > _MOST_PROBLEMS:
         lines.append(f"and {len(errors) - _MOST_PROBLEMS} more")
-    return _sendable("; ".join(lines)[:_LONGEST_MESSAGE])
-
-
-def _sendable(text: str) -> str:
-    """A model or a caller may have written half a surrogate pair, which UTF-8 can't hold."""
-    return text.encode("utf-8", "replace").decode()
+    return whole_characters("; ".join(lines)[:_LONGEST_MESSAGE])
