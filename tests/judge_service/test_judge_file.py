@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -123,6 +124,7 @@ def test_a_killed_command_goes_on_even_from_the_middle_of_a_line(
         try:
             while not progress.exists() or progress.read_bytes().count(b"\n") < 5:
                 assert child.poll() is None
+                time.sleep(0.01)
         finally:
             os.kill(child.pid, signal.SIGKILL)
             child.wait()
