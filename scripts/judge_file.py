@@ -107,6 +107,10 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
                 raise UserError(*problems)
             if opened.simulated:
                 bars.console.print("simulated: no language model judges here")
+            if found.columns.answer is None:
+                bars.console.print(
+                    "no reference: the judge goes by the question alone; see --answer"
+                )
             bar = bars.add_task(options.source.name, total=found.rows)
             tell = lambda: bars.advance(bar)  # noqa: E731
             await judge_rows(options.source, found.columns, opened.judge, progress,

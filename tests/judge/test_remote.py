@@ -128,7 +128,7 @@ async def test_a_verdict_keeps_what_the_service_says() -> None:
                 "prompt": "What is 6 * 7?",
                 "completion": "It is 42.",
                 "answer": "42",
-                "answer_type": "math_expression",
+                "answer_type": "MATH_EXPRESSIONS",
                 "request_id": "1/a/0",
             }
         ]
@@ -165,11 +165,13 @@ async def test_a_passing_failure_is_tried_again(failure: object) -> None:
     [
         (500, "unavailable", "answered 500: so it is"),
         (401, "unavailable", "check api_key"),
-        (413, "unavailable", "answered 413"),
+        (400, "refused", "answered 400"),
+        (413, "refused", "answered 413"),
+        (422, "refused", "answered 422"),
         ("not JSON", "unavailable", "not a judge service's answer"),
         ('{"responses": []}', "unavailable", "0 responses to 1 requests"),
         ("[]", "unavailable", "not a judge service's answer"),
-        ("hang", "timeout", "no reply within 0.2 s"),
+        ("hang", "timeout", "Timeout waiting for results"),
         (lambda m: {**right(m), "score": 7}, "unavailable", "score 7"),
         (lambda m: {**right(m), "score": None}, "unavailable", "score None"),
         (lambda m: {**right(m), "correct": "yes"}, "unavailable", "correct 'yes'"),
@@ -225,7 +227,7 @@ async def test_the_real_service_answers_it() -> None:
         verdicts = await asyncio.gather(*map(judge.judge, [ASKED, code, dates, blank]))
     assert [v.correct for v in verdicts] == [True, True, True, None]
     assert [v.source for v in verdicts[:3]] == ["rule"] * 3
-    assert verdicts[3].status == "abstain" and "no reference" in verdicts[3].reason
+    assert verdicts[3].status == "abstain" and "no rule can tell" in verdicts[3].reason
 
 
 async def test_pairs_and_rubrics_go_over_the_wire() -> None:
@@ -272,14 +274,13 @@ async def test_plain_arguments_in_and_a_plain_dict_out() -> None:
             "status": "ok",
             "explanation": "compared",
             "parts": {},
+            "detailed_scores": {},
             "request_id": None,
             "judge": "big",
         }
         assert latency > 0
         wrong = await system.areward("What is 6 * 7?", "It is 41.", "42", request_id="mine")
         assert (wrong["reward"], wrong["request_id"]) == (0.0, "mine")
-        with pytest.raises(ValueError, match="known are number"):
-            system.reward("Q", "a", "b", "poem")
 
 
 async def test_all_that_may_be_said_of_an_answer_is_sent() -> None:

@@ -212,7 +212,6 @@ def test_parquet_keeps_its_types_and_a_column_of_the_name_is_not_lost(
     ("rows", "flags", "told"),
     [
         ([{"question": "?", "text": "x", "answer": "y"}], [], "choose one with --completion"),
-        ([{"question": "?", "output": "x"}], [], "choose one with --answer"),
         ([{"question": "?", "output": "x", "gold": "y"}], ["--answer", "golt"], "mean gold?"),
         ([5], [], "a.jsonl:1: a row is a JSON object"),
         ([], [], "no row in it"),

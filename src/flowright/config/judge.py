@@ -32,15 +32,18 @@ class JudgeServiceSection(Section):
     api_key: str | None = Field(default=None, exclude=True)  # kept out of config.json
     """The service's, if it asks for one; better `${NAME}`."""
     max_batch_size: Positive = 16
-    """Questions in one request."""
+    """Questions in one request; fewer where the service takes fewer."""
     batch_timeout: NonNegativeFloat = 0.05
     """Seconds that a question waits for others to go with it."""
     max_concurrent_requests: Positive = 32
-    """Requests in flight."""
+    """Requests in flight; fewer where the service takes fewer."""
     timeout: Seconds = 30.0
-    """Of one request."""
+    """Of one request; doubles with every attempt that it ends."""
+    deadline: Seconds = 600.0
+    """Of one verdict, from its first turn on: attempts, pauses, and the wait for a service that has
+    no room."""
     max_retries: NonNegative = 3
-    """Further attempts at a request."""
+    """Further attempts at a request; that a service has no room (429) counts as none."""
 
 
 class JudgeSection(Section):
@@ -189,8 +192,9 @@ class JudgeServerSection(Section):
 
 class JudgeRewardSection(JudgeServiceSection):
     """A judge service as a reward function: `reward.config` where `reward.type` is
-    `judge_model`. `JUDGE_MAX_BATCH_SIZE` and `JUDGE_MAX_CONCURRENT` in the environment override
-    `max_batch_size` and `max_concurrent_requests`."""
+    `judge_model`. `JUDGE_MODEL_URL` and `JUDGE_MODEL_API_KEY` in the environment stand in for a
+    `judge_url` and an `api_key` that are missing; `JUDGE_MAX_BATCH_SIZE` and
+    `JUDGE_MAX_CONCURRENT` override `max_batch_size` and `max_concurrent_requests`."""
 
     use_cache: bool = True
     """Ask equal questions once."""
@@ -202,3 +206,7 @@ class JudgeRewardSection(JudgeServiceSection):
     """Failures in a row that open the circuit; 0: never."""
     circuit_breaker_timeout: Seconds = 30.0
     """Seconds until a service that was down is tried again."""
+    low_confidence: Fraction = 0.0
+    """Below this confidence of the judge's a score is doubted, where it tells one; 0: never."""
+    low_confidence_factor: Fraction = 0.8
+    """What a doubted score is multiplied by."""

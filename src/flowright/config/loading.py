@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from flowright.config.judge import JudgeRewardSection
 from flowright.config.llm import LlmFile, ModelEntry
-from flowright.config.reading import explain, load_section, read_yaml
+from flowright.config.reading import expand, explain, load_section, read_yaml
 from flowright.config.root import Config, JudgeServerConfig
 from flowright.config.simulation import SIMULATED
 from flowright.errors import ConfigError
@@ -32,7 +32,7 @@ def load_judge_server(path: Path, overrides: Sequence[str] = ()) -> JudgeServerC
 def load_judge_reward(path: Path) -> JudgeRewardSection:
     """``reward.config`` of a YAML file whose ``reward.type`` is ``judge_model``; its other keys are
     not read. Raises ConfigError."""
-    reward = read_yaml(path).get("reward")
+    reward = read_yaml(path, expanded=False).get("reward")
     if not isinstance(reward, dict) or reward.get("type") != "judge_model":
         raise ConfigError(f"{path}: reward.type: must be judge_model")
     return judge_reward(reward.get("config") or {}, f"{path}: reward.config")
@@ -41,10 +41,20 @@ def load_judge_reward(path: Path) -> JudgeRewardSection:
 def judge_reward(
     data: Mapping[str, Any], source: str = "config", environment: Mapping[str, str] | None = None
 ) -> JudgeRewardSection:
-    """The section, with JUDGE_MAX_BATCH_SIZE and JUDGE_MAX_CONCURRENT of the environment put over
-    it. Raises ConfigError with one line per mistake."""
+    """The section. ``${NAME}`` in it is read from the environment; JUDGE_MODEL_URL and
+    JUDGE_MODEL_API_KEY there stand in for keys that are missing, JUDGE_MAX_BATCH_SIZE and
+    JUDGE_MAX_CONCURRENT are put over theirs. Raises ConfigError with one line per mistake."""
     environment = os.environ if environment is None else environment
-    values = dict(data)
+    # A key may be asked for by ${JUDGE_MODEL_API_KEY} where the service needs none.
+    values = expand(data, {"JUDGE_MODEL_API_KEY": "", **environment}, source)
+    for name, key in (("JUDGE_MODEL_URL", "judge_url"), ("JUDGE_MODEL_API_KEY", "api_key")):
+        if not values.get(key) and environment.get(name):
+            values[key] = environment[name]
+    if not values.get("judge_url"):
+        raise ConfigError(
+            f"{source}: judge_url: missing; give the judge service's address, such as "
+            "http://localhost:8888, or set JUDGE_MODEL_URL"
+        )
     for name, key in (
         ("JUDGE_MAX_BATCH_SIZE", "max_batch_size"),
         ("JUDGE_MAX_CONCURRENT", "max_concurrent_requests"),

@@ -41,8 +41,11 @@ _TYPES = {
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
 
 
-def read_yaml(path: Path, environment: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A YAML mapping with ``${NAME}`` and ``${NAME:-default}`` read from the environment."""
+def read_yaml(
+    path: Path, environment: Mapping[str, str] | None = None, expanded: bool = True
+) -> dict[str, Any]:
+    """A YAML mapping with ``${NAME}`` and ``${NAME:-default}`` read from the environment, unless it
+    is not to be ``expanded``."""
     environment = os.environ if environment is None else environment
     try:
         text = path.read_text(encoding="utf-8")
@@ -60,11 +63,16 @@ def read_yaml(path: Path, environment: Mapping[str, str] | None = None) -> dict[
         data = {}
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: the top level is a {type(data).__name__}, not a mapping")
+    return expand(data, environment, str(path)) if expanded else data
+
+
+def expand(data: Mapping[str, Any], environment: Mapping[str, str], source: str) -> dict[str, Any]:
+    """A mapping with its variables replaced. Raises ConfigError for those that are not set."""
     problems: list[str] = []
-    data = _expand(data, environment, str(path), "", problems)
+    found = _expand(dict(data), environment, source, "", problems)
     if problems:
         raise ConfigError(*problems)
-    return data
+    return found
 
 
 def _expand(

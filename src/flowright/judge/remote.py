@@ -2,31 +2,55 @@
 
 Speaks to the judge service (:mod:`flowright.judge_service`) or to anything with its
 ``POST /batch_judge``. A service that fails is a verdict with a status, never a 0 (law 1). No cache
-and no breaker: those are wrappers.
+and no breaker: those are wrappers. The form of requests and answers is
+:mod:`flowright.judge.remote_wire`'s.
 """
 
 import asyncio
-import json
+import itertools
+import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from flowright.config import JudgeServiceSection
-from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
+from flowright.judge.remote_wire import (
+    OVERHEAD,
+    SEPARATOR,
+    Limits,
+    body_of,
+    encoded,
+    read_limits,
+    read_responses,
+    request_of,
+)
+from flowright.judge.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.balance import Balance
-from flowright.llm.chat import Usage
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
 from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, status_error
+from flowright.llm.window import Window
 
 FIRST_PAUSE = 0.25  # seconds
 ROLE = "judge_service"
+_LIMITS_SECONDS = 3.0  # for /health, before the first question
+_MOST_BYTES = 1 << 20  # of a batch, at a service that does not say: many proxies' limit
+_FEW_BYTES = 1 << 16  # a body that is refused as too large and is no larger has too many questions
+_PATIENCE = 4  # refusals for want of room, after which half a batch may find some
+_FIRST_BATCHES = 4  # at a time, at a service that does not say how many it takes
+
+# What a question may be to blame for: one of a batch spoils the others.
+_REFUSED = frozenset({"http_400", "http_413", "http_422"})
+
+_log = logging.getLogger("JudgeReward")
 
 
 @dataclass(slots=True)
 class _Asked:
     query: JudgeQuery
+    name: str
+    body: bytes
     verdict: "asyncio.Future[Verdict]"
 
 
@@ -34,7 +58,11 @@ class RemoteJudge:
     """Asks a judge service, for one event loop. Close it with :meth:`aclose`.
 
     Queries wait up to ``batch_timeout`` for others to go with, at most ``max_batch_size`` of them
-    in a request and ``max_concurrent_requests`` requests at a time. ``counters`` has the requests.
+    in a request and ``max_concurrent_requests`` requests at a time; less where the service says in
+    its /health that it takes less, or shows it by its refusals (:class:`Window`). A service without
+    room (429, 503 with ``Retry-After``) is waited for up to ``deadline``, which runs from a
+    question's first turn. A batch that is refused is halved until only the question that is at
+    fault is refused. ``counters`` has the requests.
     """
 
     def __init__(self, section: JudgeServiceSection) -> None:
@@ -42,15 +70,24 @@ class RemoteJudge:
         self.name = section.judge_url.rstrip("/")
         self._connection = Connection(self.name, None)
         self._key = section.api_key or ""
-        balance = Balance((self.name,), (self._key,))
-        self._retries = Retries(balance, section.max_concurrent_requests)
+        most = section.max_concurrent_requests * section.max_batch_size
+        first = min(most, _FIRST_BATCHES * section.max_batch_size)
+        self._window = Window(section.max_concurrent_requests, first, most)
+        self._retries = Retries(Balance((self.name,), (self._key,)), self._window)
         self._policy = RetryPolicy(
-            attempts=section.max_retries + 1, first_pause=FIRST_PAUSE, longest_pause=section.timeout
+            attempts=section.max_retries + 1,
+            first_pause=FIRST_PAUSE,
+            longest_pause=section.timeout,
+            deadline=section.deadline,
         )
+        self._limits: asyncio.Task[Limits | None] | None = None
+        self._most = section.max_batch_size
+        self._most_bytes = _MOST_BYTES
         self.counters = Counters((self.name,))
         self._waiting: list[_Asked] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
+        self._orders = itertools.count()
         self.simulated = False  # whether it said so, when it was checked last
         self.asked = 0  # queries
         self.batched = 0  # of these, sent along with others
@@ -66,10 +103,11 @@ class RemoteJudge:
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         loop = asyncio.get_running_loop()
-        asked = _Asked(query, loop.create_future())
+        request = request_of(query)
+        asked = _Asked(query, request["request_id"], encoded(request), loop.create_future())
         self.asked += 1
         self._waiting.append(asked)
-        if len(self._waiting) >= self._section.max_batch_size:
+        if len(self._waiting) >= self._most:
             self._flush()
         elif self._timer is None:
             self._timer = loop.call_later(self._section.batch_timeout, self._flush)
@@ -85,123 +123,194 @@ class RemoteJudge:
             why = error.message.removeprefix(f"{self.name}: ")
             mend = "start the judge service or change judge_url"
             return [f"{self.name}: cannot be reached ({why}); {mend}"]
-        self.simulated = _says_simulated(response.content)
+        limits = read_limits(response.content)
+        self.simulated = limits.simulated
+        self._obey(limits)
         if response.status == 200:
             return []
         return [status_error(response, self.name, "judge_url, api_key").message]
 
     async def aclose(self) -> None:
         """Give up what is on its way and close the connections."""
-        for task in self._sending:
+        if self._timer is not None:
+            self._timer.cancel()
+        for asked in self._waiting:
+            asked.verdict.cancel()
+        tasks = [*self._sending, *filter(None, [self._limits])]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._window.close()
         await self._connection.aclose()
 
     def _flush(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        waiting = [asked for asked in self._waiting if not asked.verdict.done()]
-        self._waiting.clear()  # who was cancelled is not asked for
-        if waiting:
-            task = asyncio.get_running_loop().create_task(self._send(waiting))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+        waiting, self._waiting = self._waiting, []
+        self._start(self._send_all(waiting, next(self._orders)))
 
-    async def _send(self, batch: Sequence[_Asked]) -> None:
-        began = time.monotonic()
-        if len(batch) > 1:
-            self.batched += len(batch)
-        body = json.dumps({"requests": [_request(asked.query) for asked in batch]}).encode()
-        call = Call(self._policy, body, self.counters.role(ROLE))
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+
+    # What the service takes.
+
+    async def _learn(self) -> None:
+        """Ask the service once what it takes; one that cannot be reached is asked again."""
+        if self._limits is None:
+            self._limits = asyncio.create_task(self._ask_limits())
+        limits = await asyncio.shield(self._limits)
+        if limits is None:
+            self._limits = None
+
+    async def _ask_limits(self) -> Limits | None:
         try:
-            verdicts = await self._retries.run(call, lambda _: self._ask(body, len(batch)))
-            for verdict in verdicts:
-                call.counts.replied(verdict.usage.prompt_tokens, verdict.usage.completion_tokens)
+            response = await self._connection.ask("/health", self._key, _LIMITS_SECONDS)
         except RequestError as error:
-            verdicts = [self._failed(error, time.monotonic() - began)] * len(batch)
+            return Limits() if error.kind == "timeout" else None
+        limits = read_limits(response.content)
+        _log.debug("%s says that it takes %s", self.name, limits)
+        self._obey(limits)
+        return limits
+
+    def _obey(self, limits: Limits) -> None:
+        section = self._section
+        if limits.batch is not None:
+            self._most = min(section.max_batch_size, limits.batch)
+        if limits.body_bytes is not None:
+            self._most_bytes = limits.body_bytes
+        if limits.in_flight is not None:
+            # All of its places and as many in its queue, so that it never waits for us; more of
+            # the queue as long as nobody else needs it.
+            room = limits.in_flight + (limits.queue or 0)
+            most = min(room, section.max_concurrent_requests * section.max_batch_size)
+            self._window.told(2 * limits.in_flight, most, floor=min(self._most, most))
+
+    def _batches(self, waiting: Sequence[_Asked]) -> Iterator[list[_Asked]]:
+        """In order, none larger than the service takes, but for a question that is so by itself."""
+        batch: list[_Asked] = []
+        size = OVERHEAD
+        for asked in waiting:
+            added = len(asked.body) + len(SEPARATOR)
+            if batch and (len(batch) >= self._most or size + added > self._most_bytes):
+                yield batch
+                batch, size = [], OVERHEAD
+            batch.append(asked)
+            size += added
+        if batch:
+            yield batch
+
+    # What is sent.
+
+    async def _send_all(self, waiting: Sequence[_Asked], order: int) -> None:
+        try:
+            await self._learn()
         except asyncio.CancelledError:
-            for asked in batch:
-                asked.verdict.cancel()
+            _cancel(waiting)
             raise
-        for asked, verdict in zip(batch, verdicts, strict=True):
-            if not asked.verdict.done():
+        live = [asked for asked in waiting if not asked.verdict.done()]
+        for batch in self._batches(live):  # who was cancelled is not asked for
+            if len(batch) > 1:
+                self.batched += len(batch)
+            self._start(self._send(batch, order, self._policy))
+
+    async def _send(self, batch: Sequence[_Asked], order: int, policy: RetryPolicy) -> None:
+        call = Call(policy, batch[0].body, self.counters.role(ROLE), len(batch), order)
+        try:
+            await self._retries.run(call, lambda _: self._ask(call, batch))
+            return
+        except RequestError as error:
+            failure = error
+        except asyncio.CancelledError:
+            _cancel(batch)
+            raise
+        live = [asked for asked in batch if not asked.verdict.done()]
+        others_pass = call.began is not None and self._window.answered_at > call.began
+        if len(live) > 1 and call.left > 0 and _divides(failure, others_pass):
+            half = len(live) // 2
+            _log.debug("%s: %s; %d questions halved", self.name, failure.kind, len(live))
+            rest = replace(policy, deadline=call.left)
+            for part in (live[:half], live[half:]):
+                self._start(self._send(part, order, rest))
+            return
+        verdict = self._failed(failure, others_pass, call.spent)
+        _log.debug("%s: %d questions without a verdict: %s", self.name, len(live), verdict.reason)
+        for asked in live:
+            asked.verdict.set_result(verdict)
+        if failure.kind not in _REFUSED and not others_pass:
+            self._window.give_up(failure)  # who waits behind would only fail later
+
+    async def _ask(self, call: Call, batch: Sequence[_Asked]) -> None:
+        """One attempt: settles those of the batch that are answered. Raises RequestError."""
+        live = [asked for asked in batch if not asked.verdict.done()]
+        if not live:
+            return
+        body = body_of([asked.body for asked in live])
+        # A judge that takes its time is given more of it, instead of starting again and again.
+        seconds = min(self._section.timeout * 2.0 ** call.failures["timeout"], call.left)
+        began = time.monotonic()
+        _log.debug("%s: %d questions, %d bytes sent", self.name, len(live), len(body))
+        try:
+            response = await self._connection.ask("/batch_judge", self._key, seconds, body)
+            if response.status != 200:
+                raise status_error(response, self.name, "judge_url, api_key")
+        except RequestError as error:
+            self._learn_from(error, call, len(live), len(body), began)
+            raise
+        read = read_responses(response.content, [asked.name for asked in live], self.name)
+        answered = 0
+        for asked, verdict in zip(live, read.verdicts, strict=True):
+            if verdict is not None and not asked.verdict.done():
                 asked.verdict.set_result(verdict)
+                answered += 1
+                call.counts.replied(verdict.usage.prompt_tokens, verdict.usage.completion_tokens)
+        _log.debug(
+            "%s: %d verdicts after %.3f s; window %.0f",
+            *(self.name, answered, time.monotonic() - began, self._window.width),
+        )
+        if answered:
+            self._window.answered(answered)
+        if None in read.verdicts:
+            raise RequestError("malformed", read.problem)
 
-    async def _ask(self, body: bytes, count: int) -> list[Verdict]:
-        timeout = self._section.timeout
-        response = await self._connection.ask("/batch_judge", self._key, timeout, body)
-        if response.status != 200:
-            raise status_error(response, self.name, "judge_url, api_key")
-        return _read(response.content, count, self.name)
+    def _learn_from(
+        self, error: RequestError, call: Call, count: int, size: int, began: float
+    ) -> None:
+        if error.is_overload:
+            self._window.refused(began, error.retry_after)
+            error.final = count > 1 and call.overloads >= _PATIENCE
+        elif error.kind == "timeout":
+            self._window.congested(began)
+        elif error.kind == "http_413" and count > 1 and size <= _FEW_BYTES:
+            self._most = min(self._most, count // 2)
+        elif error.kind == "http_413" and count > 1:
+            self._most_bytes = min(self._most_bytes, max(_FEW_BYTES, size // 2))
 
-    def _failed(self, error: RequestError, seconds: float) -> Verdict:
-        status: Status = "timeout" if error.kind == "timeout" else "unavailable"
-        return Verdict(None, None, "llm", status, error.message, judge=self.name, seconds=seconds)
-
-
-def _says_simulated(health: bytes) -> bool:
-    try:
-        return json.loads(health).get("simulated") is True
-    except (ValueError, AttributeError):
-        return False  # not our service, which is no fault
-
-
-def _request(query: JudgeQuery) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "prompt": query.question,
-        "completion": query.answer,
-        "answer": query.reference,
-        "answer_type": query.answer_type,
-        "alternatives": query.alternatives or None,
-        "evidence": query.evidence,
-        "rival": query.rival,
-        "criteria": [{"text": c.text, "points": c.points} for c in query.criteria] or None,
-        "instruction": query.instruction or None,
-        "request_id": query.key[:256] or None,
-    }
-    return {name: value for name, value in fields.items() if value is not None}
-
-
-def _read(content: bytes, count: int, judge: str) -> list[Verdict]:
-    """The verdicts of an answer. Raises RequestError for one that is none."""
-    try:
-        responses = json.loads(content)["responses"]
-        if len(responses) != count:
-            raise ValueError(f"{len(responses)} responses to {count} requests")
-        return [_verdict(response, judge) for response in responses]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise RequestError("malformed", f"{judge}: not a judge service's answer ({what})") from None
+    def _failed(self, error: RequestError, others_pass: bool, seconds: float) -> Verdict:
+        status: Status = "unavailable"
+        said = error.message
+        if error.is_overload:
+            status, said = "overloaded", f"Request queue full: {said}"
+        elif error.kind == "timeout":
+            status, said = "timeout", f"Timeout waiting for results: {said}"
+        elif error.kind in _REFUSED:
+            status = "refused"
+        elif error.kind == "malformed" and others_pass:
+            status = "parse_error"
+        return Verdict(None, None, "llm", status, said, judge=self.name, seconds=seconds)
 
 
-def _verdict(response: Mapping[str, Any], judge: str) -> Verdict:
-    status = response["status"]
-    metadata = response.get("metadata") or {}
-    if status == "invalid":  # what we asked was no question, such as one without a reference
-        return Verdict(None, None, "llm", "abstain", str(response["explanation"]), judge=judge)
-    if status not in get_args(Status) or response["source"] not in (None, *get_args(Source)):
-        raise ValueError(f"status {status!r}, source {response['source']!r}")
-    score, correct = response["score"], response["correct"]
-    is_tie = correct is None and score == 0.5
-    sound = status != "ok" or (
-        (isinstance(correct, bool) or is_tie) and isinstance(score, int | float) and 0 <= score <= 1
-    )
-    if not sound:
-        raise ValueError(f"score {score!r}, correct {correct!r}")
-    return Verdict(
-        score=float(score) if status == "ok" else None,
-        correct=correct if status == "ok" else None,
-        source=response["source"] or "llm",
-        status=status,
-        reason=str(response.get("explanation", "")),
-        attempts=int(metadata.get("attempts", 0)),
-        judge=str(metadata.get("judge") or judge),
-        usage=Usage(
-            int(metadata.get("attempts", 0) > 0),
-            int(metadata.get("prompt_tokens", 0)),
-            int(metadata.get("completion_tokens", 0)),
-        ),
-        seconds=float(metadata.get("latency", 0.0)),
-        parts={str(name): float(part) for name, part in (response.get("parts") or {}).items()},
-    )
+def _divides(error: RequestError, others_pass: bool) -> bool:
+    """Whether half a batch may be served where the whole was not: what one question may be to
+    blame for, and want of room. That a server is down it tells of everybody."""
+    if error.kind in _REFUSED or (error.is_overload and error.final):
+        return True
+    by_content = error.kind in ("malformed", "timeout", "connection") or not error.final
+    return others_pass and by_content and error.kind != "unreachable"
+
+
+def _cancel(batch: Sequence[_Asked]) -> None:
+    for asked in batch:
+        asked.verdict.cancel()

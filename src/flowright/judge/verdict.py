@@ -7,9 +7,14 @@ from typing import Literal, Protocol
 from flowright.llm.chat import Usage
 
 Source = Literal["llm", "rule", "rule_fallback", "cache"]
-Status = Literal["ok", "abstain", "declined", "parse_error", "truncated", "timeout", "unavailable"]
+Status = Literal[
+    "ok", "abstain", "declined", "parse_error", "refused", "truncated", "overloaded", "timeout",
+    "unavailable",
+]  # fmt: skip
 """Why there is a score, or why there is none: ``abstain`` is a judge that could not decide,
-``declined`` a model that refused to judge or whose reply a content filter stopped."""
+``declined`` a model that refused to judge or whose reply a content filter stopped, ``refused`` a
+server that is up and does not take this query, ``overloaded`` one that had no room for it in time.
+"""
 
 AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
 """What a reference is; it chooses the criteria in the prompt and the rule."""

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from math import ceil
 from typing import Annotated, Any
 
 from fastapi import Body, Depends, FastAPI, Request, Response
@@ -41,6 +42,7 @@ from flowright.judge_service.wire import (
 Ready = Callable[[], Awaitable[Sequence[str]]]
 """What keeps the backend from answering, one line each; empty when all is well."""
 
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 30.0  # seconds, for who was refused
 PROBE_SECONDS = 5.0  # how long a probe of the backend counts
 SIMULATED_NOTICE = "simulated: no language model judges here"
 
@@ -90,7 +92,7 @@ def create_app(
         GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
     )
     _add_judging(app, _Dispatcher(judge, admission, metrics, log), settings)
-    _add_probes(app, _Health(judge, admission, ready, simulated), metrics)
+    _add_probes(app, _Health(judge, admission, settings, ready, simulated), metrics)
     return app
 
 
@@ -117,9 +119,17 @@ class _Dispatcher:
                     tasks = [group.create_task(self._respond(m, slot)) for m in members]
         except Overloaded:
             self._metrics.refused.inc()
-            message = "too many verdicts at once (server.max_in_flight, server.max_queue)"
-            raise HTTPException(429, message, {"Retry-After": "1"}) from None
+            message = (
+                "Request queue full: too many verdicts at once (server.max_in_flight, "
+                "server.max_queue)"
+            )
+            raise HTTPException(429, message, self._when()) from None
         return [task.result() for task in tasks]
+
+    def _when(self) -> dict[str, str]:
+        """When to try again: in whole seconds, as the standard has it, and exactly."""
+        seconds = min(max(self._admission.seconds_to_room, _SHORTEST_WAIT), _LONGEST_WAIT)
+        return {"Retry-After": str(ceil(seconds)), "Retry-After-Ms": str(round(seconds * 1000))}
 
     async def _respond(self, member: JudgeRequest | JudgeResponse, slot: Slot) -> JudgeResponse:
         response = member
@@ -154,10 +164,18 @@ class _Health:
     """Whether verdicts can be had. One probe serves everybody who asks within its time."""
 
     def __init__(
-        self, judge: Judge, admission: Admission, ready: Ready | None, simulated: bool
+        self,
+        judge: Judge,
+        admission: Admission,
+        settings: JudgeServerSection,
+        ready: Ready | None,
+        simulated: bool,
     ) -> None:
         self._judge = judge
         self._admission = admission
+        self._takes = settings.model_dump(
+            include={"max_in_flight", "max_queue", "max_batch", "max_body_bytes"}
+        )
         self._ready = ready
         self._simulated = simulated
         self._probing = asyncio.Lock()
@@ -171,6 +189,7 @@ class _Health:
             "simulated": self._simulated,
             "in_flight": self._admission.running,
             "queued": self._admission.queued,
+            **self._takes,
         }
         if self._simulated:
             shown["notice"] = SIMULATED_NOTICE

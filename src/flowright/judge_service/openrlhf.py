@@ -17,9 +17,9 @@ from fastapi.exceptions import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowright.errors import RunPaused
+from flowright.judge_service.arguments import query_of
 from flowright.judge_service.messages import whole_characters
 from flowright.judge_service.stand_ins import StandIns
-from flowright.judge_service.trainers import reference_of
 from flowright.judge_service.wire import JudgeRequest, JudgeResponse, error_message
 
 PATH = "/openrlhf"
@@ -109,27 +109,27 @@ def _without_end(text: str) -> str:
 
 def _questions(request: RewardRequest) -> list[JudgeRequest]:
     """Raises HTTPException for lists that do not fit, and for what cannot be judged: it would
-    never be scored, so the run's settings are to be mended."""
+    never be scored, so the run's settings are to be mended. A label that is missing leaves the
+    judge to the question alone."""
     if not len(request.query) == len(request.prompts) == len(request.labels):
         raise HTTPException(422, "query, prompts and labels must be of one length")
     questions: list[JudgeRequest] = []
     for number, (query, prompt, label) in enumerate(
         zip(request.query, request.prompts, request.labels, strict=True)
     ):
-        answer, alternatives = reference_of(label)
-        if not answer.strip():
-            raise HTTPException(422, f"labels.{number}: there is no reference (--label_key)")
         try:
+            said = completion_of(query, prompt)
+            asked = query_of({"prompt": prompt, "completion": said, "answer": label})
             question = JudgeRequest(
                 prompt=whole_characters(prompt),
-                completion=whole_characters(completion_of(query, prompt)),
-                answer=answer,
-                alternatives=alternatives,
+                completion=whole_characters(said),
+                answer=asked.reference,
+                alternatives=asked.alternatives,
             )
         except ValidationError as error:
             raise HTTPException(422, error_message(error.errors(include_input=False))) from None
         except ValueError as error:
-            raise HTTPException(422, f"query.{number}: {error}") from None
+            raise HTTPException(422, f"sample {number}: {error}") from None
         questions.append(question)
     return questions
 

@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import ValidationError
-
 from flowright.errors import DataError, RunPaused, UserError
-from flowright.judge.verdict import Judge, Verdict
+from flowright.judge.verdict import Judge, JudgeQuery, Verdict
+from flowright.judge_service.arguments import query_of
 from flowright.judge_service.messages import whole_characters
 from flowright.judge_service.tables import Row, json_line, row_hash, rows_of, write_rows
 from flowright.judge_service.trainers import ANSWERS, COMPLETIONS, PROMPTS, request_of
-from flowright.judge_service.wire import JudgeRequest, error_message
 from flowright.plugins import suggest
 
 ADDED = ("score", "correct", "source", "status", "explanation")
@@ -49,16 +47,15 @@ class Columns:
     answer: str | None
     more: Mapping[str, str]
 
-    def request(self, row: Row) -> JudgeRequest:
-        """Raises ValueError for a row that cannot be judged; ValidationError is one, too."""
+    def query(self, row: Row) -> JudgeQuery:
+        """Raises ValueError for a row that cannot be judged. Equal rows have equal seeds."""
         absent = [name for name in (self.prompt, self.completion) if row.get(name) is None]
         if absent:
             raise ValueError(f"the row has no {' and no '.join(absent)}")
         more = {field: row.get(column) for field, column in self.more.items()}
         reference = row.get(self.answer) if self.answer else None
-        return JudgeRequest.model_validate(
-            request_of(row[self.prompt], row[self.completion], reference, more)
-        )
+        asked = request_of(row[self.prompt], row[self.completion], reference, more)
+        return query_of({**asked, "request_id": row_hash(row)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +87,6 @@ def survey(path: Path, chosen: Mapping[str, str | None]) -> Survey:
         elif column or field in ("prompt", "completion"):
             hint = suggest(column, [*seen]) if column else f"; choose one with --{field}"
             problems.append(f"{path}: no column {' or '.join(names)} among {', '.join(seen)}{hint}")
-    if not {"answer", "criteria", "rival"} & found.keys():
-        problems.append(f"{path}: no column {' or '.join(ANSWERS)}; choose one with --answer")
     if problems:
         raise UserError(*problems)
     more = {field: found[field] for field in MORE if field in found}
@@ -223,12 +218,10 @@ async def judge_rows(
 
 async def _judged(row: Row, columns: Columns, judge: Judge) -> Judged:
     try:
-        request = columns.request(row)
-    except ValidationError as error:
-        return _invalid(error_message(error.errors(include_input=False, include_url=False)))
+        query = columns.query(row)
     except ValueError as error:
         return _invalid(str(error))
-    return _told(await judge.judge(request.query()))
+    return _told(await judge.judge(query))
 
 
 def _told(verdict: Verdict) -> Judged:

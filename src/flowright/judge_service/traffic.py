@@ -4,11 +4,13 @@ Nothing waits without a bound: what does not fit into the slots and the queue is
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 
 Slot = Callable[[], AbstractAsyncContextManager[None]]
 
+_PACE_WEIGHT = 0.05  # of the latest verdict in the moving mean
 _LAST_WORDS_SECONDS = 1.0  # for what is cancelled at the end of a drain
 
 
@@ -17,13 +19,18 @@ class Overloaded(Exception):
 
 
 class Admission:
-    """Slots for ``max_in_flight`` verdicts and a first-come queue of ``max_queue``."""
+    """Slots for ``max_in_flight`` verdicts and a first-come queue of ``max_queue``.
+
+    ``pace`` is how long a slot was held lately, in seconds (a moving mean); 0 at first.
+    """
 
     def __init__(self, max_in_flight: int, max_queue: int) -> None:
         self._slots = asyncio.Semaphore(max_in_flight)
         self._room = max_in_flight + max_queue
+        self._slot_count = max_in_flight
         self._held = 0
         self._running = 0
+        self.pace = 0.0
 
     @property
     def running(self) -> int:
@@ -32,6 +39,11 @@ class Admission:
     @property
     def queued(self) -> int:
         return self._held - self._running
+
+    @property
+    def seconds_to_room(self) -> float:
+        """About how long until half of the queue has been let in."""
+        return self.pace * max(1.0, self.queued / 2 / self._slot_count)
 
     @contextmanager
     def admit(self, count: int) -> Iterator[Slot]:
@@ -48,9 +60,12 @@ class Admission:
             async with self._slots:
                 left -= 1
                 self._running += 1
+                began = time.monotonic()
                 try:
                     yield
                 finally:
+                    took = time.monotonic() - began
+                    self.pace += (took - self.pace) * (_PACE_WEIGHT if self.pace else 1.0)
                     self._running -= 1
                     self._held -= 1
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from flowright.errors import UserError
 from flowright.judge_service.adapter import JudgeRewardSystem, create_judge_reward
-from flowright.judge_service.messages import completion_text, prompt_text, whole_characters
 
 Config = str | Path | Mapping[str, Any]
 """The address of a judge service; a YAML file with ``reward``; or the keys of ``reward.config``."""
@@ -34,35 +33,15 @@ def open_system(config: Config) -> JudgeRewardSystem:
     return create_judge_reward(config)
 
 
-def reference_of(value: object) -> tuple[str, tuple[str, ...]]:
-    """A dataset's reference as text, and the further ones where it is a list of them. What is
-    missing is empty; what is neither text nor number is its JSON."""
-    if hasattr(value, "tolist"):  # of numpy, a scalar or an array
-        value = value.tolist()  # pyright: ignore[reportAttributeAccessIssue]
-    if value is None:
-        return "", ()
-    if isinstance(value, list | tuple):
-        texts = [reference_of(each)[0] for each in value]
-        return (texts[0], tuple(texts[1:])) if texts else ("", ())
-    if isinstance(value, Mapping):
-        return json.dumps(value, ensure_ascii=False, default=str), ()
-    return str(value), ()
-
-
 def request_of(
     prompt: object, completion: object, reference: object, more: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of one question to a reward system. Raises ValueError for a prompt or a
-    completion that is neither text nor messages."""
-    answer, alternatives = reference_of(reference)
-    asked: dict[str, Any] = {
-        "prompt": whole_characters(prompt_text(prompt)),
-        "completion": whole_characters(completion_text(completion)),
-        "answer": answer,
-    }
-    if alternatives:
-        asked["alternatives"] = alternatives
-    return asked | {name: value for name, value in more.items() if value is not None}
+    """The arguments of one question to a reward system, which reads texts, numbers, arrays and
+    messages. A reference that is a mapping is shown as its JSON."""
+    if isinstance(reference, Mapping):
+        reference = json.dumps(reference, ensure_ascii=False, default=str)
+    given = {name: value for name, value in more.items() if value is not None}
+    return {"prompt": prompt, "completion": completion, "answer": reference, **given}
 
 
 class TrlReward:
@@ -93,17 +72,22 @@ class TrlReward:
     def _requests(
         self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
     ) -> list[dict[str, Any]]:
-        names = (self._column,) if self._column else ANSWERS
+        names = ANSWERS if self._column is None else (self._column,)
         column = next((name for name in names if name in columns), None)
-        if column is None:
+        if column is None and self._column != "":
             had = ", ".join(sorted(columns.keys() - _TRLS_OWN)) or "none"
             raise UserError(
-                f"answer_column: no column {' or '.join(names)} in the dataset; its further "
-                f"columns are: {had}"
+                f"answer_column: no column {' or '.join(names)} in the dataset, whose further "
+                f'columns are {had}; "" judges without a reference'
             )
         more = [name for name in self._also if name in columns]
         return [
-            request_of(prompt, completion, columns[column][i], {n: columns[n][i] for n in more})
+            request_of(
+                prompt,
+                completion,
+                None if column is None else columns[column][i],
+                {name: columns[name][i] for name in more},
+            )
             for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
         ]
 
@@ -130,10 +114,11 @@ def trl_reward(
 
     It takes prompts and completions as texts or message lists and the dataset's columns as
     keywords, and gives a list of rewards in [0, 1], None where the judge failed: TRL leaves such a
-    sample out (law 1). ``answer_column`` is the reference's; default: the first of ``ANSWERS`` that
-    there is. ``also`` are further columns that a request may have, such as ``evidence``. TRL shows
-    the function as ``rewards/<name>/mean``, and the share without a verdict as
-    ``judge/unscored``. It can be pickled; a copy opens its own connections.
+    sample out (law 1). ``answer_column`` is the reference's; None: the first of ``ANSWERS`` that
+    there is; "": none, so that the judge goes by the question alone. ``also`` are further columns
+    that a request may have, such as ``evidence``. TRL shows the function as
+    ``rewards/<name>/mean``, and the share without a verdict as ``judge/unscored``. It can be
+    pickled; a copy opens its own connections.
 
     Raises ConfigError for a ``config`` with mistakes, and when called UserError where the dataset
     has no such column.

@@ -152,7 +152,7 @@ def _group(source: object, asked: Mapping[str, Any], extra: Mapping[str, Any] | 
     """What the attempts at one problem share: its number in the dataset, and what was asked."""
     extra = extra or {}
     place = str(extra.get("split")), str(extra.get("index"))
-    return str(source), *place, asked["prompt"], asked["answer"]
+    return str(source), *place, str(asked["prompt"]), str(asked["answer"])
 
 
 def _one(seen: StandIns, group: object, reward: float | None) -> Told:

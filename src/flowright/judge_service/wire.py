@@ -12,9 +12,9 @@ from pydantic import (
     Field,
     SkipValidation,
     ValidationError,
-    model_validator,
 )
 
+from flowright.judge.answer_types import read_answer_type
 from flowright.judge.verdict import (
     AnswerType,
     Criterion,
@@ -88,13 +88,16 @@ class JudgeRequest(Wire):
     )
     answer: Text = Field(
         default="",
-        description="The reference: what is right. Needed unless there are criteria, a rival or an "
-        "instruction.",
+        description="The reference: what is right. Without one a model goes by the question alone, "
+        "and rules cannot tell.",
     )
     answer_type: Annotated[
         AnswerType,
-        BeforeValidator(lambda given: given.lower() if isinstance(given, str) else given),
-    ] = Field(default="free_text", description="What the reference is; in any case of letters.")
+        BeforeValidator(read_answer_type),
+    ] = Field(
+        default="free_text",
+        description="What the reference is; in any case of letters, also as `MATH_EXPRESSIONS`.",
+    )
     alternatives: tuple[Text, ...] = Field(default=(), description="Other references that count.")
     evidence: Text | None = Field(
         default=None, description="What was observed, such as `passed 2 of 3 tests`."
@@ -123,13 +126,6 @@ class JudgeRequest(Wire):
         description="Comes back with the verdict, and names the sample: seeds are derived from "
         "it. Without one it is a hash of the request, so that equal requests are judged alike.",
     )
-
-    @model_validator(mode="after")
-    def _something_to_compare_with(self) -> "JudgeRequest":
-        stands_in = self.criteria or self.instruction or self.rival is not None
-        if not (self.answer.strip() or stands_in):
-            raise ValueError("answer: there is no reference to judge by")
-        return self
 
     @property
     def id(self) -> str:

@@ -9,10 +9,11 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from flowright.llm.balance import Balance, Lease, Server
 from flowright.llm.counters import RoleCounts
@@ -34,6 +35,9 @@ class RetryPolicy:
     it. A ``Retry-After`` is obeyed: one that would outlast the deadline ends the call, without a
     deadline it is cut to ``longest_pause``.
 
+    A server that is up and has no room (429, or 503 with a ``Retry-After``) is waited for: with a
+    deadline, such a failure does not count as an attempt.
+
     Failures of the kinds in ``away`` tell of a server that is restarting. From a call's first
     failure on they don't count as attempts for ``away_seconds``, and pauses stay short. Then they
     count, or else, with ``ends_away``, the next one ends the call.
@@ -51,15 +55,20 @@ class RetryPolicy:
 @dataclass(slots=True)
 class Call:
     """One request on its way: what became of it so far. ``key`` is what pauses are drawn from;
-    ``spent`` are the seconds of attempts and pauses."""
+    ``spent`` are the seconds of attempts and pauses. ``weight`` is how much of the slots it takes
+    while it is on the wire, and the lowest ``order`` gets them first, where slots know of that."""
 
     policy: RetryPolicy
     key: bytes
     counts: RoleCounts
+    weight: int = 1
+    order: int = 0
     attempts: int = 0
-    uncounted: int = 0  # of these, on a server that was away
+    uncounted: int = 0  # of these, on a server that was away or had no room
+    overloads: int = 0  # of these, on one that had no room
     failovers: int = 0
     spent: float = 0.0
+    began: float | None = None  # the first attempt, by time.monotonic()
     failed_at: float | None = None
     avoid: Server | None = None
     failures: Counter[str] = field(default_factory=Counter)
@@ -84,11 +93,13 @@ class Call:
         self.failed_at = self.spent if self.failed_at is None else self.failed_at
         is_away = error.kind in policy.away
         waits = is_away and self.failing < policy.away_seconds
-        self.uncounted += waits
+        has_no_room = error.is_overload and not math.isinf(policy.deadline)
+        self.overloads += has_no_room
+        self.uncounted += waits or has_no_room
         waited_enough = is_away and not waits and policy.ends_away
         if error.final or waited_enough or self.counted >= policy.attempts or self.left <= 0:
             raise error
-        seconds = 0.0 if fails_over else self._seconds(error)
+        seconds = 0.0 if fails_over or error.elsewhere else self._seconds(error)
         seconds = min(seconds, _WAITING_PAUSE) if waits else seconds
         if seconds >= self.left:
             if error.retry_after:
@@ -103,17 +114,37 @@ class Call:
         policy = self.policy
         if error.retry_after is None:
             return backoff(self.key, self.attempts, policy.first_pause, policy.longest_pause)
+        if self.overloads:  # who says 0 again and again means a little more
+            least = backoff(self.key, self.overloads, policy.first_pause / 8, _WAITING_PAUSE)
+            return max(error.retry_after, least)
         endless = math.isinf(policy.deadline)
         return min(error.retry_after, policy.longest_pause) if endless else error.retry_after
 
 
-class Retries:
-    """Attempts at one or several servers, at most ``concurrency`` at a time over all calls; a slot
-    is held only while an attempt is on the wire."""
+class Slots(Protocol):
+    """What bounds the attempts on the wire. ``hold`` waits for the call's turn and keeps its place
+    meanwhile; it may raise a final RequestError instead."""
 
-    def __init__(self, balance: Balance, concurrency: int) -> None:
+    def hold(self, call: Call) -> AbstractAsyncContextManager[None]: ...
+
+
+class _Places:
+    """A fixed number of slots, first come, first served, whatever a call's weight."""
+
+    def __init__(self, count: int) -> None:
+        self._places = asyncio.Semaphore(count)
+
+    def hold(self, call: Call) -> AbstractAsyncContextManager[None]:
+        return self._places
+
+
+class Retries:
+    """Attempts at one or several servers, within ``slots`` (a number: so many at a time) over all
+    calls; a slot is held only while an attempt is on the wire."""
+
+    def __init__(self, balance: Balance, slots: int | Slots) -> None:
         self.balance = balance
-        self._slots = asyncio.Semaphore(concurrency)
+        self._slots = _Places(slots) if isinstance(slots, int) else slots
 
     async def run(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
         """What the first successful attempt returns. The first retries go to other servers, as
@@ -127,9 +158,10 @@ class Retries:
 
     async def _once(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
         queued = time.monotonic()
-        async with self._slots:
+        async with self._slots.hold(call):
             lease = self.balance.lease(call.avoid)
             began = time.monotonic()
+            call.began = began if call.began is None else call.began
             call.counts["wait_seconds"] += began - queued
             call.counts["calls"] += not call.attempts
             call.counts.attempt(lease.server.url)
@@ -156,11 +188,10 @@ class Retries:
         """With several keys, one that is refused or limited leaves the next attempt to another."""
         if error.kind in ("http_401", "http_403") and self.balance.refuse_key(lease):
             error.final = False
-            error.retry_after = 0.0
+            error.elsewhere = True
         elif error.kind == "http_429" and len(self.balance.keys) > 1:
             self.balance.limit_key(lease, error.retry_after or 1.0)
-            if self.balance.has_other_key():
-                error.retry_after = 0.0
+            error.elsewhere = self.balance.has_other_key()
 
     def _fails_over(self, call: Call) -> bool:
         others = len(self.balance.servers) - 1

@@ -56,13 +56,21 @@ def _within(host: str, network: str) -> bool:
 class RequestError(Exception):
     """A failed attempt. ``kind`` is ``unreachable`` (nobody listens), ``connection``, ``timeout``,
     ``http_503`` and the like, or a name of who reads the reply. A ``final`` one is not repeated;
-    ``blames_server`` counts against its health; ``retry_after`` (seconds) is the server's wish."""
+    ``blames_server`` counts against its health; ``retry_after`` (seconds) is the server's wish.
+    ``elsewhere``: another key takes the next attempt at once."""
 
     kind: str
     message: str
     final: bool = False
     blames_server: bool = True
     retry_after: float | None = None
+    elsewhere: bool = False
+
+    @property
+    def is_overload(self) -> bool:
+        """Whether the server is up and has no room (RFC 6585, 4; RFC 9110, 15.6.4)."""
+        asks_to_wait = self.kind == "http_503" and self.retry_after is not None
+        return self.kind == "http_429" or asks_to_wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +162,9 @@ def status_error(response: Response, url: str, file: str) -> RequestError:
     said = f"{url} answered {status}: {message_of(response)}"
     if status in RETRIED_STATUS or status >= 500:
         pause = _retry_after(response.headers) if status in (429, 503) else None
-        return RequestError(f"http_{status}", said, blames_server=status >= 500, retry_after=pause)
+        error = RequestError(f"http_{status}", said, retry_after=pause)
+        error.blames_server = status >= 500 and not error.is_overload
+        return error
     hint = HINTS.get(status, "the server will not take this request")
     said = f"{said} ({hint}; {file})"
     return RequestError(f"http_{status}", said, final=True, blames_server=False)

@@ -1,0 +1,60 @@
+"""What an answer was found to be worth, as an object. It decides nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flowright.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class RewardResult:
+    """A reward with where it comes from. ``score`` is in [0, 1], or None where the judge failed and
+    nothing else decided (law 1).
+
+    Can be added, averaged (``numpy.mean``) and formatted like the number that it holds; one without
+    a score cannot: that raises UserError, since any number would be an invention.
+    """
+
+    score: float | None
+    source: str | None
+    status: str
+    explanation: str
+    detailed_scores: Mapping[str, float]
+    request_id: str | None
+    judge: str
+    latency: float
+
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> "RewardResult":
+        """Of what :meth:`JudgeRewardSystem.reward` returns."""
+        names = cls.__slots__
+        return cls(told["reward"], **{name: told[name] for name in names if name != "score"})
+
+    @property
+    def reward(self) -> float | None:
+        """The score under the name that :meth:`JudgeRewardSystem.reward` gives it."""
+        return self.score
+
+    def __float__(self) -> float:
+        if self.score is None:
+            raise UserError(
+                f"no score ({self.status}: {self.explanation}); leave out results whose score is "
+                "None"
+            )
+        return self.score
+
+    def __add__(self, other: object) -> float:
+        if isinstance(other, RewardResult | int | float):
+            return float(self) + float(other)
+        return NotImplemented
+
+    __radd__ = __add__
+
+    def __truediv__(self, other: object) -> float:
+        if isinstance(other, RewardResult | int | float):
+            return float(self) / float(other)
+        return NotImplemented
+
+    def __format__(self, form: str) -> str:
+        return format(float(self), form) if form else str(self)

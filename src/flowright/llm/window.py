@@ -1,0 +1,138 @@
+"""How much may be on its way to a server at once, found out from how the server takes it.
+
+Additive increase, multiplicative decrease (Chiu and Jain 1989, "Analysis of the increase and
+decrease algorithms for congestion avoidance", section 3), with TCP's slow start before the first
+refusal (RFC 5681, section 3.1): callers that share a server this way come to equal shares. No
+requests are made here.
+"""
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from flowright.llm.retries import Call
+from flowright.llm.transport import RequestError
+
+FIRST_PAUSE = 0.05  # seconds after a refusal that names none; doubles while nobody is served
+LONGEST_PAUSE = 5.0
+
+
+@dataclass(eq=False)
+class Window:
+    """Slots (:class:`flowright.llm.retries.Slots`) whose number changes, for one event loop.
+
+    At most ``requests`` calls are on the wire, and of their weights ``width``, which stays between
+    ``floor`` and ``ceiling``. A call that is heavier than that goes alone. Whoever has the lowest
+    ``order`` goes first. ``step`` is what a round of answers adds after the first refusal.
+    """
+
+    requests: int
+    width: float
+    ceiling: float
+    floor: float = 1.0
+    step: float = 16.0
+    clock: Callable[[], float] = time.monotonic
+    held: int = field(default=0, init=False)
+    answered_at: float = field(default=float("-inf"), init=False)
+    _on_wire: int = field(default=0, init=False)
+    _waiting: list[tuple[int, int, int, "asyncio.Future[None]"]] = field(
+        default_factory=list, init=False
+    )
+    _numbers: "itertools.count[int]" = field(default_factory=itertools.count, init=False)
+    _cut_at: float = field(default=float("-inf"), init=False)
+    _closed_until: float = field(default=float("-inf"), init=False)
+    _opening: asyncio.TimerHandle | None = field(default=None, init=False)
+    _refusals: int = field(default=0, init=False)  # in a row
+
+    def told(self, width: float, ceiling: float, floor: float) -> None:
+        """The server's own word on what it takes."""
+        self.floor, self.ceiling = min(floor, ceiling), ceiling
+        if self._cut_at == float("-inf"):
+            self.width = min(width, ceiling)
+
+    @asynccontextmanager
+    async def hold(self, call: Call) -> AsyncIterator[None]:
+        turn = asyncio.get_running_loop().create_future()
+        entry = (call.order, next(self._numbers), call.weight, turn)
+        heapq.heappush(self._waiting, entry)
+        self._let_in()
+        try:
+            await turn
+        except BaseException:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                heapq.heapify(self._waiting)
+            elif turn.done() and not turn.cancelled() and turn.exception() is None:
+                self._leave(call.weight)  # it was let in and cancelled in the same moment
+            raise
+        try:
+            yield
+        finally:
+            self._leave(call.weight)
+
+    def answered(self, weight: int) -> None:
+        """A call of this weight was served."""
+        self.answered_at = self.clock()
+        self._refusals = 0
+        is_slow_start = self._cut_at == float("-inf")
+        grown = self.width + (weight if is_slow_start else self.step * weight / self.width)
+        self.width = min(self.ceiling, grown)
+
+    def congested(self, began: float) -> None:
+        """A call that was sent at ``began`` was not served, for there is too much. What was on the
+        wire together counts once."""
+        if began < self._cut_at:
+            return
+        self.width = max(self.floor, min(self.width, self.held) / 2)
+        self._cut_at = self.clock()
+
+    def refused(self, began: float, seconds: float | None) -> None:
+        """As :meth:`congested`, by a server that asks to wait; meanwhile nobody is let in."""
+        self.congested(began)
+        if not seconds:
+            seconds = min(FIRST_PAUSE * 2.0 ** min(self._refusals, 20), LONGEST_PAUSE)
+        self._refusals += 1
+        self._closed_until = max(self._closed_until, self.clock() + seconds)
+
+    def give_up(self, error: RequestError) -> None:
+        """Whoever waits for a turn gets the error in its place."""
+        waiting, self._waiting = self._waiting, []
+        for *_, turn in waiting:
+            if not turn.done():
+                turn.set_exception(replace(error, final=True))
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+
+    def _leave(self, weight: int) -> None:
+        self.held -= weight
+        self._on_wire -= 1
+        self._let_in()
+
+    def _let_in(self) -> None:
+        closed = self._closed_until - self.clock()
+        if self._waiting and closed > 0:
+            if self._opening is None:
+                loop = asyncio.get_running_loop()
+                self._opening = loop.call_later(closed, self._open)
+            return
+        while self._waiting and self._on_wire < self.requests:
+            _, _, weight, turn = self._waiting[0]
+            if self.held and self.held + weight > self.width:
+                return
+            heapq.heappop(self._waiting)
+            if not turn.done():
+                self.held += weight
+                self._on_wire += 1
+                turn.set_result(None)
+
+    def _open(self) -> None:
+        self._opening = None
+        self._let_in()
