@@ -19,6 +19,7 @@ NAMES = {
     *("Completion", "Rollout", "Reward", "UNSCORED"),
     *("Failure", "Reason", "boundary", "Gold"),
     *("Judge", "JudgeQuery", "Verdict", "JudgeRewardSystem", "create_judge_reward"),
+    *("trl_reward", "VerlReward"),
     *("Sandbox", "Limits", "operator"),
     *("Policy", "load_policy", "chunks", "Group", "Trained", "Learner"),
 }

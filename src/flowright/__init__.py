@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         JudgeRewardSystem as JudgeRewardSystem,
         create_judge_reward as create_judge_reward,
     )
+    from flowright.judge_service.trainers import trl_reward as trl_reward
+    from flowright.judge_service.verl import VerlReward as VerlReward
     from flowright.policy.model import Policy as Policy, load_policy as load_policy
     from flowright.policy.prefix.chunks import chunks as chunks
     from flowright.sandbox import Limits as Limits, Sandbox as Sandbox
@@ -47,6 +49,8 @@ PUBLIC = {
     "flowright.grading": ("Gold",),
     "flowright.judge.verdict": ("Judge", "JudgeQuery", "Verdict"),
     "flowright.judge_service.adapter": ("JudgeRewardSystem", "create_judge_reward"),
+    "flowright.judge_service.trainers": ("trl_reward",),
+    "flowright.judge_service.verl": ("VerlReward",),
     "flowright.sandbox": ("Sandbox", "Limits"),
     "flowright.workflows.registry": ("operator",),
     "flowright.policy.model": ("Policy", "load_policy"),

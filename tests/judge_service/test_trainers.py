@@ -1,11 +1,13 @@
 """The judge service in other trainers: TRL, verl and OpenRLHF, in the forms that they call."""
 
+import ast
 import asyncio
 import inspect
 import json
 import os
 import pickle
 import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from documented import write_programs
 from fastapi import FastAPI
 from hypothesis import given, strategies as st
 from judge_serving import served, served_beside
@@ -127,6 +130,30 @@ def test_functions_for_trainers_survive_pickling() -> None:
         assert score("s", "1", "1") == {"score": 1.0, "unscored": 0.0}
         for each in (kept, again, verls, score.__self__):
             each.close()
+
+
+FORKED = """
+import multiprocessing, sys
+from flowright.judge_service.verl import VerlReward
+
+reward = VerlReward({"judge_url": sys.argv[1], "use_cache": False})
+
+def score(said):
+    return reward.score("s", said, "42")["score"]
+
+print(score("42"))  # the parent has its thread and connections now
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    print(*pool.map(score, ["42", "41", "42"]))  # inherited
+    print(*(told["score"] for told in pool.starmap(reward.score, [("s", "41", "42")])))  # pickled
+"""
+
+
+def test_functions_for_trainers_work_in_forked_processes() -> None:
+    with service(Double()) as url:
+        call = [sys.executable, "-c", FORKED, url]
+        done = subprocess.run(call, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["1.0", "1.0", "0.0", "1.0", "0.0"]
 
 
 @pytest.mark.trl
@@ -339,6 +366,27 @@ async def test_openrlhf_can_show_its_key_in_the_address() -> None:
 )
 def test_a_query_is_its_prompt_and_a_completion(query: str, prompt: str, completion: str) -> None:
     assert completion_of(query, prompt).strip() == completion
+
+
+# The page.
+
+
+def test_the_programs_of_the_page_are_whole(tmp_path: Path) -> None:
+    assert write_programs("other_trainers.md", tmp_path) == ["train_trl.py", "judge_reward.py"]
+    tree = ast.parse((tmp_path / "train_trl.py").read_text())
+    ours = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "flowright"]
+    assert [alias.name for node in ours for alias in node.names] == ["trl_reward"]
+    show = (
+        "import asyncio, inspect; from judge_reward import compute_score\n"
+        "assert inspect.iscoroutinefunction(compute_score)\n"
+        "print(asyncio.run(compute_score('s', '42', '42', {'question': '6 * 7?'})))"
+    )
+    with service(double := Double()) as url:
+        env = {**os.environ, "JUDGE_MODEL_URL": url}
+        call = [sys.executable, "-c", show]
+        done = subprocess.run(call, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.stdout.strip() == "{'score': 1.0, 'unscored': 0.0}", done.stderr
+    assert double.asked[0].question == "6 * 7?"
 
 
 # Messages.

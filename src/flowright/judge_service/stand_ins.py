@@ -7,7 +7,6 @@ that subtracts it. It is no verdict and never passes for one: who asks marks suc
 many of them end in RunPaused. What it cannot mend: the group's standard deviation shrinks.
 """
 
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Hashable
 
@@ -22,7 +21,8 @@ _SCORES_KEPT = 64  # of one group: no trainer has larger ones, and old attempts 
 
 
 class StandIns:
-    """The scores of groups as they come in, and their means; calls may come from several threads.
+    """The scores of groups as they come in, and their means. Calls may come from several threads,
+    and without a lock, which a forked child could find held for ever.
 
     ``most_unscored`` is the share of the latest ``WINDOW`` samples that may be without a verdict.
     """
@@ -31,28 +31,24 @@ class StandIns:
         self._most = most_unscored
         self._groups: OrderedDict[Hashable, deque[float]] = OrderedDict()
         self._latest: deque[float | None] = deque(maxlen=WINDOW)
-        self._lock = threading.Lock()
 
     def note(self, group: Hashable, score: float | None) -> None:
         """A sample's score, or that it has none."""
-        with self._lock:
-            self._latest.append(score)
-            if score is None:
-                return
-            scores = self._groups.setdefault(group, deque(maxlen=_SCORES_KEPT))
-            scores.append(score)
-            self._groups.move_to_end(group)
-            if len(self._groups) > _GROUPS_KEPT:
-                self._groups.popitem(last=False)
+        self._latest.append(score)
+        if score is None:
+            return
+        self._groups.setdefault(group, deque(maxlen=_SCORES_KEPT)).append(score)
+        if len(self._groups) > _GROUPS_KEPT:
+            self._groups.popitem(last=False)
 
     def mean(self, group: Hashable) -> float:
         """What stands in for a score in this group: its mean, or the latest samples' where none of
         the group has one. Raises RunPaused where no sample has, or too many have none."""
-        with self._lock:
-            scored = [score for score in self._latest if score is not None]
-            share = 1 - len(scored) / len(self._latest) if self._latest else 1.0
-            siblings = list(self._groups.get(group, ())) or scored
-        if not siblings or (share > self._most and len(self._latest) >= _LEAST):
+        latest = self._latest.copy()  # at once: others may add to it
+        scored = [score for score in latest if score is not None]
+        share = 1 - len(scored) / len(latest) if latest else 1.0
+        siblings = list(self._groups.get(group, ())) or scored
+        if not siblings or (share > self._most and len(latest) >= _LEAST):
             raise RunPaused(
                 f"the judge gave no verdict on {share:.0%} of the latest samples (at most "
                 f"{self._most:.0%}); look at its /health, then go on from the last checkpoint"
