@@ -3,8 +3,6 @@
 import asyncio
 import importlib.util
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -126,7 +124,7 @@ def test_a_killed_command_goes_on_even_from_the_middle_of_a_line(
                 assert child.poll() is None
                 time.sleep(0.01)
         finally:
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()
             child.wait()
         assert not out.exists(), "half an output never passes for a whole one"
         with progress.open("ab") as lines:

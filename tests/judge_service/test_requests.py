@@ -151,7 +151,7 @@ async def test_the_log_has_a_line_for_every_verdict_and_no_key(tmp_path: Path) -
     ]
     assert lines[0]["request"]["completion"] == "42, and [key]"
     assert lines[1]["raw_replies"] == [] and lines[1]["response"]["source"] == "rule"
-    assert "secret" not in path.read_text() and 'se\\"cret' not in path.read_text()
+    assert "cret" not in path.read_text()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 

@@ -85,7 +85,7 @@ def test_trl_gets_a_reward_for_each_completion_and_none_where_there_is_no_verdic
         )
         reward.close()
     assert told == [1.0, 0.0, None]
-    assert logged == {"judge/unscored": pytest.approx(1 / 3)}
+    assert logged == {"judge/unscored": pytest.approx(1 / 3), "judge/fallback": 0.0}
     assert reward.__name__ == "judge_reward"
     assert {query.question for query in double.asked} == {"6 * 7?"}
 

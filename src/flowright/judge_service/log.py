@@ -18,7 +18,8 @@ from typing import Any
 from flowright.config import JudgeServerSection
 from flowright.errors import ConfigError
 from flowright.judge.verdict import Verdict
-from flowright.judge_service.wire import JudgeRequest, JudgeResponse, raw_replies
+from flowright.judge_service.raw import raw_replies
+from flowright.judge_service.wire import JudgeRequest, JudgeResponse
 
 
 class VerdictLog:
@@ -50,11 +51,20 @@ class VerdictLog:
             "raw_replies": [reply.model_dump(mode="json") for reply in replies],
         }
         kept["response"]["metadata"].pop("raw_replies", None)
-        line = json.dumps(kept, ensure_ascii=False)
-        if self._key is not None:  # a caller may have put it into a text
-            line = line.replace(json.dumps(self._key, ensure_ascii=False)[1:-1], "[key]")
+        line = json.dumps(kept if self._key is None else _without(self._key, kept))
         self._file.emit(logging.makeLogRecord({"msg": line}))
         self._file.close()  # until the next line
+
+
+def _without(key: str, value: Any) -> Any:
+    """The value without the key, which a caller may have put into a text."""
+    if isinstance(value, str):
+        return value.replace(key, "[key]")
+    if isinstance(value, list):
+        return [_without(key, each) for each in value]
+    if isinstance(value, dict):
+        return {name: _without(key, each) for name, each in value.items()}
+    return value
 
 
 class _OwnersFile(RotatingFileHandler):

@@ -117,8 +117,9 @@ def trl_reward(
     sample out (law 1). ``answer_column`` is the reference's; None: the first of ``ANSWERS`` that
     there is; "": none, so that the judge goes by the question alone. ``also`` are further columns
     that a request may have, such as ``evidence``. TRL shows the function as
-    ``rewards/<name>/mean``, and the share without a verdict as ``judge/unscored``. It can be
-    pickled; a copy opens its own connections.
+    ``rewards/<name>/mean``, and the shares without a verdict and with one by rules in the judge's
+    place as ``judge/unscored`` and ``judge/fallback``. It can be pickled; a copy opens its own
+    connections.
 
     Raises ConfigError for a ``config`` with mistakes, and when called UserError where the dataset
     has no such column.
@@ -136,4 +137,6 @@ def _rewards(
     rewards = [each["reward"] for each in told]
     if log_metric is not None and rewards:
         log_metric("judge/unscored", rewards.count(None) / len(rewards))
+        by_rules = sum(each["source"] == "rule_fallback" for each in told)
+        log_metric("judge/fallback", by_rules / len(rewards))
     return rewards

@@ -15,16 +15,9 @@ from pydantic import (
 )
 
 from flowright.judge.answer_types import read_answer_type
-from flowright.judge.verdict import (
-    AnswerType,
-    Criterion,
-    JudgeQuery,
-    RawReply,
-    Source,
-    Status,
-    Verdict,
-)
+from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
 from flowright.judge_service.messages import completion_text, prompt_text, whole_characters
+from flowright.judge_service.raw import RawReplyBody, raw_replies
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5
@@ -158,14 +151,6 @@ class BatchRequest(Wire):
     requests: list[SkipValidation[JudgeRequest]] = Field(description="In any order.")
 
 
-class RawReplyBody(Wire):
-    """What a model said to one attempt, before it was read."""
-
-    text: str
-    finish_reason: str
-    reasoning: str | None = None
-
-
 class Metadata(Wire):
     """What a verdict took."""
 
@@ -254,20 +239,6 @@ def response_of(
             completion_tokens=verdict.usage.completion_tokens,
             raw_replies=raw_replies(verdict) if raw else None,
         ),
-    )
-
-
-def raw_replies(verdict: Verdict) -> tuple[RawReplyBody, ...]:
-    """What models said for a verdict; for a vote what they said for its members."""
-    if not verdict.replies:
-        return tuple(reply for member in verdict.members for reply in raw_replies(member))
-    return tuple(map(_raw, verdict.replies))
-
-
-def _raw(reply: RawReply) -> RawReplyBody:
-    reasoning = None if reply.reasoning is None else whole_characters(reply.reasoning)
-    return RawReplyBody(
-        text=whole_characters(reply.text), finish_reason=reply.finish_reason, reasoning=reasoning
     )
 
 
