@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     )
     from flowright.judge_service.result import RewardResult as RewardResult
     from flowright.judge_service.serve import serve_judge_model as serve_judge_model
+    from flowright.judge_service.trainers import trl_reward as trl_reward
+    from flowright.judge_service.verl import VerlReward as VerlReward
     from flowright.policy.model import Policy as Policy, load_policy as load_policy
     from flowright.policy.prefix.chunks import chunks as chunks
     from flowright.sandbox import Limits as Limits, Sandbox as Sandbox
@@ -56,6 +58,8 @@ PUBLIC = {
     ),
     "flowright.judge_service.result": ("RewardResult",),
     "flowright.judge_service.serve": ("serve_judge_model",),
+    "flowright.judge_service.trainers": ("trl_reward",),
+    "flowright.judge_service.verl": ("VerlReward",),
     "flowright.sandbox": ("Sandbox", "Limits"),
     "flowright.workflows.registry": ("operator",),
     "flowright.policy.model": ("Policy", "load_policy"),

@@ -1,8 +1,9 @@
 """The judge service's app behind a real socket, for tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from fastapi import FastAPI
 
@@ -24,6 +25,28 @@ async def served(app: FastAPI, drain_seconds: float = 5.0) -> AsyncIterator[tupl
         server.should_exit = True
         await serving
         listener.close()
+
+
+@contextmanager
+def served_beside(app: FastAPI) -> Iterator[str]:
+    """The app behind a real socket, on a thread beside callers without a loop; its URL."""
+    ready, done = threading.Event(), threading.Event()
+    urls: list[str] = []
+
+    async def serve() -> None:
+        async with served(app) as (url, _):
+            urls.append(url)
+            ready.set()
+            await asyncio.to_thread(done.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield urls[0]
+    finally:
+        done.set()
+        thread.join()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -284,7 +284,7 @@ async def test_aspects_are_named_in_the_configuration_and_missing_ones_asked_aga
 async def test_a_query_that_does_not_fit_the_question_is_not_judged() -> None:
     for ask, query in (
         ("true_false", PAIR),
-        ("true_false", RUBRIC),
+        ("pairwise", replace(PAIR, criteria=RUBRIC.criteria)),
         ("pairwise", ONE),
         ("rubric", ONE),
         ("rubric", replace(ONE, criteria=(Criterion("It is rude.", -1),))),

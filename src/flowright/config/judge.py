@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
@@ -176,11 +177,28 @@ class JudgeServerSection(Section):
     """What the class is made with, such as `{model_path: ...}`."""
     judge_threads: Positive = 1
     """Calls of `score` at a time."""
+    own_instructions: bool = False
+    """Whether a request may bring the judge's instruction; else such a request is refused."""
+    log_file: Path | None = None
+    """Every verdict as a line of JSON, with its request and the model's replies; null: none."""
+    log_max_bytes: Positive = 100 << 20
+    """Size from which the log goes on in a new file."""
+    log_files: Positive = 5
+    """Full log files that are kept, as `log_file.1`, `log_file.2` ..."""
 
     @model_validator(mode="after")
     def _a_batch_fits(self) -> "JudgeServerSection":
         if self.max_batch > self.max_in_flight + self.max_queue:
             raise ValueError("max_batch must fit into max_in_flight + max_queue")
+        return self
+
+    @model_validator(mode="after")
+    def _an_instruction_needs_a_key(self) -> "JudgeServerSection":
+        is_local = self.host in ("127.0.0.1", "localhost", "::1")
+        if self.own_instructions and not self.api_key and not is_local:
+            raise ValueError(
+                "own_instructions: set api_key, or whoever reaches the service writes its prompts"
+            )
         return self
 
 

@@ -24,7 +24,7 @@ from flowright.judge.retries import (
     next_attempt,
 )
 from flowright.judge.schemas import Value
-from flowright.judge.verdict import Status
+from flowright.judge.verdict import RawReply, Status
 from flowright.llm.chat import (
     REFUSAL,
     ChatModel,
@@ -52,13 +52,15 @@ _WRITTEN = 0.8  # of the tokens that a server wrote in such a time before
 @dataclass(frozen=True, slots=True)
 class QuestionResult:
     """How it ended. ``values`` are those of the fields that were read; ``status`` is "ok" when
-    none is missing. ``reason`` is the judge's own, or tells what went wrong attempt by attempt."""
+    none is missing. ``reason`` is the judge's own, or tells what went wrong attempt by attempt;
+    ``replies`` are those that came."""
 
     values: Mapping[str, Value]
     status: Status
     reason: str
     attempts: int
     usage: Usage
+    replies: tuple[RawReply, ...] = ()
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class _State:
     last: Ending | None = None
     cut_at: int = 0  # tokens of the latest reply that ended by its length
     pace: float = 0.0  # tokens a second of the fastest reply; 0 before there is one
+    replies: list[RawReply] = field(default_factory=list)
 
     def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
         self.last = ending
@@ -122,7 +125,9 @@ class RetryingAsker:
             if ending == "truncated" and room < attempt.max_tokens and room <= state.cut_at:
                 break  # there is no time for more
         reason = state.reason if ending is None else "; ".join(state.notes)
-        return QuestionResult(state.values, STATUS[ending], reason, attempt.number, state.usage)
+        replies = tuple(state.replies)
+        status = STATUS[ending]
+        return QuestionResult(state.values, status, reason, attempt.number, state.usage, replies)
 
     async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
         """Ask once; None when nothing is missing any more, else what went wrong."""
@@ -152,6 +157,7 @@ class RetryingAsker:
         state.usage += reply.usage
         if reply.seconds > 0:
             state.pace = max(state.pace, reply.usage.completion_tokens / reply.seconds)
+        state.replies.append(RawReply(reply.text, reply.finish_reason, reply.reasoning))
         if state.last == "refused":
             self.forms.refused(served=attempt.form)
         return self._read(state, reply, attempt)

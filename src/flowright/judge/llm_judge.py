@@ -14,6 +14,7 @@ from flowright.judge.attempts import QuestionResult, RetryingAsker
 from flowright.judge.questions import Questions, Scored
 from flowright.judge.retries import reading_section
 from flowright.judge.verdict import DOWN, JudgeQuery, Verdict
+from flowright.judge.wording import wording_of
 from flowright.llm.chat import ChatModel, Usage
 
 
@@ -22,14 +23,17 @@ class LlmJudge:
 
     Where a verdict takes several questions (both orders of a pair, a rubric in batches), they are
     asked at the same time, each with all of ``section.deadline_seconds`` and
-    ``section.max_attempts``. Raises ConfigError for a wording with mistakes.
+    ``section.max_attempts``. A query with criteria is asked about them whatever ``section.ask`` is,
+    where the wording has words for it. Raises ConfigError for a wording with mistakes.
     """
 
     def __init__(self, model: ChatModel, section: JudgeSection) -> None:
         self.name = model.name
         self._model = model
         self._section = section
-        self._questions = Questions(section)
+        self._questions = self._rubric = Questions(section)
+        if not self._questions.ask.reads_criteria and "rubric" in wording_of(section).questions:
+            self._rubric = Questions(section.model_copy(update={"ask": "rubric"}))
         self._asker = RetryingAsker(model, section)
 
     def strictly(self) -> "LlmJudge":
@@ -42,17 +46,18 @@ class LlmJudge:
         return reader
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        problem = self._questions.ask.unfit(query)
+        questions = self._rubric if query.criteria else self._questions
+        problem = questions.ask.unfit(query)
         if problem is not None:
             problem = f"{problem}, and judge.ask is {self._section.ask}"
             return Verdict(None, None, "llm", "abstain", problem, judge=self.name)
         began = time.monotonic()
-        asked = self._questions.about(query)
+        asked = questions.about(query)
         results = await asyncio.gather(
             *(self._asker.ask(q, f"{query.key}/{q.name}" if q.name else query.key) for q in asked)
         )
         replies = [result.values for result in results]
-        scored = self._questions.ask.score(query, self._section, replies)
+        scored = questions.ask.score(query, self._section, replies)
         verdict = self._verdict(query, results, scored, began)
         if not scored.each:
             return verdict
@@ -83,4 +88,5 @@ class LlmJudge:
             usage=sum((result.usage for result in results), Usage()),
             seconds=time.monotonic() - began,
             parts=scored.parts,
+            replies=tuple(reply for result in results for reply in result.replies),
         )

@@ -13,6 +13,7 @@ from flowright.judge.prompts import Answered, Block, Question
 from flowright.judge.schemas import BETTER, GRADE, SHARE, TOP_GRADE, TRUTH, Field, Value
 from flowright.judge.verdict import JudgeQuery
 from flowright.judge.wording import wording_of
+from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer
 from flowright.llm.sizes import last_tokens
 
@@ -78,7 +79,10 @@ class Questions:
         words, text = self._words, self._words.instruction.replace("{aspects}", listed)
         if "{criteria}" in text:
             text = text.replace("{criteria}", self._criteria[query.answer_type])
-        return replace(question, system=words.system, instruction=text, examples=self._examples)
+        examples = self._examples
+        if query.instruction:  # the examples answer another one
+            text, examples = sanitise(query.instruction), ()
+        return replace(question, system=words.system, instruction=text, examples=examples)
 
     def _answered(self, number: int) -> Answered:
         """An example of the wording as it is shown: the answer first, all criteria at once."""

@@ -36,6 +36,7 @@ def request_of(query: JudgeQuery) -> dict[str, Any]:
         "evidence": query.evidence,
         "rival": query.rival,
         "criteria": [{"text": c.text, "points": c.points} for c in query.criteria] or None,
+        "instruction": query.instruction or None,
     }
     said = {name: value for name, value in fields.items() if value is not None}
     made = hashlib.sha256(repr(said).encode("utf-8", "replace")).hexdigest()[:32]

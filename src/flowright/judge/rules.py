@@ -77,9 +77,9 @@ async def decide(
     FailureError where ``algebra`` failed for our reasons.
 
     Of two answers a right one is the better; two that are both right, or both wrong, no rule
-    tells apart. No rule reads a rubric.
+    tells apart. No rule reads a rubric, or an instruction.
     """
-    if query.criteria:
+    if query.criteria or query.instruction:
         return None
     found = await _decide(query, query.answer, algebra, only_certain)
     if query.rival is None or found is None:

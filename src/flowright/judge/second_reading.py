@@ -102,6 +102,7 @@ def _ended(verdict: Verdict, told: Sequence[Verdict], source: Source | None = No
         usage=sum((each.usage for each in told), Usage()),
         seconds=sum(each.seconds for each in told),
         members=verdict.members or (first,),
+        replies=tuple(reply for each in told for reply in each.replies),
     )
 
 

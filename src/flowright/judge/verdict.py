@@ -44,10 +44,10 @@ class JudgeQuery:
     """One answer to be judged; or, with a ``rival``, whether it is the better of two.
 
     ``reference`` may be empty where ``criteria`` or a rival stand for it. ``evidence`` is what the
-    trusted process observed itself, such as the outcome of a test run; ``key`` names the sample,
-    so that seeds can be derived from it. ``own_check`` is what the task's own verifier said of the
-    answer, where the task has one (``open``: it could not say): rules go by it, and no model is
-    shown it.
+    trusted process observed itself, such as the outcome of a test run; ``instruction`` stands in
+    the place of the wording's, word for word; ``key`` names the sample, so that seeds can be
+    derived from it. ``own_check`` is what the task's own verifier said of the answer, where the
+    task has one (``open``: it could not say): rules go by it, and no model is shown it.
     """
 
     question: str
@@ -58,8 +58,18 @@ class JudgeQuery:
     evidence: str | None = None
     rival: str | None = None
     criteria: tuple[Criterion, ...] = ()
+    instruction: str = ""
     key: str = ""
     own_check: Literal["right", "wrong", "open"] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawReply:
+    """What a model said to one attempt, before it was read."""
+
+    text: str
+    finish_reason: str
+    reasoning: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,8 @@ class Verdict:
     there alone ``correct`` is None beside a score.
 
     ``parts`` are what the score was made of, by name, each in [0, 1]: a rubric's criteria, the
-    aspects. ``members`` are the verdicts that it was made of or stands in for.
+    aspects. ``members`` are the verdicts that it was made of or stands in for. ``replies`` are the
+    models' own, attempt by attempt.
     """
 
     score: float | None
@@ -84,6 +95,7 @@ class Verdict:
     seconds: float = 0.0
     parts: Mapping[str, float] = field(default_factory=dict)
     members: tuple["Verdict", ...] = ()
+    replies: tuple[RawReply, ...] = ()
 
     def __post_init__(self) -> None:
         is_tie = self.score == 0.5 and self.correct is None

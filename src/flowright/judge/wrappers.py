@@ -70,6 +70,7 @@ class WithRuleFallback(Wrapper):
             usage=verdict.usage + ruled.usage,
             seconds=verdict.seconds + ruled.seconds,
             members=(verdict,),
+            replies=verdict.replies,
         )
 
 

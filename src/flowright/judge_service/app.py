@@ -21,10 +21,13 @@ from flowright import __version__
 from flowright.config import JudgeServerSection
 from flowright.errors import UserError, boundary
 from flowright.judge.verdict import Judge, Verdict
+from flowright.judge_service.log import VerdictLog
 from flowright.judge_service.metrics import CONTENT_TYPE, ServiceMetrics
 from flowright.judge_service.middleware import GuardMiddleware
+from flowright.judge_service.openrlhf import add_openrlhf
 from flowright.judge_service.traffic import Admission, Overloaded, Slot, Traffic
 from flowright.judge_service.wire import (
+    NO_INSTRUCTION,
     BatchRequest,
     BatchResponse,
     ErrorBody,
@@ -83,11 +86,12 @@ def create_app(
     )
     admission = Admission(settings.max_in_flight, settings.max_queue)
     metrics = ServiceMetrics(admission, judge.name, simulated)
+    log = None if settings.log_file is None else VerdictLog(settings.log_file, settings)
     app.state.traffic = Traffic()
     app.add_middleware(
         GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
     )
-    _add_judging(app, _Dispatcher(judge, admission, metrics), settings)
+    _add_judging(app, _Dispatcher(judge, admission, metrics, log), settings)
     _add_probes(app, _Health(judge, admission, settings, ready, simulated), metrics)
     return app
 
@@ -95,10 +99,13 @@ def create_app(
 class _Dispatcher:
     """Takes requests to the judge, within what the admission allows."""
 
-    def __init__(self, judge: Judge, admission: Admission, metrics: ServiceMetrics) -> None:
+    def __init__(
+        self, judge: Judge, admission: Admission, metrics: ServiceMetrics, log: VerdictLog | None
+    ) -> None:
         self._judge = judge
         self._admission = admission
         self._metrics = metrics
+        self._log = log
 
     async def judge(self, members: Sequence[JudgeRequest | JudgeResponse]) -> list[JudgeResponse]:
         """Judge the requests among ``members`` at once; what is a response already stays one.
@@ -145,8 +152,12 @@ class _Dispatcher:
         seconds = time.monotonic() - began
         if verdict is None:
             _log.error("a judge raised: %s", problem)
-            return failed_response(request.id, self._judge.name, seconds)
-        return response_of(verdict, request.id, seconds)
+            response = failed_response(request.id, self._judge.name, seconds)
+        else:
+            response = response_of(verdict, request.id, seconds, request.include_raw)
+        if self._log is not None:
+            self._log.keep(request, response, verdict)
+        return response
 
 
 class _Health:
@@ -211,6 +222,8 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
     @app.post("/judge", responses=_ERRORS, dependencies=guarded)
     async def judge(request: JudgeRequest) -> JudgeResponse:
         """Judge one answer."""
+        if request.instruction and not settings.own_instructions:
+            raise HTTPException(422, NO_INSTRUCTION)
         return (await dispatcher.judge([request]))[0]
 
     @app.post("/batch_judge", responses=_ERRORS, dependencies=guarded)
@@ -222,8 +235,12 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
             message = f"{count} requests in one batch; at most {limit} (server.max_batch)"
             raise HTTPException(413, message)
         return BatchResponse(
-            responses=await dispatcher.judge([read_member(m) for m in batch.requests])
+            responses=await dispatcher.judge(
+                [read_member(m, settings.own_instructions) for m in batch.requests]
+            )
         )
+
+    add_openrlhf(app, dispatcher.judge, _ERRORS, guarded)
 
 
 def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:

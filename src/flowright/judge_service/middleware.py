@@ -6,6 +6,7 @@ watches the connection: a client that goes away takes its verdicts along.
 
 import asyncio
 import hmac
+from base64 import b64decode
 from collections.abc import Iterable
 from hashlib import sha256
 
@@ -20,7 +21,7 @@ from flowright.judge_service.traffic import Traffic
 OPEN = frozenset({"/health", "/metrics", "/docs", "/openapi.json"})
 """Paths that ask for no key and answer while draining: what they show is no caller's own."""
 
-ENDPOINTS = frozenset({"/judge", "/batch_judge"}) | OPEN
+ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf"}) | OPEN
 CLIENT_GONE = 499  # nginx's code; nobody receives it, only the metrics show it
 
 
@@ -143,9 +144,18 @@ def _has_key(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         given = value
         if name == b"authorization":
             scheme, _, given = value.partition(b" ")
-            if scheme.lower() != b"bearer":
+            if scheme.lower() == b"basic":  # http://judge:KEY@host/..., of clients without headers
+                given = _password(given)
+            elif scheme.lower() != b"bearer":
                 continue
         elif name != b"x-api-key":
             continue
         found |= hmac.compare_digest(sha256(given.strip()).digest(), expected)
     return found
+
+
+def _password(given: bytes) -> bytes:
+    try:
+        return b64decode(given.strip(), validate=True).partition(b":")[2]
+    except ValueError:
+        return b""

@@ -16,13 +16,17 @@ from pydantic import (
 
 from flowright.judge.answer_types import read_answer_type
 from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
+from flowright.judge_service.messages import completion_text, prompt_text, whole_characters
+from flowright.judge_service.raw import RawReplyBody, raw_replies
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5
 _LONGEST_ID = 256
+_LONGEST_INSTRUCTION = 20_000
+NO_INSTRUCTION = "instruction: this server's wording is its operator's (server.own_instructions)"
 
 
-def _whole_characters(text: str) -> str:
+def _only_whole_characters(text: str) -> str:
     if any("\ud800" <= character <= "\udfff" for character in text):
         raise ValueError("half of a surrogate pair is no character")
     return text
@@ -34,7 +38,11 @@ def _not_zero(points: float) -> float:
     return points
 
 
-Text = Annotated[str, AfterValidator(_whole_characters)]
+Text = Annotated[str, AfterValidator(_only_whole_characters)]
+Messages = list[dict[str, Any]]
+_ANY_FORM: Any = str | Messages
+Prompt = Annotated[Text, BeforeValidator(prompt_text, json_schema_input_type=_ANY_FORM)]
+Completion = Annotated[Text, BeforeValidator(completion_text, json_schema_input_type=_ANY_FORM)]
 
 
 class Wire(BaseModel):
@@ -67,8 +75,10 @@ class JudgeRequest(Wire):
         }
     )
 
-    prompt: Text = Field(description="The question.")
-    completion: Text = Field(description="The answer to be judged.")
+    prompt: Prompt = Field(description="The question: text, or messages with role and content.")
+    completion: Completion = Field(
+        description="The answer to be judged: text, or messages, of which the assistant's last."
+    )
     answer: Text = Field(
         default="",
         description="The reference: what is right. Without one a model goes by the question alone, "
@@ -91,7 +101,18 @@ class JudgeRequest(Wire):
         "For a judge whose `judge.ask` is `pairwise`.",
     )
     criteria: tuple[CriterionRequest, ...] = Field(
-        default=(), description="A rubric. For a judge whose `judge.ask` is `rubric`."
+        default=(), description="A rubric: the judge is asked which of its lines hold."
+    )
+    instruction: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_LONGEST_INSTRUCTION,
+        pattern=r"\S",
+        description="What the judge is asked, in place of its wording's. Only where the server's "
+        "`own_instructions` is true.",
+    )
+    include_raw: bool = Field(
+        default=False, description="Whether `metadata.raw_replies` has what the model said."
     )
     request_id: Annotated[Text, Field(min_length=1, max_length=_LONGEST_ID)] | None = Field(
         default=None,
@@ -104,7 +125,8 @@ class JudgeRequest(Wire):
         """The caller's id, or one that is made from what is asked."""
         if self.request_id is not None:
             return self.request_id
-        asked = self.model_dump(exclude={"request_id"})
+        unasked = {"request_id", "include_raw"}
+        asked = self.model_dump(exclude=unasked if self.instruction else {*unasked, "instruction"})
         return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
 
     def query(self) -> JudgeQuery:
@@ -117,6 +139,7 @@ class JudgeRequest(Wire):
             evidence=self.evidence,
             rival=self.rival,
             criteria=tuple(Criterion(c.text, c.points) for c in self.criteria),
+            instruction=self.instruction or "",
             key=self.id,
         )
 
@@ -136,6 +159,11 @@ class Metadata(Wire):
     judge: str = Field(default="", description="Who judged.")
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    raw_replies: tuple[RawReplyBody, ...] | None = Field(
+        default=None,
+        exclude_if=lambda replies: replies is None,
+        description="Of the attempts that got one, in order; only where `include_raw` was asked.",
+    )
 
 
 class JudgeResponse(Wire):
@@ -191,14 +219,17 @@ class ErrorBody(Wire):
     error: str
 
 
-def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeResponse:
+def response_of(
+    verdict: Verdict, request_id: str, seconds: float, raw: bool = False
+) -> JudgeResponse:
+    """``raw``: with the model's replies."""
     return JudgeResponse(
         score=verdict.score,
         correct=verdict.correct,
         status=verdict.status,
         source=verdict.source,
         request_id=request_id,
-        explanation=_sendable(verdict.reason),
+        explanation=whole_characters(verdict.reason),
         parts=dict(verdict.parts),
         metadata=Metadata(
             latency=round(seconds, 6),
@@ -206,6 +237,7 @@ def response_of(verdict: Verdict, request_id: str, seconds: float) -> JudgeRespo
             judge=verdict.judge,
             prompt_tokens=verdict.usage.prompt_tokens,
             completion_tokens=verdict.usage.completion_tokens,
+            raw_replies=raw_replies(verdict) if raw else None,
         ),
     )
 
@@ -232,10 +264,12 @@ def invalid_response(member: object, message: str) -> JudgeResponse:
     )
 
 
-def read_member(member: object) -> JudgeRequest | JudgeResponse:
+def read_member(member: object, own_instructions: bool) -> JudgeRequest | JudgeResponse:
     """A batch's member as a request, or the response that says why it is none."""
     try:
-        return JudgeRequest.model_validate(member)
+        request = JudgeRequest.model_validate(member)
+        is_refused = request.instruction and not own_instructions
+        return invalid_response(member, NO_INSTRUCTION) if is_refused else request
     except ValidationError as error:
         errors = error.errors(include_input=False, include_url=False)
         return invalid_response(member, error_message(errors))
@@ -254,9 +288,4 @@ def error_message(errors: Sequence[Any]) -> str:
         lines.append(f"{place}: {message}" if place else message)
     if len(errors) > _MOST_PROBLEMS:
         lines.append(f"and {len(errors) - _MOST_PROBLEMS} more")
-    return _sendable("; ".join(lines)[:_LONGEST_MESSAGE])
-
-
-def _sendable(text: str) -> str:
-    """A model or a caller may have written half a surrogate pair, which UTF-8 can't hold."""
-    return text.encode("utf-8", "replace").decode()
+    return whole_characters("; ".join(lines)[:_LONGEST_MESSAGE])
