@@ -3,6 +3,7 @@ assumed of it, and what is told of those that are not."""
 
 import csv
 import json
+import re
 import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.data.columns import ROWS
+from flowright.data.columns import NAMES, ROWS
 from flowright.data.holdout import hold_out
 from flowright.data.loading import load_problems
 from flowright.data.own import Conversion
@@ -138,6 +139,18 @@ def test_the_rows_to_copy_can_be_used(kind: Any, tmp_path: Path) -> None:
     assert whole.kind == kind
     again = one(**json.loads(LINES[kind]))  # a task file is a file of one's own, too
     assert again == whole
+
+
+def test_the_rows_of_the_page_can_be_used(tmp_path: Path) -> None:
+    page = (ROOT / "docs/own_data.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [a-z ]+ \| `(\{.*\})` \|", page, re.MULTILINE)
+    file = tmp_path / "mine.jsonl"
+    file.write_text("\n".join(rows))
+    made = [problem for problem, _ in Conversion().problems(read_table(file), "mine")]
+    assert [problem.kind for problem in made] == ["math", "qa", "qa", "code"]
+    assert made[2].reference == "B" and made[3].entry_point == "double"
+    for names in NAMES.values():
+        assert all(f"`{name}`" in page for name in names)
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ class JudgeSection(Section):
     """At a question; each changes something."""
     deadline_seconds: Seconds = 120.0
     """Of one reading with all its attempts; `max_tokens` should fit into half of it."""
-    max_tokens: Positive = 4096
+    max_tokens: Positive = 2048
     """The first attempt's, what a reasoning model thinks included; doubles after a cut."""
     temperature: NonNegativeFloat = 0.0
     """Of the first attempt."""
