@@ -95,9 +95,16 @@ async def test_turns_come_in_order_and_end_when_nobody_wants_them() -> None:
     turns.end()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert seen == ["a", "b", "c", "e"]
-    turns.end()
-    waiting = asyncio.create_task(turns.take())
-    await asyncio.sleep(0)
-    waiting.cancel()  # it has its turn already, or has not
-    await asyncio.gather(waiting, return_exceptions=True)
-    await asyncio.gather(turns.take(), turns.take())
+
+
+async def test_a_turn_that_nobody_waits_for_any_more_is_free() -> None:
+    turns = Turns(1)
+    await turns.take()
+    for given in (False, True):
+        waiting = asyncio.create_task(turns.take())
+        await asyncio.sleep(0)
+        if given:
+            turns.end()  # it is given the turn, and leaves before it knows
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert turns.taken == (0 if given else 1)

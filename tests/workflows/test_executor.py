@@ -20,7 +20,7 @@ from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
 from flowright.sandbox import Limits, Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.grammar import fixed_workflows
-from flowright.workflows.runtime import PRINT_CHAR_SECONDS, PRINT_SECONDS
+from flowright.workflows.runtime import PRINT_CHAR_SECONDS
 from flowright.workflows.source import read_workflow
 from flowright.workflows.trace import TEXT_CHARS
 
@@ -427,22 +427,22 @@ async def test_own_time() -> None:
 
 
 async def test_a_busy_machine_does_not_use_up_own_time() -> None:
-    spin = program("s = 0\nfor i in range(1_200_000):\n    s += i\nawait answer(problem)\nreturn s")
+    spin = program("s = 0\nfor i in range(700_000):\n    s += i\nawait answer(problem)\nreturn s")
     model = ScriptedModel()
-    async with executor(model, own_seconds=0.5, workers=2) as made:
-        with busy():
-            runs = [made.execute(read_workflow(spin), task(), str(n)) for n in range(4)]
+    async with executor(model, own_seconds=0.3, workers=2) as made:
+        with busy(3):
+            runs = [made.execute(read_workflow(spin), task(), str(n)) for n in range(2)]
             loop = made.execute(read_workflow(program("while True: pass")), task(), "loop")
             *honest, endless = await asyncio.gather(*runs, loop)
-    assert [execution.failure for execution in honest] == [None] * 4
+    assert [execution.failure for execution in honest] == [None] * 2
     assert reason(endless) is Reason.TIME_BUDGET
-    assert len(model.requests) == 4, "a program that is run again finds the replies that it had"
+    assert len(model.requests) == 2, "a program that is run again finds the replies that it had"
 
 
 async def test_printing_is_charged_to_the_program_that_waits_for_it() -> None:
     execution = await play(program("for _ in range(1000): print('x' * 1000)\nreturn 1"))
     assert execution.answer == "1"
-    assert execution.own_seconds >= 1000 * (PRINT_SECONDS + 1000 * PRINT_CHAR_SECONDS)
+    assert execution.own_seconds >= 1_000_000 * PRINT_CHAR_SECONDS
 
 
 async def test_own_time_adds_up_over_parked_turns() -> None:

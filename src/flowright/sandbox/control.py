@@ -23,6 +23,7 @@ while os.getppid() == parent:
 """
 _LOOK_SECONDS = 0.1
 _IN_LINE_SHARE = 0.05
+_HAS_SCHEDSTAT = Path("/proc/self/schedstat").exists()
 
 
 def cpu_seconds(pid: int) -> float:
@@ -88,8 +89,8 @@ class Control:
 
 def stood_in_line(pidfd: int, seconds: float) -> bool:
     """Whether the process behind ``pidfd`` may have wanted CPU that it did not get during
-    ``seconds``: a thread is ready to run now, or stood in line for a part of that time, or nobody
-    may look.
+    ``seconds``: a thread is ready to run now, or stood in line for a part of that time, or that
+    cannot be seen.
 
     From /proc/PID/task/*/stat and schedstat (Documentation/scheduler/sched-stats.rst). It spares
     those that merely sleep the longer look; it is no verdict, since a program can make it true.
@@ -97,6 +98,8 @@ def stood_in_line(pidfd: int, seconds: float) -> bool:
     pid = _pid_of(pidfd)
     if pid == -1:
         return False
+    if not _HAS_SCHEDSTAT:
+        return True
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:

@@ -7,41 +7,27 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from flowright.errors import FailureError, Reason, UserError
 from flowright.memo import Memo
 from flowright.sandbox.control import Control
-from flowright.sandbox.grants import CANDIDATES, GRADERS, grants, site_of
 from flowright.sandbox.names import suite_names
 from flowright.sandbox.outcomes import printable, report_of, status_of
 from flowright.sandbox.reports import Isolation, Limits, RunResult, TestReport
 from flowright.sandbox.turns import Turns
+from flowright.sandbox.warmth import Kind, kind_for, zygote_config
 from flowright.sandbox.worker import Exit, Job, MachineBusy, Worker, WorkerLost
 
 Layer = Literal["landlock", "namespaces", "sealed"]
-Kind = tuple[str, ...]  # the packages that a zygote has imported beforehand
 Report = TypeVar("Report")
 _CHECKS_KEPT = 4096
-
-_IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(numpy|sympy|math_verify)\b", re.MULTILINE)
-_WARM_UP = {
-    "numpy": "import numpy, numpy.linalg, numpy.random",  # it loads its parts late
-    "sympy": "import sympy",
-    "math_verify": (
-        "from math_verify import parse, verify\n"
-        "verify(*(parse(text, parsing_timeout=None) for text in ('$x^2+\\\\frac12$', '$1+x^2$')),"
-        " timeout_seconds=None)"
-    ),
-}
 
 
 class Sandbox:
@@ -224,7 +210,7 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             texts = [json.dumps(job).encode(), stdin.encode("utf-8", "surrogatepass"), b"", b""]
             descriptors = [_memory_file(text, files) for text in texts]
-            async with self._worker(_kind_for(source), again) as worker:
+            async with self._worker(kind_for(source), again) as worker:
                 (end,), seconds = await self._outcome(worker, worker.launch([descriptors]), limits)
             status = status_of(end, limits, again)
             stdout = os.pread(descriptors[2], limits.output_bytes, 0)
@@ -255,7 +241,7 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             verdict = _memory_file(b"", files)
             orders = [_memory_file(json.dumps(job).encode(), files) for job in (served, suite)]
-            kind = _kind_for("\n".join([solution, setup, *tests]))
+            kind = kind_for("\n".join([solution, setup, *tests]))
             async with self._worker(kind, again) as worker:
                 with contextlib.ExitStack() as channel:  # the children's alone once they are forked
                     ends = socket.socketpair()
@@ -304,7 +290,9 @@ class Sandbox:
         self._all.add(worker)
         self._started += 1
         try:
-            await worker.start(self._config(kind))
+            await worker.start(
+                zygote_config(kind, self._layers, self.limits.file_bytes, self._started)
+            )
         except WorkerLost:
             self._all.discard(worker)
             raise
@@ -313,32 +301,6 @@ class Sandbox:
     async def _close(self, worker: Worker) -> None:
         self._all.discard(worker)
         await worker.close()
-
-    def _config(self, kind: Kind) -> dict[str, Any]:
-        readable = grants(CANDIDATES + GRADERS if "math_verify" in kind else CANDIDATES)
-        return {
-            "readable": readable.readable,
-            "listable": readable.listable,
-            "path": readable.path,
-            "warm_up": "\n".join(_WARM_UP[name] for name in kind if site_of(name)),
-            "packages": [name for name in kind if site_of(name)],
-            "layers": self._layers,
-            "tmp": _tmp_folder([*readable.readable, *readable.listable]),
-            "tmp_bytes": self.limits.file_bytes,
-            "uid": _FIRST_UID + (os.getpid() * 64 + self._started) % _UIDS,
-            "outside": __file__,
-            "probe_limits": asdict(Limits()),
-        }
-
-
-def _tmp_folder(granted: Iterable[str]) -> str:
-    """Where programs look for a folder for temporary files, and nothing granted would be hidden."""
-    parents = {str(parent) for path in granted for parent in Path(path).parents}
-    return next((n for n in ("/tmp", "/var/tmp", "/usr/tmp") if n not in parents), "/scratch")
-
-
-# Far above what user databases and containers hand out: no account of the machine has such an id.
-_FIRST_UID, _UIDS = 0x70000000, 1 << 24
 
 
 def _isolation(worker: Worker) -> Isolation:
@@ -352,14 +314,6 @@ def _refusal(isolation: Isolation) -> str:
         "(see docs/sandbox.md); run on another kernel or container runtime, or set "
         "sandbox.allow_weaker: true for code that you trust"
     )
-
-
-def _kind_for(source: str) -> Kind:
-    """Which packages to have ready: a matter of speed alone, so a guess by sight is enough."""
-    found = set(_IMPORTS.findall(source))
-    if "math_verify" in found:
-        return ("math_verify",)
-    return ("numpy", "sympy") if "sympy" in found else ("numpy",) if found else ()
 
 
 def _memory_file(content: bytes, files: contextlib.ExitStack) -> int:

@@ -15,7 +15,7 @@ class Limits:
 
     ``cpu_seconds`` decides what is too slow: CPU time of the program's own, which grows
     little when the machine is busy. ``wall_seconds`` is the backstop behind it, about ten times as
-    long: a program that slept it away has timed out, one that waited for a CPU is tried again.
+    long: a program that slept it away has timed out, one that waited for a CPU goes on.
     ``memory_bytes`` is address space beyond what the bare interpreter has. ``processes`` counts
     threads: a program can never start a process. ``file_bytes`` bounds each file and, by the
     sandbox's own limits, all of a program's temporary files together; ``output_bytes`` bounds what

@@ -193,9 +193,8 @@ class Worker:
         job.seen = asyncio.get_running_loop().create_future()
         job.looked_for = seconds
         self._tell("watch", job)
-        await asyncio.wait(
-            {job.seen, job.done}, timeout=_ANSWER_SECONDS, return_when="FIRST_COMPLETED"
-        )
+        ends: set[asyncio.Future[Any]] = {job.seen, job.done}
+        await asyncio.wait(ends, timeout=_ANSWER_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         return job.seen.done() and job.seen.result()
 
     def _on_message(self) -> None:

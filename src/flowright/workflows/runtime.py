@@ -37,7 +37,7 @@ from flowright.workflows.exit import hold_exit
 from flowright.workflows.own_time import WorkerClock
 
 PRINTED_CHARS = 2000
-PRINT_SECONDS, PRINT_CHAR_SECONDS = 5e-5, 2e-9
+PRINT_SECONDS, PRINT_CHAR_SECONDS = 5e-5, 2e-8  # of a piece that arrives, of a character
 MAX_RECURSION = 300
 TOO_LONG = "the program's own computing takes too long"
 MOST_PATIENCE = 64.0  # wall time for computing at most, in units of the CPU time allowed
