@@ -140,7 +140,7 @@ def with_other_marks(text: str) -> Quantity | None:
 class Conclusion:
     """The number that prose ends on. ``standing``: ``free``; ``changed`` by what is right at it,
     which makes another number of it or none; ``part`` of what the number before it belongs to, too
-    (``3 of 4``); ``several`` where both are offered. ``before`` are the numbers before it."""
+    (``3 of 4``); ``several`` where both are offered. ``before`` are up to 49 before it."""
 
     value: Quantity
     standing: Literal["free", "changed", "part", "several"]
@@ -172,7 +172,7 @@ def conclusion(text: str) -> Conclusion | None:
     is_attached = re.search(r"[A-Za-z_\d.]$", text[:start]) is not None
     after = without_rate(text[last.end() :])
     is_changed = is_attached or changed(text[:start], after, _has_words(text))
-    values = tuple(found for match in matches[:-1] if (found := _value(match)) is not None)
+    values = tuple(found for match in matches[-50:-1] if (found := _value(match)) is not None)
     return Conclusion(value, "changed" if is_changed else "free", values)
 
 
