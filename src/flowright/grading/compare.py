@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from flowright.data.task import Kind
 from flowright.grading.formulas import is_formula
-from flowright.grading.number_words import names_number, spelled
+from flowright.grading.number_words import spelled
 from flowright.grading.numbers import Quantity, conclusion, lone_number, with_other_marks
 from flowright.grading.text import chosen_label, exact_match, extract_answer, same_date, same_spans
 from flowright.llm.replies import spoken_answer
@@ -46,6 +46,8 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
     that the answer opens with does not count."""
     answer = spoken_answer(answer)
     final = extract_answer(answer)
+    lead = _LEAD.match(final)
+    final = final[lead.end() :] if lead and len(final) > lead.end() else final
     if not answer.strip():
         return Comparison(False, "empty", final, tuple(expected))
     if choices:
@@ -65,6 +67,13 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
         return Comparison(None, "math_verify", open_ones[0][1][2], references)
     certain = all(one[3] for _, one in found)
     return Comparison(False, found[-1][1][1], final, tuple(expected), certain)
+
+
+_LEAD = re.compile(
+    r"(?:(?:so|thus|hence|therefore),?\s)?(?:it|this|that|the\s(?:correct|right|best)\s\w{1,12})"
+    r"(?:'s|\s(?:is|was|would\sbe|are|were))\s",
+    re.IGNORECASE,
+)
 
 
 def _same_value(final: str, answer: str, reference: str) -> _Found:
@@ -131,29 +140,30 @@ def _same_number(final: str, expected: Quantity) -> _Found:
         return expected.equals(found), "number", final, True
     last = conclusion(final)
     if last is None:
-        names_one = _names_number(final) or (expected.value == 0 and _NOTHING.search(final))
-        return False, "last_number", final, not names_one
+        return False, "no_number", final, True
     if last.standing != "free":
         return False, "several", final, last.standing == "several"
-    return expected.equals(last.value), "last_number", final, _is_plain_prose(final)
+    equal = expected.equals(last.value)
+    certain = _is_plain_prose(final) if equal else not any(map(expected.equals, last.before))
+    return equal, "last_number", final, certain
 
 
 def _is_other_reading(text: str, found: Quantity, expected: Quantity) -> bool:
-    """Whether a number that differs from the expected one is it in another way to write: ``1.000``
-    for a thousand, ``3 million`` where millions are asked for."""
+    """Whether a number that differs from the expected one may be it in another way to write:
+    ``1.000`` for a thousand, ``1.5 hours`` for 90 minutes, ``3 million`` where millions are asked
+    for."""
     other = with_other_marks(text)
-    scaled = [Quantity(found.value / 10**n) for n in (3, 6, 9, 12) if _SCALE.search(text)]
-    return any(expected.equals(each) for each in (*scaled, *([other] if other else [])))
+    if other is not None and expected.equals(other):
+        return True
+    has_unit = re.search(r"[A-Za-z$€£¥₹]", text) is not None
+    pairs = ((found.value, expected.value), (expected.value, found.value))
+    return has_unit and any(one and other / one in _FACTORS for one, other in pairs)
 
 
-def _names_number(text: str) -> bool:
-    """Whether a text without digits may yet name a number: words, Roman numerals, other scripts."""
-    is_roman = re.fullmatch(r"[IVXLCDM]{1,12}", text) is not None
-    return is_roman or names_number(text) or any(map(str.isnumeric, text))
-
-
-_NOTHING = re.compile(r"\b(?:no|none|nothing|nobody)\b", re.IGNORECASE)
-_SCALE = re.compile(r"thousand|million|billion|trillion", re.IGNORECASE)
+_FACTORS = frozenset(
+    (2, 3, 4, 7, 10, 12, 16, 24, 30, 36, 52, 60, 100, 144, 365, 1000, 1440, 3600, 10**6, 10**9)
+)
+"""Between units of time, length, weight and money."""
 _DECIMAL_COMMA = re.compile(r"^\D*\d+,(?:\d{1,2}|\d{4,})\D*$")
 _BASE = re.compile(r"(\d{1,99})_(?:\{([2-9]|10)\}|([2-9]|10))")
 _RATIO = re.compile(r"\s*\d[\d.,]*\s?:\s?\d[\d.,:]*(?:\s?[ap]\.?m\.?)?\s*", re.IGNORECASE)
@@ -173,8 +183,9 @@ def _stems(final: str) -> list[str]:
     if not _RATIO.fullmatch(stems[-1].strip()):
         stems.append(stems[-1][end:])
     # An exclamation mark is a factorial only where there are no words.
-    edges = " *_`$." + "!" * (re.search(r"[A-Za-z]{3}", final) is not None)
-    return [stem.strip(edges) for stem in stems if stem.strip(edges)] or [final]
+    behind = "*_`$.!" if re.search(r"[A-Za-z]{3}", final) else "*_`$."
+    bare = [stem.strip().lstrip("*_`$").rstrip(behind).strip() for stem in stems]
+    return [stem for stem in bare if stem] or [final]
 
 
 def _is_solved(final: str) -> bool:
@@ -203,21 +214,19 @@ def _is_plain_prose(final: str) -> bool:
 def _same_text(final: str, answer: str, reference: str) -> _Found:
     """A bare number as in mathematics; else exact match after normalisation, for dates and lists in
     another order."""
-    expected = lone_number(reference)
-    is_bare = expected is not None and not any(map(str.isalpha, reference))
-    found = lone_number(final)
-    if expected is not None and found is not None and not expected.equals(found):
-        # Normalised text has no signs: "-5" would match "5".
-        certain = not is_bare or _same_number(final, expected)[3]
-        return False, "number" if is_bare else "exact_match", final, certain
-    if exact_match(final, reference) or exact_match(answer, reference):
-        return True, "exact_match", final, True
-    if is_bare and expected is not None:
+    expected, found = lone_number(reference), lone_number(final)
+    # Normalised text has no signs: "-5" and "5!" would match "5".
+    if expected is not None and not any(map(str.isalpha, reference)):
         return _same_number(final, expected)
+    if expected is not None and found is not None and not expected.equals(found):
+        return False, "exact_match", final, True
+    if exact_match(final, reference) or exact_match(answer, reference):
+        is_same = final.casefold() == reference.casefold()
+        return True, "exact_match", final, is_same or not is_formula(reference)  # x+1 and x*1
     if same_date(final, reference):
         return True, "date", final, True
-    if same_spans(final, reference):
-        return True, "spans", final, True
+    if same_spans(final, reference) and reference[0] not in "([":  # a pair has an order
+        return True, "spans", final, any(map(str.isalpha, reference))
     return False, "exact_match", final, True
 
 

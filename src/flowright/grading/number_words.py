@@ -24,7 +24,7 @@ _NO_UNITS = frozenset(_WORKING.split())
 _LONGEST = 200  # characters
 
 
-def names_number(text: str) -> bool:
+def _names_number(text: str) -> bool:
     """Whether any word of the text is a number's: ``three``, ``half``."""
     words = re.findall(r"[a-z]+", text.lower())
     return any(word in _IN_WORDS or word in _SCALES or word in _OTHERS for word in words)
@@ -54,6 +54,6 @@ def spelled(text: str) -> Quantity | None:
     rest = words[used:]
     if not used or words[used - 1] == "and" or len(rest) > 2 or not all(map(str.isalpha, rest)):
         return None
-    if any(word in _NO_UNITS or names_number(word) for word in rest):
+    if any(word in _NO_UNITS or _names_number(word) for word in rest):
         return None
     return Quantity(Fraction(sign * (total + part)))

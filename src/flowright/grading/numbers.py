@@ -140,10 +140,11 @@ def with_other_marks(text: str) -> Quantity | None:
 class Conclusion:
     """The number that prose ends on. ``standing``: ``free``; ``changed`` by what is right at it,
     which makes another number of it or none; ``part`` of what the number before it belongs to, too
-    (``3 of 4``); ``several`` where both are offered."""
+    (``3 of 4``); ``several`` where both are offered. ``before`` are up to 49 before it."""
 
     value: Quantity
     standing: Literal["free", "changed", "part", "several"]
+    before: tuple[Quantity, ...] = ()
 
 
 _BETWEEN = re.compile(r"\b(?:between|from)\b[^.\d]*$", re.IGNORECASE)
@@ -153,9 +154,9 @@ _LIST = re.compile(r"(?:and|[\s\d.,;%$€£+-])*")
 def conclusion(text: str) -> Conclusion | None:
     """The last number of a text, and how it stands there; None without any."""
     text = _plain(text)
-    previous = last = None
-    for match in _QUANTITY.finditer(text):
-        previous, last = last, match
+    matches = list(_QUANTITY.finditer(text))
+    last = matches[-1] if matches else None
+    previous = matches[-2] if len(matches) > 1 else None
     value = None if last is None else _value(last)
     if last is None or value is None:
         return None
@@ -171,7 +172,8 @@ def conclusion(text: str) -> Conclusion | None:
     is_attached = re.search(r"[A-Za-z_\d.]$", text[:start]) is not None
     after = without_rate(text[last.end() :])
     is_changed = is_attached or changed(text[:start], after, _has_words(text))
-    return Conclusion(value, "changed" if is_changed else "free")
+    values = tuple(found for match in matches[-50:-1] if (found := _value(match)) is not None)
+    return Conclusion(value, "changed" if is_changed else "free", values)
 
 
 def _repeating(whole: str, fixed: str, repeated: str) -> str:

@@ -22,6 +22,7 @@ _COUNTED = re.compile(r"passed (\d+) of (\d+) tests(?:$|;)")
 _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
 _LONGEST_REPEATED = 12  # words; a longer reference is said in other words, which no rule can read
 _NO_CHOICE = "choice: none is named"
+_NO_NUMBER = "number: none is named"
 _NO_EQUAL = "text: equals no accepted answer"
 _NO_EXPRESSION = "expression: differs"
 _SAID = {
@@ -32,7 +33,8 @@ _SAID = {
     (True, "math_verify"): "expression: equal",
     (False, "number"): "number: differs",
     (False, "several"): "number: several are offered",
-    (False, "last_number"): "number: the last one differs, or there is none",
+    (False, "last_number"): "number: the last one differs",
+    (False, "no_number"): _NO_NUMBER,
     (False, "math_verify"): _NO_EXPRESSION,
     (True, "exact_match"): "text: equal after normalisation",
     (True, "date"): "text: the same parts in another order",
@@ -49,8 +51,9 @@ class RuleJudge:
 
     ``algebra`` (:func:`flowright.grading.gold.algebra`) evaluates expressions. With
     ``only_certain``, somebody else speaks where this one does not, so it abstains too where only
-    the wording may differ: a text or an expression that equals no accepted one, a choice that is
-    not named, a number within a sentence that hedges it. By itself it calls the first three wrong.
+    the wording may differ: a text or an expression that equals no accepted one, a choice or a
+    number that is not named, a number within a sentence that hedges it. By itself it calls all but
+    the last wrong.
     """
 
     name = NAME
@@ -109,7 +112,7 @@ async def _decide(
     if found.method == "choice":
         return found.correct, f"choice: {found.final} against {found.expected[0]}"
     said = _SAID[found.correct, found.method]
-    is_wording = said in (_NO_CHOICE, _NO_EQUAL) or (
+    is_wording = said in (_NO_CHOICE, _NO_NUMBER, _NO_EQUAL) or (
         said == _NO_EXPRESSION and not all(map(lone_number, found.expected))
     )
     return None if only_certain and is_wording else (found.correct, said)
