@@ -10,7 +10,7 @@ SOURCE = Path(__file__).parent.parent / "src/flowright"
 
 # From the ground up. A part may import what is below its row.
 LAYERS = (
-    ("errors", "memo"),
+    ("errors", "memo", "off_loop"),
     ("plugins", "rendering", "statistics"),
     ("config", "runs", "sandbox"),
     ("llm", "data"),

@@ -67,9 +67,12 @@ def _close(one: Fraction, other: Fraction) -> bool:
     return abs(one - other) <= RELATIVE_TOLERANCE * max(abs(one), abs(other))
 
 
+LONGEST = 4_000  # characters that are looked at, from the end
+
+
 def quantities(text: str) -> list[Quantity]:
-    """Every number of the text, in order."""
-    return list(_quantities(text))
+    """Every number of the text, of a long one of its end, in order."""
+    return list(_quantities(text[-LONGEST:]))
 
 
 @lru_cache(maxsize=256)
@@ -117,8 +120,11 @@ def _value(match: re.Match[str]) -> Quantity | None:
         if divisor == 0:
             return None
         number /= divisor
-    number += int(match["whole"] or 0)
+    if match["whole"]:
+        number += int(match["whole"])
     if (match["sign"] or "").strip() == "-":
         number = -number
     tail = (match["tail"] or "").strip().lower()
-    return Quantity(number * _SCALES.get(tail, 1), percent=tail in ("%", "percent"))
+    if tail in _SCALES:
+        number *= _SCALES[tail]
+    return Quantity(number, percent=tail in ("%", "percent"))

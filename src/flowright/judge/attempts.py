@@ -33,6 +33,7 @@ from flowright.llm.chat import (
     ServerMisconfigured,
     Usage,
 )
+from flowright.off_loop import off_loop
 
 LENGTH_STOPS = frozenset({"length", "max_tokens", "model_length"})
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
@@ -111,8 +112,10 @@ class RetryingAsker:
         """Ask once; None when nothing is missing any more, else what went wrong."""
         is_last = attempt.number >= self._section.max_attempts
         allowed = state.left if is_last else state.left / 2
+        question = state.question
+        shown = [block.text for block in question.blocks]
         request = ChatRequest(
-            messages=state.question.messages(attempt.form),
+            messages=await off_loop(lambda: question.messages(attempt.form), *shown),
             temperature=attempt.temperature,
             max_tokens=attempt.max_tokens,
             seed=attempt.seed(key),
@@ -135,16 +138,17 @@ class RetryingAsker:
         state.usage += reply.usage
         if state.last == "refused":
             self._forms.refused(served=attempt.form)
-        return self._read(state, reply, attempt)
+        return await self._read(state, reply, attempt)
 
-    def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
+    async def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
             shown = "in the middle" if reply.text.strip() else "before any content"
             return state.failed(attempt, "truncated", f"{attempt.max_tokens} tokens ended {shown}")
         if stopped in FILTER_STOPS:
             return state.failed(attempt, "declined", f"the server stopped the reply ({stopped})")
-        reading = parse_reply(reply.text, attempt.form, state.question.fields)
+        fields = state.question.fields
+        reading = await off_loop(lambda: parse_reply(reply.text, attempt.form, fields), reply.text)
         state.values.update(reading.values)
         if reading.values:
             self._forms.parsed(attempt.form)

@@ -10,6 +10,7 @@ import re
 from flowright.grading.compare import Comparison, compare
 from flowright.grading.numbers import lone_number
 from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.off_loop import off_loop
 
 NAME = "rules"
 
@@ -50,7 +51,7 @@ class RuleJudge:
         self._reader_behind = reader_behind
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        found = decide(query)
+        found = await off_loop(lambda: decide(query), query.answer, query.rival or "")
         if found is None or (self._reader_behind and found[1] in (_NO_CHOICE, _NO_EQUAL)):
             reason = "no rule can tell" if found is None else found[1]
             return Verdict(None, None, "rule", "abstain", reason, judge=NAME)
