@@ -123,6 +123,7 @@ FUNCTIONS: Registry = {
     "judge.gate:gate": lambda text: gate.gate(_query(text)),
     "judge.gate:bare": gate.bare,
     "judge.schemas:folded": schemas.folded,
+    "judge.schemas:plain_forms": schemas.plain_forms,
     "judge.schemas:read": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
     "judge.prompts:Block": lambda text: prompts.Question(
         (prompts.Block("FINAL ANSWER", text),), tuple(FIELDS)
@@ -160,6 +161,8 @@ FUNCTIONS: Registry = {
     "simulation.values:final_answer": values.final_answer,
     "simulation.values:number": values.number,
     "simulation.values:normal_text": values.normal_text,
+    "simulation.values:is_number": values.is_number,
+    "simulation.values:same": lambda text: values.same(text, ["42"]),
     "simulation.values:says": lambda text: values.says(text, ["42", "a cat"]),
     "rendering.block_markup:document": block_markup.document,
 }
@@ -182,6 +185,8 @@ ELSEWHERE: Mapping[str, str] = {
     "simulation.requested_format:schema_properties": "takes the form of a request",
     "simulation.requested_format:chosen": "takes the form of a request",
     "simulation.requested_format:worded": "writes a reply",
+    "simulation.values:right_value": "takes a task",
+    "simulation.values:wrong_values": "takes a task",
     "llm.wire:encode_request": "writes a request",
 }
 """Public functions of the same modules that no text of a model reaches by themselves, and why."""

@@ -1,7 +1,7 @@
 """The benchmark of hostile texts names every function that reads a model's text, and long texts
 leave the event loop. How long they take is the benchmark's to say."""
 
-import sys
+import importlib.util
 import threading
 from pathlib import Path
 
@@ -11,14 +11,15 @@ from flowright.errors import FailureError
 from flowright.grading.compare import groups
 from flowright.llm.wire import MalformedReply, decode_reply
 from flowright.off_loop import MOST_CHARS, off_loop
+from flowright.workflows.language import parse
 from flowright.workflows.operators import MAX_SOLUTIONS
 from flowright.workflows.source import MAX_COMPLETION_CHARS, read_workflow
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-
-import hostile_text
-
-sys.path.pop(0)
+_PATH = Path(__file__).parents[1] / "benchmarks" / "hostile_text.py"
+_SPEC = importlib.util.spec_from_file_location("hostile_text", _PATH)
+assert _SPEC is not None and _SPEC.loader is not None
+hostile_text = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(hostile_text)
 
 
 def test_no_function_over_a_models_text_is_forgotten() -> None:
@@ -45,6 +46,14 @@ async def test_long_texts_are_read_in_a_thread_and_short_ones_at_once() -> None:
 def test_a_completion_is_measured_before_it_is_read() -> None:
     with pytest.raises(FailureError, match="size_budget"):
         read_workflow("```<think>" * MAX_COMPLETION_CHARS)
+
+
+def test_only_what_may_be_a_program_is_parsed() -> None:
+    """Python's own compiler is not linear in how deep a program nests."""
+    parse.cache_clear()
+    with pytest.raises(FailureError, match="size_budget"):
+        read_workflow("async def workflow(problem): pass\n" + "lambda: " * 20_000)
+    assert parse.cache_info().misses == 0
 
 
 def test_a_reply_that_nests_without_end_is_malformed() -> None:
