@@ -18,6 +18,7 @@ from flowright.grading.compare import Comparison, compare
 from flowright.grading.formulas import as_latex
 from flowright.grading.text import extract_answer, token_f1
 from flowright.llm.replies import extract_code
+from flowright.off_loop import off_loop
 from flowright.sandbox import Limits, Sandbox, TestReport, trusted_definitions
 
 _SYMBOLIC_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0)
@@ -52,7 +53,8 @@ async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
 
 
 async def _check_code(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
-    solution = complete_solution(task, extract_code(answer, task.entry_point))
+    code = await off_loop(lambda: extract_code(answer, task.entry_point), answer)
+    solution = complete_solution(task, code)
     setup = trusted_setup(task)
     try:
         report = await sandbox.check(solution, setup, task.tests, task.entry_point)
@@ -84,7 +86,7 @@ def trusted_setup(task: Problem) -> str:
 async def _check_answer(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     """By :func:`~flowright.grading.compare.compare`; what that leaves open, math-verify decides."""
     accepted = (task.reference, *task.alternatives)
-    found = compare(accepted, answer, task.kind, task.choices)
+    found = await off_loop(lambda: compare(accepted, answer, task.kind, task.choices), answer)
     detail = f"{found.final[:200]!r} against {' | '.join(found.expected)[:300]!r}"
     if found.correct is None:
         try:

@@ -204,8 +204,11 @@ def _value(match: re.Match[str]) -> Quantity | None:
         if divisor == 0:
             return None
         number /= divisor
-    number += int(match["whole"] or 0)
+    if match["whole"]:
+        number += int(match["whole"])
     if (match["sign"] or "").strip() == "-":
         number = -number
     tail = (match["tail"] or "").strip().lower()
-    return Quantity(number * _SCALES.get(tail, 1), percent=tail in ("%", "percent"))
+    if tail in _SCALES:
+        number *= _SCALES[tail]
+    return Quantity(number, percent=tail in ("%", "percent"))

@@ -34,6 +34,7 @@ from flowright.llm.chat import (
     ServerMisconfigured,
     Usage,
 )
+from flowright.off_loop import off_loop
 
 LENGTH_STOPS = frozenset({"length", "max_tokens", "model_length"})
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
@@ -133,8 +134,10 @@ class RetryingAsker:
         """Ask once; None when nothing is missing any more, else what went wrong."""
         allowed, room = self._allowed(state, attempt)
         attempt = replace(attempt, max_tokens=room)
+        question = state.question
+        shown = [block.text for block in question.blocks]
         request = ChatRequest(
-            messages=state.question.messages(attempt.form),
+            messages=await off_loop(lambda: question.messages(attempt.form), *shown),
             temperature=attempt.temperature,
             max_tokens=attempt.max_tokens,
             seed=attempt.seed(key),
@@ -160,7 +163,7 @@ class RetryingAsker:
         state.replies.append(RawReply(reply.text, reply.finish_reason, reply.reasoning))
         if state.last == "refused":
             self.forms.refused(served=attempt.form)
-        return self._read(state, reply, attempt)
+        return await self._read(state, reply, attempt)
 
     def _allowed(self, state: _State, attempt: Attempt) -> tuple[float, int]:
         """Seconds and tokens of an attempt: half of the time that is left, or all of it for the
@@ -175,7 +178,7 @@ class RetryingAsker:
         fits = max(least, int(min(room, writes * state.left)))
         return state.left, min(room, fits)
 
-    def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
+    async def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
             state.cut_at = attempt.max_tokens
@@ -183,7 +186,8 @@ class RetryingAsker:
             return state.failed(attempt, "truncated", f"{attempt.max_tokens} tokens ended {shown}")
         if stopped in FILTER_STOPS:
             return state.failed(attempt, "declined", f"the server stopped the reply ({stopped})")
-        reading = parse_reply(reply.text, attempt.form, state.question.fields)
+        fields = state.question.fields
+        reading = await off_loop(lambda: parse_reply(reply.text, attempt.form, fields), reply.text)
         state.values.update(reading.values)
         if reading.values:
             self.forms.parsed(attempt.form)

@@ -14,6 +14,7 @@ from flowright.grading.compare import Comparison, compare
 from flowright.grading.gold import Algebra
 from flowright.grading.numbers import lone_number
 from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.off_loop import off_loop
 
 NAME = "rules"
 
@@ -102,7 +103,7 @@ async def _decide(
         return None if is_open else (query.own_check == "right", said)
     if query.answer_type == "code":
         return None if query.rival is not None else _by_tests(query.evidence or "")
-    found = _compared(query, answer, algebra is not None)
+    found = await off_loop(lambda: _compared(query, answer, algebra is not None), answer)
     if found is not None and found.correct is None and algebra is not None:
         found = await algebra(found)
     if found is None or found.correct is None:

@@ -15,13 +15,15 @@ from flowright.judge.verdict import DOWN, Judge, JudgeQuery, Verdict, Wrapper
 from flowright.llm.chat import Usage
 from flowright.llm.replies import spoken_answer
 from flowright.memo import Memo
+from flowright.off_loop import off_loop
 
 
 class Gated(Wrapper):
     """Rejects what is no answer at all (:func:`flowright.judge.gate.gate`) without asking."""
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        return gate(query) or await self.inner.judge(query)
+        texts = (query.answer, query.rival or "", query.reference, query.question)
+        return await off_loop(lambda: gate(query), *texts) or await self.inner.judge(query)
 
 
 @dataclass(eq=False)

@@ -25,10 +25,8 @@ _HIDDEN = (
     "\U000e0100-\U000e01ef\u00ad\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f"
     "\u3164\ufff9-\ufffb"
 )
-_RUNS: dict[Mark, re.Pattern[str]] = {
-    mark: re.compile(f"[{marks}](?:[{_HIDDEN}]*[{marks}])*")
-    for mark, marks in (("`", "`｀"), ("~", f"~{_LOOKALIKES}"))
-}
+_MARKS: dict[Mark, str] = {"`": "`｀", "~": f"~{_LOOKALIKES}"}
+_RUNS = {m: re.compile(f"[{any_}](?:[{_HIDDEN}]*[{any_}])*") for m, any_ in _MARKS.items()}
 _HIDDEN_ONE = re.compile(f"[{_HIDDEN}]")
 _MAX_RUN = 32
 

@@ -16,6 +16,7 @@ _CODE_START = re.compile(
     r"(?:import|from|class|async\s+def|def|@)\b|@\w|[A-Za-z_]\w*\s*(?::[^=]*)?="
 )
 _PROSE_LINES = 50  # at most so many lines behind a program are taken for prose
+_MOST_PARSED = 40_000  # characters; a program with its chatter, more than any program may have
 _TAG = re.compile(r"</?(?:graph|code|workflow|answer|program)>")
 
 
@@ -72,6 +73,8 @@ def _without_chatter(text: str) -> str:
 
 
 def _parses(text: str) -> bool:
+    if len(text) > _MOST_PARSED:
+        return False
     try:
         parse(text)
     except SyntaxError:

@@ -8,6 +8,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from threading import Lock
 
 from flowright.errors import FailureError, Reason
 
@@ -40,13 +41,16 @@ FORGOTTEN: Mapping[str, str] = {
 }
 
 
+_WARNINGS = Lock()  # catch_warnings changes the process; long programs are parsed in threads
+
+
 @lru_cache(maxsize=8)
 def parse(text: str) -> ast.Module:
     """The syntax tree of a program, not to be changed. Raises SyntaxError, and nothing else, for
     what Python itself would refuse to compile; what nests too deeply counts as that. The code is
     not run."""
     try:
-        with warnings.catch_warnings():
+        with _WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as for an unknown escape in a string
             tree = ast.parse(text)
             compile(tree, "workflow", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

@@ -14,6 +14,7 @@ from flowright.errors import FailureError, Reason
 from flowright.grading.compare import groups
 from flowright.llm.fences import fenced, fill
 from flowright.llm.replies import extract_code, final_answer
+from flowright.off_loop import off_loop
 from flowright.workflows.context import CallContext
 from flowright.workflows.registry import Operators, defined_in, operator
 
@@ -156,7 +157,9 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
     if not 1 <= len(solutions) <= MAX_SOLUTIONS:
         message = f"ensemble takes 1 to {MAX_SOLUTIONS} solutions, not {len(solutions)}"
         raise FailureError(Reason.BAD_ARGUMENT, message)
-    votes = groups(solutions, call.task.kind, call.task.choices)
+    task = call.task
+    compared = solutions * len(solutions)  # each with each
+    votes = await off_loop(lambda: groups(solutions, task.kind, task.choices), *compared)
     most = max(map(len, votes))
     tied = [same[0] for same in votes if len(same) == most]
     if len(tied) == 1:
