@@ -213,17 +213,13 @@ async def outcomes(strategy: Strategy, groups: int, executor_server: Server) -> 
                 for place, text in enumerate(texts)
             ]
         )
-    judge = build_judge(JudgeSection.model_validate(strategy.judge), *_models(strategy))
+    first, *more = strategy.servers
+    judge = build_judge(JudgeSection.model_validate(strategy.judge), first, more)
     sandbox: Any = NoSandbox()
     async with Executor(executor_server, sandbox, WorkflowSection(own_seconds=60)) as executor:
         rollouts = WorkflowRollouts(executor, judge, sandbox, RewardSection())
         played = await rollouts.rollout(completions)
     return _collected(played, lots)
-
-
-def _models(strategy: Strategy) -> tuple[Server, Sequence[Server]]:
-    first, *more = strategy.servers
-    return first, more
 
 
 def _collected(

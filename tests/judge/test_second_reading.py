@@ -1,11 +1,13 @@
 """Whose fault a missing verdict is: no text turns "wrong" into "unscored", and no breakdown of ours
 turns "unscored" into "wrong"."""
 
+import asyncio
 import random
 import re
 import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import get_args
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,7 +20,7 @@ from flowright.judge.build import build_judge
 from flowright.judge.gate import gate
 from flowright.judge.retries import READING_ATTEMPTS
 from flowright.judge.second_reading import LONG, SHORT, neutral, shortened
-from flowright.judge.verdict import Criterion, JudgeQuery, Verdict
+from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Verdict
 from flowright.judge_exam.session import examined_section
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
 from flowright.llm.sizes import most_tokens
@@ -26,6 +28,7 @@ from flowright.llm.sizes import most_tokens
 BAIT = "xyzzy"
 ASKED = JudgeQuery("What is 6 * 7?", f"41 {BAIT}", "42", "span", key="1/a/0")
 BESIDE = replace(ASKED, answer=f"{BAIT}, which makes it 6 * 7.\nAnswer: 42")
+NO_DIGITS = st.characters(exclude_categories=["N", "Cs"])
 SHOWN = re.compile(r"(~{5,}) FINAL ANSWER\n(.*?)\n\1(?!~)", re.DOTALL)
 
 FAULTS: dict[str, Callable[[ChatRequest], Step]] = {
@@ -195,6 +198,25 @@ class Rubric(Baited):
         if BAIT in request.messages[-1].content:
             raise RequestRefused("400")
         return ChatReply('{"reason": "", "criterion_1": true}', "stop", Usage(1, 1, 1), "r", 0.0)
+
+
+@given(st.text(NO_DIGITS), st.sampled_from(list(FAULTS)), st.sampled_from(get_args(AnswerType)))
+def test_whatever_an_answer_says_it_is_scored_where_the_reference_is(
+    text: str, fault: str, answer_type: AnswerType
+) -> None:
+    """The judge fails on all that is not the reference."""
+
+    class Picky(Baited):
+        async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
+            self.fault = FAULTS[fault]
+            found = SHOWN.search(request.messages[-1].content)
+            self.out_of_order = range(0 if found and found[2] == "42" else 1000)
+            return await super().chat(request, deadline)
+
+    query = replace(ASKED, answer=f"no {text}", answer_type=answer_type)
+    verdict = asyncio.run(build_judge(JudgeSection(gate=False), Picky()).judge(query))
+    assert (verdict.status, verdict.correct) == ("ok", False)
+    assert verdict.source in ("floor", "rule_fallback")
 
 
 # Panels and samples.

@@ -72,7 +72,8 @@ class SecondReading(Wrapper):
             return _ended(again, told, "second_reading")
         control = await ask(self.reader, neutral(query), "control")
         if control.status != "ok":
-            lost = replace(control, reason=f"the reference is not judged either: {control.reason}")
+            reason = f"the reference is not judged either: {control.reason}"
+            lost = Verdict(None, None, control.source, control.status, reason, judge=self.name)
             return _ended(lost, told)
         ruled = await ask(self.rules, query, "rules")
         if ruled.status == "ok":
