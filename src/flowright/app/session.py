@@ -58,7 +58,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     run = RunDirectory(path, config, start.resume) if ranks.is_first else Follower(path)
 
     def interrupted() -> None:
-        run.state(status="interrupted", message=_words(path))
+        run.state(status="interrupted", message=f"stopped at once; {_words(path)}")
 
     try:
         with telling(partial(_words, path), interrupted), peers_of_passes():
@@ -84,8 +84,8 @@ def _words(path: Path) -> str:
     """What to say where a run is stopped at once."""
     saved = checkpoints(path / "checkpoints")
     if saved:
-        return f"stopping; {saved[-1].name} is saved, go on: --resume"
-    return "stopping; nothing was trained yet, start again"
+        return f"{saved[-1].name} is saved, go on: --resume"
+    return "nothing was trained yet, start again"
 
 
 async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> None:
@@ -187,6 +187,11 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
+    with telling(evaluation.ledger.words):
+        return await _measured(evaluation, console)
+
+
+async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     config, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
     with stage_progress(console, "cold start of the embedded policy") as progress:
         policy = open_policy(config, environment, tasks.train, progress)
