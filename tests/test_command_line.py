@@ -31,7 +31,7 @@ def loop():
     uvloop.run(idle())
 
 async def busy():
-    """The signal comes while the loop calls a protocol, which keeps what is raised there."""
+    # The signal comes while the loop calls a protocol, which keeps what is raised there.
     class Slow(asyncio.Protocol):
         def data_received(self, data):
             print("ready", flush=True)

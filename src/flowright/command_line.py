@@ -128,7 +128,7 @@ def _hear(number: int, frame: FrameType | None) -> None:
         kept = f"; {line}" if line else ""
         _tell(f"{signal.Signals(number).name}: stopping{kept} (once more ends at once)")
         _end(frame)
-    if number == signal.SIGINT or now - _heard.at > AT_ONCE_SECONDS:
+    elif number == signal.SIGINT or now - _heard.at > AT_ONCE_SECONDS:
         try:
             _heard.last()
         finally:
