@@ -15,7 +15,6 @@ from flowright.app.measuring import Evaluation
 from flowright.app.memory_plan import Demand
 from flowright.app.terminal import StepProgress, findings, stage_progress, table
 from flowright.app.world import (
-    check_choices,
     check_samplers,
     open_policy,
     open_samplers,
@@ -53,7 +52,6 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
     config = start.config
-    check_choices(config.grpo)  # before anything is written
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, start.resume) if ranks.is_first else Follower(path)
 
