@@ -16,4 +16,6 @@ except ImportError as error:
     sys.exit(2)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main, signals=False))

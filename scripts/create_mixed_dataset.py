@@ -213,4 +213,6 @@ def show(mixed: "Mixed") -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main))

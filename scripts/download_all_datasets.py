@@ -115,4 +115,6 @@ def summarise(downloads: "list[Download]", console) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main, signals=False))

@@ -131,4 +131,6 @@ def show(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main, signals=False))

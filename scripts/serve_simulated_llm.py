@@ -121,4 +121,6 @@ def _announce(host: str, port: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main, signals=False))

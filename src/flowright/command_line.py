@@ -5,15 +5,18 @@ Ctrl-C and SIGTERM are answered at once, by a line that says what is kept and ho
 (:func:`telling`), and end the command by KeyboardInterrupt; the second one ends it for sure.
 """
 
+import asyncio
 import errno
+import inspect
 import os
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from types import FrameType
 
 from flowright.errors import UserError
 
@@ -42,18 +45,19 @@ class _Heard:
 
     number: int | None = None
     at: float = 0.0
-    line: Callable[[], str] = lambda: "stopping"
+    line: Callable[[], str] = lambda: ""
     last: Callable[[], None] = lambda: None
+    task: "asyncio.Task[object] | None" = None
 
 
 _heard = _Heard()
 
 
-def run_command(main: Callable[[], int]) -> int:
+def run_command(main: Callable[[], int], signals: bool = True) -> int:
     """The exit status of ``main``, or of how it ended: 2 for what the user can mend (a UserError's
     own status, the disk), 130 for Ctrl-C and 143 for SIGTERM, 0 where the reader of a pipe has seen
-    enough."""
-    with _heard_signals():
+    enough. ``signals``: False where ``main`` hears them itself."""
+    with _heard_signals() if signals else nullcontext():
         try:
             status = main()
             sys.stdout.flush()
@@ -62,6 +66,10 @@ def run_command(main: Callable[[], int]) -> int:
         except KeyboardInterrupt:
             if _heard.number is None:
                 return _say("interrupted", status=130)
+            return 128 + _heard.number
+        except asyncio.CancelledError:
+            if _heard.number is None:
+                raise
             return 128 + _heard.number
         except BrokenPipeError:
             _discard_output()
@@ -79,13 +87,21 @@ def run_command(main: Callable[[], int]) -> int:
 
 @contextmanager
 def telling(line: Callable[[], str], last: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """What a signal is answered with in here, and what is done before a second one ends it."""
-    before = _heard.line, _heard.last
-    _heard.line, _heard.last = line, last
+    """What a signal is answered with in here, and what is done before a second one ends it. Within
+    a task, that task is what is ended."""
+    before = _heard.line, _heard.last, _heard.task
+    _heard.line, _heard.last, _heard.task = line, last, _current_task()
     try:
         yield
     finally:
-        _heard.line, _heard.last = before
+        _heard.line, _heard.last, _heard.task = before
+
+
+def _current_task() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop here
+        return None
 
 
 @contextmanager
@@ -99,22 +115,43 @@ def _heard_signals() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        if _heard.number is None:  # else this process is ending, and may be asked again
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
-def _hear(number: int, frame: object) -> None:
+def _hear(number: int, frame: FrameType | None) -> None:
     now = time.monotonic()
     if _heard.number is None:
         _heard.number, _heard.at = number, now
-        _tell(f"{signal.Signals(number).name}: {_heard.line()} (once more ends at once)")
-        raise KeyboardInterrupt
-    if number == signal.SIGINT or now - _heard.at > AT_ONCE_SECONDS:
+        line = _heard.line()
+        kept = f"; {line}" if line else ""
+        _tell(f"{signal.Signals(number).name}: stopping{kept} (once more ends at once)")
+        _end(frame)
+    elif number == signal.SIGINT or now - _heard.at > AT_ONCE_SECONDS:
         try:
             _heard.last()
         finally:
             _tell(SHOW_CURSOR if os.isatty(2) else "", end="")
             os._exit(128 + number)
+
+
+def _end(frame: FrameType | None) -> None:
+    """By KeyboardInterrupt in our own code, be it long at work without a pause. But what is raised
+    in a callback of the event loop may end a connection and nothing else: from there, and where
+    the loop waits, the task is cancelled."""
+    task = _heard.task
+    if task is None or task.done() or _in_coroutine(frame):
+        raise KeyboardInterrupt
+    task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def _in_coroutine(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_flags & inspect.CO_COROUTINE:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _tell(text: str, end: str = "\n") -> None:

@@ -97,3 +97,50 @@ def test_the_dry_run_names_every_missing_thing_at_once(tmp_path: Path) -> None:
         "http://127.0.0.1:9/v1: cannot be reached",
     ):
         assert told in missing
+
+
+@pytest.mark.parametrize("dry", [("--dry-run",), ()])
+def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
+    tmp_path: Path, dry: tuple[str, ...]
+) -> None:
+    empty, one = tmp_path / "empty.jsonl", tmp_path / "one.jsonl"
+    empty.write_text("")
+    row = '{"id": "1", "kind": "math", "source": "s", "question": "1 + 1?", "reference": "2"}\n'
+    one.write_text(row)
+    for train_file, val_file, told in (
+        (empty, one, [f"train_dataset: no problem in {empty}"]),
+        (one, empty, ["fewer than a step's 30; give more", f"val_dataset: no problem in {empty}"]),
+    ):
+        done = train(
+            *("--config", "config/quickstart.yaml", *dry, f"run.output_dir={tmp_path}/out"),
+            *(f"train_dataset={train_file}", f"val_dataset={val_file}"),
+        )
+        assert done.returncode == 2, done.stdout
+        lines = (done.stdout if dry else done.stderr).splitlines()
+        assert all(any(words in line for line in lines) for words in told)
+        assert dry or len(lines) == len(told)
+        assert "ready" not in done.stdout and "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_of_what_is_not_there_is_named_before_anything_is_loaded(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run(
+        [
+            *(sys.executable, "scripts/evaluate.py", "--config", "config/quickstart.yaml"),
+            *("--checkpoint", f"{tmp_path}/none", "--out", f"{tmp_path}/file/out"),
+            *("--data", f"{tmp_path}/none.jsonl"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    missing, unwritable, data = done.stderr.splitlines()
+    assert missing.startswith(f"{tmp_path}/none: no adapter in it")
+    assert unwritable == f"{tmp_path}/file/out: cannot write here (Not a directory)"
+    assert data.startswith(f"{tmp_path}/none.jsonl: no such file")
+    assert "loading" not in done.stdout

@@ -271,6 +271,30 @@ def test_tensorboard_shows_a_repeated_step_once(tmp_path: Path):
     assert scalars == [(0, 0.25), (1, 0.25), (2, 0.5), (3, 0.5)]
 
 
+def test_tensorboard_gets_the_zeros_of_what_did_not_turn_up(tmp_path: Path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    rows: list[dict[str, float]] = [
+        {"rollout/repaired": 0.5, "repair/dedented": 0.5, "operators/math/answer": 1.0},
+        {"rollout/repaired": 0.0, "operators/math/vote": 1.0},
+        {"reward/mean": 0.0},  # no workflow at all: nothing was counted
+    ]
+    with opened(tmp_path, config=Config()) as run:
+        for step, row in enumerate(rows):
+            run.record(step, row)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+
+    def points(name: str) -> list[tuple[int, float]]:
+        return [(event.step, event.value) for event in events.Scalars(name)]
+
+    assert points("repair/dedented") == [(0, 0.5), (1, 0.0)]
+    assert points("operators/math/answer") == [(0, 1.0), (1, 0.0)]
+    assert points("operators/math/vote") == [(1, 1.0)]
+    assert points("reward/mean") == [(2, 0.0)]
+    assert read_metrics(tmp_path) == [{"step": step, **row} for step, row in enumerate(rows)]
+
+
 def test_a_directory_appears_whole_or_not_at_all(tmp_path: Path):
     path = tmp_path / "deep" / "step"
     with atomic_directory(path) as part:

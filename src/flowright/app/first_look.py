@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config
+from flowright.config import Config, GrpoSection
+from flowright.config.grpo import (
+    ADVANTAGES,
+    CORRECTIONS,
+    KL_ESTIMATORS,
+    OBJECTIVES,
+    SCHEDULES,
+)
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
-from flowright.errors import DataError, RunError, UserError
+from flowright.errors import ConfigError, DataError, RunError, UserError
 from flowright.runs import changes_of, checkpoints, find_damage, look_at, look_at_checkpoints
 
 ADAPTER = "adapter/adapter_model.safetensors"
@@ -33,7 +40,8 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     environment = make_environment(config)
     found: list[TaskSets] = []
     shared = (lambda: check_run(config, resume), lambda: check_model_folder(config.strategy_model))
-    refuse(*(shared if is_first else ()), lambda: found.append(load_tasks(environment)))
+    own = (lambda: check_choices(config.grpo),)
+    refuse(*own, *(shared if is_first else ()), lambda: found.append(load_tasks(environment)))
     return Start(config, environment, found[0], resume)
 
 
@@ -47,6 +55,26 @@ def refuse(*checks: Callable[[], object]) -> None:
             problems += error.problems
     if problems:
         raise UserError(*problems)
+
+
+def check_choices(section: GrpoSection) -> None:
+    """Load what the section names by import path; what is built in is there. Raises ConfigError
+    with a line for everything that cannot be had."""
+    problems: list[str] = []
+    for table, choice in (
+        (OBJECTIVES, section.loss),
+        (ADVANTAGES, section.advantage_scale),
+        (KL_ESTIMATORS, section.kl_estimator),
+        (CORRECTIONS, section.off_policy),
+        (SCHEDULES, section.schedule),
+    ):
+        try:
+            if choice not in table:
+                table.load(choice)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(*problems)
 
 
 def check_run(config: Config, resume: bool) -> str:

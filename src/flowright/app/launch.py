@@ -34,7 +34,7 @@ def train(config: Config, resume: bool = False) -> int:
     )
     from flowright.app.first_look import first_look
 
-    with telling(lambda: "stopping; nothing was started"):
+    with telling(lambda: "nothing was started"):
         start = first_look(config, resume, _is_first())
         _load_libraries(console)
     from flowright.grpo.ranks import open_ranks

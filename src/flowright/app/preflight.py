@@ -16,9 +16,9 @@ from huggingface_hub.errors import (
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from flowright.app.first_look import check_model_folder, check_run, load_tasks
+from flowright.app.first_look import check_choices, check_model_folder, check_run, load_tasks
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.world import check_choices, check_samplers
+from flowright.app.world import check_samplers
 from flowright.config import SIMULATED, TINY, Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment

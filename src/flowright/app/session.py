@@ -16,7 +16,6 @@ from flowright.app.measuring import Evaluation
 from flowright.app.memory_plan import Demand
 from flowright.app.terminal import StepProgress, findings, stage_progress, table
 from flowright.app.world import (
-    check_choices,
     check_samplers,
     open_policy,
     open_samplers,
@@ -54,14 +53,13 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
     config = start.config
-    check_choices(config.grpo)  # before anything is written
     start = replace(start, config=config.on(choose_device(config.policy).type))
     config = start.config
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, start.resume) if ranks.is_first else Follower(path)
 
     def interrupted() -> None:
-        run.state(status="interrupted", message=_words(path))
+        run.state(status="interrupted", message=f"stopped at once; {_words(path)}")
 
     try:
         with telling(partial(_words, path), interrupted), peers_of_passes():
@@ -87,8 +85,8 @@ def _words(path: Path) -> str:
     """What to say where a run is stopped at once."""
     saved = checkpoints(path / "checkpoints")
     if saved:
-        return f"stopping; {saved[-1].name} is saved, go on: --resume"
-    return "stopping; nothing was trained yet, start again"
+        return f"{saved[-1].name} is saved, go on: --resume"
+    return "nothing was trained yet, start again"
 
 
 async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> None:
@@ -190,6 +188,11 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
+    with telling(evaluation.ledger.words):
+        return await _measured(evaluation, console)
+
+
+async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
     config = given.on(choose_device(given.policy).type)
     with stage_progress(console, "cold start of the embedded policy") as progress:

@@ -8,17 +8,10 @@ from pathlib import Path
 
 import torch
 
-from flowright.config import TINY, Config, GrpoSection
-from flowright.config.grpo import (
-    ADVANTAGES,
-    CORRECTIONS,
-    KL_ESTIMATORS,
-    OBJECTIVES,
-    SCHEDULES,
-)
+from flowright.config import TINY, Config
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
-from flowright.errors import ConfigError, UserError
+from flowright.errors import UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
@@ -51,25 +44,6 @@ def open_policy(
 
         path = str(tiny_checkpoint(section, examples, longest, encode, progress))
     return load_policy(path, config.policy, config.seed, device)
-
-
-def check_choices(section: GrpoSection) -> None:
-    """Load what the section names by import path, before anything else takes time. Raises
-    ConfigError with a line for everything that cannot be had."""
-    problems: list[str] = []
-    for table, choice in (
-        (OBJECTIVES, section.loss),
-        (ADVANTAGES, section.advantage_scale),
-        (KL_ESTIMATORS, section.kl_estimator),
-        (CORRECTIONS, section.off_policy),
-        (SCHEDULES, section.schedule),
-    ):
-        try:
-            table.load(choice)
-        except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(*problems)
 
 
 def sampled_where(config: Config) -> str:

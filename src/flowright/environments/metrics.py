@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.rollout import Rollout
-from flowright.errors import Blame, Failure
+from flowright.errors import Blame, Failure, Reason
 from flowright.judge.audit import audit
 
 
@@ -55,7 +55,8 @@ def _golds(rollouts: Sequence[Rollout]) -> list[float]:
 
 
 def _failures(failures: Sequence[Failure | None]) -> dict[str, float]:
-    """Shares of all rollouts: valid, unscored, and each reason of the taxonomy."""
+    """Shares of all rollouts: valid, unscored, and each reason of the taxonomy, 0 where it did not
+    occur: a curve without its zeros shows the bad steps alone."""
     count = len(failures)
     reasons = Counter(failure.reason for failure in failures if failure)
     ours = sum(n for reason, n in reasons.items() if reason.blame is Blame.INFRASTRUCTURE)
@@ -64,4 +65,4 @@ def _failures(failures: Sequence[Failure | None]) -> dict[str, float]:
     shares = {"rollout/unscored": ours / count}
     if count > ours:
         shares["rollout/valid_frac"] = 1 - policy / (count - ours)
-    return shares | {f"rollout/failed/{reason.value}": n / count for reason, n in reasons.items()}
+    return shares | {f"rollout/failed/{reason.value}": reasons[reason] / count for reason in Reason}

@@ -17,7 +17,7 @@ from flowright.environments.metrics import mean_of, outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow_display import DISPLAY
 from flowright.environments.workflow_rollout import WorkflowRollouts, details_of, workflow_record
-from flowright.errors import DataError, Reason, UserError
+from flowright.errors import DataError, UserError
 from flowright.grading.gold import algebra
 from flowright.judge.build import OpenJudge, open_judge
 from flowright.judge.panel import families
@@ -239,7 +239,6 @@ def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     workflows = [w for r in rollouts if (w := details_of(r).workflow)]
     repairs = Counter(name for workflow in workflows for name in workflow.repairs)
     return {
-        f"rollout/failed/{Reason.UNSUPPORTED.value}": 0.0,  # a rate to watch, so always there
         **outcome_metrics(rollouts),
         **mean_of("rollout/repaired", [float(bool(w.repairs)) for w in workflows]),
         **{f"repair/{name}": n / len(rollouts) for name, n in repairs.items()},

@@ -52,9 +52,9 @@ class Ledger:
         """What to say where it is stopped."""
         count = sum("row" in line for line in self._lines)
         if not count:
-            return "stopping; nothing was measured yet, start again"
+            return "nothing was measured yet, start again"
         rows = "1 row is" if count == 1 else f"{count} rows are"
-        return f"stopping; {rows} kept in {self._path}, the same command goes on"
+        return f"{rows} kept in {self._path}, the same command goes on"
 
     def get(self, where: Where, name: str) -> dict[str, Any] | None:
         """A row that was measured, as plain JSON."""

@@ -187,7 +187,7 @@ class Pipeline:
         lines = []
         for number, waiting_P in pending.items():
             asked_P = [(task.id, self._asked(self._encode(task))) for task in self._tasks(number)]
-            oldest = number - 1 - self._config.pipeline.max_staleness
+            oldest = number - 1 - (self._config.pipeline.max_staleness or 0)
             fit = {
                 place: list(waiting.samples)
                 for place, (waiting, asked) in enumerate(zip(waiting_P, asked_P, strict=False))

@@ -233,6 +233,19 @@ def changes_of(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = 
     return found
 
 
+FAMILIES = {"repair/": "rollout/repaired", "operators/": ""}
+"""Means of what turns up: a step without any leaves the name out, and a curve would show the other
+steps alone. Each with the metric that says that there was something to count; without one it is
+another of the same kind."""
+
+
+def _counts(name: str, metrics: Mapping[str, float]) -> bool:
+    """Whether a metric of FAMILIES that a step lacks is 0 there, and not unknown."""
+    witness = next(said for family, said in FAMILIES.items() if name.startswith(family))
+    kind = name.rpartition("/")[0] + "/"
+    return witness in metrics or any(other.startswith(kind) for other in metrics)
+
+
 class Events:
     """TensorBoard's event file in the folder ``path``, written without torch so that this layer
     stays light."""
@@ -251,9 +264,13 @@ class Events:
         self._string_type: int = getattr(types_pb2, "DT_STRING")  # noqa: B009
         self._text_metadata = create_summary_metadata("", "")
         self._writer = EventFileWriter(str(path))
+        self._counted: dict[str, None] = {}  # names of FAMILIES so far
 
     def scalars(self, step: int, metrics: Mapping[str, float]) -> None:
-        values = [self._summary.Value(tag=k, simple_value=v) for k, v in metrics.items()]
+        zeros = [name for name in self._counted if name not in metrics and _counts(name, metrics)]
+        self._counted |= dict.fromkeys(name for name in metrics if name.startswith(tuple(FAMILIES)))
+        shown = {**metrics, **dict.fromkeys(zeros, 0.0)}
+        values = [self._summary.Value(tag=k, simple_value=v) for k, v in shown.items()]
         self._add(step, values)
 
     def text(self, step: int, name: str, markdown: str) -> None:
