@@ -12,18 +12,36 @@ import numpy as np
 import pytest
 from documented import write_programs
 from judge_stand_in import StandIn, scored
-from test_service import Double, client_of
 
 from flowright import (
     BaseJudgeReward,
+    Judge,
+    JudgeQuery,
     JudgeRewardSystem as RewardSystem,
     RewardResult,
+    Verdict,
     create_judge_reward,
 )
 from flowright.config import JudgeServerSection
 from flowright.errors import ConfigError, UserError
 from flowright.judge_service.app import create_app
 from flowright.judge_service.own_model import OwnModelJudge
+
+
+def client_of(judge: Judge) -> httpx2.AsyncClient:
+    app = create_app(judge, JudgeServerSection())
+    return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://judge")
+
+
+class Contained:
+    """Right is what contains the reference."""
+
+    name = "contained"
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        right = query.reference in query.answer
+        return Verdict(float(right), right, "llm", "ok", "looked it up", 1, self.name)
+
 
 PLAIN = {"use_cache": True, "batch_timeout": 0.0}
 
@@ -42,7 +60,7 @@ async def test_the_requests_of_the_guide() -> None:
             {"prompt": "...", "completion": "..."},
         ]
     }
-    async with client_of(create_app(Double(), JudgeServerSection())) as client:
+    async with client_of(Contained()) as client:
         one = (await client.post("/judge", json=body)).json()
         many = (await client.post("/batch_judge", json=batch)).json()["responses"]
     assert (one["score"], one["request_id"]) == (1.0, "unique_id")
@@ -62,7 +80,7 @@ def test_a_server_that_says_score_and_request_id_alone_in_any_order() -> None:
 def test_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("JUDGE_MODEL_URL", "JUDGE_MODEL_API_KEY"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ConfigError, match="judge_url: missing.*JUDGE_MODEL_URL"):
+    with pytest.raises(ConfigError, match=r"judge_url: missing.*JUDGE_MODEL_URL"):
         RewardSystem({})
     monkeypatch.setenv("JUDGE_MODEL_URL", "http://your-judge-server:8888")
     monkeypatch.setenv("JUDGE_MAX_BATCH_SIZE", "4")
@@ -155,15 +173,17 @@ async def test_a_judge_model_gets_the_type_of_the_answer() -> None:
         def score(self, prompt: str, completion: str, answer: str, answer_type: str):
             if answer_type == "MATH_EXPRESSIONS":
                 return {"score": np.float32(0.75), "explanation": "symbolic"}
-            elif answer_type == "MULTIPLE_CHOICE":
+            if answer_type == "MULTIPLE_CHOICE":
                 return 1
             return {"score": None, "explanation": answer_type}
 
     judge = OwnModelJudge(Contextual())
-    async with client_of(create_app(judge, JudgeServerSection())) as client:
+    async with client_of(judge) as client:
         told = [
             (await client.post("/judge", json={"prompt": "Q", "completion": "x", **kind})).json()
-            for kind in ({"answer_type": t} for t in ("math_expressions", "MULTIPLE_CHOICE", "NUMBER"))
+            for kind in (
+                {"answer_type": t} for t in ("math_expressions", "MULTIPLE_CHOICE", "NUMBER")
+            )
         ]
     assert [t["score"] for t in told] == [0.75, 1.0, None]
     assert [t["explanation"] for t in told] == ["symbolic", "", "NUMBER"]
@@ -200,6 +220,7 @@ def test_the_guides_messages_and_its_logger(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.DEBUG, logger="JudgeReward")
     full, slow = StandIn(room=0, retry_after="60"), StandIn(delay=60.0)
     quick = {"max_retries": 0, "fallback_to_rule": False, "batch_timeout": 0.0, "timeout": 0.1}
+    quick["deadline"] = 20.0
     with full.on_a_thread() as url, RewardSystem({"judge_url": url, **quick}) as system:
         assert "Request queue full" in system.reward("Q", "x", "y")["explanation"]
     with slow.on_a_thread() as url:
