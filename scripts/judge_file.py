@@ -2,7 +2,7 @@
 """Judge a file of answers, JSON Lines or Parquet, row by row.
 
     python scripts/judge_file.py --in answers.jsonl --out judged.jsonl --config config/judge_server.yaml
-    python scripts/judge_file.py --in answers.parquet --out judged.parquet --url http://localhost:8003
+    python scripts/judge_file.py --in answers.parquet --out judged.parquet --url http://localhost:8888
 
 Every column is kept; score, correct, source, status and explanation are added, empty where there is
 no verdict. Given again, the command goes on where it stopped (OUT.progress). A service's key is
@@ -19,6 +19,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -141,7 +143,7 @@ def configured(options: argparse.Namespace) -> "JudgeServerConfig":
     try:
         return JudgeServerConfig.model_validate({"judge": {"service": service}})
     except ValidationError:
-        raise UserError(f"--url {options.url}: an address such as http://localhost:8003") from None
+        raise UserError(f"--url {options.url}: an address such as http://localhost:8888") from None
 
 
 def asked(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:

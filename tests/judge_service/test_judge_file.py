@@ -233,7 +233,7 @@ def test_names_and_addresses_are_checked(
     for out, more, told in (
         (source, ["--url", "http://x"], "is --in"),
         (tmp_path / "b.csv", ["--url", "http://x"], "must end in"),
-        (tmp_path / "b.jsonl", ["--url", "localhost:8003"], "an address such as"),
+        (tmp_path / "b.jsonl", ["--url", "localhost:8888"], "an address such as"),
         (tmp_path / "b.jsonl", ["--url", "http://x", "judge.gate=false"], "go with --config"),
         (tmp_path / "b.jsonl", ["--config", str(tmp_path / "no.yaml")], "no.yaml"),
     ):

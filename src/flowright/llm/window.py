@@ -104,11 +104,11 @@ class Window:
     def refused(self, began: float, seconds: float | None) -> float:
         """As :meth:`congested`, by a server that asks to wait; meanwhile nobody is let in. Returns
         for how long."""
+        self._refusals += began >= self._cut_at  # what was on the wire together counts once
         self.congested(began)
         if not seconds:
-            seconds = max(self._pace, SHORTEST_PAUSE) * 2.0 ** min(self._refusals, 20)
+            seconds = max(self._pace, SHORTEST_PAUSE) * 2.0 ** min(self._refusals - 1, 20)
             seconds = min(seconds, LONGEST_PAUSE)
-        self._refusals += 1
         self._closed_until = max(self._closed_until, self.clock() + seconds)
         return seconds
 
