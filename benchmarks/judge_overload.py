@@ -50,7 +50,7 @@ def serve(seconds: float, address: Connection) -> None:
 
 
 def ask(url: str, name: str, count: int, go: Connection) -> None:
-    """Sends the rewards that were lost, the 429s, and the seconds of the fastest and the slowest."""
+    """Sends how many rewards were lost, requests, repeated ones, open circuits, seconds."""
     questions = [
         {"prompt": f"What is {n} + 1?", "completion": str(n + 1), "answer": str(n + 1),
          "request_id": f"{name}/{n}"}
@@ -58,6 +58,7 @@ def ask(url: str, name: str, count: int, go: Connection) -> None:
     ]  # fmt: skip
     options = {"judge_url": url, "use_cache": False, "fallback_to_rule": False}
     with JudgeRewardSystem(options) as system:
+        go.send("ready")
         go.recv()
         began = time.perf_counter()
         told = system.reward_batch(questions)
@@ -83,7 +84,8 @@ def measure(seconds: float, questions: int, adapters: int) -> None:
         askers.append(spawning.Process(target=ask, args=arguments))
         askers[-1].start()
         pipes.append(mine)
-    time.sleep(0.5 + 1.5 * adapters)  # until all have imported what they need
+    for pipe in pipes:
+        pipe.recv()
     began = time.perf_counter()
     for pipe in pipes:
         pipe.send("go")
@@ -100,8 +102,8 @@ def measure(seconds: float, questions: int, adapters: int) -> None:
     print(
         f"{seconds:g} s a verdict, {adapters} adapters: {sum(lost)} of {questions} lost, "
         f"{reached:.1f} verdicts/s of {ideal:.1f} ({reached / ideal:.0%}), median adapter "
-        f"{statistics.median(each):.1f} s{shares}; {sum(requests)} requests, {sum(retries)} of them "
-        f"repeated; circuit opened {sum(opened)} times",
+        f"{statistics.median(each):.1f} s{shares}; {sum(requests)} requests, {sum(retries)} of "
+        f"them repeated; circuit opened {sum(opened)} times",
         flush=True,
     )
 

@@ -20,6 +20,7 @@ NAMES = {
     *("Failure", "Reason", "boundary", "Gold"),
     *("Judge", "JudgeQuery", "Verdict", "JudgeRewardSystem", "create_judge_reward"),
     *("trl_reward", "VerlReward"),
+    *("BaseJudgeReward", "RewardResult", "serve_judge_model"),
     *("Sandbox", "Limits", "operator"),
     *("Policy", "load_policy", "chunks", "Group", "Trained", "Learner"),
 }

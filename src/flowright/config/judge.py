@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -173,6 +173,13 @@ class JudgeServerSection(Section):
     """Size from which the log goes on in a new file."""
     log_files: Positive = 5
     """Full log files that are kept, as `log_file.1`, `log_file.2` ..."""
+    judge_class: str | None = Field(default=None, pattern=r"^[\w.]+:\w+$")
+    """A judge model of your own in the place of `judge`, as `package.module:Class`: its
+    `score(prompt, completion, answer)`, or with `answer_type`, decides."""
+    judge_arguments: Mapping[str, Any] = Field(default_factory=dict)
+    """What the class is made with, such as `{model_path: ...}`."""
+    judge_threads: Positive = 1
+    """Calls of `score` at a time."""
 
     @model_validator(mode="after")
     def _a_batch_fits(self) -> "JudgeServerSection":

@@ -136,15 +136,15 @@ class JudgeServerConfig(Section):
 
     @model_validator(mode="after")
     def _named(self) -> "JudgeServerConfig":
-        asks = self.judge.mode != "rules" and self.judge.service is None
-        if asks and not self.judge.model:
+        own = self.judge.service is not None or self.server.judge_class is not None
+        if self.judge.mode != "rules" and not own and not self.judge.model:
             raise ValueError("judge.model: name a model of `llm.file`, or `simulated`")
         return self
 
     @property
     def models(self) -> frozenset[str]:
-        """The names of all large models that judge; none where rules alone decide."""
-        if self.judge.mode == "rules":
+        """The names of all large models that judge; none where rules or a class of one's own do."""
+        if self.judge.mode == "rules" or self.server.judge_class is not None:
             return frozenset()
         model = None if self.judge.service is not None else self.judge.model
         return frozenset(filter(None, (model, *self.judge.panel)))

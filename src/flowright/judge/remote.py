@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from flowright.config import JudgeServiceSection
@@ -26,7 +27,7 @@ from flowright.judge.remote_wire import (
     request_of,
 )
 from flowright.judge.verdict import JudgeQuery, Status, Verdict
-from flowright.llm.balance import Balance
+from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
 from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, status_error
@@ -37,7 +38,6 @@ ROLE = "judge_service"
 _LIMITS_SECONDS = 3.0  # for /health, before the first question
 _MOST_BYTES = 1 << 20  # of a batch, at a service that does not say: many proxies' limit
 _FEW_BYTES = 1 << 16  # a body that is refused as too large and is no larger has too many questions
-_PATIENCE = 4  # refusals for want of room, after which half a batch may find some
 _FIRST_BATCHES = 4  # at a time, at a service that does not say how many it takes
 
 # What a question may be to blame for: one of a batch spoils the others.
@@ -83,6 +83,7 @@ class RemoteJudge:
         self._limits: asyncio.Task[Limits | None] | None = None
         self._most = section.max_batch_size
         self._most_bytes = _MOST_BYTES
+        self._timeout = section.timeout
         self.counters = Counters((self.name,))
         self._waiting: list[_Asked] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -186,7 +187,7 @@ class RemoteJudge:
             # the queue as long as nobody else needs it.
             room = limits.in_flight + (limits.queue or 0)
             most = min(room, section.max_concurrent_requests * section.max_batch_size)
-            self._window.told(2 * limits.in_flight, most, floor=min(self._most, most))
+            self._window.told(2 * limits.in_flight, most)
 
     def _batches(self, waiting: Sequence[_Asked]) -> Iterator[list[_Asked]]:
         """In order, none larger than the service takes, but for a question that is so by itself."""
@@ -217,16 +218,21 @@ class RemoteJudge:
             self._start(self._send(batch, order, self._policy))
 
     async def _send(self, batch: Sequence[_Asked], order: int, policy: RetryPolicy) -> None:
-        call = Call(policy, batch[0].body, self.counters.role(ROLE), len(batch), order)
+        live = list(batch)
+        counts = self.counters.role(ROLE)
+        call = Call(policy, batch[0].body, counts, len(live), order)
         try:
-            await self._retries.run(call, lambda _: self._ask(call, batch))
+            while live:  # more than once where the window lets only a part through
+                call = Call(policy, live[0].body, counts, len(live), order)
+                await self._retries.run(call, partial(self._ask, call, live))
+                live = [asked for asked in live if not asked.verdict.done()]
             return
         except RequestError as error:
             failure = error
         except asyncio.CancelledError:
             _cancel(batch)
             raise
-        live = [asked for asked in batch if not asked.verdict.done()]
+        live = [asked for asked in live if not asked.verdict.done()]
         others_pass = call.began is not None and self._window.answered_at > call.began
         if len(live) > 1 and call.left > 0 and _divides(failure, others_pass):
             half = len(live) // 2
@@ -242,14 +248,14 @@ class RemoteJudge:
         if failure.kind not in _REFUSED and not others_pass:
             self._window.give_up(failure)  # who waits behind would only fail later
 
-    async def _ask(self, call: Call, batch: Sequence[_Asked]) -> None:
+    async def _ask(self, call: Call, batch: Sequence[_Asked], _: Lease) -> None:
         """One attempt: settles those of the batch that are answered. Raises RequestError."""
-        live = [asked for asked in batch if not asked.verdict.done()]
+        live = [asked for asked in batch if not asked.verdict.done()][: call.granted]
         if not live:
             return
         body = body_of([asked.body for asked in live])
         # A judge that takes its time is given more of it, instead of starting again and again.
-        seconds = min(self._section.timeout * 2.0 ** call.failures["timeout"], call.left)
+        seconds = min(self._timeout * 2.0 ** call.failures["timeout"], call.left)
         began = time.monotonic()
         _log.debug("%s: %d questions, %d bytes sent", self.name, len(live), len(body))
         try:
@@ -271,7 +277,10 @@ class RemoteJudge:
             *(self.name, answered, time.monotonic() - began, self._window.width),
         )
         if answered:
-            self._window.answered(answered)
+            # Waiting in the service's queue is part of a request's time: no more of it than that.
+            took = time.monotonic() - began
+            self._window.answered(answered, took, grows=took < self._timeout / 2)
+            self._timeout = max(self._timeout, seconds if call.failures["timeout"] else 0.0)
         if None in read.verdicts:
             raise RequestError("malformed", read.problem)
 
@@ -279,8 +288,9 @@ class RemoteJudge:
         self, error: RequestError, call: Call, count: int, size: int, began: float
     ) -> None:
         if error.is_overload:
-            self._window.refused(began, error.retry_after)
-            error.final = count > 1 and call.overloads >= _PATIENCE
+            seconds = self._window.refused(began, error.retry_after)
+            if not error.retry_after:  # it did not ask to wait beyond the deadline
+                error.retry_after = min(seconds, max(0.0, call.left - 0.001))
         elif error.kind == "timeout":
             self._window.congested(began)
         elif error.kind == "http_413" and count > 1 and size <= _FEW_BYTES:
@@ -303,12 +313,12 @@ class RemoteJudge:
 
 
 def _divides(error: RequestError, others_pass: bool) -> bool:
-    """Whether half a batch may be served where the whole was not: what one question may be to
-    blame for, and want of room. That a server is down it tells of everybody."""
-    if error.kind in _REFUSED or (error.is_overload and error.final):
+    """Whether half a batch may be served where the whole was not: where one question may be to
+    blame. A server that is down refuses everybody."""
+    if error.kind in _REFUSED:
         return True
-    by_content = error.kind in ("malformed", "timeout", "connection") or not error.final
-    return others_pass and by_content and error.kind != "unreachable"
+    is_ours = error.final or error.is_overload or error.kind == "unreachable"
+    return others_pass and not is_ours
 
 
 def _cancel(batch: Sequence[_Asked]) -> None:

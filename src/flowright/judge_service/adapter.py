@@ -8,53 +8,33 @@ of its group's statistics, it is not a wrong answer.
 """
 
 import asyncio
-import inspect
 import logging
-import os
-import statistics
 import threading
 import time
 import weakref
-from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
 from flowright.errors import UserError, boundary
 from flowright.judge.remote import RemoteJudge
-from flowright.judge.remote_wire import read_verdict, request_of, response_of
+from flowright.judge.remote_wire import response_of
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.judge.wrappers import Cached, CircuitBreaker, Gated, WithRuleFallback
 from flowright.judge_service.arguments import More, query_of, request_id_of
 from flowright.judge_service.calibration import Calibrated
 from flowright.judge_service.loop_thread import LoopThread
+from flowright.judge_service.own_requests import OwnRequests
 from flowright.judge_service.result import RewardResult
+from flowright.judge_service.running import Running, metrics_of, owners
 
-LATENCIES_KEPT = 2000
 _GRACE_SECONDS = 30.0  # beyond a verdict's own deadline
 _MOST_THREADS = 256  # of a judge of one's own that blocks
 
 _log = logging.getLogger("JudgeReward")
-
-
-@dataclass(eq=False)
-class _Running:
-    """What a system has in one process, once it was asked: it is never copied to another."""
-
-    thread: LoopThread = field(default_factory=LoopThread)
-    judge: Judge | None = None
-    remote: RemoteJudge | None = None
-    cache: Cached | None = None
-    breaker: CircuitBreaker | None = None
-    threads: ThreadPoolExecutor | None = None
-    sources: Counter[str] = field(default_factory=Counter)
-    zeros: int = 0
-    pending: int = 0
-    seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
 
 
 class JudgeRewardSystem:
@@ -79,26 +59,35 @@ class JudgeRewardSystem:
         self.config = config if known else judge_reward(config)
         self._closed = False
         self._forget()
-        _SYSTEMS.add(self)
+        owners.add(self)
 
     def _forget(self) -> None:
-        self._running: _Running | None = None
+        self._running: Running | None = None
+        self._ending: weakref.finalize[..., Any] | None = None
         self._starting = threading.Lock()
 
+    def leave_behind(self) -> Running | None:
+        """What runs, without ending it: for a forked child, which has none of it."""
+        running, ending = self._running, self._ending
+        if ending is not None:
+            ending.detach()
+        self._forget()
+        return running
+
     def __getstate__(self) -> dict[str, Any]:
-        ours = ("_running", "_starting")
+        ours = ("_running", "_ending", "_starting")
         return {name: value for name, value in self.__dict__.items() if name not in ours}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         self._forget()
-        _SYSTEMS.add(self)
+        owners.add(self)
 
     def make_judge(self) -> Judge:
         """The judge itself; called once, on the thread of the loop that it will run on."""
         remote = self._run().remote = RemoteJudge(self.config)
         is_own = type(self)._request_judge is not JudgeRewardSystem._request_judge
-        return _Requested(self, remote.name) if is_own else remote
+        return OwnRequests(remote.name, self._request_judge, self._threads) if is_own else remote
 
     def _request_judge(self, request: dict[str, Any]) -> Any:
         """Ask the service: what may be overridden, by a method or a coroutine method.
@@ -187,52 +176,14 @@ class JudgeRewardSystem:
         (``error_rate``, fallbacks included). Latencies are seconds, of the latest 2,000 calls;
         ``latency`` is their mean.
         """
-        running = self._running
-        sources = running.sources if running else Counter[str]()
-        calls = sum(sources.values())
-        failed, fallback = sources["failed"], sources["rule_fallback"]
-        cache = running.cache if running else None
-        remote = running.remote if running else None
-        breaker = running.breaker if running else None
-        seconds = sorted(running.seconds.copy()) if running else []  # at once: others may add to it
-        quantiles = statistics.quantiles(seconds, n=20) if len(seconds) > 1 else seconds * 19
-        return {
-            "requests": calls,
-            "error_rate": _share(failed + fallback, calls) or 0.0,
-            "unscored_rate": _share(failed + sources["invalid"], calls),
-            "fallback_rate": _share(fallback, calls),
-            "zero_rate": _share(
-                running.zeros if running else 0, calls - failed - sources["invalid"]
-            ),
-            "cache_hit_rate": (_share(cache.hits, cache.asked) if cache else None) or 0.0,
-            "latency": statistics.fmean(seconds) if seconds else 0.0,
-            "latency_p50": quantiles[9] if quantiles else None,
-            "latency_p95": quantiles[18] if quantiles else None,
-            "current_queue_size": running.pending if running else 0,
-            "batched_share": _share(remote.batched, remote.asked) if remote else None,
-            "http_requests": remote.requests if remote else None,
-            "retries": remote.retries if remote else None,
-            "circuit_breaker": {
-                "state": breaker.state if breaker else "closed" if self._breaks else "none",
-                "opened": breaker.opened if breaker else 0,
-                "refused": breaker.refused if breaker else 0,
-            },
-        }
-
-    @property
-    def _breaks(self) -> bool:
-        return self.config.circuit_breaker_threshold > 0
+        return metrics_of(self._running, self.config.circuit_breaker_threshold > 0)
 
     def close(self) -> None:
         """Give up what is under way and end the thread, within seconds. Further calls raise
         RuntimeError."""
         self._closed = True
-        running, self._running = self._running, None
-        if running is None:
-            return
-        running.thread.end(None if running.remote is None else running.remote.aclose)
-        if running.threads is not None:
-            running.threads.shutdown(wait=False, cancel_futures=True)
+        if self._ending is not None:
+            self._ending()
 
     def __enter__(self) -> Self:
         return self
@@ -240,13 +191,21 @@ class JudgeRewardSystem:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run(self) -> _Running:
+    def _run(self) -> Running:
         with self._starting:
             if self._closed:
                 raise RuntimeError("this JudgeRewardSystem was closed")
             if self._running is None or not self._running.thread.is_alive:
-                self._running = _Running()
+                running = self._running = Running()
+                self._ending = weakref.finalize(self, running.end)
             return self._running
+
+    def _threads(self) -> ThreadPoolExecutor:
+        running, config = self._run(), self.config
+        if running.threads is None:
+            most = min(config.max_concurrent_requests * config.max_batch_size, _MOST_THREADS)
+            running.threads = ThreadPoolExecutor(most, "judge-reward-own")
+        return running.threads
 
     def _begin(
         self, requests: Sequence[object], told: list[dict[str, Any] | None]
@@ -273,7 +232,7 @@ class JudgeRewardSystem:
             for request, one in zip(requests, told, strict=True)
         ]
 
-    def _build(self, running: _Running) -> Judge:
+    def _build(self, running: Running) -> Judge:
         """The judge within its wrappers, from the inside out: breaker, calibration, cache,
         fallback, gate."""
         config = self.config
@@ -292,7 +251,7 @@ class JudgeRewardSystem:
 
     async def _answer_all(
         self,
-        running: _Running,
+        running: Running,
         queries: Sequence[tuple[int, JudgeQuery]],
         told: list[dict[str, Any] | None],
     ) -> None:
@@ -305,7 +264,7 @@ class JudgeRewardSystem:
 
         await asyncio.gather(*(one(number, query) for number, query in queries))
 
-    async def _answer(self, running: _Running, judge: Judge, query: JudgeQuery) -> dict[str, Any]:
+    async def _answer(self, running: Running, judge: Judge, query: JudgeQuery) -> dict[str, Any]:
         began = time.monotonic()
         running.pending += 1
         try:
@@ -339,36 +298,6 @@ class JudgeRewardSystem:
 
 BaseJudgeReward = JudgeRewardSystem
 """The name of what is derived from, for a judge of one's own."""
-
-
-@dataclass(eq=False)
-class _Requested:
-    """Every query by :meth:`JudgeRewardSystem._request_judge`, which somebody has overridden."""
-
-    system: JudgeRewardSystem
-    name: str
-
-    async def judge(self, query: JudgeQuery) -> Verdict:
-        ask = self.system._request_judge
-        request = request_of(query)
-        with boundary("_request_judge") as attribution:
-            if inspect.iscoroutinefunction(ask):
-                response = await ask(request)
-            else:  # it may block, and so may what it calls
-                loop = asyncio.get_running_loop()
-                response = await loop.run_in_executor(self._threads(), ask, request)
-                response = await response if inspect.isawaitable(response) else response
-            if isinstance(response, RewardResult):
-                response = response.score
-            return read_verdict(response, self.name)
-        return _failed(self.name, "unavailable", str(attribution.failure))
-
-    def _threads(self) -> ThreadPoolExecutor:
-        running, config = self.system._run(), self.system.config
-        if running.threads is None:
-            most = min(config.max_concurrent_requests * config.max_batch_size, _MOST_THREADS)
-            running.threads = ThreadPoolExecutor(most, "judge-reward-own")
-        return running.threads
 
 
 def create_judge_reward(
@@ -410,22 +339,3 @@ def _lost(why: str, status: str = "unavailable", request_id: str | None = None) 
         "judge": "",
         "latency": 0.0,
     }
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
-
-
-_SYSTEMS: "weakref.WeakSet[JudgeRewardSystem]" = weakref.WeakSet()
-_LEFT_BEHIND: list[_Running | None] = []
-
-
-def _after_fork() -> None:
-    """In the child the thread is gone, and the sockets are the parent's: nothing of them is used,
-    closed or collected."""
-    for system in list(_SYSTEMS):
-        _LEFT_BEHIND.append(system._running)
-        system._forget()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -7,17 +7,24 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import FrameType
+from typing import Any
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 from prometheus_client import disable_created_metrics
 
-from flowright.config import JudgeServerConfig
+from flowright.config import JudgeServerConfig, JudgeServerSection
 from flowright.judge.build import OpenJudge, open_judge
 from flowright.judge_service.app import SIMULATED_NOTICE, Ready, create_app
+from flowright.judge_service.own_model import (
+    JudgeModel,
+    OwnModelJudge,
+    own_model,
+    served_settings,
+)
 from flowright.judge_service.traffic import Traffic
 from flowright.simulation.opening import open_models
 from flowright.simulation.process import listen, quiet_server
@@ -48,16 +55,55 @@ def run(config: JudgeServerConfig, say: Callable[[str], None]) -> int:
 
     Raises UserError when it cannot start.
     """
+    settings = config.server
+    model, mode = None, config.judge.mode
+    if settings.judge_class is not None:  # before the port: it may load for minutes, or fail
+        model = own_model(settings.judge_class, settings.judge_arguments, settings.judge_threads)
+        settings, mode = served_settings(model, settings), None
+    return _serve(settings, _own(model) if model else open_backend(config), mode, say)
+
+
+def serve_judge_model(
+    model: JudgeModel, host: str = "127.0.0.1", port: int = 8888, threads: int = 1, **settings: Any
+) -> int:
+    """Serve a judge model of your own until SIGTERM or SIGINT; returns the exit status.
+
+    ``model`` has a method ``score(prompt, completion, answer)``, or with ``answer_type`` as a
+    fourth parameter, that returns a score from 0 to 1 or a mapping with one, ``explanation``,
+    ``detailed_scores`` and ``confidence``. It is called on ``threads`` threads at a time.
+    ``settings`` are further keys of `server`, such as ``api_key``. Raises UserError when it cannot
+    start.
+    """
+    given = {"host": host, "port": port, "judge_threads": threads, **settings}
+    judge = OwnModelJudge(model, threads)
+    section = served_settings(judge, JudgeServerSection.model_validate(given))
+    return _serve(section, _own(judge), None, lambda line: print(line, flush=True))
+
+
+@asynccontextmanager
+async def _own(judge: OwnModelJudge) -> AsyncIterator[tuple[OpenJudge, Ready]]:
+    async def ready() -> list[str]:
+        return []
+
+    yield OpenJudge(judge, None, ()), ready
+
+
+def _serve(
+    settings: JudgeServerSection,
+    backend: AbstractAsyncContextManager[tuple[OpenJudge, Ready]],
+    mode: str | None,
+    say: Callable[[str], None],
+) -> int:
     disable_created_metrics()  # a time for every series doubles the page, and nobody reads it
-    listener = listen(config.server.host, config.server.port)
+    listener = listen(settings.host, settings.port)
     with contextlib.closing(listener):
 
         async def serve() -> None:
-            async with open_backend(config) as (opened, ready):
+            async with backend as (opened, ready):
                 simulated = opened.simulated
-                app = create_app(opened.judge, config.server, ready=ready, simulated=simulated)
-                server = DrainingServer(app, config.server.drain_seconds, say)
-                for line in _greeting(config, opened, listener.getsockname()[1]):
+                app = create_app(opened.judge, settings, ready=ready, simulated=simulated)
+                server = DrainingServer(app, settings.drain_seconds, say)
+                for line in _greeting(settings, opened, mode, listener.getsockname()[1]):
                     say(line)
                 for problem in await ready():
                     say(f"not ready: {problem}")
@@ -67,15 +113,15 @@ def run(config: JudgeServerConfig, say: Callable[[str], None]) -> int:
     return 0
 
 
-def _greeting(config: JudgeServerConfig, opened: OpenJudge, port: int) -> list[str]:
-    host = f"[{config.server.host}]" if ":" in config.server.host else config.server.host
-    lines = [
-        f"Judge `{opened.judge.name}` (mode {config.judge.mode}) at http://{host}:{port}, "
-        f"its API at http://{host}:{port}/docs"
-    ]
+def _greeting(
+    settings: JudgeServerSection, opened: OpenJudge, mode: str | None, port: int
+) -> list[str]:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    judge = f"Judge `{opened.judge.name}`" + f" (mode {mode})" * (mode is not None)
+    lines = [f"{judge} at http://{host}:{port}, its API at http://{host}:{port}/docs"]
     if opened.simulated:
         lines.append(f"{SIMULATED_NOTICE}; its verdicts say nothing about any real judge.")
-    if not config.server.api_key:
+    if not settings.api_key:
         lines.append("No API key is set: whoever reaches this address can use it.")
     return lines
 

@@ -55,13 +55,15 @@ class RetryPolicy:
 @dataclass(slots=True)
 class Call:
     """One request on its way: what became of it so far. ``key`` is what pauses are drawn from;
-    ``spent`` are the seconds of attempts and pauses. ``weight`` is how much of the slots it takes
-    while it is on the wire, and the lowest ``order`` gets them first, where slots know of that."""
+    ``spent`` are the seconds of attempts and pauses. ``weight`` is how much of the slots it would
+    take on the wire, ``granted`` how much of that the slots let through this time, and the lowest
+    ``order`` gets them first, where slots know of that."""
 
     policy: RetryPolicy
     key: bytes
     counts: RoleCounts
     weight: int = 1
+    granted: int = 1
     order: int = 0
     attempts: int = 0
     uncounted: int = 0  # of these, on a server that was away or had no room
@@ -114,9 +116,8 @@ class Call:
         policy = self.policy
         if error.retry_after is None:
             return backoff(self.key, self.attempts, policy.first_pause, policy.longest_pause)
-        if self.overloads:  # who says 0 again and again means a little more
-            least = backoff(self.key, self.overloads, policy.first_pause / 8, _WAITING_PAUSE)
-            return max(error.retry_after, least)
+        if self.overloads and error.retry_after <= 0:  # again and again it means a little more
+            return backoff(self.key, self.overloads, policy.first_pause / 8, _WAITING_PAUSE)
         endless = math.isinf(policy.deadline)
         return min(error.retry_after, policy.longest_pause) if endless else error.retry_after
 

@@ -17,40 +17,43 @@ from dataclasses import dataclass, field, replace
 from flowright.llm.retries import Call
 from flowright.llm.transport import RequestError
 
-FIRST_PAUSE = 0.05  # seconds after a refusal that names none; doubles while nobody is served
-LONGEST_PAUSE = 5.0
+# Seconds after a refusal that names none: about as long as a request takes, which makes room.
+FIRST_PAUSE = 0.05  # while that is not known; doubles as long as nobody is served
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 5.0
 
 
 @dataclass(eq=False)
 class Window:
     """Slots (:class:`flowright.llm.retries.Slots`) whose number changes, for one event loop.
 
-    At most ``requests`` calls are on the wire, and of their weights ``width``, which stays between
-    ``floor`` and ``ceiling``. A call that is heavier than that goes alone. Whoever has the lowest
-    ``order`` goes first. ``step`` is what a round of answers adds after the first refusal.
+    At most ``requests`` calls are on the wire, and of their weights ``width``, which is at most
+    ``ceiling``. A call that is heavier than the width is granted less than its weight. Whoever has
+    the lowest ``order`` goes first. After the first refusal a round of answers adds ``step``, and
+    1 in the last step before the width that was refused.
     """
 
     requests: int
     width: float
     ceiling: float
-    floor: float = 1.0
-    step: float = 16.0
+    step: float = 4.0
     clock: Callable[[], float] = time.monotonic
     held: int = field(default=0, init=False)
     answered_at: float = field(default=float("-inf"), init=False)
     _on_wire: int = field(default=0, init=False)
-    _waiting: list[tuple[int, int, int, "asyncio.Future[None]"]] = field(
+    _waiting: list[tuple[int, int, int, "asyncio.Future[int]"]] = field(
         default_factory=list, init=False
     )
     _numbers: "itertools.count[int]" = field(default_factory=itertools.count, init=False)
     _cut_at: float = field(default=float("-inf"), init=False)
     _closed_until: float = field(default=float("-inf"), init=False)
     _opening: asyncio.TimerHandle | None = field(default=None, init=False)
+    _refused_at: float = field(default=float("inf"), init=False)
+    _pace: float = field(default=FIRST_PAUSE, init=False)
     _refusals: int = field(default=0, init=False)  # in a row
 
-    def told(self, width: float, ceiling: float, floor: float) -> None:
+    def told(self, width: float, ceiling: float) -> None:
         """The server's own word on what it takes."""
-        self.floor, self.ceiling = min(floor, ceiling), ceiling
+        self.ceiling = ceiling
         if self._cut_at == float("-inf"):
             self.width = min(width, ceiling)
 
@@ -61,42 +64,53 @@ class Window:
         heapq.heappush(self._waiting, entry)
         self._let_in()
         try:
-            await turn
+            call.granted = await turn
         except BaseException:
             if entry in self._waiting:
                 self._waiting.remove(entry)
                 heapq.heapify(self._waiting)
             elif turn.done() and not turn.cancelled() and turn.exception() is None:
-                self._leave(call.weight)  # it was let in and cancelled in the same moment
+                self._leave(turn.result())  # it was let in and cancelled in the same moment
             raise
         try:
             yield
         finally:
-            self._leave(call.weight)
+            self._leave(call.granted)
 
-    def answered(self, weight: int) -> None:
-        """A call of this weight was served."""
+    def answered(self, weight: int, seconds: float, grows: bool = True) -> None:
+        """A call of this weight was served within so long; the width ``grows`` where that is not
+        too long."""
         self.answered_at = self.clock()
         self._refusals = 0
+        self._pace += (seconds - self._pace) / 4
+        if not grows:
+            return
+        if self.width >= self._refused_at:
+            self._refused_at = float("inf")  # it takes more by now
         is_slow_start = self._cut_at == float("-inf")
-        grown = self.width + (weight if is_slow_start else self.step * weight / self.width)
-        self.width = min(self.ceiling, grown)
+        is_near = self.width + self.step >= self._refused_at
+        added = weight if is_slow_start else (1 if is_near else self.step) * weight / self.width
+        self.width = min(self.ceiling, self.width + added)
 
     def congested(self, began: float) -> None:
         """A call that was sent at ``began`` was not served, for there is too much. What was on the
         wire together counts once."""
         if began < self._cut_at:
             return
-        self.width = max(self.floor, min(self.width, self.held) / 2)
+        self._refused_at = min(self.width, self.held)
+        self.width = max(1.0, self._refused_at / 2)
         self._cut_at = self.clock()
 
-    def refused(self, began: float, seconds: float | None) -> None:
-        """As :meth:`congested`, by a server that asks to wait; meanwhile nobody is let in."""
+    def refused(self, began: float, seconds: float | None) -> float:
+        """As :meth:`congested`, by a server that asks to wait; meanwhile nobody is let in. Returns
+        for how long."""
         self.congested(began)
         if not seconds:
-            seconds = min(FIRST_PAUSE * 2.0 ** min(self._refusals, 20), LONGEST_PAUSE)
+            seconds = max(self._pace, SHORTEST_PAUSE) * 2.0 ** min(self._refusals, 20)
+            seconds = min(seconds, LONGEST_PAUSE)
         self._refusals += 1
         self._closed_until = max(self._closed_until, self.clock() + seconds)
+        return seconds
 
     def give_up(self, error: RequestError) -> None:
         """Whoever waits for a turn gets the error in its place."""
@@ -125,13 +139,14 @@ class Window:
             return
         while self._waiting and self._on_wire < self.requests:
             _, _, weight, turn = self._waiting[0]
-            if self.held and self.held + weight > self.width:
+            granted = min(weight, max(1, int(self.width)))
+            if self.held and self.held + granted > self.width:
                 return
             heapq.heappop(self._waiting)
             if not turn.done():
-                self.held += weight
+                self.held += granted
                 self._on_wire += 1
-                turn.set_result(None)
+                turn.set_result(granted)
 
     def _open(self) -> None:
         self._opening = None
