@@ -173,7 +173,7 @@ async def test_it_opens_within_its_threshold_and_asks_no_more() -> None:
     verdicts = [await judge.judge(ASKED) for _ in range(10)]
     assert len(backend.queries) == 3 and judge.state == "open" and judge.refused == 7
     assert {(v.status, v.score) for v in verdicts} == {("unavailable", None)}
-    assert "circuit open" in verdicts[-1].reason
+    assert "Circuit breaker open" in verdicts[-1].reason
 
 
 async def test_one_probe_goes_through_when_it_is_half_open() -> None:

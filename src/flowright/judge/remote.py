@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 from flowright.config import JudgeServiceSection
+from flowright.errors import boundary
 from flowright.judge.remote_wire import (
     OVERHEAD,
     SEPARATOR,
@@ -218,6 +219,17 @@ class RemoteJudge:
             self._start(self._send(batch, order, self._policy))
 
     async def _send(self, batch: Sequence[_Asked], order: int, policy: RetryPolicy) -> None:
+        try:
+            with boundary(ROLE) as attribution:
+                await self._deliver(batch, order, policy)
+        except asyncio.CancelledError:
+            _cancel(batch)
+            raise
+        if attribution.failure is not None:  # a bug of ours; nobody waits for ever
+            said = str(attribution.failure)
+            _settle(batch, Verdict(None, None, "llm", "unavailable", said, judge=self.name))
+
+    async def _deliver(self, batch: Sequence[_Asked], order: int, policy: RetryPolicy) -> None:
         live = list(batch)
         counts = self.counters.role(ROLE)
         call = Call(policy, batch[0].body, counts, len(live), order)
@@ -229,9 +241,6 @@ class RemoteJudge:
             return
         except RequestError as error:
             failure = error
-        except asyncio.CancelledError:
-            _cancel(batch)
-            raise
         live = [asked for asked in live if not asked.verdict.done()]
         others_pass = call.began is not None and self._window.answered_at > call.began
         if len(live) > 1 and call.left > 0 and _divides(failure, others_pass):
@@ -243,8 +252,7 @@ class RemoteJudge:
             return
         verdict = self._failed(failure, others_pass, call.spent)
         _log.debug("%s: %d questions without a verdict: %s", self.name, len(live), verdict.reason)
-        for asked in live:
-            asked.verdict.set_result(verdict)
+        _settle(live, verdict)
         if failure.kind not in _REFUSED and not others_pass:
             self._window.give_up(failure)  # who waits behind would only fail later
 
@@ -319,6 +327,12 @@ def _divides(error: RequestError, others_pass: bool) -> bool:
         return True
     is_ours = error.final or error.is_overload or error.kind == "unreachable"
     return others_pass and not is_ours
+
+
+def _settle(batch: Sequence[_Asked], verdict: Verdict) -> None:
+    for asked in batch:
+        if not asked.verdict.done():
+            asked.verdict.set_result(verdict)
 
 
 def _cancel(batch: Sequence[_Asked]) -> None:

@@ -180,7 +180,7 @@ class CircuitBreaker(Wrapper):
     def _refuse(self) -> Verdict:
         self.refused += 1
         reason = (
-            f"circuit open: {self.threshold} verdicts in a row found {self.name} down; it is asked "
+            f"Circuit breaker open: {self.threshold} verdicts in a row found {self.name} down; it is asked "
             f"again within {self.seconds:g} s"
         )
         return Verdict(None, None, "llm", "unavailable", reason, judge=self.name)

@@ -7,6 +7,7 @@ loop with what it costs through the ``openai`` package.
 
 import asyncio
 import email.utils
+import io
 import ipaddress
 import json
 import os
@@ -22,6 +23,7 @@ CONNECT_SECONDS = 10.0
 # Below the 5 s after which vLLM (uvicorn) closes an idle connection, so that ours is never the one
 # that finds out.
 IDLE_SECONDS = 3.0
+_LARGE_BODY = 1 << 20  # written in pieces, so that the loop goes on meanwhile
 
 
 def proxy_for(url: str, no_proxy: str | None) -> str | None:
@@ -111,7 +113,7 @@ class Connection:
                 self._session.request(
                     "GET" if body is None else "POST",
                     self._url + path,
-                    data=body,
+                    data=body if body is None or len(body) < _LARGE_BODY else io.BytesIO(body),
                     headers={"Authorization": f"Bearer {key}"},
                     proxy=self._proxy,
                     allow_redirects=False,

@@ -1,0 +1,188 @@
+"""The reward adapter with what callers hand in, in forked and copied processes, at its end."""
+
+import asyncio
+import copy
+import multiprocessing
+import pickle
+import threading
+from typing import Any
+
+import pytest
+from judge_stand_in import StandIn, scored
+
+from flowright import BaseJudgeReward, JudgeQuery, JudgeRewardSystem, Verdict
+from flowright.judge.answer_types import read_answer_type
+
+HERE = {"batch_timeout": 0.0, "use_cache": False, "fallback_to_rule": False}
+
+
+def asked(n: int, url: str, answers: Any) -> None:
+    answers.put(_SYSTEM.reward("Q", f"It is 42, {n}", "42")["reward"])
+    _SYSTEM.close()
+
+
+_SYSTEM: JudgeRewardSystem = None  # pyright: ignore[reportAssignmentType] - the children's
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_asks_for_itself_and_leaves_the_parent_alone() -> None:
+    global _SYSTEM
+    service = StandIn()
+    with service.on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **HERE}) as _SYSTEM:
+        assert _SYSTEM.reward("Q", "It is 42.", "42")["reward"] == 1.0
+        forking = multiprocessing.get_context("fork")
+        answers = forking.Queue()
+        children = [forking.Process(target=asked, args=(n, url, answers)) for n in range(3)]
+        for child in children:
+            child.start()
+        assert [answers.get(timeout=60) for _ in children] == [1.0] * 3
+        for child in children:
+            child.join(60)
+            assert child.exitcode == 0
+        assert _SYSTEM.reward("Q", "It is 42!", "42")["reward"] == 1.0
+        assert _SYSTEM.get_metrics()["retries"] == 0
+        assert _SYSTEM.get_metrics()["requests"] == 2, "the children count for themselves"
+
+
+def test_a_pickle_or_a_copy_starts_anew_with_the_same_configuration() -> None:
+    with StandIn().on_a_thread() as url:
+        config = {"judge_url": url, "api_key": "sesame", **HERE}
+        with JudgeRewardSystem(config) as system:
+            system.reward("Q", "It is 42.", "42")
+            for other in (pickle.loads(pickle.dumps(system)), copy.deepcopy(system)):
+                with other:
+                    assert other.config == system.config and other.config.api_key == "sesame"
+                    assert other.get_metrics()["requests"] == 0
+                    assert other.reward("Q", "It is 42.", "42")["reward"] == 1.0
+
+
+def test_who_is_forgotten_ends_its_thread() -> None:
+    before = threading.active_count()
+    with StandIn().on_a_thread() as url:
+        JudgeRewardSystem({"judge_url": url, **HERE}).reward("Q", "It is 42.", "42")
+    assert threading.active_count() == before
+
+
+USER = [{"role": "user", "content": "What is 6 * 7?"}]
+SAID = [{"role": "assistant", "content": "It is 42."}]
+
+
+@pytest.mark.parametrize(
+    ("request_", "reward"),
+    [
+        ({"prompt": "Q", "completion": "It is 42.", "answer": 42}, 1.0),
+        ({"prompt": "Q", "completion": 42, "answer": "42"}, 1.0),
+        ({"prompt": "Q", "completion": 42.5, "answer": 42.5}, 1.0),
+        ({"prompt": "Q", "completion": "It is 42.", "answer": ["42", 43]}, 1.0),
+        ({"prompt": "Q", "completion": "It is 42.", "answer": None}, 1.0),
+        ({"prompt": "Q", "completion": "It is 42.", "answer": float("nan")}, 1.0),
+        ({"prompt": "Q", "completion": "It is 42."}, 1.0),
+        ({"prompt": USER, "completion": SAID, "answer": "42"}, 1.0),
+        ({"prompt": "Q", "completion": "42", "answer": "42", "alternatives": "43"}, 1.0),
+        ({"prompt": "Q", "completion": "42 \ud800", "answer": "42"}, 1.0),
+        ({"prompt": "Q", "completion": "42", "answer": "42", "answer_type": "MATH_EXPRESSIONS"}, 1),
+        ({"prompt": "Q", "completion": "42", "answer": "42", "request_id": 7}, 1.0),
+        ({"prompt": "Q", "completion": "42", "answer": {"gold": "42"}}, None),
+        ({"prompt": "Q", "completion": None, "answer": "42"}, None),
+        ({"prompt": None, "completion": "42", "answer": "42"}, None),
+        ({"prompt": "Q", "completion": b"42", "answer": "42"}, None),
+        ({"prompt": "Q", "completion": [1, 2], "answer": "42"}, None),
+        ({"prompt": "Q", "completion": "42", "answer": "42", "answer_type": "poem"}, None),
+        ({"prompt": "Q", "completion": "42", "answr": "42"}, None),
+        ({"prompt": "Q", "completion": "42", "criteria": ["short"]}, None),
+        ("Q", None),
+        (None, None),
+    ],
+    ids=repr,
+)
+def test_one_request_is_understood_or_refused_alone(request_: Any, reward: float | None) -> None:
+    plain = {"prompt": "Q", "completion": "It is 42.", "answer": "42"}
+    with StandIn().on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **HERE}) as system:
+        first, told, last = system.reward_batch([plain, request_, plain])
+    assert first["reward"] == last["reward"] == 1.0
+    assert told["reward"] == reward
+    assert (told["status"] == "invalid") is (reward is None)
+    assert reward is not None or (told["explanation"] and "\n" not in told["explanation"])
+
+
+@pytest.mark.parametrize(
+    ("given", "known"),
+    [
+        ("MATH_EXPRESSIONS", "math_expression"),
+        ("Multiple-Choice", "multiple_choice"),
+        ("numbers", "number"),
+        ("free text", "free_text"),
+        (None, "free_text"),
+    ],
+)
+def test_answer_types_as_people_write_them(given: str | None, known: str) -> None:
+    assert read_answer_type(given) == known
+
+
+@pytest.mark.parametrize("given", ["riddle", "", 7, ["number"], "math_expresion"])
+def test_an_unknown_answer_type_is_told_the_known_ones(given: object) -> None:
+    with pytest.raises(ValueError, match="known are number, math_expression"):
+        read_answer_type(given)
+
+
+class Broken(JudgeRewardSystem):
+    """A judge that ends the thread it runs on."""
+
+    def make_judge(self) -> Any:
+        class Ends:
+            name = "ends"
+
+            async def judge(self, query: JudgeQuery) -> Verdict:
+                if "die" in query.answer:
+                    raise SystemExit
+                if "hang" in query.answer:
+                    await asyncio.Event().wait()
+                if "raise" in query.answer:
+                    raise RuntimeError("no")
+                return Verdict(1.0, True, "llm", "ok")
+
+        return Ends()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_no_wait_is_for_ever() -> None:
+    system = Broken({"judge_url": "http://nowhere", **HERE, "deadline": 0.1})
+    told = system.reward_batch([{"prompt": "Q", "completion": c} for c in ("raise", "fine")])
+    assert [(t["reward"], t["status"]) for t in told] == [(None, "unavailable"), (1.0, "ok")]
+    died = system.reward("Q", "die")
+    assert (died["reward"], died["status"]) == (None, "unavailable")
+    assert system.reward("Q", "and goes on")["reward"] == 1.0, "on a new thread"
+    waiting: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: waiting.append(system.reward("Q", "hang")))
+    thread.start()
+    while system.get_metrics()["current_queue_size"] == 0:
+        thread.join(0.01)
+    system.close()
+    thread.join(60)
+    assert waiting[0]["reward"] is None and "closed" in waiting[0]["explanation"]
+
+
+async def test_own_requests_by_a_plain_and_by_a_coroutine_method() -> None:
+    class Plain(BaseJudgeReward):
+        def _request_judge(self, request: dict[str, Any]) -> Any:
+            told = super()._request_judge(request)
+            return {**told, "score": told["score"] / 2, "explanation": request["answer_type"]}
+
+    class Awaiting(BaseJudgeReward):
+        async def _request_judge(self, request: dict[str, Any]) -> Any:
+            told = await super()._request_judge(request)
+            return told["score"] / 4
+
+    class Raising(BaseJudgeReward):
+        def _request_judge(self, request: dict[str, Any]) -> Any:
+            raise ValueError("mine")
+
+    service = StandIn(answers=lambda members: [scored(m) for m in reversed(members)])
+    async with service.listening() as url:
+        for kind, expected in ((Plain, 0.5), (Awaiting, 0.25), (Raising, None)):
+            system = kind({"judge_url": url, **HERE})
+            many = [{"prompt": "Q", "completion": f"42 {n}", "answer": "42"} for n in range(40)]
+            told = await system.areward_batch(many)
+            await asyncio.to_thread(system.close)
+            assert [t["reward"] for t in told] == [expected] * 40
+    assert "mine" in told[0]["explanation"]
