@@ -71,18 +71,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress as Bars, TimeRemainingColumn
 
-    from flowright.errors import UserError
+    from flowright.command_line import telling
 
     columns = (*Bars.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    try:
-        with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-            counts = work(options, bars)
-    except UserError as error:
-        print(*error.problems, sep="\n", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
-        return 130
+    with (
+        telling(lambda: "stopping; the same command goes on from here"),
+        Bars(*columns, console=Console(stderr=True), transient=True) as bars,
+    ):
+        counts = work(options, bars)
     return show(counts, options.out)
 
 
@@ -175,4 +171,6 @@ def show(counts: Counter[str], out: Path) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main))

@@ -75,10 +75,9 @@ def test_the_checkout_that_is_called_comes_before_an_installed_one(tmp_path: Pat
     """Another checkout, with this one's installed."""
     (tmp_path / "scripts").mkdir()
     other = shutil.copy(ROOT / "scripts/serve_judge.py", tmp_path / "scripts")
-    config = tmp_path / "src/flowright/config"
-    config.mkdir(parents=True)
-    (config.parent / "__init__.py").touch()
-    (config / "__init__.py").write_text("raise SystemExit('the other')")
+    package = tmp_path / "src/flowright"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise SystemExit('the other')")
     done = call(sys.executable, other, "--config", "none.yaml", cwd=tmp_path)
     assert done.stderr == "the other\n"
 

@@ -26,7 +26,7 @@ from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
 from flowright.llm.sizes import most_tokens
 
 BAIT = "xyzzy"
-ASKED = JudgeQuery("What is 6 * 7?", f"41 {BAIT}", "42", "span", key="1/a/0")
+ASKED = JudgeQuery("What is 6 * 7?", f"fewer {BAIT}", "42", "span", key="1/a/0")
 BESIDE = replace(ASKED, answer=f"{BAIT}, which makes it 6 * 7.\nAnswer: 42")
 NO_DIGITS = st.characters(exclude_categories=["N", "Cs"])
 SHOWN = re.compile(r"(~{5,}) FINAL ANSWER\n(.*?)\n\1(?!~)", re.DOTALL)
@@ -225,7 +225,7 @@ def test_whatever_an_answer_says_it_is_scored_where_the_reference_is(
 async def test_members_that_disagree_over_an_answer_floor_it() -> None:
     generous, strict = Baited(sways="almost"), Baited(name="strict")
     judge = build_judge(JudgeSection(panel=("strict",)), generous, [strict])
-    verdict = await judge.judge(replace(ASKED, answer="41, almost"))
+    verdict = await judge.judge(replace(ASKED, answer="fewer, almost"))
     assert (verdict.correct, verdict.source) == (False, "floor")
     assert (await judge.judge(replace(ASKED, answer="42"))).source == "llm"
 
@@ -233,7 +233,7 @@ async def test_members_that_disagree_over_an_answer_floor_it() -> None:
 async def test_a_vote_that_a_lost_member_could_have_decided_is_unscored() -> None:
     generous, strict, lost = Baited(sways="almost"), Baited(name="b"), Baited(down=range(1, 999))
     judge = build_judge(JudgeSection(panel=("b", "c")), generous, [strict, lost])
-    verdict = await judge.judge(replace(ASKED, answer="41, almost"))
+    verdict = await judge.judge(replace(ASKED, answer="fewer, almost"))
     assert (verdict.status, verdict.score) == ("unavailable", None)
 
 

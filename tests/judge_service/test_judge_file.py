@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from judge_serving import served_beside
 
+from flowright.command_line import run_command
 from flowright.config import JudgeServerSection
 from flowright.judge.verdict import JudgeQuery, Status, Verdict
 from flowright.judge_service.app import create_app
@@ -25,13 +26,20 @@ from flowright.judge_service.app import create_app
 SCRIPT = Path(__file__).parents[2] / "scripts/judge_file.py"
 
 
-@pytest.fixture(scope="module")
-def command() -> ModuleType:
+def _load() -> ModuleType:
     spec = importlib.util.spec_from_file_location("judge_file", SCRIPT)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+COMMAND = _load()
+
+
+def status_of(call: Sequence[str]) -> int:
+    """The exit status of the command."""
+    return run_command(lambda: COMMAND.main(call))
 
 
 @dataclass
@@ -48,7 +56,7 @@ class Double:
         if self.most is not None and len(self.asked) >= self.most:
             await asyncio.sleep(3600)
         self.asked.append(query)
-        failures: dict[str, Status] = {"abstain": "abstain", "down": "unavailable"}
+        failures: dict[str, Status] = {"slow": "timeout", "down": "unavailable"}
         status = failures.get(query.answer, "ok")
         if status != "ok" and not self.healed:
             return Verdict(None, None, "llm", status, "none", judge=self.name)
@@ -75,45 +83,41 @@ def answers(*completions: str) -> list[dict[str, Any]]:
 
 
 def test_every_column_is_kept_and_what_has_no_verdict_has_no_score(
-    command: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rows = [*answers("It is 42.", "41", "abstain", "42 \ud800é"), {"question": "?", "x": [1, None]}]
+    rows = [*answers("It is 42.", "41", "slow", "42 \ud800é"), {"question": "?", "x": [1, None]}]
     source, out = write(tmp_path / "a.jsonl", rows), tmp_path / "b.jsonl"
     with url_of(Double()) as url:
-        status = command.main(["--in", str(source), "--out", str(out), "--url", url])
+        status = status_of(["--in", str(source), "--out", str(out), "--url", url])
     judged = read(out)
     assert [{k: v for k, v in row.items() if k in rows[0] or k == "x"} for row in judged] == rows
     assert [row["score"] for row in judged] == [1.0, 0.0, None, 1.0, None]
     assert [row["correct"] for row in judged] == [True, False, None, True, None]
-    assert [row["status"] for row in judged] == ["ok", "ok", "abstain", "ok", "invalid"]
+    assert [row["status"] for row in judged] == ["ok", "ok", "timeout", "ok", "invalid"]
     assert judged[4]["source"] is None and "no response" in judged[4]["explanation"]
     told = capsys.readouterr().out
     assert "5 rows: right 2 (40.0%), wrong 1 (20.0%), unscored 2 (40.0%)" in told
-    assert "abstain 1, invalid 1" in told
+    assert "invalid 1, timeout 1" in told
     assert status == 1
 
 
-def test_given_again_it_judges_what_is_new_and_with_retry_what_failed(
-    command: ModuleType, tmp_path: Path
-) -> None:
-    rows = answers("42", "abstain", "41")
+def test_given_again_it_judges_what_is_new_and_with_retry_what_failed(tmp_path: Path) -> None:
+    rows = answers("42", "slow", "41")
     source, out = write(tmp_path / "a.jsonl", rows), tmp_path / "b.jsonl"
     with url_of(double := Double()) as url:
         call = ["--in", str(source), "--out", str(out), "--url", url]
-        assert command.main(call) == 1
-        assert command.main(call) == 1 and len(double.asked) == 3, "nothing is judged twice"
+        assert status_of(call) == 1
+        assert status_of(call) == 1 and len(double.asked) == 3, "nothing is judged twice"
         rows[2]["response"] = "It is 42."
         write(source, [*rows, rows[0]])
-        assert command.main(call) == 1 and len(double.asked) == 5, "one changed, one new"
+        assert status_of(call) == 1 and len(double.asked) == 5, "one changed, one new"
         double.healed = True
-        assert command.main([*call, "--retry-failed"]) == 0 and len(double.asked) == 6
+        assert status_of([*call, "--retry-failed"]) == 0 and len(double.asked) == 6
         assert [row["score"] for row in read(out)] == [1.0, 0.0, 1.0, 1.0]
-        assert command.main([*call, "--completion", "question"]) == 2, "another question"
+        assert status_of([*call, "--completion", "question"]) == 2, "another question"
 
 
-def test_a_killed_command_goes_on_even_from_the_middle_of_a_line(
-    command: ModuleType, tmp_path: Path
-) -> None:
+def test_a_killed_command_goes_on_even_from_the_middle_of_a_line(tmp_path: Path) -> None:
     source = write(tmp_path / "a.jsonl", answers(*["42"] * 10))
     out, progress = tmp_path / "b.jsonl", tmp_path / "b.jsonl.progress"
     with url_of(double := Double(most=4)) as url:
@@ -130,7 +134,7 @@ def test_a_killed_command_goes_on_even_from_the_middle_of_a_line(
         with progress.open("ab") as lines:
             lines.write(b'not json\n{"row": 7, "hash": "0')
         double.most = None
-        assert command.main(call) == 0
+        assert status_of(call) == 0
         assert len(double.asked) == 10, "four before, six after, none twice"
     assert [row["id"] for row in read(out)] == list(range(10))
     numbers = Counter(row["row"] for row in read_lines(progress) if "row" in row)
@@ -141,7 +145,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.startswith("{")]
 
 
-def test_two_processes_do_not_judge_into_one_file(command: ModuleType, tmp_path: Path) -> None:
+def test_two_processes_do_not_judge_into_one_file(tmp_path: Path) -> None:
     source, out = write(tmp_path / "a.jsonl", answers("42")), tmp_path / "b.jsonl"
     hold = (
         "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); "
@@ -154,35 +158,33 @@ def test_two_processes_do_not_judge_into_one_file(command: ModuleType, tmp_path:
     )
     with holder, url_of(Double()) as url:
         assert holder.stdout is not None and holder.stdout.readline()
-        assert command.main(["--in", str(source), "--out", str(out), "--url", url]) == 2
+        assert status_of(["--in", str(source), "--out", str(out), "--url", url]) == 2
         holder.kill()
 
 
 def test_a_judge_that_goes_down_ends_the_command(
-    command: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = write(tmp_path / "a.jsonl", answers("42", *["down"] * 200))
     out = tmp_path / "b.jsonl"
     with url_of(double := Double()) as url:
         call = ["--in", str(source), "--out", str(out), "--url", url, "--concurrency", "4"]
-        assert command.main(call) == 3
+        assert status_of(call) == 3
         assert "--retry-failed" in capsys.readouterr().err and len(double.asked) < 60
         assert not out.exists()
         double.healed = True
-        assert command.main([*call, "--retry-failed"]) == 0
+        assert status_of([*call, "--retry-failed"]) == 0
     assert Counter(row["score"] for row in read(out)) == {1.0: 1, 0.0: 200}
     gone = ["--in", str(source), "--out", str(tmp_path / "c.jsonl"), "--url", url]
-    assert command.main(gone) == 2 and "cannot be reached" in capsys.readouterr().err
+    assert status_of(gone) == 2 and "cannot be reached" in capsys.readouterr().err
 
 
-def test_parquet_keeps_its_types_and_a_column_of_the_name_is_not_lost(
-    command: ModuleType, tmp_path: Path
-) -> None:
+def test_parquet_keeps_its_types_and_a_column_of_the_name_is_not_lost(tmp_path: Path) -> None:
     prompt = [{"role": "user", "content": "6*7?"}]
     table = pa.table(
         {
             "prompt": [prompt, prompt, prompt],
-            "completion": [[{"role": "assistant", "content": c}] for c in ("42", "41", "abstain")],
+            "completion": [[{"role": "assistant", "content": c}] for c in ("42", "41", "slow")],
             "answer": pa.array([42, 42, 42], pa.int16()),
             "score": pa.array([0.5, None, 1], pa.float32()),
         }
@@ -192,8 +194,8 @@ def test_parquet_keeps_its_types_and_a_column_of_the_name_is_not_lost(
     config.write_text("judge: {mode: rules, gate: false}")
     with url_of(Double()) as url:
         call = ["--in", str(tmp_path / "a.parquet"), "--url", url]
-        assert command.main([*call, "--out", str(tmp_path / "b.parquet")]) == 1
-        assert command.main([*call, "--out", str(tmp_path / "b.jsonl")]) == 1
+        assert status_of([*call, "--out", str(tmp_path / "b.parquet")]) == 1
+        assert status_of([*call, "--out", str(tmp_path / "b.jsonl")]) == 1
     judged = pq.read_table(tmp_path / "b.parquet")
     assert judged.select(table.column_names).equals(table)
     assert judged.schema.metadata == {b"made": b"here"}
@@ -202,7 +204,7 @@ def test_parquet_keeps_its_types_and_a_column_of_the_name_is_not_lost(
     assert judged.schema.field("judge_correct").type == pa.bool_()
     assert read(tmp_path / "b.jsonl") == judged.to_pylist()
     rules = ["--in", str(tmp_path / "b.jsonl"), "--out", str(tmp_path / "c.parquet")]
-    assert command.main([*rules, "--config", str(config), "judge.gate=true"]) in (0, 1)
+    assert status_of([*rules, "--config", str(config), "judge.gate=true"]) in (0, 1)
     assert "judge_judge_score" not in pq.read_table(tmp_path / "c.parquet").column_names
 
 
@@ -216,18 +218,18 @@ def test_parquet_keeps_its_types_and_a_column_of_the_name_is_not_lost(
     ],
 )
 def test_a_mistake_is_told_before_anything_is_judged(
-    command: ModuleType, tmp_path: Path, rows: Any, flags: list[str], told: str,
+    tmp_path: Path, rows: Any, flags: list[str], told: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     source, out = write(tmp_path / "a.jsonl", rows), tmp_path / "b.jsonl"
     call = ["--in", str(source), "--out", str(out), "--url", "http://127.0.0.1:9", *flags]
-    assert command.main(call) == 2
+    assert status_of(call) == 2
     assert told in capsys.readouterr().err
     assert not list(tmp_path.glob("b.*"))
 
 
 def test_names_and_addresses_are_checked(
-    command: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = write(tmp_path / "a.jsonl", answers("42"))
     for out, more, told in (
@@ -237,5 +239,5 @@ def test_names_and_addresses_are_checked(
         (tmp_path / "b.jsonl", ["--url", "http://x", "judge.gate=false"], "go with --config"),
         (tmp_path / "b.jsonl", ["--config", str(tmp_path / "no.yaml")], "no.yaml"),
     ):
-        assert command.main(["--in", str(source), "--out", str(out), *more]) == 2
+        assert status_of(["--in", str(source), "--out", str(out), *more]) == 2
         assert told in capsys.readouterr().err

@@ -96,7 +96,7 @@ class JudgeSection(Section):
     """Call empty answers, bare punctuation and master keys wrong without asking."""
     max_attempts: Positive = 4
     """At a question; each changes something."""
-    deadline_seconds: Seconds = 120.0
+    deadline_seconds: Seconds = 240.0
     """Of one reading with all its attempts; `max_tokens` should fit into half of it."""
     max_tokens: Positive = 2048
     """The first attempt's, what a reasoning model thinks included; doubles after a cut."""

@@ -74,8 +74,12 @@ def first_attempt(section: JudgeSection, form: Form) -> Attempt:
 
 
 def reading_section(section: JudgeSection) -> JudgeSection:
-    """The section of a second reading: more room from the start."""
-    changed = {"max_attempts": READING_ATTEMPTS, "max_tokens": 2 * section.max_tokens}
+    """The section of a second reading: more room from the start, and the time for it."""
+    changed = {
+        "max_attempts": READING_ATTEMPTS,
+        "max_tokens": 2 * section.max_tokens,
+        "deadline_seconds": 2 * section.deadline_seconds,
+    }
     return section.model_copy(update=changed)
 
 
