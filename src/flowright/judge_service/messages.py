@@ -40,6 +40,12 @@ def completion_text(completion: object) -> str:
     return _content(said[-1]) if said else ""
 
 
+def whole_characters(text: str) -> str:
+    """Half of a surrogate pair, which no request can carry, as ``?``: a policy that wrote one wrote
+    something else than was asked, and is no less to be judged."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _messages(given: object) -> list[Mapping[str, Any]]:
     if isinstance(given, Mapping):
         given = [given]

@@ -70,6 +70,7 @@ AUDIT = (
             ("declined", "c6", "judge/status/declined"),
             ("not parsed", "c2", "judge/status/parse_error"),
             ("truncated", "c4", "judge/status/truncated"),
+            ("no room in time", "c4", "judge/status/overloaded"),
             ("timed out", "c3", "judge/status/timeout"),
             ("unavailable", "c1", "judge/status/unavailable"),
         ],
