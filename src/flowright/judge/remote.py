@@ -56,8 +56,8 @@ class RemoteJudge:
     its /health that it takes less, or shows it by its refusals
     (:class:`~flowright.judge.remote_limits.Reach`). A service without room (429, 503 with
     ``Retry-After``) is waited for up to ``deadline``, which runs from a question's first turn. A
-    batch that is refused is halved until only the question that is at fault is refused. ``counters``
-    has the requests.
+    batch that is refused is halved until only the question at fault is refused. ``counters`` has
+    the requests.
     """
 
     def __init__(self, section: JudgeServiceSection) -> None:
