@@ -91,7 +91,11 @@ class StandIn:
                 ready.set()
                 await ended.wait()
 
-        thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+        def run() -> None:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:  # cancels what is left
+                runner.run(serve())
+
+        thread = threading.Thread(target=run)
         thread.start()
         ready.wait(30)
         try:
@@ -99,7 +103,6 @@ class StandIn:
         finally:
             loop.call_soon_threadsafe(ended.set)
             thread.join(30)
-            loop.close()
 
     @asynccontextmanager
     async def asked(self, **options: Any) -> AsyncIterator[RemoteJudge]:

@@ -36,6 +36,7 @@ def test_rates_by_hand() -> None:
             "judge/status/parse_error": 0,
             "judge/status/refused": 0,
             "judge/status/truncated": 0,
+            "judge/status/overloaded": 0,
             "judge/status/timeout": 1 / 9,
             "judge/status/unavailable": 0,
             "judge/source/llm": 8 / 9,

@@ -133,8 +133,11 @@ class Broken(JudgeRewardSystem):
             name = "ends"
 
             async def judge(self, query: JudgeQuery) -> Verdict:
-                if "die" in query.answer:
+                if "exit" in query.answer:
                     raise SystemExit
+                if "die" in query.answer:
+                    asyncio.get_running_loop().stop()
+                    await asyncio.Event().wait()
                 if "hang" in query.answer:
                     await asyncio.Event().wait()
                 if "raise" in query.answer:
@@ -144,18 +147,19 @@ class Broken(JudgeRewardSystem):
         return Ends()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_no_wait_is_for_ever() -> None:
     system = Broken({"judge_url": "http://nowhere", **HERE, "deadline": 0.1})
-    told = system.reward_batch([{"prompt": "Q", "completion": c} for c in ("raise", "fine")])
-    assert [(t["reward"], t["status"]) for t in told] == [(None, "unavailable"), (1.0, "ok")]
+    told = system.reward_batch(
+        [{"prompt": "Q", "completion": c} for c in ("raise", "exit", "good")]
+    )
+    assert [(t["reward"], t["status"]) for t in told] == [(None, "unavailable")] * 2 + [(1.0, "ok")]
     died = system.reward("Q", "die")
     assert (died["reward"], died["status"]) == (None, "unavailable")
     assert system.reward("Q", "and goes on")["reward"] == 1.0, "on a new thread"
     waiting: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: waiting.append(system.reward("Q", "hang")))
     thread.start()
-    while system.get_metrics()["current_queue_size"] == 0:
+    while thread.is_alive() and system.get_metrics()["current_queue_size"] == 0:
         thread.join(0.01)
     system.close()
     thread.join(60)

@@ -10,17 +10,15 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from flowright.config import JudgeServiceSection
 from flowright.errors import boundary
+from flowright.judge.remote_limits import Reach
 from flowright.judge.remote_wire import (
-    OVERHEAD,
-    SEPARATOR,
-    Limits,
     body_of,
     encoded,
     read_limits,
@@ -32,14 +30,9 @@ from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
 from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, status_error
-from flowright.llm.window import Window
 
 FIRST_PAUSE = 0.25  # seconds
 ROLE = "judge_service"
-_LIMITS_SECONDS = 3.0  # for /health, before the first question
-_MOST_BYTES = 1 << 20  # of a batch, at a service that does not say: many proxies' limit
-_FEW_BYTES = 1 << 16  # a body that is refused as too large and is no larger has too many questions
-_FIRST_BATCHES = 4  # at a time, at a service that does not say how many it takes
 
 # What a question may be to blame for: one of a batch spoils the others.
 _REFUSED = frozenset({"http_400", "http_413", "http_422"})
@@ -60,10 +53,11 @@ class RemoteJudge:
 
     Queries wait up to ``batch_timeout`` for others to go with, at most ``max_batch_size`` of them
     in a request and ``max_concurrent_requests`` requests at a time; less where the service says in
-    its /health that it takes less, or shows it by its refusals (:class:`Window`). A service without
-    room (429, 503 with ``Retry-After``) is waited for up to ``deadline``, which runs from a
-    question's first turn. A batch that is refused is halved until only the question that is at
-    fault is refused. ``counters`` has the requests.
+    its /health that it takes less, or shows it by its refusals
+    (:class:`~flowright.judge.remote_limits.Reach`). A service without room (429, 503 with
+    ``Retry-After``) is waited for up to ``deadline``, which runs from a question's first turn. A
+    batch that is refused is halved until only the question at fault is refused. ``counters`` has
+    the requests.
     """
 
     def __init__(self, section: JudgeServiceSection) -> None:
@@ -71,9 +65,8 @@ class RemoteJudge:
         self.name = section.judge_url.rstrip("/")
         self._connection = Connection(self.name, None)
         self._key = section.api_key or ""
-        most = section.max_concurrent_requests * section.max_batch_size
-        first = min(most, _FIRST_BATCHES * section.max_batch_size)
-        self._window = Window(section.max_concurrent_requests, first, most)
+        self._reach = Reach(section, self._connection, self._key, self.name)
+        self._window = self._reach.window
         self._retries = Retries(Balance((self.name,), (self._key,)), self._window)
         self._policy = RetryPolicy(
             attempts=section.max_retries + 1,
@@ -81,9 +74,6 @@ class RemoteJudge:
             longest_pause=section.timeout,
             deadline=section.deadline,
         )
-        self._limits: asyncio.Task[Limits | None] | None = None
-        self._most = section.max_batch_size
-        self._most_bytes = _MOST_BYTES
         self._timeout = section.timeout
         self.counters = Counters((self.name,))
         self._waiting: list[_Asked] = []
@@ -109,7 +99,7 @@ class RemoteJudge:
         asked = _Asked(query, request["request_id"], encoded(request), loop.create_future())
         self.asked += 1
         self._waiting.append(asked)
-        if len(self._waiting) >= self._most:
+        if len(self._waiting) >= self._reach.most:
             self._flush()
         elif self._timer is None:
             self._timer = loop.call_later(self._section.batch_timeout, self._flush)
@@ -127,7 +117,7 @@ class RemoteJudge:
             return [f"{self.name}: cannot be reached ({why}); {mend}"]
         limits = read_limits(response.content)
         self.simulated = limits.simulated
-        self._obey(limits)
+        self._reach.obey(limits)
         if response.status == 200:
             return []
         return [status_error(response, self.name, "judge_url, api_key").message]
@@ -138,11 +128,10 @@ class RemoteJudge:
             self._timer.cancel()
         for asked in self._waiting:
             asked.verdict.cancel()
-        tasks = [*self._sending, *filter(None, [self._limits])]
-        for task in tasks:
+        for task in self._sending:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._window.close()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        await self._reach.aclose()
         await self._connection.aclose()
 
     def _flush(self) -> None:
@@ -157,63 +146,16 @@ class RemoteJudge:
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
-    # What the service takes.
-
-    async def _learn(self) -> None:
-        """Ask the service once what it takes; one that cannot be reached is asked again."""
-        if self._limits is None:
-            self._limits = asyncio.create_task(self._ask_limits())
-        limits = await asyncio.shield(self._limits)
-        if limits is None:
-            self._limits = None
-
-    async def _ask_limits(self) -> Limits | None:
-        try:
-            response = await self._connection.ask("/health", self._key, _LIMITS_SECONDS)
-        except RequestError as error:
-            return Limits() if error.kind == "timeout" else None
-        limits = read_limits(response.content)
-        _log.debug("%s says that it takes %s", self.name, limits)
-        self._obey(limits)
-        return limits
-
-    def _obey(self, limits: Limits) -> None:
-        section = self._section
-        if limits.batch is not None:
-            self._most = min(section.max_batch_size, limits.batch)
-        if limits.body_bytes is not None:
-            self._most_bytes = limits.body_bytes
-        if limits.in_flight is not None:
-            # All of its places and as many in its queue, so that it never waits for us; more of
-            # the queue as long as nobody else needs it.
-            room = limits.in_flight + (limits.queue or 0)
-            most = min(room, section.max_concurrent_requests * section.max_batch_size)
-            self._window.told(2 * limits.in_flight, most)
-
-    def _batches(self, waiting: Sequence[_Asked]) -> Iterator[list[_Asked]]:
-        """In order, none larger than the service takes, but for a question that is so by itself."""
-        batch: list[_Asked] = []
-        size = OVERHEAD
-        for asked in waiting:
-            added = len(asked.body) + len(SEPARATOR)
-            if batch and (len(batch) >= self._most or size + added > self._most_bytes):
-                yield batch
-                batch, size = [], OVERHEAD
-            batch.append(asked)
-            size += added
-        if batch:
-            yield batch
-
     # What is sent.
 
     async def _send_all(self, waiting: Sequence[_Asked], order: int) -> None:
         try:
-            await self._learn()
+            await self._reach.learn()
         except asyncio.CancelledError:
             _cancel(waiting)
             raise
         live = [asked for asked in waiting if not asked.verdict.done()]
-        for batch in self._batches(live):  # who was cancelled is not asked for
+        for batch in self._reach.batches(live):  # who was cancelled is not asked for
             if len(batch) > 1:
                 self.batched += len(batch)
             self._start(self._send(batch, order, self._policy))
@@ -271,7 +213,7 @@ class RemoteJudge:
             if response.status != 200:
                 raise status_error(response, self.name, "judge_url, api_key")
         except RequestError as error:
-            self._learn_from(error, call, len(live), len(body), began)
+            self._reach.learn_from(error, call, len(live), len(body), began)
             raise
         read = read_responses(response.content, [asked.name for asked in live], self.name)
         answered = 0
@@ -291,20 +233,6 @@ class RemoteJudge:
             self._timeout = max(self._timeout, seconds if call.failures["timeout"] else 0.0)
         if None in read.verdicts:
             raise RequestError("malformed", read.problem)
-
-    def _learn_from(
-        self, error: RequestError, call: Call, count: int, size: int, began: float
-    ) -> None:
-        if error.is_overload:
-            seconds = self._window.refused(began, error.retry_after)
-            if not error.retry_after:  # it did not ask to wait beyond the deadline
-                error.retry_after = min(seconds, max(0.0, call.left - 0.001))
-        elif error.kind == "timeout":
-            self._window.congested(began)
-        elif error.kind == "http_413" and count > 1 and size <= _FEW_BYTES:
-            self._most = min(self._most, count // 2)
-        elif error.kind == "http_413" and count > 1:
-            self._most_bytes = min(self._most_bytes, max(_FEW_BYTES, size // 2))
 
     def _failed(self, error: RequestError, others_pass: bool, seconds: float) -> Verdict:
         status: Status = "unavailable"

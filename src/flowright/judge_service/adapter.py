@@ -273,6 +273,8 @@ class JudgeRewardSystem:
                 verdict = await judge.judge(query)
             if attribution.failure is not None:
                 verdict = _failed(judge.name, "unavailable", str(attribution.failure))
+        except SystemExit as error:  # of a judge of somebody's own: it would end the thread
+            verdict = _failed(judge.name, "unavailable", f"the judge called sys.exit: {error}")
         finally:
             running.pending -= 1
         running.thread.moved()

@@ -23,11 +23,12 @@ class LoopThread:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="judge-reward", daemon=True)
         self.moved_at = time.monotonic()
+        self._ended = False
         self._thread.start()
 
     @property
     def is_alive(self) -> bool:
-        return self._thread.is_alive() and not self._loop.is_closed()
+        return self._thread.is_alive() and not self._ended
 
     @property
     def is_current(self) -> bool:
@@ -62,7 +63,7 @@ class LoopThread:
                 if work.done():
                     return None if work.exception() is None else _raise(work)
             if (why := self._why_not(began, patience)) is not None:
-                work.cancel()
+                self._abandon(work)
                 return why
 
     async def waited(self, work: "Future[Any]", patience: float) -> str | None:
@@ -78,7 +79,7 @@ class LoopThread:
             done.result()
             return None
         finally:
-            done.cancel()
+            self._abandon(done)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
         """Let ``last`` run, then stop; what does not end in time is left to the process's end."""
@@ -90,6 +91,10 @@ class LoopThread:
         if not self.is_current:
             self._thread.join(CLOSING_SECONDS)
 
+    def _abandon(self, work: "Future[Any] | asyncio.Future[Any]") -> None:
+        if not self._loop.is_closed():  # else nothing of it is left
+            work.cancel()
+
     def _why_not(self, began: float, patience: float) -> str | None:
         if not self.is_alive:
             return _ENDED
@@ -99,7 +104,10 @@ class LoopThread:
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left
-            runner.get_loop().run_forever()
+            try:
+                runner.get_loop().run_forever()
+            finally:
+                self._ended = True
 
 
 _ENDED = "the reward system was closed, or its thread ended, while this waited"

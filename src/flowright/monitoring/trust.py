@@ -78,6 +78,7 @@ AUDIT = (
             ("refused", "c5", "judge/status/refused"),
             ("not parsed", "c2", "judge/status/parse_error"),
             ("truncated", "c4", "judge/status/truncated"),
+            ("no room in time", "c4", "judge/status/overloaded"),
             ("timed out", "c3", "judge/status/timeout"),
             ("unavailable", "c1", "judge/status/unavailable"),
         ],
