@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SAVED = "outputs/quickstart/checkpoints/step_000000"
 
 PYTHON = """#!/usr/bin/env bash
 if [[ "$*" == "-m venv "* ]]; then
@@ -22,6 +23,7 @@ elif [[ "$1 $2" == "-m ruff" || "$1 $2" == "-m basedpyright" || "$1 $2" == "-m p
     [[ "$2" != "${{BREAKS:-}}" ]]
 elif [[ "$1" == train.py ]]; then
     echo "$*" >>{house}/train.log
+    [[ -z ${{SAVES:-}} ]] || mkdir -p "{house}/$SAVES"
     exit ${{TRAIN_STATUS:-0}}
 elif [[ "$1" == -c && "$2" == *ensurepip* ]]; then
     exit ${{VENV_STATUS:-0}}
@@ -93,8 +95,7 @@ def test_quickstart_installs_once_and_names_every_run(house: House) -> None:
 
 
 def test_quickstart_says_how_to_go_on_with_a_run_that_stopped(house: House) -> None:
-    (house.path / "outputs/quickstart/checkpoints/step_000000").mkdir(parents=True)
-    done = house.call("quickstart.sh", "seed=1", TRAIN_STATUS="3")
+    done = house.call("quickstart.sh", "seed=1", TRAIN_STATUS="3", SAVES=SAVED)
     assert done.returncode == 3
     assert "config/quickstart.yaml seed=1 run.name=quickstart --resume" in done.stderr
 
@@ -122,8 +123,7 @@ def test_quickstart_checks_its_arguments_before_it_installs(house: House) -> Non
 
 
 def test_the_command_that_goes_on_works_where_it_is_printed(house: House) -> None:
-    (house.path / "outputs/quickstart/checkpoints/step_000000").mkdir(parents=True)
-    done = house.call("quickstart.sh", "grpo={steps: 2}", TRAIN_STATUS="3")
+    done = house.call("quickstart.sh", "grpo={steps: 2}", TRAIN_STATUS="3", SAVES=SAVED)
     command = done.stderr.splitlines()[-1].removeprefix("go on: ")
     again = subprocess.run(["bash", "-c", command], cwd="/", check=False)
     assert again.returncode == 0

@@ -103,13 +103,15 @@ def test_the_dry_run_names_every_missing_thing_at_once(tmp_path: Path) -> None:
 def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
     tmp_path: Path, dry: tuple[str, ...]
 ) -> None:
-    empty, one = tmp_path / "empty.jsonl", tmp_path / "one.jsonl"
+    empty, one, other = (tmp_path / f"{name}.jsonl" for name in ("empty", "one", "other"))
     empty.write_text("")
     row = '{"id": "1", "kind": "math", "source": "s", "question": "1 + 1?", "reference": "2"}\n'
     one.write_text(row)
+    other.write_text(row.replace("1 + 1", "2 + 0").replace('"1"', '"2"'))
     for train_file, val_file, told in (
-        (empty, one, [f"train_dataset: no problem in {empty}"]),
-        (one, empty, ["fewer than a step's 30; give more", f"val_dataset: no problem in {empty}"]),
+        (empty, one, [f"{empty}: there is no problem in it"]),
+        (one, empty, [f"{empty}: there is no problem in it"]),
+        (one, other, ["train_dataset: 1 problem in", "fewer than a step's 30; give more"]),
     ):
         done = train(
             *("--config", "config/quickstart.yaml", *dry, f"run.output_dir={tmp_path}/out"),
@@ -118,7 +120,7 @@ def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
         assert done.returncode == 2, done.stdout
         lines = (done.stdout if dry else done.stderr).splitlines()
         assert all(any(words in line for line in lines) for words in told)
-        assert dry or len(lines) == len(told)
+        assert dry or len(lines) == 1
         assert "ready" not in done.stdout and "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 
