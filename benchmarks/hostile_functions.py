@@ -1,14 +1,8 @@
-"""Every function that a model's text goes through, for hostile_text.py, which times them.
-
-A public function of the rooms in ``ROOMS`` is in one of three places: ``FUNCTIONS``, ``ELSEWHERE``
-with the reason why it is not timed by itself, or ``NO_TEXT`` with its whole module.
-``tests/test_hostile_text.py`` holds this complete.
+"""Every function that a model's text goes through, for hostile_text.py, which times them, and
+tests/test_hostile_text.py, which tells when one is missing.
 """
 
-import importlib
-import inspect
 import json
-import pkgutil
 from collections.abc import Callable, Mapping
 
 from flowright.data.task import Kind, Problem
@@ -39,8 +33,6 @@ from flowright.simulation import assessor, cues, mutants, protocol, requested_fo
 from flowright.simulation.index import TaskIndex, words
 from flowright.workflows import arguments as calls, extraction, language, operators, source, trace
 from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
-
-ROOMS = ("grading", "judge", "judge_service", "llm", "rendering", "simulation", "workflows")
 
 REFUSALS = (
     FlowrightError, wire.MalformedReply, SyntaxError, ValueError, RequestError, reading.Unread,
@@ -245,82 +237,3 @@ BOUNDED: Mapping[str, str] = {
 }
 """Those that grow as CPython does, and what bounds them: held to seconds alone, and run off the
 loop."""
-
-ELSEWHERE: Mapping[str, str] = {
-    name: reason
-    for reason, names in {
-        "calls compare off the loop, and what is left runs in the sandbox": """
-            grading.gold:gold_check grading.gold:algebra""",
-        "takes a task, not what a model wrote": """
-            grading.gold:trusted_setup judge.second_reading:neutral simulation.index:without
-            simulation.values:right_value simulation.values:wrong_values simulation.mutants:stub
-            simulation.mutants:mutations judge_service.wire:failed_response""",
-        "takes a name or a number of our own": """
-            judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
-            rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",
-        "timed within another": """
-            judge.remote_wire:encoded judge.remote_wire:body_of
-            judge.remote_wire:read_verdict judge.remote_wire:response_of judge.rules:decide
-            rendering.markup:join judge_service.arguments:request_id_of
-            judge_service.wire:invalid_response judge_service.wire:error_message simulation.protocol:tokens
-            workflows.language:nodes
-            workflows.language:top workflows.language:bound_name workflows.language:binds
-            workflows.language:is_here workflows.language:check_language workflows.trace:as_text
-            simulation.assessor:pull simulation.assessor:is_master_key""",
-        "takes the form of a request": """
-            simulation.requested_format:asks_for_json simulation.requested_format:schema_properties
-            simulation.requested_format:chosen""",
-        "writes a request or a reply": """
-            llm.wire:encode_request simulation.requested_format:worded
-            simulation.protocol:reply_of simulation.protocol:error_of""",
-        "reads files": """
-            llm.control_tokens:tokens_of judge_service.tables:rows_of
-            judge_service.tables:write_rows""",
-        "takes settings": """
-            simulation.assessor:check_biases judge_service.tables:check_name
-            judge_service.openrlhf:add_openrlhf""",
-    }.items()
-    for name in names.split()
-}
-"""Functions that are not timed by themselves, and why."""
-
-NO_TEXT: Mapping[str, str] = {
-    name: reason
-    for reason, names in {
-        "takes verdicts, settings, tasks or figures": """
-            judge.audit judge.build judge.panel judge.query judge.retries judge.wording
-            judge_service.own_model judge_service.running llm.counters llm.retries
-            rendering.charts rendering.page rendering.series rendering.svg simulation.draws
-            simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
-            workflows.registry""",
-        "asks others, which are timed": """
-            judge_service.adapter judge_service.app judge_service.serve judge_service.trainers
-            judge_service.verl""",
-        "reads and writes files": "judge_service.scoring",
-        "reads what a server says of itself, cut": "llm.transport",
-        "writes replies, or starts a server": """
-            simulation.opening simulation.phrasing simulation.process""",
-        "part of read_workflow": """
-            workflows.aflow workflows.assignment workflows.edits workflows.repair""",
-    }.items()
-    for name in names.split()
-}
-"""Modules none of whose public functions is timed here, and why."""
-
-
-def public_functions() -> dict[str, list[str]]:
-    """By module of the rooms, its own public functions, as ``FUNCTIONS`` names them."""
-    found: dict[str, list[str]] = {}
-    for room in ROOMS:
-        package = importlib.import_module(f"flowright.{room}")
-        for each in pkgutil.iter_modules(package.__path__):
-            module = importlib.import_module(f"flowright.{room}.{each.name}")
-            found[f"{room}.{each.name}"] = [
-                f"{room}.{each.name}:{name}"
-                for name, value in vars(module).items()
-                if not name.startswith("_")
-                and callable(value)
-                and not inspect.isclass(value)
-                and getattr(value, "__module__", "") == module.__name__
-            ]
-    return found
