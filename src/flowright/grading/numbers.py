@@ -18,6 +18,7 @@ from flowright.grading.around import (
 )
 
 RELATIVE_TOLERANCE = Fraction(1, 10**6)
+LONGEST_ALONE = 2_000  # characters of a number with what may stand around it
 
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _PLAIN = (
@@ -107,8 +108,10 @@ def _close(one: Fraction, other: Fraction) -> bool:
 @lru_cache(maxsize=1024)
 def lone_number(text: str) -> Quantity | None:
     """The number that the text amounts to, alone or with words and units: ``$1,080``, ``18 dollars
-    a day``, ``x = 3/4``, ``50%``. None where there are several, or where an operator or bracket
-    makes it an expression."""
+    a day``, ``x = 3/4``, ``50%``. None where there are several, where an operator or bracket makes
+    it an expression, and where the text is longer than :data:`LONGEST_ALONE`: that is prose."""
+    if len(text) > LONGEST_ALONE:
+        return None
     text = _plain(text)
     matches = list(_QUANTITY.finditer(text))
     if len(matches) != 1:

@@ -1,0 +1,239 @@
+"""Every function that a model's text goes through, for hostile_text.py, which times them, and
+tests/test_hostile_text.py, which tells when one is missing.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+
+from flowright.data.task import Kind, Problem
+from flowright.environments import rollout as records
+from flowright.errors import FlowrightError
+from flowright.grading import around, compare, formulas, number_words, numbers, text as answers
+from flowright.judge import (
+    answer_types,
+    doubts,
+    gate,
+    objects,
+    parsing,
+    prompts,
+    reading,
+    remote_wire,
+    rules,
+    schemas,
+    second_reading,
+)
+from flowright.judge.schemas import BETTER, GRADE, TRUTH, Field
+from flowright.judge.verdict import AnswerType, JudgeQuery, RawReply, Verdict
+from flowright.judge_service import arguments, messages, openrlhf, raw, tables, wire as service_wire
+from flowright.llm import control_tokens, fences, replies, sizes, wire
+from flowright.llm.transport import RequestError
+from flowright.rendering import block_markup, glyphs, markup, untrusted
+from flowright.rendering.blocks import Fact, Text
+from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
+from flowright.simulation.index import TaskIndex, words
+from flowright.workflows import arguments as calls, extraction, language, operators, source, trace
+from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
+
+REFUSALS = (
+    FlowrightError, wire.MalformedReply, SyntaxError, ValueError, RequestError, reading.Unread,
+    protocol.HTTPException,
+)  # fmt: skip
+"""How the functions below refuse a text, which is an answer."""
+
+FIELDS = [Field("verdict", TRUTH)]
+TAGGED = [Field("score", GRADE, tagged=True)]
+RUBRIC = [Field(f"criterion_{n}", TRUTH) for n in range(1, 9)]
+BETTERS = [Field("better", BETTER, tagged=True)]
+CHOICES = (("A", "a cat"), ("B", "a dog"), ("C", "12"), ("D", "May 12, 1999"))
+TASK = Problem(id="t", kind="math", source="s", question="What is 6 * 7, in words?", reference="42")
+INDEX = TaskIndex([TASK])
+
+
+def _query(answer: str, kind: AnswerType = "number") -> JudgeQuery:
+    return JudgeQuery("What is 6 * 7?", answer, "42", kind)
+
+
+def _verdict(text: str) -> Verdict:
+    reply = RawReply(text, "stop", text)
+    return Verdict(1.0, True, "llm", "ok", text, replies=(reply,))
+
+
+def _turns(text: str) -> list[dict[str, object]]:
+    parts = [{"type": "text", "text": text}, text]
+    return [{"role": "user", "content": parts}, {"role": "assistant", "content": text}]
+
+
+def _asked(text: str) -> str:
+    turns = [{"role": "user", "content": text}]
+    return json.dumps({"model": protocol.MODEL, "messages": turns}, ensure_ascii=False)
+
+
+def _votes(kind: Kind, choices: tuple[tuple[str, str], ...] = ()) -> Callable[[str], object]:
+    """As many answers as a vote may have; they differ at their end and share the size."""
+
+    def vote(text: str) -> object:
+        share = text[: len(text) // MAX_SOLUTIONS]
+        each = [f"{share} {n}" for n in range(MAX_SOLUTIONS)]
+        return compare.groups(each, kind, choices)
+
+    return vote
+
+
+CACHED = (
+    answers.extract_answer, answers.tokens, answers._spans, numbers.lone_number,
+    language.parse, language.nodes,
+)  # fmt: skip
+"""Emptied before each call."""
+
+FUNCTIONS: Mapping[str, Callable[[str], object]] = {
+    "llm.replies:strip_thinking": replies.strip_thinking,
+    "llm.replies:spoken_answer": replies.spoken_answer,
+    "llm.replies:code_blocks": replies.code_blocks,
+    "llm.replies:extract_code": lambda text: replies.extract_code(text, "f"),
+    "llm.replies:final_answer": replies.final_answer,
+    "llm.replies:boxed": replies.boxed,
+    "llm.fences:fence_for": lambda text: (fences.fence_for([text]), fences.fence_for([text], "~")),
+    "llm.fences:fenced": fences.fenced,
+    "llm.fences:without_echoes": fences.without_echoes,
+    "llm.fences:fill": lambda text: fences.fill("{a}{a}", a=text),
+    "llm.fences:sanitise": fences.sanitise,
+    "llm.control_tokens:broken": control_tokens.broken,
+    "llm.control_tokens:OwnTokens": control_tokens.OwnTokens(
+        ["<|im_end|>", "[INST]", "((("]
+    ).broken,
+    "llm.sizes:most_tokens": sizes.most_tokens,
+    "llm.sizes:first_tokens": lambda text: sizes.first_tokens(text, 300),
+    "llm.sizes:last_tokens": lambda text: sizes.last_tokens(text, 300),
+    "llm.wire:decode_reply": lambda text: wire.decode_reply(text.encode("utf-8", "replace")),
+    "judge.parsing:parse_reply": lambda text: parsing.parse_reply(text, "text", FIELDS),
+    "judge.parsing:parse_reply json": lambda text: parsing.parse_reply(text, "json_object", FIELDS),
+    "judge.parsing:parse_reply tags": lambda text: parsing.parse_reply(text, "text", TAGGED),
+    "judge.parsing:parse_reply rubric": lambda text: parsing.parse_reply(text, "text", RUBRIC),
+    "judge.parsing:parse_reply pair": lambda text: parsing.parse_reply(text, "text", BETTERS),
+    "judge.objects:whole_object": objects.whole_object,
+    "judge.reading:normal": reading.normal,
+    "judge.reading:value_of": lambda text: reading.value_of(FIELDS[0], text),
+    "judge.doubts:is_closed": doubts.is_closed,
+    "judge.doubts:is_introduced": doubts.is_introduced,
+    "judge.doubts:is_attributed": doubts.is_attributed,
+    "judge.doubts:is_taken_back": doubts.is_taken_back,
+    "judge.doubts:require_unanimous": lambda text: doubts.require_unanimous(
+        FIELDS[0], True, text[-parsing.MAX_READ_CHARS :], [(0, 1)], len(text)
+    ),
+    "judge.doubts:require_agreement": lambda text: doubts.require_agreement(FIELDS[0], True, text),
+    "judge.answer_types:read_answer_type": answer_types.read_answer_type,
+    "judge.second_reading:shortened": lambda text: [
+        second_reading.shortened(_query(text, kind)) for kind in ("number", "free_text")
+    ],
+    "judge.remote_wire:request_of": lambda text: remote_wire.body_of(
+        [remote_wire.encoded(remote_wire.request_of(_query(text)))]
+    ),
+    "judge.remote_wire:read_responses": lambda text: [
+        remote_wire.read_responses(content.encode("utf-8", "replace"), ["1"], "judge")
+        for content in (text, json.dumps({"responses": [{"score": 1, "explanation": text}]}))
+    ],
+    "judge.remote_wire:read_limits": lambda text: remote_wire.read_limits(
+        text.encode("utf-8", "replace")
+    ),
+    "judge.gate:gate": lambda text: gate.gate(_query(text)),
+    "judge.gate:bare": gate.bare,
+    "judge.schemas:folded": schemas.folded,
+    "judge.schemas:plain_forms": schemas.plain_forms,
+    "judge.schemas:read": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
+    "judge.prompts:Block": lambda text: prompts.Question(
+        (prompts.Block("FINAL ANSWER", text),), tuple(FIELDS)
+    ).messages("text"),
+    "judge.rules:decide": lambda text: rules._compared(_query(text), text, True),
+    "grading.text:extract_answer": answers.extract_answer,
+    "grading.text:tokens": answers.tokens,
+    "grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
+    "grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
+    "grading.text:same_date": lambda text: answers.same_date(text, f"May {text}"),
+    "grading.text:same_spans": lambda text: answers.same_spans(text, f"{text}, x"),
+    "grading.text:chosen_label": lambda text: answers.chosen_label(text, CHOICES),
+    "grading.numbers:with_other_marks": numbers.with_other_marks,
+    "grading.numbers:conclusion": numbers.conclusion,
+    "grading.number_words:spelled": number_words.spelled,
+    "grading.formulas:is_formula": formulas.is_formula,
+    "grading.formulas:as_latex": formulas.as_latex,
+    "grading.around:changed": lambda text: around.changed(text, text, True),
+    "grading.around:is_coefficient": around.is_coefficient,
+    "grading.around:without_powers": around.without_powers,
+    "grading.around:without_rate": around.without_rate,
+    "grading.around:has_function": around.has_function,
+    "grading.around:offers_both": around.offers_both,
+    "grading.around:makes_one": around.makes_one,
+    "grading.numbers:lone_number": numbers.lone_number,
+    "grading.compare:compare math": lambda text: compare.compare(["42", "x^2"], text, "math"),
+    "grading.compare:compare qa": lambda text: compare.compare(["May 12, 1999"], text, "qa"),
+    "grading.compare:compare choice": lambda text: compare.compare(["A"], text, "qa", CHOICES),
+    "grading.compare:groups math": _votes("math"),
+    "grading.compare:groups qa": _votes("qa"),
+    "grading.compare:groups code": _votes("code"),
+    "grading.compare:groups choice": _votes("qa", CHOICES),
+    "judge_service.messages:prompt_text": lambda text: messages.prompt_text(_turns(text)),
+    "judge_service.messages:completion_text": lambda text: messages.completion_text(_turns(text)),
+    "judge_service.messages:whole_characters": messages.whole_characters,
+    "judge_service.arguments:query_of": lambda text: arguments.query_of(
+        {"prompt": _turns(text), "completion": text, "answer": [text]}
+    ),
+    "judge_service.openrlhf:completion_of": lambda text: openrlhf.completion_of(f"a b{text}", "ab"),
+    "judge_service.raw:raw_replies": lambda text: raw.raw_replies(_verdict(text)),
+    "judge_service.tables:row_hash": lambda text: tables.row_hash({"completion": text}),
+    "judge_service.tables:json_line": lambda text: tables.json_line({"completion": text}),
+    "judge_service.wire:read_member": lambda text: [
+        service_wire.read_member({"prompt": "q", "completion": text, name: text}, True)
+        for name in ("answer", "request_id", text[:300])
+    ],
+    "judge_service.wire:response_of": lambda text: service_wire.response_of(
+        _verdict(text), "1", 0.1
+    ),
+    "environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
+    "workflows.extraction:extract": extraction.extract,
+    "workflows.language:parse": language.parse,
+    "workflows.source:read_workflow": source.read_workflow,
+    "workflows.trace:cut": trace.cut,
+    "workflows.operators:_choice": lambda text: operators._choice(text, 5),
+    "workflows.arguments:is_no_value": calls.is_no_value,
+    "workflows.arguments:bind": lambda text: calls.bind(OPERATORS["generate"], (text,), {}, 60_000),
+    "simulation.index:words": words,
+    "simulation.mutants:shape": mutants.shape,
+    "simulation.protocol:parse": lambda text: [
+        protocol.parse(content.encode("utf-8", "replace")) for content in (_asked(text), text)
+    ],
+    "simulation.protocol:formed": lambda text: protocol.formed(text, {"type": "json_object"}),
+    "simulation.cues:read_prompt": lambda text: cues.read_prompt([("user", text)], INDEX),
+    "simulation.cues:objects": cues.objects,
+    "simulation.requested_format:requested_fields": lambda text: [
+        requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
+    ],
+    "simulation.assessor:trigger": lambda text: [
+        assessor.trigger(bias, text) for bias in assessor.BIASES
+    ],
+    "simulation.values:final_answer": values.final_answer,
+    "simulation.values:number": values.number,
+    "simulation.values:normal_text": values.normal_text,
+    "simulation.values:is_number": values.is_number,
+    "simulation.values:same": lambda text: values.same(text, ["42"]),
+    "simulation.values:says": lambda text: values.says(text, ["42", "a cat"]),
+    "rendering.untrusted:visible": untrusted.visible,
+    "rendering.untrusted:one_line": untrusted.one_line,
+    "rendering.untrusted:cut": lambda text: untrusted.cut(text, 1000),
+    "rendering.block_markup:document": block_markup.document,
+    "rendering.block_markup:code_block": block_markup.code_block,
+    "rendering.block_markup:blocks_html": lambda text: block_markup.blocks_html(
+        [Fact(text[:99], text, text), Text("a", text), Text("a", text, short=True)]
+    ),
+    "rendering.glyphs:shortened": lambda text: glyphs.shortened(untrusted.one_line(text), 80, ""),
+    "rendering.glyphs:wrapped": lambda text: glyphs.wrapped(untrusted.one_line(text), 80, ""),
+    "rendering.markup:el": lambda text: markup.el("pre", text, title=text),
+}
+"""By name: a function, and what follows a space, a way of calling it."""
+
+BOUNDED: Mapping[str, str] = {
+    "workflows.language:parse": "CPython's parser, for programs of at most 40,000 characters",
+    "workflows.source:read_workflow": "CPython's parser, for programs of at most 40,000 characters",
+    "simulation.mutants:shape": "CPython's parser, in the simulated server's own process",
+}
+"""Those that grow as CPython does, and what bounds them: held to seconds alone, and run off the
+loop."""
