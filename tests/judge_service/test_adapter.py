@@ -24,6 +24,30 @@ def asked(n: int, url: str, answers: Any) -> None:
 _SYSTEM: JudgeRewardSystem = None  # pyright: ignore[reportAssignmentType] - the children's
 
 
+def test_a_completion_that_the_service_refuses_is_read_by_its_end() -> None:
+    """And one that is refused however short earns what a wrong one earns."""
+    baited = lambda member: 422 if "bait" in member["completion"] else None  # noqa: E731
+    service = StandIn(most_bytes=20_000, refuses=baited)
+    with service.on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **HERE}) as rewards:
+        long = "It goes on. " * 10_000
+        told = rewards.reward_batch(
+            [
+                {"prompt": "Q", "completion": completion, "answer": "42"}
+                for completion in (f"{long} It is 42.", f"{long} It is 41.", "41, bait", "42")
+            ]
+        )
+    assert [one["reward"] for one in told] == [1.0, 0.0, 0.0, 1.0]
+    sources = ["second_reading", "second_reading", "floor", "llm"]
+    assert [one["source"] for one in told] == sources
+
+
+def test_a_service_that_refuses_everything_scores_nothing() -> None:
+    service = StandIn(refuses=lambda member: 422)
+    with service.on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **HERE}) as rewards:
+        told = rewards.reward("Q", "41", "42")
+    assert (told["reward"], told["status"]) == (None, "refused")
+
+
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_asks_for_itself_and_leaves_the_parent_alone() -> None:
     global _SYSTEM

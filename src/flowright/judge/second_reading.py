@@ -39,11 +39,12 @@ class SecondReading(Wrapper):
     2. ``reader`` is put a control: the same question with the reference as the answer
        (:func:`neutral`). Without a verdict on that the fault is ours, and the sample stays
        unscored.
-    3. ``rules`` decide where they can: ``source="rule_fallback"``.
+    3. ``rules``, if there are any, decide where they can: ``source="rule_fallback"``.
     4. ``reader`` is shown the answer once more, now that it is known to judge. If it fails again,
        the failure follows the answer, and the sample gets the floor: wrong, ``source="floor"``.
 
-    A server that fails or takes too long at any step ends this: unscored. Between two answers an
+    ``steerable`` are the statuses that this is done for. A server that fails or takes too long at
+    any step ends it: unscored. Between two answers an
     abstention is a finding, and stays.
 
     The floor takes a failure before and after a control that passed, so that a server that was out
@@ -54,11 +55,12 @@ class SecondReading(Wrapper):
     """
 
     reader: Judge
-    rules: Judge
+    rules: Judge | None = None
+    steerable: frozenset[Status] = STEERABLE
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         first = await self.inner.judge(query)
-        if not _is_steerable(first, query):
+        if not self._is_steerable(first, query):
             return first
         told = [first]
 
@@ -68,27 +70,27 @@ class SecondReading(Wrapper):
             return verdict
 
         again = await ask(self.reader, shortened(query), "second reading")
-        if not _is_steerable(again, query):
+        if not self._is_steerable(again, query):
             return _ended(again, told, "second_reading")
         control = await ask(self.reader, neutral(query), "control")
         if control.status != "ok":
             reason = f"the reference is not judged either: {control.reason}"
             lost = Verdict(None, None, control.source, control.status, reason, judge=self.name)
             return _ended(lost, told)
-        ruled = await ask(self.rules, query, "rules")
-        if ruled.status == "ok":
-            return _ended(ruled, told, "rule_fallback")
+        if self.rules is not None:
+            ruled = await ask(self.rules, query, "rules")
+            if ruled.status == "ok":
+                return _ended(ruled, told, "rule_fallback")
         last = await ask(self.reader, shortened(query), "third reading")
-        if not _is_steerable(last, query):
+        if not self._is_steerable(last, query):
             return _ended(last, told, "second_reading")
         reason = f"{last.reason}; read again it fails again, and the reference does not"
         floor = Verdict(0.0, False, "floor", "ok", reason, judge=self.name)
         return _ended(floor, told)
 
-
-def _is_steerable(verdict: Verdict, query: JudgeQuery) -> bool:
-    is_finding = verdict.status == "abstain" and query.rival is not None
-    return verdict.status in STEERABLE and not is_finding
+    def _is_steerable(self, verdict: Verdict, query: JudgeQuery) -> bool:
+        is_finding = verdict.status == "abstain" and query.rival is not None
+        return verdict.status in self.steerable and not is_finding
 
 
 def _ended(verdict: Verdict, told: Sequence[Verdict], source: Source | None = None) -> Verdict:

@@ -22,7 +22,8 @@ from flowright.errors import UserError, boundary
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.remote_wire import response_of
 from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
+from flowright.judge.second_reading import SecondReading
+from flowright.judge.verdict import Judge, JudgeQuery, Status, Verdict
 from flowright.judge.wrappers import Cached, CircuitBreaker, Gated, WithRuleFallback
 from flowright.judge_service.arguments import More, query_of, request_id_of
 from flowright.judge_service.calibration import Calibrated
@@ -33,6 +34,7 @@ from flowright.judge_service.result import RewardResult
 from flowright.judge_service.running import Running, metrics_of, owners
 
 _GRACE_SECONDS = 30.0  # beyond a verdict's own deadline
+_REFUSED: frozenset[Status] = frozenset({"refused"})  # no completion buys itself out by its size
 _MOST_THREADS = 256  # of a judge of one's own that blocks
 
 _log = logging.getLogger("JudgeReward")
@@ -234,10 +236,10 @@ class JudgeRewardSystem:
         ]
 
     def _build(self, running: Running) -> Judge:
-        """The judge within its wrappers, from the inside out: breaker, calibration, cache,
-        fallback, gate."""
+        """The judge within its wrappers, from the inside out: breaker, calibration, cache, second
+        reading, fallback, gate."""
         config = self.config
-        judge = self.make_judge()
+        judge = asked = self.make_judge()
         if config.circuit_breaker_threshold:
             judge = running.breaker = CircuitBreaker(
                 judge, config.circuit_breaker_threshold, config.circuit_breaker_timeout
@@ -246,8 +248,11 @@ class JudgeRewardSystem:
             judge = Calibrated(judge, config.low_confidence, config.low_confidence_factor)
         if config.use_cache:
             judge = running.cache = Cached(judge, config.cache_size, config.judge_url)
-        if config.fallback_to_rule:
-            judge = WithRuleFallback(judge, RuleJudge(only_certain=True))
+        rules = RuleJudge(only_certain=True) if config.fallback_to_rule else None
+        # What else a service is kept from by an answer is the service's own to read again.
+        judge = SecondReading(judge, asked, rules, _REFUSED)
+        if rules is not None:
+            judge = WithRuleFallback(judge, rules)
         return Gated(LogsFallbacks(judge))
 
     async def _answer_all(
