@@ -647,6 +647,13 @@ async def test_a_program_under_which_two_workers_die_at_one_point_is_to_blame() 
     assert len(model.requests) == 1
 
 
+@pytest.mark.parametrize("said", ["time limit exceeded", "feed time limit exceeded: 2s"])
+async def test_a_program_that_says_its_time_is_up_has_crashed(said: str) -> None:
+    """In the interpreter's own words, which a busy machine would bring it to."""
+    execution = await play(program(f"raise TimeoutError({said!r})"), ScriptedModel())
+    assert reason(execution) is Reason.CRASHED
+
+
 # Leftovers.
 
 

@@ -133,14 +133,14 @@ class Run:
         )
 
     async def _outlive_crash(self) -> Any:
-        """Run the program; when its worker dies, once more on the replies that it had. A program
-        that ends two workers at the same point is to blame for it, else the loss is ours. One that
-        a busy machine held up is run again, on the same replies, with more wall time each time."""
+        """Run the program; when its worker dies, again on the replies that it had. A program that
+        ends two workers at the same point, or three anywhere, is to blame for it. One that a busy
+        machine held up is run again, on the same replies, with more wall time each time."""
         deaths: list[tuple[int, InterpreterDied]] = []
         values = {"problem": self.task.problem, "entry_point": self.task.entry_point}
         inputs = {**self.host.functions, **values}
         patience = 1.0
-        while len(deaths) < 2:
+        while len(deaths) < 3 and (len(deaths) < 2 or deaths[0][0] != deaths[1][0]):
             program = self.host.interpreter.program(
                 self.workflow.program, inputs, self.key, patience
             )
@@ -160,10 +160,7 @@ class Run:
                 self.own_seconds = own_before + program.own_seconds
                 self.printed = program.printed
                 await program.close()
-        (first, _), (second, died) = deaths
-        if first != second:
-            raise FailureError(Reason.WORKER_LOST, f"two workers died under a program: {died}")
-        raise FailureError(Reason.CRASHED, f"the program ends its interpreter: {died}")
+        raise FailureError(Reason.CRASHED, f"the program ends its interpreter: {deaths[-1][1]}")
 
     async def _drive(self, program: Program) -> Any:
         event: Event = await program.start()

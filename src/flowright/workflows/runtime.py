@@ -10,6 +10,7 @@ import asyncio
 import builtins
 import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -183,6 +184,7 @@ class Program:
         self._patience = patience
         self._worker = -1
         self._cpu_seconds = 0.0
+        self._wall_seconds = 0.0
         self._printing_seconds = 0.0
         self._interpreter = interpreter
         self._text = text
@@ -283,9 +285,13 @@ class Program:
             resume = self._refuse(snapshot)
 
     def _blame(self, error: MontyRuntimeError | MontySyntaxError) -> NoReturn:
-        if _is_time_limit(error) and not self._spent:
+        """A program that raises the interpreter's own words has crashed: the wall time of that
+        limit has not passed."""
+        wall = _SPENT * self._patience * self._interpreter.limits.own_seconds
+        is_limit = _says_time_limit(error) and self._wall_seconds >= wall
+        if is_limit and not self._spent:
             raise InterpreterStarved("the machine is too busy for the program's own computing")
-        _blame(error)
+        _blame(error, is_limit)
 
     @property
     def _spent(self) -> bool:
@@ -297,6 +303,7 @@ class Program:
         going that has had its time."""
         allowed = self._interpreter.limits.own_seconds
         clock = WorkerClock(self._worker, allowed - self.own_seconds)
+        began = time.perf_counter()
         try:
             result = await work()
         except MontyCrashedError as error:
@@ -308,6 +315,7 @@ class Program:
             raise InterpreterDied(str(error)) from None
         finally:
             self._cpu_seconds += clock.stop()
+            self._wall_seconds += time.perf_counter() - began
         if self._patience > 1 and self.own_seconds > allowed:
             raise FailureError(Reason.TIME_BUDGET, TOO_LONG)
         return result
@@ -356,7 +364,7 @@ class Program:
             self._printed.append(text[:PRINTED_CHARS])
 
 
-def _is_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
+def _says_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
     message = error.display(format="type-msg")
     return message.startswith("TimeoutError") and "time limit exceeded" in message
 
@@ -369,14 +377,14 @@ def _crossed(read: Callable[[], Any], reason: Reason) -> Any:
         raise FailureError(reason, f"a value that cannot leave the workflow: {error}") from None
 
 
-def _blame(error: MontyRuntimeError | MontySyntaxError) -> NoReturn:
+def _blame(error: MontyRuntimeError | MontySyntaxError, is_time_limit: bool = False) -> NoReturn:
     """Raise the FailureError that an exception of the program's amounts to."""
     kind = type(error.exception()).__name__
     message = error.display(format="type-msg")[:500]
     frames = error.traceback()
     line = frames[-1].line if frames else None
     reason = Reason.CRASHED
-    if _is_time_limit(error):
+    if is_time_limit:
         reason, message = Reason.TIME_BUDGET, TOO_LONG
     elif kind == "MemoryError":
         reason = Reason.MEMORY_BUDGET
