@@ -71,7 +71,7 @@ def read_limits(health: bytes) -> Limits:
     """What /health says; a page that is not the judge service's says nothing."""
     try:
         said = json.loads(health)
-    except ValueError:
+    except (ValueError, RecursionError):
         return Limits()
     if not isinstance(said, dict):
         return Limits()

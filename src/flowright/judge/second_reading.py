@@ -16,6 +16,7 @@ from flowright.llm.chat import Usage
 from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer
 from flowright.llm.sizes import last_tokens
+from flowright.off_loop import off_loop
 
 STEERABLE: frozenset[Status] = frozenset(
     {"abstain", "declined", "parse_error", "refused", "truncated"}
@@ -69,7 +70,8 @@ class SecondReading(Wrapper):
             told.append(verdict)
             return verdict
 
-        again = await ask(self.reader, shortened(query), "second reading")
+        short = await off_loop(lambda: shortened(query), query.answer, query.rival or "")
+        again = await ask(self.reader, short, "second reading")
         if not self._is_steerable(again, query):
             return _ended(again, told, "second_reading")
         control = await ask(self.reader, neutral(query), "control")
@@ -81,7 +83,7 @@ class SecondReading(Wrapper):
             ruled = await ask(self.rules, query, "rules")
             if ruled.status == "ok":
                 return _ended(ruled, told, "rule_fallback")
-        last = await ask(self.reader, shortened(query), "third reading")
+        last = await ask(self.reader, short, "third reading")
         if not self._is_steerable(last, query):
             return _ended(last, told, "second_reading")
         reason = f"{last.reason}; read again it fails again, and the reference does not"

@@ -182,5 +182,5 @@ def _model_ids(response: Response) -> list[str] | None:
     try:
         rows = json.loads(response.content)["data"]
         return [str(row["id"]) for row in rows]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None

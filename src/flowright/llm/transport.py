@@ -181,7 +181,7 @@ def message_of(response: Response) -> str:
         body = json.loads(text)
         error = body.get("error", body)
         text = str(error.get("message", text) if isinstance(error, dict) else error)
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         pass
     return " ".join(text.split())[:300] or "(no message)"
 

@@ -69,7 +69,7 @@ def _read_verdict(lines: bytes) -> list[Any]:
     for line in lines.splitlines():
         try:
             first, second = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             break
         written.append((first, second))
     return written

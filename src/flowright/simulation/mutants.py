@@ -87,15 +87,19 @@ def stub(task: Problem) -> str:
 
 
 def shape(code: str) -> str | None:
-    """A program's structure without comments, layout and docstrings; None if it is no Python."""
+    """A program's structure without comments, layout and docstrings; None if it is no Python, or
+    nests without end."""
     try:
         tree = ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     for node in ast.walk(tree):
         if isinstance(node, _DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:] or [ast.Pass()]
-    return ast.dump(tree)
+    try:
+        return ast.dump(tree)
+    except RecursionError:
+        return None
 
 
 def mutations(code: str, *rank: object) -> Iterator[str]:

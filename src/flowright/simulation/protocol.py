@@ -48,7 +48,7 @@ def parse(body: bytes) -> ChatQuery:
     """Read a request. Raises HTTPException with what is wrong."""
     try:
         data = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(data, dict):
         raise HTTPException(400, "the body is not a JSON object")

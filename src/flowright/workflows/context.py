@@ -7,6 +7,7 @@ Operators need nothing else of the package, and no hidden test or reference pass
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
@@ -25,6 +26,7 @@ from flowright.llm.chat import (
 )
 from flowright.llm.refusals import SettingsRefused
 from flowright.llm.replies import strip_thinking
+from flowright.off_loop import off_loop
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.budget import Budget
 from flowright.workflows.trace import Exchange, OperatorCall, cut
@@ -126,7 +128,7 @@ class CallContext:
                 message = f"the prompt is refused: {refused.failure.message}"
                 raise FailureError(Reason.SIZE_BUDGET, message) from None
             self._record(prompt, reply)
-            spoken = strip_thinking(reply.text) or ""
+            spoken = await off_loop(partial(strip_thinking, reply.text), reply.text) or ""
             if spoken.strip() or (reply.text.strip() and reply.finish_reason != "length"):
                 return spoken
             request = self._changed(request, reply)

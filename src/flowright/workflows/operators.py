@@ -7,6 +7,7 @@ of this file. Adding one here is all that adding one takes; docs/extending/opera
 that stands elsewhere.
 """
 
+import asyncio
 import re
 from typing import TypedDict
 
@@ -41,7 +42,7 @@ async def generate(call: CallContext, instruction: str, context: str = "") -> st
 async def answer(call: CallContext, problem: str) -> str:
     """Solve the problem by reasoning step by step; only the final answer comes back (for code
     problems, the code). Calls on the same problem are independent samples."""
-    return _conclusion(call, await call.ask(fill(_ANSWER, problem=fenced(problem))))
+    return await _conclusion(call, await call.ask(fill(_ANSWER, problem=fenced(problem))))
 
 
 @operator(
@@ -56,7 +57,7 @@ async def programmer(call: CallContext, problem: str) -> str:
     the answer can be computed."""
     prompt = fill(_PROGRAMMER, problem=fenced(problem), trouble="")
     for _ in range(call.settings.programmer_tries):
-        program = extract_code(await call.ask(prompt))
+        program = await _code(await call.ask(prompt))
         if not program:
             continue
         result = await call.run(program)
@@ -91,7 +92,7 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
         tests=f"\n\nIt will be called like this:\n{fenced(tests, 'python')}" if tests else "",
         feedback=fill(_WRITE_CODE_FEEDBACK, feedback=fenced(feedback)) if feedback.strip() else "",
     )
-    return extract_code(await call.ask(prompt), task.entry_point)
+    return await _code(await call.ask(prompt), task.entry_point)
 
 
 class _Tested(TypedDict):
@@ -113,7 +114,7 @@ async def test(call: CallContext, solution: str) -> _Tested:
     passes."""
     if call.task.kind != "code":
         return {"passed": False, "feedback": "This problem has no tests."}
-    report = await call.check(extract_code(solution, call.task.entry_point))
+    report = await call.check(await _code(solution, call.task.entry_point))
     if report.passed:
         return {"passed": True, "feedback": ""}
     failed = [r for r in report.results if not r.passed]
@@ -141,7 +142,7 @@ async def revise(call: CallContext, problem: str, solution: str, feedback: str) 
     prompt = fill(
         _REVISE, problem=fenced(problem), solution=fenced(solution), feedback=fenced(feedback)
     )
-    return _conclusion(call, await call.ask(prompt))
+    return await _conclusion(call, await call.ask(prompt))
 
 
 @operator(
@@ -158,8 +159,7 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
         message = f"ensemble takes 1 to {MAX_SOLUTIONS} solutions, not {len(solutions)}"
         raise FailureError(Reason.BAD_ARGUMENT, message)
     task = call.task
-    compared = solutions * len(solutions)  # each with each
-    votes = await off_loop(lambda: groups(solutions, task.kind, task.choices), *compared)
+    votes = await asyncio.to_thread(groups, solutions, task.kind, task.choices)  # each with each
     most = max(map(len, votes))
     tied = [same[0] for same in votes if len(same) == most]
     if len(tied) == 1:
@@ -177,18 +177,22 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
 async def format_(call: CallContext, problem: str, solution: str) -> str:
     """Bring a solution into the form that the problem asks for: the bare number, word, label or
     phrase, its value unchanged."""
-    prompt = fill(_FORMAT, problem=fenced(problem), solution=fenced(solution))
-    return final_answer(await call.ask(prompt))
+    reply = await call.ask(fill(_FORMAT, problem=fenced(problem), solution=fenced(solution)))
+    return await off_loop(lambda: final_answer(reply), reply)
 
 
 OPERATORS = Operators(defined_in(globals()))
 """The built-in ones: what a workflow can call unless the configuration adds to them."""
 
 
-def _conclusion(call: CallContext, reply: str) -> str:
+async def _conclusion(call: CallContext, reply: str) -> str:
     if call.task.kind == "code" and "```" in reply:
-        return extract_code(reply, call.task.entry_point)
-    return final_answer(reply)
+        return await _code(reply, call.task.entry_point)
+    return await off_loop(lambda: final_answer(reply), reply)
+
+
+async def _code(text: str, entry_point: str | None = None) -> str:
+    return await off_loop(lambda: extract_code(text, entry_point), text)
 
 
 def _choice(reply: str, count: int) -> int:

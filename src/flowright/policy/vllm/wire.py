@@ -166,7 +166,7 @@ def _body(**fields: Any) -> bytes:
 def _json(content: bytes) -> Mapping[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadReply(f"not JSON: {content[:80].decode('utf-8', 'replace')!r}") from None
     if not isinstance(found, dict):
         raise BadReply("not a JSON object")
