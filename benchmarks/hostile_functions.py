@@ -235,5 +235,4 @@ BOUNDED: Mapping[str, str] = {
     "workflows.source:read_workflow": "CPython's parser, for programs of at most 40,000 characters",
     "simulation.mutants:shape": "CPython's parser, in the simulated server's own process",
 }
-"""Those that grow as CPython does, and what bounds them: held to seconds alone, and run off the
-loop."""
+"""Those that grow as CPython does, and what bounds them: held to seconds alone."""

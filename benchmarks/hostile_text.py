@@ -25,6 +25,7 @@ from hostile_functions import BOUNDED, CACHED, FUNCTIONS, REFUSALS
 from flowright.off_loop import MOST_CHARS
 
 EXPONENT, PER_20_KB, ON_LOOP = 1.2, 0.050, 0.005
+READS = "workflows.source:read_workflow"
 UNCLEAR = 0.002  # seconds below which it is the clock that is measured
 TOO_LONG = 5.0  # seconds after which no larger size is tried
 
@@ -139,7 +140,9 @@ def main() -> None:
     chosen = {name: f for name, f in FUNCTIONS.items() if args.only in name}
     kept: list[Timed] = []
     for name, function in chosen.items():
-        on_loop = 0 if "groups" in name else MOST_CHARS  # a vote always runs in a thread
+        # A vote and the reading of a workflow always run in a thread.
+        threaded = "groups" in name or name in ("workflows.language:parse", READS)
+        on_loop = 0 if threaded else MOST_CHARS
         found = measure(function, sizes, on_loop, 2_500 if args.quick else 5_000)
         grows = found.exponent <= EXPONENT or name in BOUNDED
         good = grows and found.at_20_kb <= PER_20_KB and found.on_loop <= ON_LOOP

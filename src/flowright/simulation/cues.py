@@ -15,7 +15,8 @@ from flowright.simulation.phrasing import Style
 from flowright.simulation.table import Way
 
 _BLOCK = re.compile(
-    r"^[ \t]*(?P<fence>`{3,}|~{3,})[ \t]*(?P<info>[^\n`]*)\n(?P<body>.*?)^[ \t]*(?P=fence)[ \t]*$",
+    r"^[ \t]*(?P<fence>`{3,}(?!`)|~{3,}(?!~))[ \t]*(?P<info>(?:[^ \t\n`][^\n`]*)?)\n"
+    r"(?P<body>.*?)^[ \t]*(?P=fence)[ \t]*$",
     re.MULTILINE | re.DOTALL,
 )
 _TAGS = re.compile(r"<(?P<info>[a-z][a-z_]{2,30}\d*)>(?P<body>.*?)</(?P=info)>", re.I | re.S)
