@@ -2,14 +2,12 @@
 
 A program is driven from one event to the next: it called a host function, it waits for results, it
 finished. Between events it can be parked: its state is taken out of the worker, which serves other
-programs until the result is there. Apart from :mod:`flowright.workflows.checker`, nothing else in
-the package names Monty.
+programs until the result is there. Apart from :mod:`flowright.workflows.checker` and
+:mod:`flowright.workflows.faults`, nothing else in the package names Monty.
 """
 
 import asyncio
-import builtins
 import os
-import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -35,12 +33,12 @@ from pydantic_monty import (
 from flowright.config import WorkflowSection
 from flowright.errors import FailureError, FlowrightError, Reason
 from flowright.workflows.exit import hold_exit
+from flowright.workflows.faults import TOO_LONG, crossed, raise_failure, says_time_limit
 from flowright.workflows.own_time import WorkerClock
 
 PRINTED_CHARS = 2000
 PRINT_SECONDS, PRINT_CHAR_SECONDS = 5e-5, 2e-8  # of a piece that arrives, of a character
 MAX_RECURSION = 300
-TOO_LONG = "the program's own computing takes too long"
 MOST_PATIENCE = 64.0  # wall time for computing at most, in units of the CPU time allowed
 _SPENT = 0.9  # of the CPU time: the interpreter's own clock and the kernel's differ a little
 TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may make
@@ -288,10 +286,10 @@ class Program:
         """A program that raises the interpreter's own words has crashed: the wall time of that
         limit has not passed."""
         wall = _SPENT * self._patience * self._interpreter.limits.own_seconds
-        is_limit = _says_time_limit(error) and self._wall_seconds >= wall
+        is_limit = says_time_limit(error) and self._wall_seconds >= wall
         if is_limit and not self._spent:
             raise InterpreterStarved("the machine is too busy for the program's own computing")
-        _blame(error, is_limit)
+        raise_failure(error, is_limit)
 
     @property
     def _spent(self) -> bool:
@@ -324,13 +322,13 @@ class Program:
         """What a snapshot means; None where the program asks for what there is not."""
         match snapshot:
             case MontyComplete():
-                return Finished(_crossed(lambda: snapshot.output, Reason.NO_ANSWER))
+                return Finished(crossed(lambda: snapshot.output, Reason.NO_ANSWER))
             case AsyncFutureSnapshot():
                 return Waiting(tuple(sorted(snapshot.pending_call_ids)))
             case AsyncFunctionSnapshot() if (
                 not snapshot.is_os_function and snapshot.function_name in self._functions
             ):
-                args, kwargs = _crossed(
+                args, kwargs = crossed(
                     lambda: (snapshot.args, snapshot.kwargs), Reason.BAD_ARGUMENT
                 )
                 return Called(
@@ -362,45 +360,3 @@ class Program:
         self._printing_seconds += PRINT_SECONDS + PRINT_CHAR_SECONDS * len(text)
         if sum(map(len, self._printed)) < PRINTED_CHARS:
             self._printed.append(text[:PRINTED_CHARS])
-
-
-def _says_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
-    message = error.display(format="type-msg")
-    return message.startswith("TimeoutError") and "time limit exceeded" in message
-
-
-def _crossed(read: Callable[[], Any], reason: Reason) -> Any:
-    """A value out of the interpreter; one that has no counterpart here is the program's fault."""
-    try:
-        return read()
-    except (ValueError, OverflowError, RecursionError, MemoryError) as error:
-        raise FailureError(reason, f"a value that cannot leave the workflow: {error}") from None
-
-
-def _blame(error: MontyRuntimeError | MontySyntaxError, is_time_limit: bool = False) -> NoReturn:
-    """Raise the FailureError that an exception of the program's amounts to."""
-    kind = type(error.exception()).__name__
-    message = error.display(format="type-msg")[:500]
-    frames = error.traceback()
-    line = frames[-1].line if frames else None
-    reason = Reason.CRASHED
-    if is_time_limit:
-        reason, message = Reason.TIME_BUDGET, TOO_LONG
-    elif kind == "MemoryError":
-        reason = Reason.MEMORY_BUDGET
-    elif kind == "SyntaxError":
-        reason = Reason.SYNTAX
-    elif (
-        kind in ("NotImplementedError", "ModuleNotFoundError")
-        or "not yet support" in message
-        or (kind == "AttributeError" and _is_python(message))
-    ):
-        reason = Reason.UNSUPPORTED
-    raise FailureError(reason, message, line) from None
-
-
-def _is_python(message: str) -> bool:
-    """Whether the attribute that the interpreter misses on a built-in object is there in Python."""
-    found = re.search(r"'(\w+)' object has no attribute '(\w+)'", message)
-    kind = getattr(builtins, found[1], None) if found else None
-    return isinstance(kind, type) and found is not None and hasattr(kind, found[2])
