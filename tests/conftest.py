@@ -1,7 +1,14 @@
 """Settings shared by all tests."""
 
+import signal
+
 import pytest
 from hypothesis import settings
+
+# A command in the background of a shell script has SIGINT ignored, and so have its children: those
+# that are sent one here would never end.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A loaded machine is slow, not wrong.
 settings.register_profile("flowright", deadline=None)

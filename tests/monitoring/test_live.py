@@ -222,7 +222,9 @@ class Terminal:
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
+        deadline = time.monotonic() + 60
         while self.process.poll() is None:
+            assert time.monotonic() < deadline, f"signal {number} did not end it"
             self.read(0.05)
         while self.read(0):
             pass
