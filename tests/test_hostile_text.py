@@ -78,6 +78,7 @@ _NO_TEXT: Mapping[str, str] = {
             judge_service.verl""",
         "reads and writes files": "judge_service.scoring",
         "reads what a server says of itself, cut": "llm.transport",
+        "reads an exception's message, once": "workflows.faults",
         "writes replies, or starts a server": """
             simulation.opening simulation.phrasing simulation.process""",
         "part of read_workflow": """
