@@ -172,7 +172,7 @@ def test_a_damaged_metrics_file_is_named(
 
 def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:
     command = ["bash", str(ROOT / "monitor.sh"), str(run)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
     assert done.stdout.startswith("a-run  finished\nstep 12/12\n")
@@ -180,7 +180,7 @@ def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:
         ["bash", "-c", f"{' '.join(command)} | head -n 1"],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
         check=True,
     )
     assert cut_short.stderr == ""
