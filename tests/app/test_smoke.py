@@ -184,7 +184,7 @@ def test_kill_9_and_resume_repeat_the_uninterrupted_run(
         process.wait()
     assert [row["step"] for row in read_metrics(killed)] == list(range(STEPS))
     assert helpers
-    wait_for(lambda: not any(map(is_running, helpers)), 20)  # nobody outlives the trainer
+    wait_for(lambda: not any(map(is_running, helpers)), 60)  # nobody outlives the trainer
 
     printed = finished([*command(output, cache), "--resume"], log)
     assert "(step 2)" in printed

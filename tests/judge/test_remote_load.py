@@ -152,7 +152,7 @@ async def test_a_service_that_is_down_is_not_asked_for_each_question() -> None:
 
 async def test_a_judge_that_takes_its_time_is_given_more_of_it() -> None:
     service = StandIn(0.3)
-    async with service.asked(timeout=0.2, max_retries=2) as judge:
+    async with service.asked(timeout=0.2, max_retries=4) as judge:
         (verdict,) = await all_of(judge, queries(1))
     assert verdict.correct is True
 

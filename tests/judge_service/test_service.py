@@ -617,7 +617,7 @@ def test_the_shipped_service_starts_judges_and_ends() -> None:
             url = re.search(r"http://127\.0\.0\.1:\d+", line)
             assert url is not None
             with httpx2.Client(base_url=url[0], trust_env=False) as client:
-                deadline = time.monotonic() + 5
+                deadline = time.monotonic() + 60
                 while client.get("/health").status_code != 200:
                     assert time.monotonic() < deadline
                 right = {**RIGHT, "completion": "The answer is 42."}
@@ -625,7 +625,7 @@ def test_the_shipped_service_starts_judges_and_ends() -> None:
                 answer = client.post("/batch_judge", json={"requests": [right, wrong]})
                 assert [r["score"] for r in answer.json()["responses"]] == [1.0, 0.0]
             process.send_signal(signal.SIGTERM)
-            assert process.wait(10) == 0
+            assert process.wait(60) == 0
         finally:
             process.kill()
             process.wait()

@@ -304,7 +304,7 @@ def is_running(pid: int) -> bool:
 
 
 def assert_ends(pid: int) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not is_running(pid)
@@ -377,7 +377,7 @@ def test_the_script_serves_any_openai_client(tmp_path: Path):
             assert reply.system_fingerprint == "simulated"
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(10) in (0, 130)
+        assert process.wait(60) in (0, 130)
 
 
 @pytest.mark.parametrize(
