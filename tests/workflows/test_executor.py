@@ -231,6 +231,30 @@ async def test_the_checker_survives_its_own_death() -> None:
         await made.validate(VOTE + "# and again")
 
 
+async def test_a_program_that_takes_the_checker_too_long_is_refused_and_ends_nothing() -> None:
+    nested = program("x = 1\n" + "if problem: x = [x]\n" * 200 + "return 'x'")
+    async with executor() as made:
+        with pytest.raises(FailureError, match="takes too long") as caught:
+            await made.validate(nested)
+        assert caught.value.failure.reason is Reason.TIME_BUDGET
+        await made.validate(VOTE)
+
+
+async def test_on_a_busy_machine_the_checker_has_its_time() -> None:
+    branches = "\n".join(f"if problem: x = {n}" for n in range(600))
+    async with executor() as made:
+        with busy(hogs_per_core=9):
+            await made.validate(program(f"x = 1\n{branches}\nreturn str(x)"))
+
+
+async def test_what_the_interpreter_refuses_in_its_own_words_is_no_lack_of_the_language() -> None:
+    async with executor() as made:
+        with pytest.raises(
+            FailureError, match=r"^syntax \(line 2\): (?!the workflow language has)"
+        ):
+            await made.validate(program(f"return '{'(' * 14_000}'"))
+
+
 # Budgets: each ends the execution, and none can be caught.
 
 SWALLOW = """\
