@@ -22,13 +22,12 @@ from flowright.llm.sizes import first_tokens, most_tokens
 from flowright.workflows.arguments import bind, is_no_value
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext, CodeRunner
+from flowright.workflows.interpreter import MOST_PATIENCE, Interpreter
 from flowright.workflows.registry import Operator, Operators, holds
 from flowright.workflows.runtime import (
-    MOST_PATIENCE,
     Called,
     Event,
     Finished,
-    Interpreter,
     InterpreterDied,
     InterpreterStarved,
     Program,
@@ -141,8 +140,8 @@ class Run:
         inputs = {**self.host.functions, **values}
         patience = 1.0
         while len(deaths) < 3 and (len(deaths) < 2 or deaths[0][0] != deaths[1][0]):
-            program = self.host.interpreter.program(
-                self.workflow.program, inputs, self.key, patience
+            program = Program(
+                self.host.interpreter, self.workflow.program, inputs, self.key, patience
             )
             self._started_calls = 0
             self._pending.clear()
