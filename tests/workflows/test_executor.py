@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -253,6 +254,20 @@ async def test_what_the_interpreter_refuses_in_its_own_words_is_no_lack_of_the_l
             FailureError, match=r"^syntax \(line 2\): (?!the workflow language has)"
         ):
             await made.validate(program(f"return '{'(' * 14_000}'"))
+
+
+async def test_the_code_of_a_long_answer_is_looked_for_off_the_loop() -> None:
+    threads = []
+
+    class Noted(str):
+        def translate(self, table: object) -> str:  # by re.escape
+            threads.append(threading.get_ident())
+            return str(self)
+
+    text = program("return '```python\\ndef add(a, b): ...\\n```' + 3000 * ' '")
+    execution = await play(text, of=task("code", entry_point=Noted("add")))
+    assert execution.answer == "def add(a, b): ..."
+    assert threads and threading.get_ident() not in threads
 
 
 # Budgets: each ends the execution, and none can be caught.
