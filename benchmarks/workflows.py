@@ -23,7 +23,8 @@ from flowright.data.task import Problem
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.executor import Executor
-from flowright.workflows.runtime import Called, Interpreter
+from flowright.workflows.interpreter import Interpreter
+from flowright.workflows.runtime import Called, Program
 
 PROGRAM = """\
 import asyncio
@@ -60,11 +61,17 @@ class InstantModel:
 class NoSandbox:
     """The workflow of this benchmark runs no code of the model's."""
 
-    async def run(self, source: str) -> RunResult:
+    async def run(self, source: str, *, wall_seconds: float | None = None) -> RunResult:
         raise NotImplementedError
 
     async def check(
-        self, solution: str, setup: str, tests: Sequence[str], entry_point: str | None
+        self,
+        solution: str,
+        setup: str,
+        tests: Sequence[str],
+        entry_point: str | None,
+        *,
+        wall_seconds: float | None = None,
     ) -> TestReport:
         raise NotImplementedError
 
@@ -132,7 +139,7 @@ async def parked_size(text: str) -> int:
     def answer() -> None: ...
 
     async with Interpreter(WorkflowSection(workers=1)) as interpreter:
-        program = interpreter.program(text, {"answer": answer, "problem": TASK.problem}, "size")
+        program = Program(interpreter, text, {"answer": answer, "problem": TASK.problem}, "size")
         event = await program.start()
         while isinstance(event, Called):
             event = await program.defer()

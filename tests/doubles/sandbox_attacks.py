@@ -29,8 +29,27 @@ _TYPED = """def check(candidate):
 """
 _ITERATED = "def check(candidate):\n    assert list(candidate(1, 2)) == [1, 2]\n"
 
+_RAISES = """def check(candidate):
+    try:
+        candidate(1, 2)
+    except ValueError:
+        return
+    raise AssertionError
+"""
+
 ATTACKS: list[tuple[str, str, str | None]] = [
     # --- equality and types ---
+    (
+        "error_by_name_alone",
+        "class ValueError(Exception): pass\ndef add(a, b): raise ValueError\n",
+        _RAISES,
+    ),
+    ("equals_anything", "from unittest.mock import ANY\ndef add(a, b): return ANY\n", None),
+    (
+        "true_made_of_false",
+        "import ctypes\nctypes.memmove(id(False), id(True), 32)\n" + WRONG,
+        None,
+    ),
     (
         "eq_liar_object",
         "class L:\n    def __eq__(s, o): return True\n    __ne__ = lambda s, o: False\n"

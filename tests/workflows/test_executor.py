@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import textwrap
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -229,6 +230,44 @@ async def test_the_checker_survives_its_own_death() -> None:
             os.kill(pid, signal.SIGKILL)
         await made.validate(VOTE + "# again")
         await made.validate(VOTE + "# and again")
+
+
+async def test_a_program_that_takes_the_checker_too_long_is_refused_and_ends_nothing() -> None:
+    nested = program("x = 1\n" + "if problem: x = [x]\n" * 200 + "return 'x'")
+    async with executor() as made:
+        with pytest.raises(FailureError, match="takes too long") as caught:
+            await made.validate(nested)
+        assert caught.value.failure.reason is Reason.TIME_BUDGET
+        await made.validate(VOTE)
+
+
+async def test_on_a_busy_machine_the_checker_has_its_time() -> None:
+    branches = "\n".join(f"if problem: x = {n}" for n in range(600))
+    async with executor() as made:
+        with busy(hogs_per_core=9):
+            await made.validate(program(f"x = 1\n{branches}\nreturn str(x)"))
+
+
+async def test_what_the_interpreter_refuses_in_its_own_words_is_no_lack_of_the_language() -> None:
+    async with executor() as made:
+        with pytest.raises(
+            FailureError, match=r"^syntax \(line 2\): (?!the workflow language has)"
+        ):
+            await made.validate(program(f"return '{'(' * 14_000}'"))
+
+
+async def test_the_code_of_a_long_answer_is_looked_for_off_the_loop() -> None:
+    threads = []
+
+    class Noted(str):
+        def translate(self, table: object) -> str:  # by re.escape
+            threads.append(threading.get_ident())
+            return str(self)
+
+    text = program("return '```python\\ndef add(a, b): ...\\n```' + 3000 * ' '")
+    execution = await play(text, of=task("code", entry_point=Noted("add")))
+    assert execution.answer == "def add(a, b): ..."
+    assert threads and threading.get_ident() not in threads
 
 
 # Budgets: each ends the execution, and none can be caught.

@@ -1,8 +1,10 @@
 """The registry, what is generated from it, and what each operator does with a scripted model."""
 
 import ast
+import inspect
 import re
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from flowright.data.task import KINDS, Problem
 from flowright.errors import FailureError, Reason
 from flowright.grading.compare import groups
 from flowright.llm.chat import RequestRefused, Usage
+from flowright.off_loop import MOST_CHARS
 from flowright.sandbox import RunResult
 from flowright.workflows.arguments import bind
 from flowright.workflows.budget import Budget
@@ -113,6 +116,23 @@ async def test_prompts_say_what_is_wanted_and_hold_the_arguments_in_fences(name,
     for text in args[1:] if name == "generate" else args:
         for item in text if isinstance(text, list) else [text]:
             assert f"```\n{item}\n```" in prompt
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "test"])
+async def test_long_texts_are_fenced_off_the_loop(name: str) -> None:
+    threads = []
+
+    class Noted(str):
+        def __format__(self, how: str) -> str:
+            threads.append(threading.get_ident())
+            return str(self)
+
+    texts = [Noted(letter * (MOST_CHARS + 1)) for letter in "ab"]
+    fields = inspect.signature(OPERATORS[name].run).parameters
+    arguments = [texts if f == "solutions" else texts[0] for f in list(fields)[1:]]
+    sandbox = ScriptedSandbox([raised("ValueError")])
+    await call(name, ScriptedModel("no"), *arguments, sandbox=sandbox)
+    assert threads and threading.get_ident() not in threads
 
 
 async def test_requests_carry_the_settings() -> None:

@@ -1,6 +1,6 @@
 """What one workflow may spend on operators, and the count of what it did spend.
 
-The limits of the interpreter (computing time, memory) are in :mod:`flowright.workflows.runtime`.
+The limits of computing time and memory are in :mod:`flowright.workflows.interpreter`.
 Every overrun raises FailureError on the host, where the program cannot catch it.
 """
 

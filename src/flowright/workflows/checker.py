@@ -9,7 +9,7 @@ import asyncio
 import builtins
 import re
 import sys
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Self
 
 from pydantic_monty import (
@@ -25,12 +25,16 @@ from pydantic_monty import (
 from flowright.errors import Failure, FailureError, Reason
 from flowright.workflows.exit import hold_exit
 from flowright.workflows.operators import OPERATORS
+from flowright.workflows.own_time import WorkerClock
 from flowright.workflows.reference import stubs
 from flowright.workflows.registry import STOP, Operators
 
 FEEDS_PER_SESSION = 2000
-CHECK_SECONDS = 10.0
+CPU_SECONDS = 1.0  # of the checker for one program; it is ended a second later
+PATIENCE_SECONDS = 120.0  # on the wall, for a machine that is busy
 _CONTROL = "await answer(problem)"
+_UNCHECKED = "the program cannot be type-checked"
+_LACKING = "The monty syntax parser does not yet support "
 
 _DIAGNOSTIC = re.compile(
     r"^[^:\n]*:(?P<line>\d+):\d+: error\[(?P<rule>[\w-]+)\] (?P<message>.*)$", re.MULTILINE
@@ -53,7 +57,7 @@ class ProgramChecker:
         self._operators = operators
         self._stubs = stubs(operators)
         self._lock = asyncio.Lock()
-        self._pool = AsyncMonty(min_processes=1, max_processes=1, request_timeout=CHECK_SECONDS)
+        self._pool = AsyncMonty(min_processes=1, max_processes=1, request_timeout=PATIENCE_SECONDS)
         self._stack = AsyncExitStack()
         self._session: AsyncMontySession | None = None
         self._session_stack = AsyncExitStack()
@@ -72,35 +76,39 @@ class ProgramChecker:
     async def check(self, program: str) -> Failure | None:
         """What is wrong with a program, with the line of ``program``; None if nothing is.
 
-        A checker that dies on a program is started again and the program tried once more. It is
-        the program's fault if that ends the same way and another program can still be checked;
-        otherwise raises FailureError(WORKER_LOST).
+        One that takes the checker more CPU time than any honest program is refused. A checker that
+        dies on a program is started again and the program tried once more. It is the program's
+        fault if that ends the same way and another program can still be checked; otherwise, and
+        where a busy machine has no CPU for the checker, raises FailureError(WORKER_LOST).
         """
         async with self._lock:
-            reason = Reason.UNSUPPORTED
             for _ in range(2):
-                try:
+                with suppress(MontyCrashedError):
                     return await self._try(program)
-                except TimeoutError:
-                    reason = Reason.TIME_BUDGET
-                except MontyCrashedError as error:
-                    reason = Reason.TIME_BUDGET if error.timed_out else Reason.UNSUPPORTED
             try:
                 await self._try(_CONTROL)
-            except (MontyCrashedError, TimeoutError) as error:
+            except MontyCrashedError as error:
                 message = f"the type checker dies: {error}"
                 raise FailureError(Reason.WORKER_LOST, message) from None
-        return Failure(reason, "the program cannot be type-checked: it breaks the checker")
+        return Failure(Reason.UNSUPPORTED, f"{_UNCHECKED}: it breaks the checker")
 
     async def _try(self, program: str) -> Failure | None:
-        try:
-            return await self._check(program)
-        except BaseException:  # died or cancelled half-way: the session's state is unknown
-            await self._drop_session()
-            raise
-
-    async def _check(self, program: str) -> Failure | None:
         session = await self._ready_session()
+        clock = WorkerClock(session.worker_pid or -1, CPU_SECONDS)
+        try:
+            return await self._check(session, program)
+        except BaseException as error:  # died or cancelled half-way: its state is unknown
+            await self._drop_session()
+            if isinstance(error, MontyCrashedError) and clock.expired:
+                return Failure(Reason.TIME_BUDGET, f"{_UNCHECKED}: it takes too long")
+            if isinstance(error, MontyCrashedError) and error.timed_out:
+                message = "the machine is too busy to type-check a program; lower its load"
+                raise FailureError(Reason.WORKER_LOST, message) from None
+            raise
+        finally:
+            clock.stop()
+
+    async def _check(self, session: AsyncMontySession, program: str) -> Failure | None:
         behind_stop = f"{STOP}()\n{program}"
         self._feeds += 1
         try:
@@ -128,7 +136,7 @@ class ProgramChecker:
                 type_check=True,
                 type_check_stubs=self._stubs,
                 type_check_format="concise",
-                limits={"max_suspensions": 10 * FEEDS_PER_SESSION, "max_feed_duration_secs": 1.0},
+                limits={"max_suspensions": 10 * FEEDS_PER_SESSION},
             )
             self._session = await self._session_stack.enter_async_context(checkout)
             self._feeds = 0
@@ -149,13 +157,11 @@ def _refusal(error: MontyError) -> Failure | None:
         line = frames[-1].line - 1 if frames else None
         message = error.display(format="msg")
         inner = type(error.exception()).__name__
-        if inner == "TimeoutError":
-            raise TimeoutError(message)
         if inner == "NameError" and STOP in message:
             return None
-        message = message.removeprefix("The monty syntax parser does not yet support ")
+        message = message.replace(_LACKING, "the workflow language has no ", 1)
         reason = Reason.SYNTAX if inner == "SyntaxError" else Reason.UNSUPPORTED
-        return Failure(reason, f"the workflow language has no {message}"[:500], line)
+        return Failure(reason, message[:500], line)
     raise error
 
 

@@ -12,9 +12,9 @@ from flowright.llm.refusals import WithControl
 from flowright.memo import Memo
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
+from flowright.workflows.interpreter import Interpreter
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.run import Host, Run
-from flowright.workflows.runtime import Interpreter
 from flowright.workflows.source import Workflow, read_workflow
 from flowright.workflows.trace import Exchange, Execution, OperatorCall
 

@@ -30,7 +30,7 @@ MAX_SOLUTIONS = 32
 async def generate(call: CallContext, instruction: str, context: str = "") -> str:
     """Ask the model anything. `context` is what the instruction is about, usually the problem.
     The reply comes back as it is, without being asked to reason first."""
-    prompt = fill(_GENERATE, instruction=instruction, context=_block(context))
+    prompt = fill(_GENERATE, instruction=instruction, context=await _block(context, "\n\n{text}"))
     return (await call.ask(prompt)).strip()
 
 
@@ -42,7 +42,7 @@ async def generate(call: CallContext, instruction: str, context: str = "") -> st
 async def answer(call: CallContext, problem: str) -> str:
     """Solve the problem by reasoning step by step; only the final answer comes back (for code
     problems, the code). Calls on the same problem are independent samples."""
-    return await _conclusion(call, await call.ask(fill(_ANSWER, problem=fenced(problem))))
+    return await _conclusion(call, await _ask(call, _ANSWER, problem=problem))
 
 
 @operator(
@@ -55,7 +55,7 @@ async def programmer(call: CallContext, problem: str) -> str:
     """The model writes a Python program that prints the answer, the program is run, and an error
     goes back for another try. Returns what was printed, or `""` when every try failed. Good where
     the answer can be computed."""
-    prompt = fill(_PROGRAMMER, problem=fenced(problem), trouble="")
+    prompt = fill(_PROGRAMMER, problem=await _fenced(problem), trouble="")
     for _ in range(call.settings.programmer_tries):
         program = await _code(await call.ask(prompt))
         if not program:
@@ -67,10 +67,10 @@ async def programmer(call: CallContext, problem: str) -> str:
         error = result.stderr.strip() or "it printed nothing"
         trouble = fill(
             _PROGRAMMER_TROUBLE,
-            program=fenced(program, "python"),
-            error=fenced(f"{result.status}: {error}"[-FEEDBACK_CHARS:]),
+            program=await _fenced(program, "python"),
+            error=await _fenced(f"{result.status}: {error}"[-FEEDBACK_CHARS:]),
         )
-        prompt = fill(_PROGRAMMER, problem=fenced(problem), trouble=trouble)
+        prompt = fill(_PROGRAMMER, problem=await _fenced(problem), trouble=trouble)
     return ""
 
 
@@ -88,9 +88,9 @@ async def write_code(call: CallContext, problem: str, feedback: str = "") -> str
     prompt = fill(
         _WRITE_CODE,
         function=f"the function `{task.entry_point}`" if task.entry_point else "the function",
-        problem=fenced(problem),
-        tests=f"\n\nIt will be called like this:\n{fenced(tests, 'python')}" if tests else "",
-        feedback=fill(_WRITE_CODE_FEEDBACK, feedback=fenced(feedback)) if feedback.strip() else "",
+        problem=await _fenced(problem),
+        tests=await _block(tests, _WRITE_CODE_TESTS, "python"),
+        feedback=await _block(feedback, _WRITE_CODE_FEEDBACK),
     )
     return await _code(await call.ask(prompt), task.entry_point)
 
@@ -129,8 +129,7 @@ async def test(call: CallContext, solution: str) -> _Tested:
 )
 async def review(call: CallContext, problem: str, solution: str) -> str:
     """The model checks a solution and says whether it is right, and if not, what is wrong."""
-    prompt = fill(_REVIEW, problem=fenced(problem), solution=fenced(solution))
-    return (await call.ask(prompt)).strip()
+    return (await _ask(call, _REVIEW, problem=problem, solution=solution)).strip()
 
 
 @operator(
@@ -139,10 +138,8 @@ async def review(call: CallContext, problem: str, solution: str) -> str:
 )
 async def revise(call: CallContext, problem: str, solution: str, feedback: str) -> str:
     """Improve a solution by feedback from `review` or `test`. Returns the new solution alone."""
-    prompt = fill(
-        _REVISE, problem=fenced(problem), solution=fenced(solution), feedback=fenced(feedback)
-    )
-    return await _conclusion(call, await call.ask(prompt))
+    texts = {"problem": problem, "solution": solution, "feedback": feedback}
+    return await _conclusion(call, await _ask(call, _REVISE, **texts))
 
 
 @operator(
@@ -164,8 +161,9 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
     tied = [same[0] for same in votes if len(same) == most]
     if len(tied) == 1:
         return tied[0]
-    shown = "\n\n".join(f"Candidate {n}:\n{fenced(text)}" for n, text in enumerate(tied, start=1))
-    reply = await call.ask(fill(_ENSEMBLE, problem=fenced(problem), candidates=shown))
+    shown = [f"Candidate {n}:\n{await _fenced(text)}" for n, text in enumerate(tied, start=1)]
+    asked = fill(_ENSEMBLE, problem=await _fenced(problem), candidates="\n\n".join(shown))
+    reply = await call.ask(asked)
     return tied[_choice(reply, len(tied)) - 1]
 
 
@@ -177,7 +175,7 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
 async def format_(call: CallContext, problem: str, solution: str) -> str:
     """Bring a solution into the form that the problem asks for: the bare number, word, label or
     phrase, its value unchanged."""
-    reply = await call.ask(fill(_FORMAT, problem=fenced(problem), solution=fenced(solution)))
+    reply = await _ask(call, _FORMAT, problem=problem, solution=solution)
     return await off_loop(lambda: final_answer(reply), reply)
 
 
@@ -202,8 +200,19 @@ def _choice(reply: str, count: int) -> int:
     return next((n for n in reversed(numbers) if 1 <= n <= count), 1)
 
 
-def _block(text: str) -> str:
-    return f"\n\n{fenced(text)}" if text.strip() else ""
+async def _ask(call: CallContext, template: str, **texts: str) -> str:
+    """The reply to a template whose fields are texts between fences."""
+    fields = {name: await _fenced(text) for name, text in texts.items()}
+    return await call.ask(fill(template, **fields))
+
+
+async def _block(text: str, template: str, info: str = "") -> str:
+    """The part of a prompt that shows ``text``, empty where there is none."""
+    return fill(template, text=await _fenced(text, info)) if text.strip() else ""
+
+
+async def _fenced(text: str, info: str = "") -> str:
+    return await off_loop(lambda: fenced(text, info), text)
 
 
 _GENERATE = """\
@@ -244,12 +253,18 @@ included, in one Python block, without tests or examples.
 
 {problem}{tests}{feedback}"""
 
+_WRITE_CODE_TESTS = """
+
+
+It will be called like this:
+{text}"""
+
 _WRITE_CODE_FEEDBACK = """
 
 
 An earlier version was wrong. Mend what the feedback says:
 
-{feedback}"""
+{text}"""
 
 _REVIEW = """\
 Review the solution to the problem. Check it carefully. Say first whether it is correct or \

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from flowright.config import ExecutorSection, WorkflowSection
@@ -19,16 +19,16 @@ from flowright.errors import Failure, FailureError, Reason
 from flowright.llm.chat import ChatModel, Usage
 from flowright.llm.replies import extract_code
 from flowright.llm.sizes import first_tokens, most_tokens
+from flowright.off_loop import off_loop
 from flowright.workflows.arguments import bind, is_no_value
 from flowright.workflows.budget import Budget
 from flowright.workflows.context import CallContext, CodeRunner
+from flowright.workflows.interpreter import MOST_PATIENCE, Interpreter
 from flowright.workflows.registry import Operator, Operators, holds
 from flowright.workflows.runtime import (
-    MOST_PATIENCE,
     Called,
     Event,
     Finished,
-    Interpreter,
     InterpreterDied,
     InterpreterStarved,
     Program,
@@ -112,7 +112,7 @@ class Run:
     async def play(self) -> str:
         """The answer. Raises FailureError; leaves no call behind."""
         try:
-            return self._answer(await self._outlive_crash())
+            return await self._answer(await self._outlive_crash())
         except FailureError as error:
             raise error.at(self.workflow.source_line(error.failure.line)) from None
         finally:
@@ -141,8 +141,8 @@ class Run:
         inputs = {**self.host.functions, **values}
         patience = 1.0
         while len(deaths) < 3 and (len(deaths) < 2 or deaths[0][0] != deaths[1][0]):
-            program = self.host.interpreter.program(
-                self.workflow.program, inputs, self.key, patience
+            program = Program(
+                self.host.interpreter, self.workflow.program, inputs, self.key, patience
             )
             self._started_calls = 0
             self._pending.clear()
@@ -272,7 +272,7 @@ class Run:
             )
             waiting -= done
 
-    def _answer(self, value: Any) -> str:
+    async def _answer(self, value: Any) -> str:
         """The answer that a program's value is. Raises NO_ANSWER or SIZE_BUDGET."""
         if type(value) not in (str, int, float, bool):
             shown = "nothing" if value is None else f"a {type(value).__name__}"
@@ -288,7 +288,7 @@ class Run:
         if is_no_value(text):
             raise _no_answer(f"{text}; was an `await` forgotten?")
         if self.task.kind == "code" and "```" in text:
-            text = extract_code(text, self.task.entry_point)
+            text = await off_loop(partial(extract_code, text, self.task.entry_point), text)
         if not text.strip():
             raise _no_answer("an empty answer")
         return text

@@ -1,24 +1,21 @@
-"""The interpreter of workflows: Monty's worker processes behind events. Knows no operators.
+"""One program in the interpreter of workflows, behind events. Knows no operators.
 
 A program is driven from one event to the next: it called a host function, it waits for results, it
 finished. Between events it can be parked: its state is taken out of the worker, which serves other
-programs until the result is there. Apart from :mod:`flowright.workflows.checker` and
-:mod:`flowright.workflows.faults`, nothing else in the package names Monty.
+programs until the result is there. Beside this module, :mod:`flowright.workflows.interpreter`,
+:mod:`flowright.workflows.checker` and :mod:`flowright.workflows.faults` alone name Monty.
 """
 
-import asyncio
-import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic_monty import (
     AsyncFunctionSnapshot,
     AsyncFutureSnapshot,
-    AsyncMonty,
     AsyncMontySession,
     AsyncNameLookupSnapshot,
     AsyncSnapshot,
@@ -27,21 +24,16 @@ from pydantic_monty import (
     MontyRuntimeError,
     MontySyntaxError,
     OSPolicy,
-    ResourceLimits,
 )
 
-from flowright.config import WorkflowSection
 from flowright.errors import FailureError, FlowrightError, Reason
-from flowright.workflows.exit import hold_exit
 from flowright.workflows.faults import TOO_LONG, crossed, raise_failure, says_time_limit
+from flowright.workflows.interpreter import Interpreter
 from flowright.workflows.own_time import WorkerClock
 
 PRINTED_CHARS = 2000
 PRINT_SECONDS, PRINT_CHAR_SECONDS = 5e-5, 2e-8  # of a piece that arrives, of a character
-MAX_RECURSION = 300
-MOST_PATIENCE = 64.0  # wall time for computing at most, in units of the CPU time allowed
 _SPENT = 0.9  # of the CPU time: the interpreter's own clock and the kernel's differ a little
-TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may make
 
 # A program sees one moment only: its result must not depend on when it ran.
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -83,92 +75,17 @@ class InterpreterDied(FlowrightError):
 
 class InterpreterStarved(FlowrightError):
     """A program was out of wall time before it had the CPU time that is its own: the machine is
-    busy. It can be run again with more (``patience`` of :meth:`Interpreter.program`)."""
-
-
-class Interpreter:
-    """The pool of worker processes; an async context manager, for one event loop."""
-
-    def __init__(self, limits: WorkflowSection) -> None:
-        self.limits = limits
-        self.workers = limits.workers or len(os.sched_getaffinity(0))
-        self._slots = asyncio.Semaphore(self.workers)
-        self._wanted = 0
-        # Every limit is set, also those that the interpreter's own should make unreachable.
-        self._pool = AsyncMonty(
-            min_processes=self.workers,
-            max_processes=self.workers,
-            checkout_timeout=60.0,
-            request_timeout=10.0 + MOST_PATIENCE * limits.own_seconds,
-            max_checkouts_per_worker=10_000,
-            feed_duration_limit_grace=4.0,
-            turn_duration_limit_grace=4.0,
-        )
-        self._stack = AsyncExitStack()
-
-    async def __aenter__(self) -> Self:
-        hold_exit()
-        await self._stack.enter_async_context(self._pool)
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._stack.aclose()
-        hold_exit()
-
-    @property
-    def crowded(self) -> bool:
-        """Whether programs wait for a worker."""
-        return self._wanted > 0
-
-    def program(
-        self, text: str, inputs: Mapping[str, Any], seed: str, patience: float = 1.0
-    ) -> "Program":
-        """A program that has not started. ``inputs`` are its globals: plain values and host
-        functions; ``seed`` fixes its ``random``; ``patience`` is its wall time for computing, in
-        units of the CPU time that it may use."""
-        return Program(self, text, inputs, seed, patience)
-
-    async def checkout(
-        self, policy: OSPolicy, patience: float
-    ) -> tuple[AsyncMontySession, AsyncExitStack]:
-        """A fresh session and what gives it back. Waits for a free worker."""
-        async with AsyncExitStack() as stack:
-            self._wanted += 1
-            try:
-                await self._slots.acquire()
-            finally:
-                self._wanted -= 1
-            stack.callback(self._slots.release)
-            own = patience * self.limits.own_seconds
-            limits: ResourceLimits = {
-                "max_feed_duration_secs": own,
-                "max_turn_duration_secs": own,
-                "max_memory": self.limits.memory_mb << 20,
-                "gc_interval": None,
-                "max_recursion_depth": MAX_RECURSION,
-                "max_suspensions": 2 * self.max_turns,
-                "max_total_sleep_secs": 0.0,
-            }
-            session = await stack.enter_async_context(
-                self._pool.checkout(
-                    script_name="workflow.py",
-                    limits=limits,
-                    type_check=False,
-                    assert_message_annotations=False,
-                    os_policy=policy,
-                )
-            )
-            return session, stack.pop_all()
-
-    @property
-    def max_turns(self) -> int:
-        return TURNS_PER_LLM_CALL * self.limits.max_llm_calls
+    busy. It can be run again with more (``patience`` of :class:`Program`)."""
 
 
 class Program:
-    """One program while it runs. ``turns`` is the number of its turns. Failures of the program are
-    raised as FailureError, after which it must be closed; so must one that InterpreterDied or
-    InterpreterStarved ended."""
+    """One program, which has not started. ``inputs`` are its globals: plain values and host
+    functions; ``seed`` fixes its ``random``; ``patience`` is its wall time for computing, in units
+    of the CPU time that it may use. ``turns`` is the number of its turns.
+
+    Failures of the program are raised as FailureError, after which it must be closed; so must one
+    that InterpreterDied or InterpreterStarved ended.
+    """
 
     def __init__(
         self,
@@ -176,7 +93,7 @@ class Program:
         text: str,
         inputs: Mapping[str, Any],
         seed: str,
-        patience: float,
+        patience: float = 1.0,
     ) -> None:
         self.turns = 0
         self._patience = patience

@@ -5,6 +5,7 @@ tests' side believes nothing but plain data. Part of the isolated side: standard
 import of the package.
 """
 
+import builtins
 import linecache
 import os
 import sys
@@ -123,7 +124,8 @@ class _Service:
         return codec.decode(item, lambda number: self._objects[number])
 
     def answer(self, request: list[Any]) -> Any:
-        """``["value", v, the changed arguments or None]`` or ``["raised", type name, text]``."""
+        """``["value", v, the changed arguments or None]`` or ``["raised", [type name, *names of the
+        built-in types that it is], text]``."""
         operation, *encoded = request
         try:
             operands = [self._decode(item) for item in encoded]
@@ -133,7 +135,7 @@ class _Service:
         except codec.Unsendable as error:
             return _refused(error)
         except BaseException as error:  # noqa: BLE001
-            return ["raised", type(error).__name__, _text(error)]
+            return ["raised", _names(error), _text(error)]
 
     def _call(self, target: Any, arguments: list[Any], keywords: dict[str, Any]) -> object:
         return target(*arguments, **keywords)
@@ -150,8 +152,14 @@ class _Service:
         return None if now == encoded else now
 
 
-def _refused(error: codec.Unsendable) -> list[str]:
-    return ["raised", "ValueError", f"the solution returned {error}"]
+def _refused(error: codec.Unsendable) -> list[Any]:
+    return ["raised", ["ValueError", "ValueError"], f"the solution returned {error}"]
+
+
+def _names(error: BaseException) -> list[str]:
+    kinds = type(error).__mro__
+    known = [kind.__name__ for kind in kinds if vars(builtins).get(kind.__name__) is kind]
+    return [kinds[0].__name__, *known]
 
 
 def _text(error: BaseException) -> str:

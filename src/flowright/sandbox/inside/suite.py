@@ -11,7 +11,7 @@ import linecache
 import os
 import reprlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
@@ -69,12 +69,13 @@ class _Session:
                 if second is not None and operation == "call" and first is None:
                     _write_back(list(operands), [self._decode(item) for item in second])
                 return self._decode(first)
-            if type(first) is not str or type(second) is not str:
+            name, *kinds = first
+            if not all(type(text) is str for text in (name, *kinds, second)):
                 raise ValueError
         except (codec.ProtocolError, ValueError, TypeError):
             self._break("the solution's process ended during a call")
-        self.last = f"{self.last} raised {first}" if operation == "call" else self.last
-        raise _exception(first, second)
+        self.last = f"{self.last} raised {name}" if operation == "call" else self.last
+        raise _exception(name, kinds, second)
 
     def _break(self, reason: str) -> NoReturn:
         self.broken = self.broken or reason[:4000]
@@ -100,13 +101,17 @@ def _refer(value: object) -> Any:
 _ENDS = (StopIteration, StopAsyncIteration)
 
 
-def _exception(name: str, text: str) -> Exception:
-    """The built-in exception of that name. One that would end an iteration or the interpreter
-    instead of failing the test becomes a SolutionError."""
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _ENDS):
-        with contextlib.suppress(TypeError):
-            return kind(text)
+def _exception(name: str, kinds: list[str], text: str) -> Exception:
+    """The first of these built-in exceptions that a text alone can make, so that a solution's own
+    kind of ValueError is one here, too. What is an Exception and no more, or would end an iteration
+    or the interpreter instead of failing the test, becomes a SolutionError."""
+    for known in kinds:
+        kind = getattr(builtins, known, None)
+        if not isinstance(kind, type) or not issubclass(kind, Exception):
+            continue
+        if not issubclass(kind, _ENDS) and (kind is not Exception or name == known):
+            with contextlib.suppress(TypeError):
+                return kind(text)
     return SolutionError(f"{name}: {text}")
 
 
@@ -168,10 +173,14 @@ class Remote:
     def __setitem__(self, key: Any, value: Any) -> None:
         _ask(self, "setitem", key, value)
 
-    def __iter__(self) -> Iterator[Any]:
-        iterator = _ask(self, "iter")
-        while found := _ask(iterator, "next"):
-            yield found[0]
+    def __iter__(self) -> "Remote":
+        return _ask(self, "iter")
+
+    def __next__(self) -> Any:
+        found = _ask(self, "next")
+        if not found:
+            raise StopIteration
+        return found[0]
 
     def __len__(self) -> int:
         return _exactly(int, _ask(self, "len"))

@@ -1,0 +1,91 @@
+"""The interpreter's worker processes: how many there are, what a session may use, who is next.
+
+What a program does in its session is :mod:`flowright.workflows.runtime`'s.
+"""
+
+import asyncio
+import os
+from contextlib import AsyncExitStack
+from typing import Self
+
+from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
+
+from flowright.config import WorkflowSection
+from flowright.workflows.exit import hold_exit
+
+MAX_RECURSION = 300
+MOST_PATIENCE = 64.0  # wall time for computing at most, in units of the CPU time allowed
+TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may make
+
+
+class Interpreter:
+    """The pool of worker processes; an async context manager, for one event loop."""
+
+    def __init__(self, limits: WorkflowSection) -> None:
+        self.limits = limits
+        self.workers = limits.workers or len(os.sched_getaffinity(0))
+        self._slots = asyncio.Semaphore(self.workers)
+        self._wanted = 0
+        # Every limit is set, also those that the interpreter's own should make unreachable.
+        self._pool = AsyncMonty(
+            min_processes=self.workers,
+            max_processes=self.workers,
+            checkout_timeout=60.0,
+            request_timeout=10.0 + MOST_PATIENCE * limits.own_seconds,
+            max_checkouts_per_worker=10_000,
+            feed_duration_limit_grace=4.0,
+            turn_duration_limit_grace=4.0,
+        )
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        hold_exit()
+        await self._stack.enter_async_context(self._pool)
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+        hold_exit()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether programs wait for a worker."""
+        return self._wanted > 0
+
+    async def checkout(
+        self, policy: OSPolicy, patience: float
+    ) -> tuple[AsyncMontySession, AsyncExitStack]:
+        """A fresh session and what gives it back. Waits for a free worker. ``patience`` is the wall
+        time for computing, in units of the CPU time that a program may use."""
+        async with AsyncExitStack() as stack:
+            self._wanted += 1
+            try:
+                await self._slots.acquire()
+            finally:
+                self._wanted -= 1
+            stack.callback(self._slots.release)
+            own = patience * self.limits.own_seconds
+            limits: ResourceLimits = {
+                "max_feed_duration_secs": own,
+                "max_turn_duration_secs": own,
+                "max_memory": self.limits.memory_mb << 20,
+                "gc_interval": None,
+                "max_recursion_depth": MAX_RECURSION,
+                "max_suspensions": 2 * self.max_turns,
+                "max_total_sleep_secs": 0.0,
+            }
+            session = await stack.enter_async_context(
+                self._pool.checkout(
+                    script_name="workflow.py",
+                    limits=limits,
+                    type_check=False,
+                    assert_message_annotations=False,
+                    os_policy=policy,
+                )
+            )
+            return session, stack.pop_all()
+
+    @property
+    def max_turns(self) -> int:
+        """Events that one program may have."""
+        return TURNS_PER_LLM_CALL * self.limits.max_llm_calls
