@@ -49,22 +49,30 @@ _CONDITION = (
     r"|could|might|example|instance|e\.g|falls|wenn|sonst|si|sinon|если|jeśli"
 )
 _INTRODUCES = re.compile(
-    rf"\b(?:{_SPEECH}|{_CONDITION})\b|\b(?:{_SPEAKER})['’]s\b"
-    r"|说|写|声称|认为|表示|如果|否则|若|言|書|もし|なら|場合|만약"
-    rf"|\b(?:of|from|in|by|to) (?:the|this|that) (?:\w+ )?(?:{_SPEAKER})\b",
+    rf"\b(?:{_SPEECH}|{_CONDITION})\b"
+    r"|说|写|声称|认为|表示|如果|否则|若|言|書|もし|なら|場合|만약",
     re.IGNORECASE,
 )
-# Who quotes does so in any language; what leads a judge up to its own verdict are few words.
+_AS_ASKED = re.compile(r"\b(?:you|you['’]ve|have|as|the) (?:asked|requested)\b", re.IGNORECASE)
+_ANOTHERS = re.compile(
+    rf"\b(?:{_SPEAKER})['’]s\b|\b(?:of|from|in|by|to) (?:the|this|that) (?:\w+ )?(?:{_SPEAKER})\b"
+    rf"|^\W*(?:candidate|student|submission|text|prompt|quot\w+|excerpt|kandidat|zitat)\W*$",
+    re.IGNORECASE,
+)
+# Who quotes does so in any language; what leads a judge up to its own verdict are few words, or a
+# title of one.
 _LEADS_UP = re.compile(
-    r"\b(?:verdict|judge?ments?|decision|conclu\w+|results?|therefore|thus|hence|so|since|because"
-    r"|overall|evaluation|assessment|reason(?:ing|s)?|explanation|analysis|comparison|summary"
-    r"|grades?|scor(?:es?|ing)|ratings?|i(?:['’]d| would| will)? (?:give|say|rate|grade)"
-    r"|criteri(?:on|a)|aspects?|json|object|here (?:it is|you go|is my)|step \d{1,2}|urteil|fazit"
-    r"|ergebnis|bewertung|begründung|daher|somit|also|donc|ainsi|raison|veredicto|conclusi[oó]n"
-    r"|conclusão|razón|resultado|risultato|verdetto|conclusione|quindi|вердикт|заключение|вывод"
-    r"|итог\w*|результат|оценка|поэтому)\b"
+    r"(?<![a-z])(?:verdict|judge?ments?|decision|conclu\w+|results?|therefore|thus|hence|so|since"
+    r"|because|accordingly|consequently|finally|overall|evaluation|assessment|reason(?:ing|s)?"
+    r"|explanation|analysis|comparison|summar\w+|above|in mind|given th(?:is|at)|grades?"
+    r"|scor(?:es?|ing)|ratings?|i(?:['’]d| would| will)? (?:give|say|rate|grade)|criteri(?:on|a)"
+    r"|aspects?|values?|json|object|format|here (?:it is|you go|is my)|step \d{1,2}|match(?:es)?"
+    r"|agree|same|equals?|differ\w*|(?:in)?correct|right|wrong|better|urteil|ergebnis|bewertung"
+    r"|daher|somit|also|donc|ainsi|veredicto|conclusión|resultado|verdetto|quindi|вердикт|вывод"
+    r"|итог\w*|поэтому)(?![a-z])"
     r"|判[定断]|判決|结[论果]|結[論果]|理由|评[估价分]|評価|因此|所以|综上|よって|したがって"
-    r"|결론|판정|평가|^\W*(?:my )?(?:final )?(?:answer|response|reply|output)\W*$",
+    r"|결론|판정|평가|^\W*(?:my |the )?final (?:answer|response|reply|output)\W*$"
+    r"|^\W*(?:my )?(?:[^\W_\u3040-\u9fff]{1,20}|[\u3040-\u9fff]{1,4})\W*$",
     re.IGNORECASE,
 )
 _ATTRIBUTES = re.compile(
@@ -78,9 +86,11 @@ _HELD_OPEN = (":", "：", ",", "，", "、", ";", "-", "–", "—", "…")
 def is_introduced(before: str) -> bool:
     """Whether a verdict goes on with a sentence that quotes, or that says under which condition.
     One held open, by a colon say, does unless it is known to lead up to a verdict."""
-    open_ = _unfinished(before)
+    open_ = _AS_ASKED.sub("", _unfinished(before))
     is_held = open_.endswith(_HELD_OPEN) and any(map(str.isalnum, open_))
-    return (is_held and not _LEADS_UP.search(open_)) or _INTRODUCES.search(open_) is not None
+    if is_held and (_ANOTHERS.search(open_) or not _LEADS_UP.search(open_)):
+        return True
+    return _INTRODUCES.search(open_) is not None
 
 
 def is_attributed(before: str) -> bool:
