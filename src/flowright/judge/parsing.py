@@ -13,9 +13,9 @@ prompt and are cut off. In what is left a verdict counts
 - if the reply says nothing else of that field, anywhere and in any notation.
 
 Else the field is unread, and the judge is asked again. A reply that is one JSON object as a whole,
-from a server that holds replies to the schema, is that object. Where several fields are asked for,
-each is read by itself, prose may stand between their lines, and what was not said is missing while
-the rest stands.
+the reason and then the values as the schema has them, is that object where the server was to hold
+it to the schema. Where several fields are asked for, each is read by itself, prose may stand
+between their lines, and what was not said is missing while the rest stands.
 """
 
 import re
