@@ -117,6 +117,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "judge.doubts:is_introduced": doubts.is_introduced,
     "judge.doubts:is_attributed": doubts.is_attributed,
     "judge.doubts:is_taken_back": doubts.is_taken_back,
+    "judge.doubts:is_retracted": doubts.is_retracted,
+    "judge.doubts:require_scale": lambda text: doubts.require_scale(TAGGED[0], 1, text),
     "judge.doubts:require_unanimous": lambda text: doubts.require_unanimous(
         FIELDS[0], True, text[-parsing.MAX_READ_CHARS :], [(0, 1)], len(text)
     ),

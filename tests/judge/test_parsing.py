@@ -180,7 +180,7 @@ JSON = [
     Case("chatter after", '{"verdict": true} I hope this helps!', True),
     Case("chatter around", 'Sure!\n```json\n{"verdict": false}\n```\nAnything else?', False),
     Case("an end token", '{"verdict": true}<|im_end|>', True),
-    Case("another object before", 'Given {"a": 1}:\n{"verdict": true}', True),
+    Case("another object before", 'It maps to {"a": 1}.\n{"verdict": true}', True),
     Case("another object after", '{"verdict": true}\n{"note": "done"}', "misplaced"),
     Case("a set in the reason before", 'f maps {1, 2} to {3}.\n{"verdict": true}', True),
     # Two verdicts are none.

@@ -370,3 +370,11 @@ async def test_the_answer_never_changes_how_a_fixed_reply_is_read(bait: str, fix
         return verdict.correct, verdict.status, verdict.attempts, verdict.reason
 
     assert await outcome(bait) == await outcome("an honest 4")
+
+
+async def test_a_usage_without_the_thinking_takes_no_retry() -> None:
+    """A reply cut at 100 tokens after a second leaves time for 200, though it counts only ten."""
+    model = ScriptedModel([reply("", "length", tokens=10, seconds=1.0), reply(RIGHT)])
+    verdict = await ask(model, SECTION.model_copy(update={"deadline_seconds": 8}))
+    assert (verdict.status, verdict.attempts) == ("ok", 2)
+    assert [request.max_tokens for request in model.requests] == [100, 200]

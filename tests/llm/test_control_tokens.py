@@ -25,7 +25,14 @@ TOKENS = """
 <file_sep> <image_pad> <im_start> <loc0001> <<SYS>> <</SYS>> [INST] [/INST] [SYSTEM_PROMPT]
 [/SYSTEM_PROMPT] [TOOL_RESULTS] [/TOOL_RESULTS] [TOOL_CALLS] [AVAILABLE_TOOLS] [TOOL_CONTENT]
 [MODEL_SETTINGS] [BEGIN_AUDIO] [IMG_BREAK] [CALL_ID] [ARGS] [THINK] [gMASK] [sMASK] [MASK]
-[control_8] ]~b] ]~!b[ [e~[ ]<]minimax[>[ ◁think▷ ◁/think▷
+[control_8] [|system|] [|endofturn|] [UNUSED_TOKEN_145] [PAD151645] [STREAMING_PAD]
+<image_soft_token>
+<start_function_declaration> <end_function_response> <escape> <TOOLCALL> </TOOLCALL> <eoh> <eoa>
+<eosys> <ctrl99> <sentinel_0> <reponame> <gh_stars> <commit_before> <empty_output> <file_separator>
+<add_file> <think_off> <think_faster> <IMG_CONTEXT> <[fim-prefix]> <[SYSTEM_NEVER_USED]>
+<｜DSML｜function_calls> <｜hy_place▁holder▁no▁2｜> <|START_RESPONSE|> <|tool_calls_section_begin|>
+<|begin_of_box|> <|inner_prefix|> <|plamo:msg|> <longcat_tool_call> <think_on>
+]!p~[ ]!d~[ ]~b] ]~!b[ [e~[ ]<]minimax[>[ ◁think▷ ◁/think▷
 """.replace("<fim-suffix>|", "").split()
 
 
@@ -34,6 +41,12 @@ def test_a_control_token_is_broken(token: str) -> None:
     for text in (token, f"a{token}b", f"{token}{token}", f"x\u200b{token}\n"):
         assert token not in sanitise(text)
     assert sanitise(token).replace(" ", "") == token
+
+
+@pytest.mark.parametrize("switch", ["/no_think", "/think", "/nothink", "/longcat_no_think"])
+def test_a_switch_of_thinking_is_broken(switch: str) -> None:
+    for before in ("", "41 ", "41\n", "("):
+        assert switch not in sanitise(f"{before}{switch}.")
 
 
 @pytest.mark.parametrize(
@@ -48,6 +61,9 @@ def test_a_control_token_is_broken(token: str) -> None:
         "a ~ b, ~x, ]] [[ ][",
         "<thinker> <sample> <users> <summary>",
         "std::map<std::string, int>",
+        "https://example.org/think and a/think, </p>, rethink/thinking",
+        "fn f(x: Box<[u8]>, y: &[|v|]) -> [T; 3]",
+        "<start> <end> <token> <commit> <file>",
     ],
 )
 def test_honest_text_is_left_alone(text: str) -> None:
@@ -105,6 +121,22 @@ def test_a_tokenizer_names_its_tokens(tmp_path: Path) -> None:
     assert tokens == expected
     said = OwnTokens(tokens).broken("hello    «begin»a~~END~~")
     assert said == "hello    « begin»a~ ~END~~"
+
+
+def test_every_form_in_which_a_tokenizer_is_kept_is_read(tmp_path: Path) -> None:
+    tekken = {"special_tokens": [{"rank": 3, "token_str": "{INST}", "is_control": True}]}
+    added = {"<odd>": 7, "word": 8}
+    template = {"chat_template": "{{ '<turn of>' + '<a-turn>' }}"}
+    tokens = tokens_of(folder(tmp_path, tekken=tekken, added_tokens=added, chat_template=template))
+    assert tokens == {"{INST}", "<odd>", "<a-turn>"}
+
+
+def test_every_template_of_a_model_is_read(tmp_path: Path) -> None:
+    more = tmp_path / "additional_chat_templates" / "tools.jinja"
+    more.parent.mkdir()
+    more.write_text("{{ '<a-tool>' }}", encoding="utf-8")
+    (tmp_path / "chat_template.jinja").write_text("{{ '[A_TURN]' }}", encoding="utf-8")
+    assert tokens_of(tmp_path) == {"<a-tool>", "[A_TURN]"}
 
 
 def test_a_folder_without_a_tokenizer_names_none(tmp_path: Path) -> None:

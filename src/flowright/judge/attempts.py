@@ -159,7 +159,10 @@ class RetryingAsker:
         state.left -= min(reply.seconds, allowed)
         state.usage += reply.usage
         if reply.seconds > 0:
-            state.pace = max(state.pace, reply.usage.completion_tokens / reply.seconds)
+            # A usage may leave out the thinking; who was cut has written all that was allowed.
+            cut = attempt.max_tokens if reply.finish_reason in LENGTH_STOPS else 0
+            written = max(cut, reply.usage.completion_tokens)
+            state.pace = max(state.pace, written / reply.seconds)
         state.replies.append(RawReply(reply.text, reply.finish_reason, reply.reasoning))
         if state.last == "refused":
             self.forms.refused(served=attempt.form)

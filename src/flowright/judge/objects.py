@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,11 +10,14 @@ from flowright.judge.doubts import (
     is_attributed,
     is_closed,
     is_introduced,
+    is_retracted,
+    is_verdict,
     require_agreement,
+    require_scale,
     require_unanimous,
 )
 from flowright.judge.reading import Unread, normal, value_of
-from flowright.judge.schemas import TRUTH, WRAPPING, Field, Value
+from flowright.judge.schemas import WRAPPING, Field, Value
 
 MOST_OBJECTS = 64
 """A reply with more openings of objects than this is not read: each may cost a pass over it."""
@@ -30,16 +33,21 @@ class JsonObject:
     end: int
     pairs: Pairs
 
+    def says(self, keys: Collection[str]) -> bool:
+        return any(normal(key) in keys for key, _ in self.pairs)
+
 
 class ObjectPage:
-    """A reply's JSON objects. ``enforced``: the server held the whole reply to the schema, so that
-    no more is in it than the verdict and its reason."""
+    """A reply's JSON objects. ``enforced``: the server was to hold the whole reply to the schema,
+    which it did where there is no more than the reason and then the values."""
 
     def __init__(self, text: str, fields: Sequence[Field], enforced: bool = False) -> None:
         self._text = text
-        self._enforced = enforced
-        wanted = {normal(field.key) for field in fields}
-        self._objects = [o for o in _objects(text) if wanted & {normal(key) for key, _ in o.pairs}]
+        keys = [field.key for field in fields]
+        self._wanted = {normal(key) for key in keys}
+        self._objects = [o for o in _objects(text) if o.says(self._wanted)]
+        asked = [["reason", *keys]]
+        self._enforced = enforced and [[key for key, _ in o.pairs] for o in self._objects] == asked
         self.reason = ""
 
     def value(self, field: Field) -> Value:
@@ -57,6 +65,7 @@ class ObjectPage:
             raise Unread("conflict", f"several objects say different things of {field.key}")
         if not self._enforced:
             self._require_own(field, value, last)
+        require_scale(field, value, self.reason)
         return value
 
     def _is_quoted(self, found: JsonObject) -> bool:
@@ -77,22 +86,31 @@ class ObjectPage:
             raise Unread("misplaced", "the object is quoted, or given under a condition")
         spans = [(o.start, o.end) for o in objects]
         require_unanimous(field, value, text, spans, last.start)
-        _require_one_opinion(field, value, last)
+        _require_one_opinion(field, value, last, is_alone=len(self._wanted) == 1)
+        # What is written after the verdict may take it back; a reason before it may quote.
         keys = [normal(key) for key, _ in last.pairs]
-        if keys[-1] == "reason":  # written after the verdict; else it may quote what it likes
-            require_agreement(field, value, self.reason)
+        later = last.pairs[keys.index(normal(field.key)) + 1 :]
+        for key, text in later:
+            if isinstance(text, str) and normal(key) not in self._wanted:
+                if is_retracted(text):
+                    raise Unread("misplaced", f"{key!r} follows the {field.key}, and takes it back")
+                require_agreement(field, value, text)
 
 
-_OF_A_VERDICT = re.compile(r"verdict|correct|right|final|judg|grade|score|better|winner")
+_OF_A_VERDICT = re.compile(r"verdict|correct|right|final(?! answer)|judg|grade|score|better|winner")
+_OF_A_SCALE = re.compile(r"\b(?:max|maximum|out of|scale|range|best possible)\b")
 
 
-def _require_one_opinion(field: Field, value: Value, found: JsonObject) -> None:
+def _require_one_opinion(field: Field, value: Value, found: JsonObject, is_alone: bool) -> None:
     """Raises Unread where another key of the object, at whatever depth, says otherwise: a verdict
-    inside a verdict, or a correction of it."""
+    inside a verdict, a correction of it, another scale. Where several fields are asked for, other
+    keys may be about other things."""
     extra = [(k, v) for k, v in found.pairs if k != "reason" and normal(k) != normal(field.key)]
     for key, other in [*extra, *_inner(found.pairs)]:
         same = normal(key) == normal(field.key)
-        if not same and not (field.schema is TRUTH and field.key == "verdict"):
+        if field.schema.top and _OF_A_SCALE.search(normal(key)) and other != field.schema.top:
+            raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")
+        if not same and not (is_verdict(field) or is_alone):
             continue
         said = field.schema.read(other)
         if said is not None and said != value and (same or _OF_A_VERDICT.search(normal(key))):

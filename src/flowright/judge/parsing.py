@@ -13,9 +13,9 @@ prompt and are cut off. In what is left a verdict counts
 - if the reply says nothing else of that field, anywhere and in any notation.
 
 Else the field is unread, and the judge is asked again. A reply that is one JSON object as a whole,
-from a server that holds replies to the schema, is that object. Where several fields are asked for,
-each is read by itself, prose may stand between their lines, and what was not said is missing while
-the rest stands.
+the reason and then the values as the schema has them, is that object where the server was to hold
+it to the schema. Where several fields are asked for, each is read by itself, prose may stand
+between their lines, and what was not said is missing while the rest stands.
 """
 
 import re
@@ -30,6 +30,7 @@ from flowright.judge.doubts import (
     is_introduced,
     is_taken_back,
     require_agreement,
+    require_scale,
     require_unanimous,
 )
 from flowright.judge.objects import ObjectPage, whole_object
@@ -61,7 +62,9 @@ def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
         spoken = strip_thinking(text)
         if spoken is None:
             raise Unread("unclosed_thinking", "the reply ends inside its thinking")
-        spoken = _without_end_tokens(without_echoes(spoken))[-MAX_READ_CHARS:].strip()
+        whole = _WRAPPED.fullmatch(spoken) if len(spoken) < len(text) else None
+        spoken = without_echoes(whole[2] if whole else spoken)
+        spoken = _without_end_tokens(spoken)[-MAX_READ_CHARS:].strip()
         if not spoken:
             raise Unread("empty", "nothing is left of the reply without thinking and echoes")
         _require_closed_tags(spoken, fields)
@@ -87,13 +90,19 @@ def _collected(fields: Sequence[Field], page: "_TextPage | ObjectPage") -> Readi
     return Reading(values, worst.reason + more, worst.fault)
 
 
-_END_TOKEN = re.compile(r"(?:<[|｜]\w{1,20}[|｜]>|</s>|<end_of_turn>|<turn\|>)\Z")
+# What a model says after its thinking, where its template names that, too.
+_WRAPPED = re.compile(r"\s*<(answer|response)>(.*)</\1>\s*", re.DOTALL | re.IGNORECASE)
+_END_TOKEN = re.compile(
+    r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>|<(?:seed:)?eos>|<end_of_turn>|<turn\|>|<SPECIAL_\d{1,4}>"
+    r"|\[e~\[)\Z"
+)
+_BEGINNINGS = frozenset({"s", "bos"})  # tokens, not tags: nothing closes them
 _LINE_TAG = re.compile(r"^[ \t]*<(/?)([a-z][\w:.-]{0,40})>", re.IGNORECASE | re.MULTILINE)
 
 
 def _without_end_tokens(text: str) -> str:
     text = text.rstrip()
-    while token := _END_TOKEN.search(text, max(0, len(text) - 24)):
+    while token := _END_TOKEN.search(text, max(0, len(text) - 44)):
         text = text[: token.start()].rstrip()
     return text
 
@@ -101,7 +110,7 @@ def _without_end_tokens(text: str) -> str:
 def _require_closed_tags(text: str, fields: Sequence[Field]) -> None:
     """Raises Unread for a text that ends inside of a tag that begins a line: thinking by another
     name, or a quotation."""
-    keys = {field.key.casefold() for field in fields}
+    keys = {field.key.casefold() for field in fields} | _BEGINNINGS
     last = {tag[2].casefold(): tag for tag in _LINE_TAG.finditer(text)}
     for name, tag in last.items():
         closes = tag[1] or f"</{name}>" in text[tag.end() :].casefold()
@@ -184,6 +193,7 @@ class _TextPage:
         spans = [(said.start, said.end) for said in mine]
         require_unanimous(field, value, text, spans, last.start)
         require_agreement(field, value, text[: last.start])
+        require_scale(field, value, text)
         return value
 
     def _require_last_word(self, field: Field, last: _Said) -> None:
@@ -203,7 +213,9 @@ def _lines(text: str, keys: Collection[str]) -> Iterator[_Said]:
         key, value = _key_and_value(line)
         if over is not None and line:
             is_next = key in keys
-            yield _Said(over.key, "" if is_next else line, over.start, start if is_next else end)
+            if not is_next or key != over.key:  # else it is a title above the verdict
+                raw = "" if is_next else line
+                yield _Said(over.key, raw, over.start, start if is_next else end)
             over = None
         if key in keys:
             said = _Said(key, value, start, end)

@@ -23,11 +23,13 @@ TOP_GRADE = 4
 @dataclass(frozen=True, slots=True)
 class AnswerSchema:
     """``read`` takes what stands in a reply, a JSON value or text, and gives the value that it is
-    or None. ``shown`` is how a request in plain text writes the choice."""
+    or None. ``shown`` is how a request in plain text writes the choice; ``top`` the highest number,
+    0 where the values are none."""
 
     read: Callable[[object], Value | None]
     shown: str
     json_schema: Mapping[str, Any]
+    top: int = 0
 
     @property
     def words(self) -> str:
@@ -123,7 +125,9 @@ def _read_better(value: object) -> str | None:
 
 TRUTH = AnswerSchema(_read_truth, "True|False", {"type": "boolean"})
 SHARE = AnswerSchema(
-    _read_share, "a number from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}
+    _read_share, "a number from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, top=1
 )
-GRADE = AnswerSchema(_read_grade, "0|1|2|3|4", {"type": "integer", "enum": [0, 1, 2, 3, TOP_GRADE]})
+GRADE = AnswerSchema(
+    _read_grade, "0|1|2|3|4", {"type": "integer", "enum": [0, 1, 2, 3, TOP_GRADE]}, TOP_GRADE
+)
 BETTER = AnswerSchema(_read_better, "A|B|tie", {"type": "string", "enum": ["A", "B", "tie"]})

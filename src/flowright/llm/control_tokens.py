@@ -20,26 +20,29 @@ from flowright.llm.replies import THINKING_TAG
 # Names that stand in angle brackets, some with the model's prefix: <s>, <tool_call>, <seed:eos>.
 _NAME = (
     r"s|bos|eos|pad|unk|mask|cls|sep|sop|eop|eod|eot|eom|role|system|user|assistant|human|bot|model"
-    r"|tools?|tool_(?:calls?|responses?|results?|outputs?|sep)|function(?:_calls?|_results?|s)?"
-    r"|invoke|parameter|arg_(?:key|value)|observation|channel|message|turn|image|audio|video|box"
-    r"|(?:start|begin|end)_of_\w{1,20}|cot_\w{1,30}|fim_\w{1,20}|file_sep|repo_name|no_?think"
-    r"|\w{1,20}_(?:start|end|pad|placeholder)|SPECIAL_\d{1,4}"
-    r"|(?:unused|reserved|extra|special|loc|image|dummy)[a-z_]{0,20}\d{1,5}"
+    r"|tools?|toolcall|tool_(?:calls?|responses?|results?|outputs?|sep)|function(?:_(?:call|result))?"
+    r"s?|invoke|parameter|arg_(?:key|value)|observation|channel|message|turn|image|audio|video|box"
+    r"|(?:start|begin|end)_\w{1,30}|cot_\w{1,30}|fim_\w{1,20}|file_sep(?:arator)?|repo_?name"
+    r"|gh_stars|commit_\w{1,10}|empty_output|add_file|escape|eo(?:h|a|sys)|IMG_CONTEXT|no_?think"
+    r"|think_\w{1,10}|\w{1,20}_(?:start|end|pad|placeholder|token)|SPECIAL_\d{1,4}"
+    r"|(?:unused|reserved|extra|special|loc|image|dummy|ctrl|sentinel)[a-z_]{0,20}\d{1,5}"
 )
 _ANGLE = (
     r"[<＜](?=[|｜]"  # <|im_end|>, <|channel>, <｜User｜>
     r"|/?[\w:.▁-]{1,40}[|｜][>＞]"  # <turn|>
     rf"|/?(?:{THINKING_TAG}|(?:[a-z]{{1,12}}[:_-])?(?:{_NAME}))(?:\s[^<>\n]{{0,200}})?/?[>＞]"
-    r"|</?SYS>>)"
+    r"|</?SYS>>|\[[\w▁-]{6,60}\]>)"
 )
-# In square brackets, as their tokenizers write them: in capitals.
+# In square brackets, as their tokenizers write them: in capitals, or between bars.
 _SQUARE = (
-    r"[\[［](?=/?(?-i:INST|THINK|SYS|IMG|REF|ARGS|AUDIO|CLS|SEP|MASK|PAD|UNK|BOS|EOS|MIDDLE|PREFIX"
-    r"|SUFFIX|TOOL|(?:BEGIN|END|TOOL|IMG|SYSTEM|USER|ASSISTANT|AVAILABLE|MODEL|CALL)_[A-Z_]{1,20}"
-    r"|[gs]MASK|unused\d{1,4}|control_\d{1,4}|TRANSCRIBE)[\]］])"
+    r"[\[［](?=[|｜]\w{3,20}[|｜][\]］]|/?(?-i:INST|THINK|SYS|IMG|REF|ARGS|AUDIO|CLS|SEP|MASK|PAD"
+    r"|UNK|BOS|EOS|MIDDLE|PREFIX|SUFFIX|TOOL|(?:BEGIN|END|TOOL|IMG|SYSTEM|USER|ASSISTANT|AVAILABLE"
+    r"|MODEL|CALL|STREAMING)_[A-Z_]{1,20}|[gs]MASK|PAD\d{1,6}|UNUSED_TOKEN_\d{1,4}|unused\d{1,4}|control_\d{1,4}|TRANSCRIBE)[\]］])"
 )
-_MINIMAX = r"\](?=~!?[a-z]{1,3}[\[\]]|<\]\w{1,20}\[>\[)|\[(?=[a-z]~\[)"
-_SHAPES = re.compile(f"{_ANGLE}|{_SQUARE}|{_MINIMAX}|◁(?=/?think▷)", re.IGNORECASE)
+_MINIMAX = r"\](?=[~!]{1,2}[a-z]{1,3}~?[\[\]]|<\]\w{1,20}\[>\[)|\[(?=[a-z]~\[)"
+# Words that turn a model's thinking on or off wherever its template finds them in a message.
+_SWITCH = r"/(?=(?:[a-z]{1,12}_)?no_?think)|(?<![\w.<])/(?=think\b(?!>))"
+_SHAPES = re.compile(f"{_ANGLE}|{_SQUARE}|{_MINIMAX}|{_SWITCH}|◁(?=/?think▷)", re.IGNORECASE)
 
 
 def broken(text: str) -> str:
@@ -51,7 +54,14 @@ def broken(text: str) -> str:
 
 _MARKED = re.compile(r"[<>\[\]|｜▷◁]")
 _LITERAL = re.compile(r"'([^'\n]{3,60})'|\"([^\"\n]{3,60})\"")
-_FILES = ("tokenizer_config.json", "tokenizer.json", "special_tokens_map.json")
+_FILES = (
+    "tokenizer_config.json",
+    "tokenizer.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.json",
+    "tekken.json",
+)
 
 
 class OwnTokens:
@@ -81,8 +91,7 @@ def tokens_of(folder: Path) -> frozenset[str]:
             found.update(_named(json.loads(file.read_text(encoding="utf-8"))))
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{file}: cannot be read ({error}); copy the model again") from None
-    template = folder / "chat_template.jinja"
-    if template.is_file():
+    for template in (*folder.glob("*.jinja"), *folder.glob("additional_chat_templates/*.jinja")):
         found.update(_written(template.read_text(encoding="utf-8", errors="replace")))
     return frozenset(found)
 
@@ -99,12 +108,16 @@ def _named(data: Any) -> Iterator[str]:
         if isinstance(row, Mapping):
             yield from _token(row.get("content"), bool(row.get("special")))
     for key, value in data.items():
-        if key.endswith("_token"):
+        if isinstance(value, int):  # added_tokens.json: a token and its number
+            yield from _token(key, False)
+        elif key.endswith("_token"):
             content = value.get("content") if isinstance(value, Mapping) else value
             yield from _token(content, True)
         elif key.endswith("special_tokens") and isinstance(value, list):
             for each in value:
-                yield from _token(each.get("content") if isinstance(each, Mapping) else each, True)
+                named = isinstance(each, Mapping)
+                content = each.get("content", each.get("token_str")) if named else each
+                yield from _token(content, True)
     template = data.get("chat_template")
     for part in template if isinstance(template, list) else [template]:
         text = part.get("template") if isinstance(part, Mapping) else part

@@ -46,7 +46,8 @@ def fenced(text: str, info: str = "", fence: str | None = None) -> str:
 
 
 def without_echoes(text: str, mark: Mark = "~") -> str:
-    """The lines outside such fences; all that follows a fence left open is dropped."""
+    """The lines outside such fences, a rule in the place of each block, so that what led up to it
+    does not lead up to what follows; all that follows a fence left open is dropped."""
     kept: list[str] = []
     open_fence = 0
     for line in text.splitlines(keepends=True):
@@ -55,6 +56,7 @@ def without_echoes(text: str, mark: Mark = "~") -> str:
         if open_fence:
             if run >= open_fence and run == len(bare):
                 open_fence = 0
+                kept.append("---\n" if kept else "")
         elif run >= LEAST[mark]:
             open_fence = run
         else:

@@ -76,12 +76,17 @@ def strip_thinking(text: str) -> str | None:
 
 
 def _final_channel(text: str) -> str | None:
-    """What the last channel of GPT-OSS holds if it is the final one, None if it is another; a text
-    without channels as it is."""
+    """What the final channels of GPT-OSS hold if the last one is final, else None; a text without
+    channels as it is."""
     channels = list(_CHANNEL.finditer(text))
     if channels:
-        last = channels[-1]
-        return _MESSAGE_END.split(text[last.end() :], 1)[0] if last[1] == "final" else None
+        ends = [*(channel.start() for channel in channels[1:]), len(text)]
+        said = [
+            _MESSAGE_END.split(text[channel.end() : end], 1)[0]
+            for channel, end in zip(channels, ends, strict=True)
+            if channel[1] == "final"
+        ]
+        return "\n".join(said) if channels[-1][1] == "final" else None
     if _BARE_CHANNELS.match(text):
         _, mark, final = text.rpartition(_BARE_FINAL)
         return final if mark else None
