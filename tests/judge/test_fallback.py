@@ -13,7 +13,7 @@ from flowright.judge.query import query_of
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.judge.wrappers import WithRuleFallback
-from flowright.judge_service.adapter import JudgeRewardSystem
+from flowright.judge_reward.adapter import JudgeRewardSystem
 
 
 class Down:

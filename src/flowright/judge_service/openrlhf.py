@@ -4,7 +4,7 @@ Only its wire format and what it is told are here; judging is the service's. Ope
 ``{"query": [...], "prompts": [...], "labels": [...]}``, one sample a request, repeats a failed one
 four times at once and then goes on without a reward. So an overload is waited out here; a sample
 without a verdict gets its group's mean, marked in ``extra_logs``
-(:mod:`flowright.judge_service.stand_ins`), or, where no sample has one, 503.
+(:mod:`flowright.judge_reward.stand_ins`), or, where no sample has one, 503.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from fastapi.exceptions import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowright.errors import RunPaused
-from flowright.judge_service.arguments import query_of
-from flowright.judge_service.messages import whole_characters
-from flowright.judge_service.stand_ins import StandIns
+from flowright.judge.messages import whole_characters
+from flowright.judge_reward.arguments import query_of
+from flowright.judge_reward.stand_ins import StandIns
 from flowright.judge_service.wire import JudgeRequest, JudgeResponse, error_message
 
 PATH = "/openrlhf"

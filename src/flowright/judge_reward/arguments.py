@@ -1,16 +1,18 @@
-"""What a caller's program hands in, as a query: numbers, missing values, lists of messages.
+"""What a caller's program hands in, as a query: numbers, missing values, lists of messages; and
+what datasets call it.
 
 Refused is one request alone, with a line that says what to do. Nothing is judged here.
 """
 
+import json
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from flowright.judge.answer_types import read_answer_type
+from flowright.judge.messages import completion_text, prompt_text
 from flowright.judge.verdict import Criterion, JudgeQuery
-from flowright.judge_service.messages import completion_text, prompt_text
 from flowright.plugins import suggest
 
 
@@ -26,7 +28,23 @@ class More(TypedDict, total=False):
     request_id: str | None
 
 
+PROMPTS = ("prompt", "question", "problem", "query", "input")
+COMPLETIONS = ("completion", "response", "output", "prediction", "generation")
+ANSWERS = ("answer", "solution", "ground_truth", "reference", "label", "target", "gold")
+"""Names that prompts, completions and references have in datasets, the likeliest first."""
+
 KNOWN = ("prompt", "completion", "answer", "answer_type", *More.__annotations__)
+
+
+def request_of(
+    prompt: object, completion: object, reference: object, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of one question to a reward system. A reference that is a mapping is shown as
+    its JSON; of what ``more`` is said, what is missing is left out."""
+    if isinstance(reference, Mapping):
+        reference = json.dumps(reference, ensure_ascii=False, default=str)
+    given = {name: value for name, value in more.items() if value is not None}
+    return {"prompt": prompt, "completion": completion, "answer": reference, **given}
 
 
 def query_of(request: object) -> JudgeQuery:

@@ -10,7 +10,7 @@ from typing import Any
 from flowright.errors import boundary
 from flowright.judge.remote_wire import read_verdict, request_of
 from flowright.judge.verdict import JudgeQuery, Verdict
-from flowright.judge_service.result import RewardResult
+from flowright.judge_reward.result import RewardResult
 
 
 class OwnRequests:
