@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from flowright.config import JudgeServiceSection
 from flowright.errors import boundary
 from flowright.judge.remote_limits import Reach
 from flowright.judge.remote_wire import (
+    CLIENT_HEADER,
     body_of,
     encoded,
     read_limits,
@@ -63,7 +65,7 @@ class RemoteJudge:
     def __init__(self, section: JudgeServiceSection) -> None:
         self._section = section
         self.name = section.judge_url.rstrip("/")
-        self._connection = Connection(self.name, None)
+        self._connection = Connection(self.name, None, {CLIENT_HEADER: uuid.uuid4().hex})
         self._key = section.api_key or ""
         self._reach = Reach(section, self._connection, self._key, self.name)
         self._window = self._reach.window

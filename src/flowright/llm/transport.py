@@ -92,8 +92,12 @@ class Connection:
     nothing twice. A response of any status is one; without any, RequestError is raised.
     """
 
-    def __init__(self, url: str, no_proxy: str | None) -> None:
+    def __init__(
+        self, url: str, no_proxy: str | None, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._url = url
+        self._headers = {"Content-Type": "application/json", "User-Agent": "flowright"}
+        self._headers |= headers or {}
         self._proxy = proxy_for(url, no_proxy)
         self._session: aiohttp.ClientSession | None = None
 
@@ -135,7 +139,7 @@ class Connection:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            headers={"Content-Type": "application/json", "User-Agent": "flowright"},
+            headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
