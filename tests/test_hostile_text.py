@@ -79,13 +79,14 @@ _NO_TEXT: Mapping[str, str] = {
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
-            judge_service.own_model judge_reward.result judge_reward.running llm.counters llm.retries
-            rendering.charts rendering.page rendering.series rendering.svg simulation.draws
+            judge_service.own_model judge_reward.result judge_reward.running llm.counters
+            llm.retries rendering.charts rendering.page rendering.series rendering.svg
+            simulation.draws
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
             workflows.registry""",
         "asks others, which are timed": """
-            judge_reward.adapter judge_service.app judge_service.serve judge_reward.trl
-            judge_reward.verl""",
+            judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
+            judge_service.app judge_service.serve judge_service.verl""",
         "reads and writes files": "judge_service.scoring",
         "reads what a server says of itself, cut": "llm.transport",
         "reads an exception's message, once": "workflows.faults",

@@ -108,6 +108,20 @@ async def test_a_task_with_a_verifier_of_its_own_is_decided_by_that() -> None:
     assert query_of(replace(task, verifier=None), "3", "k", verified=True).own_check is None
 
 
+DENIALS = (
+    "The answer isn't 42.", "The answer isn’t 42", "The answer wasn't 42", "answer != 42",
+    "I doubt it is 42", "It's false that the answer is 42", "The wrong answer is 42", "42 is wrong",
+    "42? No.", "42 is not the answer", "It is anything but 42", "答案不是42", "nicht 42",
+    "Answer: 42 (incorrect)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", DENIALS)
+async def test_a_right_number_that_is_denied_is_left_open(answer: str) -> None:
+    query = JudgeQuery("What is 6 * 7?", answer, "42", "number")
+    assert (await RuleJudge(only_certain=True).judge(query)).status == "abstain"
+
+
 async def test_every_mode_takes_the_strict_rules() -> None:
     section = JudgeSection(mode="rules")
     query = JudgeQuery("Where?", "the French capital", "Paris", "span")

@@ -10,13 +10,13 @@ of its group's statistics, it is not a wrong answer.
 import logging
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
-from flowright.errors import UserError
+from flowright.errors import UserError, boundary
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.remote_wire import response_of
 from flowright.judge.verdict import Judge, JudgeQuery
@@ -49,9 +49,9 @@ class JudgeRewardSystem:
     mapping that is not one.
     """
 
-    def __init__(self, config: JudgeRewardSection | Mapping[str, Any]) -> None:
+    def __init__(self, config: JudgeRewardSection | Mapping[str, Any] | None = None) -> None:
         known = isinstance(config, JudgeRewardSection)
-        self.config = config if known else judge_reward(config)
+        self.config = config if known else judge_reward(config or {})
         self._closed = False
         self._forget()
         owners.add(self)
@@ -127,8 +127,9 @@ class JudgeRewardSystem:
         asked = _request(prompt, completion, answer, answer_type, more)
         return self.reward_batch([asked])[0]
 
-    def reward_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def reward_batch(self, requests: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """As :meth:`reward`, for many at a time: each is a mapping of its arguments."""
+        requests = list(requests)
         told: list[dict[str, Any] | None] = [None] * len(requests)
         thread, work = self._begin(requests, told)
         why = thread.wait(work, self.config.deadline + _GRACE_SECONDS)
@@ -146,7 +147,8 @@ class JudgeRewardSystem:
         asked = _request(prompt, completion, answer, answer_type, more)
         return (await self.areward_batch([asked]))[0]
 
-    async def areward_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    async def areward_batch(self, requests: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        requests = list(requests)
         told: list[dict[str, Any] | None] = [None] * len(requests)
         thread, work = self._begin(requests, told)
         why = await thread.waited(work, self.config.deadline + _GRACE_SECONDS)
@@ -208,12 +210,18 @@ class JudgeRewardSystem:
         running = self._run()
         queries: list[tuple[int, JudgeQuery]] = []
         for number, request in enumerate(requests):
-            try:
-                queries.append((number, query_of(request)))
-            except ValueError as error:
-                told[number] = lost(str(error), "invalid", request_id_of(request))
+            why = None
+            with boundary("request") as attribution:  # of its objects any method may raise
+                try:
+                    queries.append((number, query_of(request)))
+                except ValueError as error:
+                    why = str(error)
+            if attribution.failure is not None:
+                why = attribution.failure.message
+            if why is not None:
+                told[number] = lost(why, "invalid", request_id_of(request))
                 running.sources["invalid"] += 1
-                _log.warning("a request is invalid and has no reward: %s", error)
+                _log.warning("a request is invalid and has no reward: %s", why)
 
         async def answer() -> None:
             judge = running.judge  # made where it will run
