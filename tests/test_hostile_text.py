@@ -67,7 +67,7 @@ _ELSEWHERE: Mapping[str, str] = {
             llm.control_tokens:tokens_of judge_service.tables:rows_of
             judge_service.tables:write_rows""",
         "takes settings": """
-            simulation.assessor:check_biases judge_service.tables:check_name
+            simulation.assessor:check_biases judge_service.tables:check_out
             judge_service.openrlhf:add_openrlhf""",
     }.items()
     for name in names.split()

@@ -146,7 +146,7 @@ class Connection:
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429})  # and every 5xx
 _MALFORMED_REQUEST = "the server refused the request itself; its message says which part"
-_MOVED = "the server redirects; put the address that it points to into base_url"
+_MOVED = "the server redirects; put the address that it points to into base_url or judge_url"
 HINTS = {
     301: _MOVED,
     302: _MOVED,
@@ -156,7 +156,7 @@ HINTS = {
     401: "check api_key",
     402: "the account has no credit left",
     403: "check that api_key may use this model",
-    404: "check model_name, and that base_url ends in /v1",
+    404: "check model_name and the address; an OpenAI API's base_url ends in /v1",
     413: "the prompt is larger than the server takes",
     422: _MALFORMED_REQUEST,
 }
