@@ -282,3 +282,13 @@ def test_ctrl_c_takes_back_what_it_waited_for() -> None:
         thread.wait(interrupted, 60.0)
     assert ended.wait(60.0)
     thread.end(None)
+
+
+def test_a_key_that_no_header_can_hold_ends_in_no_reward() -> None:
+    service = StandIn()
+    with service.on_a_thread() as url:
+        for key, reward in (("key\n", 1.0), ("two\nlines", None)):
+            with JudgeRewardSystem({"judge_url": url, "api_key": key, **HERE}) as rewards:
+                told = rewards.reward("Q", "It is 42.", "42")
+            assert told["reward"] == reward
+    assert "header" in told["explanation"]
