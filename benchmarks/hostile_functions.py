@@ -13,6 +13,7 @@ from flowright.judge import (
     answer_types,
     doubts,
     gate,
+    messages,
     objects,
     parsing,
     prompts,
@@ -24,7 +25,8 @@ from flowright.judge import (
 )
 from flowright.judge.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judge.verdict import AnswerType, JudgeQuery, RawReply, Verdict
-from flowright.judge_service import arguments, messages, openrlhf, raw, tables, wire as service_wire
+from flowright.judge_reward import arguments
+from flowright.judge_service import openrlhf, raw, tables, wire as service_wire
 from flowright.llm import control_tokens, fences, replies, sizes, wire
 from flowright.llm.transport import RequestError
 from flowright.rendering import block_markup, glyphs, markup, untrusted
@@ -173,10 +175,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "grading.compare:groups qa": _votes("qa"),
     "grading.compare:groups code": _votes("code"),
     "grading.compare:groups choice": _votes("qa", CHOICES),
-    "judge_service.messages:prompt_text": lambda text: messages.prompt_text(_turns(text)),
-    "judge_service.messages:completion_text": lambda text: messages.completion_text(_turns(text)),
-    "judge_service.messages:whole_characters": messages.whole_characters,
-    "judge_service.arguments:query_of": lambda text: arguments.query_of(
+    "judge.messages:prompt_text": lambda text: messages.prompt_text(_turns(text)),
+    "judge.messages:completion_text": lambda text: messages.completion_text(_turns(text)),
+    "judge.messages:whole_characters": messages.whole_characters,
+    "judge_reward.arguments:query_of": lambda text: arguments.query_of(
         {"prompt": _turns(text), "completion": text, "answer": [text]}
     ),
     "judge_service.openrlhf:completion_of": lambda text: openrlhf.completion_of(f"a b{text}", "ab"),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from flowright.command_line import at_least_one
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -29,13 +31,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     what.add_argument("--build", type=Path, metavar="MIXTURE", help="only make labelled answers")
     parser.add_argument("--config", type=Path, help="of the judge: a YAML file as for the service")
     parser.add_argument("--out", type=Path, help="folder of the exam, or file of --build")
-    parser.add_argument("--limit", type=_whole, metavar="N", help="questions; default: all")
+    parser.add_argument("--limit", type=at_least_one, metavar="N", help="questions; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
-    parser.add_argument("--repeats", type=_whole, default=3, metavar="N",
+    parser.add_argument("--repeats", type=at_least_one, default=3, metavar="N",
                         help="times that every answer is judged as it is (default: 3)")  # fmt: skip
     parser.add_argument("--perturbations", metavar="A,B", help="default: all; '' for none")
     parser.add_argument("--no-pairs", action="store_true", help="leave the order of two out")
-    parser.add_argument("--concurrency", type=_whole, default=32, metavar="N",
+    parser.add_argument("--concurrency", type=at_least_one, default=32, metavar="N",
                         help="queries at once (default: 32)")  # fmt: skip
     parser.add_argument("--price-in", type=float, metavar="X", help="per million prompt tokens")
     parser.add_argument("--price-out", type=float, metavar="X", help="... of completion tokens")
@@ -50,13 +52,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if (options.price_in is None) != (options.price_out is None):
         parser.error("--price-in and --price-out go together")
     return options
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

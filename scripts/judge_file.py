@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Judge a file of answers, JSON Lines or Parquet, row by row.
+"""Judge a file of answers (JSON Lines, JSON, CSV, TSV, Parquet) row by row.
 
     python scripts/judge_file.py --in answers.jsonl --out judged.jsonl --config config/judge_server.yaml
     python scripts/judge_file.py --in answers.parquet --out judged.parquet --url http://localhost:8888
@@ -32,11 +32,13 @@ FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternat
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    from flowright.command_line import at_least_one
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--in", dest="source", type=Path, required=True, metavar="FILE",
-                        help="rows to judge: .jsonl or .parquet")  # fmt: skip
+                        help="rows to judge: .jsonl, .json, .csv, .tsv or .parquet")  # fmt: skip
     parser.add_argument("--out", type=Path, required=True, metavar="FILE",
                         help="where they go, judged: .jsonl or .parquet")  # fmt: skip
     who = parser.add_mutually_exclusive_group(required=True)
@@ -47,7 +49,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         usual = names[(FIELDS.index(field) > 2) + (FIELDS.index(field) > 4)]
         parser.add_argument(f"--{field.replace('_', '-')}", metavar="COLUMN",
                             help=f"the column of the {field} (default: {usual})")  # fmt: skip
-    parser.add_argument("--concurrency", type=_whole, default=64, metavar="N",
+    parser.add_argument("--concurrency", type=at_least_one, default=64, metavar="N",
                         help="rows at once (default: 64)")  # fmt: skip
     parser.add_argument("--retry-failed", action="store_true",
                         help="also judge again what was left without a score")  # fmt: skip
@@ -55,13 +57,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "overrides", nargs="*", metavar="key=value", help="of --config, such as judge.gate=false"
     )
     return parser.parse_intermixed_args(arguments)
-
-
-def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("at least 1")
-    return number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,11 +84,10 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     from flowright.errors import UserError
     from flowright.judge_service.scoring import Progress, judge_rows, survey, write_judged
     from flowright.judge_service.serve import open_backend
-    from flowright.judge_service.tables import check_name
+    from flowright.judge_service.tables import check_out
     from flowright.runs import disk_errors
 
-    check_name(options.source, "--in")
-    check_name(options.out, "--out")
+    check_out(options.out)
     if options.source.resolve() == options.out.resolve():
         raise UserError("--out: is --in, which is kept as it is")
     config = configured(options)

@@ -24,7 +24,16 @@ hostile_functions = importlib.import_module("hostile_functions")
 hostile_text = importlib.import_module("hostile_text")
 
 
-_ROOMS = ("grading", "judge", "judge_service", "llm", "rendering", "simulation", "workflows")
+_ROOMS = (
+    "grading",
+    "judge",
+    "judge_reward",
+    "judge_service",
+    "llm",
+    "rendering",
+    "simulation",
+    "workflows",
+)
 
 _ELSEWHERE: Mapping[str, str] = {
     name: reason
@@ -41,7 +50,8 @@ _ELSEWHERE: Mapping[str, str] = {
         "timed within another": """
             judge.remote_wire:encoded judge.remote_wire:body_of
             judge.remote_wire:read_verdict judge.remote_wire:response_of judge.rules:decide
-            rendering.markup:join judge_service.arguments:request_id_of
+            rendering.markup:join judge_reward.arguments:request_id_of
+            judge_reward.arguments:request_of
             judge_service.wire:invalid_response judge_service.wire:error_message
             simulation.protocol:tokens workflows.language:nodes
             workflows.language:top workflows.language:bound_name workflows.language:binds
@@ -57,7 +67,7 @@ _ELSEWHERE: Mapping[str, str] = {
             llm.control_tokens:tokens_of judge_service.tables:rows_of
             judge_service.tables:write_rows""",
         "takes settings": """
-            simulation.assessor:check_biases judge_service.tables:check_name
+            simulation.assessor:check_biases judge_service.tables:check_out
             judge_service.openrlhf:add_openrlhf""",
     }.items()
     for name in names.split()
@@ -69,13 +79,14 @@ _NO_TEXT: Mapping[str, str] = {
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
-            judge_service.own_model judge_service.running llm.counters llm.retries
-            rendering.charts rendering.page rendering.series rendering.svg simulation.draws
+            judge_service.own_model judge_reward.result judge_reward.running llm.counters
+            llm.retries rendering.charts rendering.page rendering.series rendering.svg
+            simulation.draws
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
             workflows.registry""",
         "asks others, which are timed": """
-            judge_service.adapter judge_service.app judge_service.serve judge_service.trainers
-            judge_service.verl""",
+            judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
+            judge_service.app judge_service.serve judge_service.verl""",
         "reads and writes files": "judge_service.scoring",
         "reads what a server says of itself, cut": "llm.transport",
         "reads an exception's message, once": "workflows.faults",

@@ -16,6 +16,7 @@ LAYERS = (
     ("llm", "data"),
     ("simulation", "grading", "workflows", "policy"),
     ("judge",),
+    ("judge_reward",),
     ("judge_service",),
     ("judge_exam",),
     ("environments",),

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from flowright.grpo.batch import Group as Group, Trained as Trained
     from flowright.grpo.learner import Learner as Learner
     from flowright.judge.verdict import Judge as Judge, JudgeQuery as JudgeQuery, Verdict as Verdict
-    from flowright.judge_service.adapter import (
+    from flowright.judge_reward.adapter import (
         BaseJudgeReward as BaseJudgeReward,
         JudgeRewardSystem as JudgeRewardSystem,
         create_judge_reward as create_judge_reward,
     )
-    from flowright.judge_service.result import RewardResult as RewardResult
+    from flowright.judge_reward.result import RewardResult as RewardResult
+    from flowright.judge_reward.trl import trl_reward as trl_reward
+    from flowright.judge_reward.verl import VerlReward as VerlReward
     from flowright.judge_service.serve import serve_judge_model as serve_judge_model
-    from flowright.judge_service.trainers import trl_reward as trl_reward
-    from flowright.judge_service.verl import VerlReward as VerlReward
     from flowright.policy.model import Policy as Policy, load_policy as load_policy
     from flowright.policy.prefix.chunks import chunks as chunks
     from flowright.sandbox import Limits as Limits, Sandbox as Sandbox
@@ -51,15 +51,15 @@ PUBLIC = {
     "flowright.errors": ("Failure", "Reason", "boundary"),
     "flowright.grading": ("Gold",),
     "flowright.judge.verdict": ("Judge", "JudgeQuery", "Verdict"),
-    "flowright.judge_service.adapter": (
+    "flowright.judge_reward.adapter": (
         "JudgeRewardSystem",
         "BaseJudgeReward",
         "create_judge_reward",
     ),
-    "flowright.judge_service.result": ("RewardResult",),
+    "flowright.judge_reward.result": ("RewardResult",),
     "flowright.judge_service.serve": ("serve_judge_model",),
-    "flowright.judge_service.trainers": ("trl_reward",),
-    "flowright.judge_service.verl": ("VerlReward",),
+    "flowright.judge_reward.trl": ("trl_reward",),
+    "flowright.judge_reward.verl": ("VerlReward",),
     "flowright.sandbox": ("Sandbox", "Limits"),
     "flowright.workflows.registry": ("operator",),
     "flowright.policy.model": ("Policy", "load_policy"),

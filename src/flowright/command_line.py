@@ -5,6 +5,7 @@ Ctrl-C and SIGTERM are answered at once, by a line that says what is kept and ho
 (:func:`telling`), and end the command by KeyboardInterrupt; the second one ends it for sure.
 """
 
+import argparse
 import asyncio
 import errno
 import inspect
@@ -51,6 +52,14 @@ class _Heard:
 
 
 _heard = _Heard()
+
+
+def at_least_one(text: str) -> int:
+    """A type for argparse: a whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
 
 
 def run_command(main: Callable[[], int], signals: bool = True) -> int:

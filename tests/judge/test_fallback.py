@@ -13,7 +13,7 @@ from flowright.judge.query import query_of
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.judge.wrappers import WithRuleFallback
-from flowright.judge_service.adapter import JudgeRewardSystem
+from flowright.judge_reward.adapter import JudgeRewardSystem
 
 
 class Down:
@@ -106,6 +106,20 @@ async def test_a_task_with_a_verifier_of_its_own_is_decided_by_that() -> None:
             for rules in (RuleJudge(), RuleJudge(only_certain=True)):
                 assert (await rules.judge(query)).correct is expected
     assert query_of(replace(task, verifier=None), "3", "k", verified=True).own_check is None
+
+
+DENIALS = (
+    "The answer isn't 42.", "The answer isn’t 42", "The answer wasn't 42", "answer != 42",
+    "I doubt it is 42", "It's false that the answer is 42", "The wrong answer is 42", "42 is wrong",
+    "42? No.", "42 is not the answer", "It is anything but 42", "答案不是42", "nicht 42",
+    "Answer: 42 (incorrect)",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("answer", DENIALS)
+async def test_a_right_number_that_is_denied_is_left_open(answer: str) -> None:
+    query = JudgeQuery("What is 6 * 7?", answer, "42", "number")
+    assert (await RuleJudge(only_certain=True).judge(query)).status == "abstain"
 
 
 async def test_every_mode_takes_the_strict_rules() -> None:

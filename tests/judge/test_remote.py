@@ -17,7 +17,7 @@ from flowright.errors import ConfigError, UserError
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import Criterion, Judge, JudgeQuery, Verdict
-from flowright.judge_service.adapter import JudgeRewardSystem, create_judge_reward
+from flowright.judge_reward.adapter import JudgeRewardSystem, create_judge_reward
 from flowright.judge_service.app import create_app
 
 ASKED = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "math_expression", key="1/a/0")

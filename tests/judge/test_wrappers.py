@@ -176,7 +176,7 @@ async def test_it_opens_within_its_threshold_and_asks_no_more() -> None:
     assert "Circuit breaker open" in verdicts[-1].reason
 
 
-async def test_one_probe_goes_through_when_it_is_half_open() -> None:
+async def test_one_probe_goes_through_when_it_is_half_open_and_the_others_wait_for_it() -> None:
     backend = Backend(["timeout", "timeout", "timeout", "ok"])
     judge, clock = breaker(backend)
     for _ in range(3):
@@ -189,8 +189,20 @@ async def test_one_probe_goes_through_when_it_is_half_open() -> None:
     assert len(backend.queries) == 4, "ten asked, one was let through"
     backend.gate.set()
     verdicts = await asyncio.gather(*asked)
-    assert [v.status for v in verdicts].count("ok") == 1
+    assert {v.status for v in verdicts} == {"ok"}, "a batch does not fail behind its first question"
+    assert len(backend.queries) == 13 and judge.refused == 0
     assert judge.state == "closed" and (await judge.judge(ASKED)).correct is True
+
+
+async def test_who_waited_for_a_probe_that_fails_is_refused() -> None:
+    backend = Backend(["unavailable"])
+    judge, clock = breaker(backend)
+    for _ in range(3):
+        await judge.judge(ASKED)
+    clock.now += 30.0
+    verdicts = await asyncio.gather(*(judge.judge(ASKED) for _ in range(10)))
+    assert {v.status for v in verdicts} == {"unavailable"}
+    assert len(backend.queries) == 4 and judge.refused == 9 and judge.state == "open"
 
 
 async def test_a_probe_that_fails_opens_it_again() -> None:

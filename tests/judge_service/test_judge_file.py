@@ -179,6 +179,27 @@ def test_a_judge_that_goes_down_ends_the_command(
     assert status_of(gone) == 2 and "cannot be reached" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", 'question,response,answer\n6 * 7?,"It is 42.",42\n6 * 7?,41,42\n'),
+        ("a.tsv", "question\tresponse\tanswer\n6 * 7?\tIt is 42.\t42\n6 * 7?\t41\t42\n"),
+        (
+            "a.json",
+            '[{"question": "6 * 7?", "response": "It is 42.", "answer": "42"},'
+            ' {"question": "6 * 7?", "response": "41", "answer": "42"}]',
+        ),
+    ],
+)
+def test_a_table_of_any_format_is_judged(name: str, text: str, tmp_path: Path) -> None:
+    source, out = tmp_path / name, tmp_path / "b.jsonl"
+    source.write_text(text, encoding="utf-8")
+    config = ["--config", "config/judge_server.yaml", "judge.mode=rules"]
+    assert status_of(["--in", str(source), "--out", str(out), *config]) == 0
+    judged = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert [row["score"] for row in judged] == [1.0, 0.0]
+
+
 def test_parquet_keeps_its_types_and_a_column_of_the_name_is_not_lost(tmp_path: Path) -> None:
     prompt = [{"role": "user", "content": "6*7?"}]
     table = pa.table(

@@ -1,8 +1,11 @@
 """What a request may bring of its own (messages, a rubric, an instruction), and what it may see of
 the model: raw replies in the response and in the log."""
 
+import asyncio
 import json
+import os
 import stat
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +170,32 @@ async def test_the_log_takes_turns_by_size(tmp_path: Path) -> None:
     kept = [json.loads(line) for line in lines]
     names = [line["request"]["request_id"] for line in kept]
     assert names == [str(n) for n in range(12)][-len(names) :], "the latest, in order"
+
+
+async def test_a_slow_disk_holds_up_nothing_but_verdicts(tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    model = ScriptedModel([reply(SAID_RIGHT)])
+    app = create_app(judge_of(model), JudgeServerSection(log_file=path))
+    path.unlink()
+    os.mkfifo(path)  # whoever opens it waits for a reader
+    healthy = threading.Event()
+
+    def read() -> tuple[bool, str]:
+        return healthy.wait(60.0), path.read_text(encoding="utf-8")
+
+    transport = httpx2.ASGITransport(app=app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://judge") as client:
+        reading = asyncio.create_task(asyncio.to_thread(read))
+        asked = asyncio.create_task(client.post("/judge", json=RIGHT))
+        while not model.requests:
+            await asyncio.sleep(0)
+        for _ in range(10):
+            assert (await client.get("/health")).status_code == 200
+        assert not asked.done(), "a verdict is answered when its line is written"
+        healthy.set()
+        was_healthy, line = await reading
+        assert was_healthy, "/health was answered while the line waited"
+        assert (await asked).json() == json.loads(line)["response"]
 
 
 def test_a_log_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from flowright.judge.rules import RuleJudge
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.judge_service.app import create_app
 from flowright.judge_service.serve import open_backend
-from flowright.judge_service.traffic import Admission
+from flowright.judge_service.traffic import Admission, Overloaded, Slot
 from flowright.llm.chat import Usage
 
 ROOT = Path(__file__).parents[2]
@@ -393,6 +394,63 @@ async def test_room_comes_back_from_verdicts_that_never_began() -> None:
             assert (admission.running, admission.queued) == (1, 2)
         assert (admission.running, admission.queued) == (0, 2)
         raise KeyError
+    assert (admission.running, admission.queued) == (0, 0)
+
+
+async def test_clients_take_turns_however_much_one_has_queued() -> None:
+    admission, turns = Admission(1, 9), list[str]()
+
+    async def ask(client: str, slot: Slot) -> None:
+        async with slot():
+            turns.append(client)
+            await asyncio.sleep(0)
+
+    with admission.admit(6, "many") as many, admission.admit(2, "few") as few:
+        asked = [ask("many", many) for _ in range(6)] + [ask("few", few) for _ in range(2)]
+        await asyncio.gather(*asked)
+    assert turns == ["many", "many", "few", "many", "few", "many", "many", "many"]
+    assert (admission.running, admission.queued) == (0, 0)
+
+
+async def test_who_holds_more_than_a_share_makes_room_for_who_was_refused() -> None:
+    now = 0.0
+    admission = Admission(2, 8, lambda: now)
+    with ExitStack() as held:
+        for _ in range(4):
+            held.enter_context(admission.admit(2, "first"))
+        leaving = ExitStack()
+        leaving.enter_context(admission.admit(2, "first"))
+        with pytest.raises(Overloaded), admission.admit(2, "second"):
+            pass
+        leaving.close()
+        with pytest.raises(Overloaded), admission.admit(2, "first"):
+            pass  # there is room, and it holds more than half of it
+        with admission.admit(2, "second"):
+            assert admission.queued == 10
+        with admission.admit(2, "first"):
+            pass  # nobody else wants it any more
+        with pytest.raises(Overloaded), admission.admit(3, "gone"):
+            pass
+        now += 60.0
+        with admission.admit(2, "first"):
+            pass  # who was refused never came back
+    assert (admission.running, admission.queued) == (0, 0)
+
+
+async def test_a_place_is_not_lost_with_who_waited_for_it() -> None:
+    admission = Admission(1, 3)
+
+    async def ask(slot: Slot) -> None:
+        async with slot():
+            await asyncio.sleep(0)
+
+    with admission.admit(4) as slot:
+        tasks = [asyncio.create_task(ask(slot)) for _ in range(4)]
+        await asyncio.sleep(0)
+        tasks[1].cancel()  # while it waits
+        await tasks[0]
+        tasks[2].cancel()  # in the moment in which it gets its turn
+        await tasks[3]
     assert (admission.running, admission.queued) == (0, 0)
 
 

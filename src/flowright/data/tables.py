@@ -1,16 +1,20 @@
 """Rows of a user's own file, whatever its format: JSON Lines, a JSON list, CSV, TSV, parquet. What
-the columns mean is :mod:`flowright.data.own`'s.
+the columns mean is the reader's: :mod:`flowright.data.own`, or whoever judges the rows.
 """
 
 import csv
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flowright.data.sources.rows import UpstreamRow, json_array, json_lines, readable
 from flowright.errors import DataError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BATCH = 1024  # rows of Parquet at a time
 _LONGEST_CELL = 1 << 24  # characters; Python's own limit for a CSV file is 131,072
 
 
@@ -70,20 +74,24 @@ def _cell(text: str) -> Any:
 
 
 def _parquet(path: Path) -> Iterator[UpstreamRow]:
-    try:
-        from pyarrow import parquet  # comes with datasets
-    except ImportError:
-        raise DataError(f"{path}: parquet needs pyarrow: pip install pyarrow") from None
+    values = (row for batch in parquet_batches(path) for row in batch.to_pylist())
+    for index, row in enumerate(values):
+        yield UpstreamRow(row, f"{path}: row {index}", "")
+
+
+def parquet_batches(path: Path) -> "Iterator[pa.RecordBatch]":
+    """The rows of a Parquet file, some at a time, with the types of its columns. Raises
+    DataError."""
+    import pyarrow as pa  # half a second that other files do without
+    from pyarrow import parquet
+
     with readable(path):
         try:
-            batches = parquet.ParquetFile(path).iter_batches()
-            index = 0
-            for batch in batches:
-                for values in batch.to_pylist():
-                    yield UpstreamRow(values, f"{path}: row {index}", "")
-                    index += 1
-        except ValueError as error:  # of which pyarrow's are
-            raise DataError(f"{path}: not a parquet file: {error}") from None
+            with parquet.ParquetFile(path) as file:
+                yield from file.iter_batches(_BATCH)
+        except pa.ArrowException as error:
+            said = str(error).splitlines()[0]
+            raise DataError(f"{path}: not a parquet file: {said}") from None
 
 
 _READERS: dict[str, Callable[[Path], Iterator[UpstreamRow]]] = {
@@ -92,4 +100,5 @@ _READERS: dict[str, Callable[[Path], Iterator[UpstreamRow]]] = {
     ".csv": _csv,
     ".tsv": _csv,
     ".parquet": _parquet,
+    ".ndjson": json_lines,
 }

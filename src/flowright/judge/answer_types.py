@@ -12,15 +12,17 @@ _ALIASES: Mapping[str, AnswerType] = {
     "numeric": "number", "integer": "number", "int": "number", "float": "number",
     "math": "math_expression", "expression": "math_expression", "latex": "math_expression",
     "formula": "math_expression", "choice": "multiple_choice", "mcq": "multiple_choice",
-    "text": "free_text", "string": "free_text", "free_form": "free_text", "python": "code",
+    "text": "free_text", "string": "free_text", "free_form": "free_text", "any": "free_text",
+    "boolean": "free_text", "bool": "free_text", "ocr_text": "free_text", "ocrtext": "free_text",
+    "python": "code", "general_code": "code", "html_code": "code", "svg_code": "code",
 }  # fmt: skip
 
 
 def read_answer_type(given: object) -> AnswerType:
     """The type that a caller means: in any case, in the plural (``MATH_EXPRESSIONS``), with ``-``
-    or a space for ``_``, by another usual name. None is ``free_text``. Raises ValueError that lists
-    the known ones."""
-    if given is None:
+    or a space for ``_``, by another usual name. None and "" are ``free_text``. Raises ValueError
+    that lists the known ones."""
+    if given is None or given == "":
         return "free_text"
     name = str(given).strip().lower().replace("-", "_").replace(" ", "_")
     for word in (name, name.removesuffix("s")):

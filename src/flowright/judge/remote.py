@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
+import uuid
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from flowright.config import JudgeServiceSection
 from flowright.errors import boundary
 from flowright.judge.remote_limits import Reach
 from flowright.judge.remote_wire import (
+    CLIENT_HEADER,
     body_of,
     encoded,
     read_limits,
@@ -63,8 +65,8 @@ class RemoteJudge:
     def __init__(self, section: JudgeServiceSection) -> None:
         self._section = section
         self.name = section.judge_url.rstrip("/")
-        self._connection = Connection(self.name, None)
-        self._key = section.api_key or ""
+        self._connection = Connection(self.name, None, {CLIENT_HEADER: uuid.uuid4().hex})
+        self._key = (section.api_key or "").strip()  # a file's last line has an end
         self._reach = Reach(section, self._connection, self._key, self.name)
         self._window = self._reach.window
         self._retries = Retries(Balance((self.name,), (self._key,)), self._window)
@@ -139,37 +141,34 @@ class RemoteJudge:
             self._timer.cancel()
             self._timer = None
         waiting, self._waiting = self._waiting, []
-        self._start(self._send_all(waiting, next(self._orders)))
+        self._start(waiting, self._send_all(waiting, next(self._orders)))
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _start(self, waiting: Sequence[_Asked], work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._settling(waiting, work))
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
+
+    async def _settling(self, waiting: Sequence[_Asked], work: Coroutine[Any, Any, None]) -> None:
+        """Do the work; whatever becomes of it, nobody waits for ever."""
+        try:
+            with boundary(ROLE) as attribution:
+                await work
+        except asyncio.CancelledError:
+            _cancel(waiting)
+            raise
+        if attribution.failure is not None:
+            said = str(attribution.failure)
+            _settle(waiting, Verdict(None, None, "llm", "unavailable", said, judge=self.name))
 
     # What is sent.
 
     async def _send_all(self, waiting: Sequence[_Asked], order: int) -> None:
-        try:
-            await self._reach.learn()
-        except asyncio.CancelledError:
-            _cancel(waiting)
-            raise
+        await self._reach.learn()
         live = [asked for asked in waiting if not asked.verdict.done()]
         for batch in self._reach.batches(live):  # who was cancelled is not asked for
             if len(batch) > 1:
                 self.batched += len(batch)
-            self._start(self._send(batch, order, self._policy))
-
-    async def _send(self, batch: Sequence[_Asked], order: int, policy: RetryPolicy) -> None:
-        try:
-            with boundary(ROLE) as attribution:
-                await self._deliver(batch, order, policy)
-        except asyncio.CancelledError:
-            _cancel(batch)
-            raise
-        if attribution.failure is not None:  # a bug of ours; nobody waits for ever
-            said = str(attribution.failure)
-            _settle(batch, Verdict(None, None, "llm", "unavailable", said, judge=self.name))
+            self._start(batch, self._deliver(batch, order, self._policy))
 
     async def _deliver(self, batch: Sequence[_Asked], order: int, policy: RetryPolicy) -> None:
         live = list(batch)
@@ -190,7 +189,7 @@ class RemoteJudge:
             _log.debug("%s: %s; %d questions halved", self.name, failure.kind, len(live))
             rest = replace(policy, deadline=call.left)
             for part in (live[:half], live[half:]):
-                self._start(self._send(part, order, rest))
+                self._start(part, self._deliver(part, order, rest))
             return
         verdict = self._failed(failure, others_pass, call.spent)
         _log.debug("%s: %d questions without a verdict: %s", self.name, len(live), verdict.reason)

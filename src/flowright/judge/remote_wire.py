@@ -17,6 +17,9 @@ from flowright.judge.verdict import JudgeQuery, Source, Status, Verdict
 from flowright.llm.chat import Usage
 from flowright.llm.transport import RequestError
 
+CLIENT_HEADER = "X-Client-Id"
+"""Names whoever shares a service with others, so that each gets a fair share of it."""
+
 _LONGEST_ID = 256
 _RIGHT_FROM = 0.5  # a score without a ``correct``; the judge service says both
 _HEAD, _TAIL = b'{"requests": [', b"]}"

@@ -22,6 +22,13 @@ NAME = "rules"
 _COUNTED = re.compile(r"passed (\d+) of (\d+) tests(?:$|;)")
 _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
 _LONGEST_REPEATED = 12  # words; a longer reference is said in other words, which no rule can read
+# In several languages, among the last words of an answer.
+_DENIES = re.compile(
+    r"n['’]t\b|!=|[≠不非]|\b(?:not|no|never|wrong|incorrect|false|doubt|hardly|scarcely|nobody|none"
+    r"|anything but|far from|close to|approximately|approx|pas|nicht|kein\w{0,2}|non|не)\b",
+    re.IGNORECASE,
+)
+_LAST_WORDS = 200  # characters
 _NO_CHOICE = "choice: none is named"
 _NO_NUMBER = "number: none is named"
 _NO_EQUAL = "text: equals no accepted answer"
@@ -53,8 +60,8 @@ class RuleJudge:
     ``algebra`` (:func:`flowright.grading.gold.algebra`) evaluates expressions. With
     ``only_certain``, somebody else speaks where this one does not, so it abstains too where only
     the wording may differ: a text or an expression that equals no accepted one, a choice or a
-    number that is not named, a number within a sentence that hedges it. By itself it calls all but
-    the last wrong.
+    number that is not named, a number within a sentence that hedges or denies it. By itself
+    it calls all but the last wrong.
     """
 
     name = NAME
@@ -112,6 +119,8 @@ async def _decide(
         return None
     if found.method == "choice":
         return found.correct, f"choice: {found.final} against {found.expected[0]}"
+    if only_certain and found.correct and _DENIES.search(answer[-_LAST_WORDS:]):
+        return None
     said = _SAID[found.correct, found.method]
     is_wording = said in (_NO_CHOICE, _NO_NUMBER, _NO_EQUAL) or (
         said == _NO_EXPRESSION and not all(map(lone_number, found.expected))

@@ -4,6 +4,7 @@ No prompts and no calls of their own here; which wrappers stand around the model
 :mod:`flowright.judge.build`.
 """
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -160,8 +161,10 @@ class CircuitBreaker(Wrapper):
     count exceptions.
 
     While it is open every query gets ``unavailable`` at once. After that one query is let through
-    as a probe (half open) while the others are still refused: if it is served the circuit closes,
-    else it is open for as long again. A query that began earlier and is served closes it, too.
+    as a probe (half open), for which the others wait, up to ``seconds``: if it is served the
+    circuit closes and lets them through, so that a batch does not fail behind its first question;
+    else they are refused, and it is open for as long again. A query that began earlier and is
+    served closes it, too.
     ``opened`` counts how often, ``refused`` the queries that were not passed on.
     """
 
@@ -172,7 +175,7 @@ class CircuitBreaker(Wrapper):
     refused: int = field(default=0, init=False)
     _failures: int = field(default=0, init=False)
     _open_until: float | None = field(default=None, init=False)
-    _probing: bool = field(default=False, init=False)
+    _probe: "asyncio.Future[None] | None" = field(default=None, init=False)
 
     @property
     def state(self) -> Literal["closed", "open", "half_open"]:
@@ -181,25 +184,33 @@ class CircuitBreaker(Wrapper):
         return "half_open" if self.clock() >= self._open_until else "open"
 
     async def judge(self, query: JudgeQuery) -> Verdict:
-        probe = self.state == "half_open"
-        if self.state == "open" or (probe and self._probing):
+        while self.state == "half_open" and self._probe is not None:
+            if not (await asyncio.wait({self._probe}, timeout=self.seconds))[0]:
+                return self._refuse()
+        if self.state == "open":
             return self._refuse()
-        self._probing = self._probing or probe
+        probe = None
+        if self.state == "half_open":
+            probe = self._probe = asyncio.get_running_loop().create_future()
         try:
             verdict = await self.inner.judge(query)
+            self._count(verdict, probe is not None)
+            return verdict
         finally:
-            if probe:
-                self._probing = False
+            if probe is not None:
+                self._probe = None
+                probe.set_result(None)
+
+    def _count(self, verdict: Verdict, is_probe: bool) -> None:
         if verdict.status not in DOWN:
             self._failures = 0
             self._open_until = None
-        elif self._open_until is None or probe:
+        elif self._open_until is None or is_probe:
             self._failures += 1
-            if probe or self._failures >= self.threshold:
+            if is_probe or self._failures >= self.threshold:
                 self._open_until = self.clock() + self.seconds
                 self._failures = 0
                 self.opened += 1
-        return verdict
 
     def _refuse(self) -> Verdict:
         self.refused += 1

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from flowright import __version__
 from flowright.config import JudgeServerSection
 from flowright.errors import UserError, boundary
+from flowright.judge.remote_wire import CLIENT_HEADER
 from flowright.judge.verdict import Judge, Verdict
 from flowright.judge_service.log import VerdictLog
 from flowright.judge_service.metrics import CONTENT_TYPE, ServiceMetrics
@@ -44,6 +45,7 @@ Ready = Callable[[], Awaitable[Sequence[str]]]
 
 _SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 30.0  # seconds, for who was refused
 PROBE_SECONDS = 5.0  # how long a probe of the backend counts
+_LONGEST_CLIENT = 64  # characters of its name
 SIMULATED_NOTICE = "simulated: no language model judges here"
 
 _log = logging.getLogger(__name__)
@@ -107,14 +109,18 @@ class _Dispatcher:
         self._metrics = metrics
         self._log = log
 
-    async def judge(self, members: Sequence[JudgeRequest | JudgeResponse]) -> list[JudgeResponse]:
-        """Judge the requests among ``members`` at once; what is a response already stays one.
+    async def judge(
+        self, members: Sequence[JudgeRequest | JudgeResponse], request: Request
+    ) -> list[JudgeResponse]:
+        """Judge the requests among ``members`` at once; what is a response already stays one. Who
+        sent the HTTP ``request`` gets a fair share of the service.
 
         Raises HTTPException(429) where there is no room for all of them.
         """
         count = sum(isinstance(member, JudgeRequest) for member in members)
+        client = _client(request)
         try:
-            with self._admission.admit(count) as slot:
+            with self._admission.admit(count, client) as slot:
                 async with asyncio.TaskGroup() as group:
                     tasks = [group.create_task(self._respond(m, slot)) for m in members]
         except Overloaded:
@@ -123,12 +129,13 @@ class _Dispatcher:
                 "Request queue full: too many verdicts at once (server.max_in_flight, "
                 "server.max_queue)"
             )
-            raise HTTPException(429, message, self._when()) from None
+            raise HTTPException(429, message, self._when(client)) from None
         return [task.result() for task in tasks]
 
-    def _when(self) -> dict[str, str]:
+    def _when(self, client: str) -> dict[str, str]:
         """When to try again: in whole seconds, as the standard has it, and exactly."""
-        seconds = min(max(self._admission.seconds_to_room, _SHORTEST_WAIT), _LONGEST_WAIT)
+        seconds = self._admission.seconds_to_room(client)
+        seconds = min(max(seconds, _SHORTEST_WAIT), _LONGEST_WAIT)
         return {"Retry-After": str(ceil(seconds)), "Retry-After-Ms": str(round(seconds * 1000))}
 
     async def _respond(self, member: JudgeRequest | JudgeResponse, slot: Slot) -> JudgeResponse:
@@ -156,7 +163,7 @@ class _Dispatcher:
         else:
             response = response_of(verdict, request.id, seconds, request.include_raw)
         if self._log is not None:
-            self._log.keep(request, response, verdict)
+            await self._log.keep(request, response, verdict)
         return response
 
 
@@ -220,14 +227,16 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
     guarded = [Depends(scheme) for scheme in schemes] if settings.api_key else []
 
     @app.post("/judge", responses=_ERRORS, dependencies=guarded)
-    async def judge(request: JudgeRequest) -> JudgeResponse:
+    async def judge(asked: JudgeRequest, request: Request) -> JudgeResponse:
         """Judge one answer."""
-        if request.instruction and not settings.own_instructions:
+        if asked.instruction and not settings.own_instructions:
             raise HTTPException(422, NO_INSTRUCTION)
-        return (await dispatcher.judge([request]))[0]
+        return (await dispatcher.judge([asked], request))[0]
 
     @app.post("/batch_judge", responses=_ERRORS, dependencies=guarded)
-    async def batch_judge(batch: Annotated[BatchRequest, Body()]) -> BatchResponse:
+    async def batch_judge(
+        batch: Annotated[BatchRequest, Body()], request: Request
+    ) -> BatchResponse:
         """Judge many answers at once. A member that is no request gets a response of its own,
         with the status "invalid"."""
         count, limit = len(batch.requests), settings.max_batch
@@ -236,7 +245,7 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
             raise HTTPException(413, message)
         return BatchResponse(
             responses=await dispatcher.judge(
-                [read_member(m, settings.own_instructions) for m in batch.requests]
+                [read_member(m, settings.own_instructions) for m in batch.requests], request
             )
         )
 
@@ -254,6 +263,13 @@ def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:
     async def show_metrics() -> Response:
         """Counters in Prometheus' text format."""
         return Response(metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _client(request: Request) -> str:
+    """Who asks: by the name that it gives itself, else by its address. No proof of anything, so
+    it decides about turns alone."""
+    named = request.headers.get(CLIENT_HEADER, "")[:_LONGEST_CLIENT]
+    return named or (request.client.host if request.client else "")
 
 
 async def _refused(request: Request, error: StarletteHTTPException) -> JSONResponse:

@@ -4,11 +4,17 @@ A line has what was asked and answered, and what the models said: ``at`` (ISO 86
 ``request``, ``response``, ``raw_replies``. No header and no key is in it, as none is in a request's
 body. Questions and references are, so the files are readable by their owner alone. Off unless
 ``server.log_file`` names one. The program's own messages are not here.
+
+Lines are written by one thread, in the order of the verdicts, and a verdict is answered when its
+line is with the system: a crash of the service loses the line of no verdict that was answered. A
+crash of the machine may lose the last lines; nothing is forced to the disk.
 """
 
+import asyncio
 import json
 import logging
 import os
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
@@ -24,8 +30,9 @@ from flowright.judge_service.wire import JudgeRequest, JudgeResponse
 
 class VerdictLog:
     """The log of one service. Raises ConfigError for a path that cannot be written, before the
-    first verdict; a disk that fails later is told on stderr and costs no verdict. No file is held
-    open between lines, so that others may take it away."""
+    first verdict; a disk that fails later is told on stderr and costs no verdict, one that is slow
+    slows verdicts down, but not the service's other answers. No file is held open between lines,
+    so that others may take it away."""
 
     def __init__(self, path: Path, settings: JudgeServerSection) -> None:
         self._key = settings.api_key or None
@@ -38,11 +45,21 @@ class VerdictLog:
                 encoding="utf-8",
             )
             self._file.close()
+            self._writer = ThreadPoolExecutor(1, "verdict-log")  # ends with the log, all written
         except OSError as error:
             raise ConfigError(f"server.log_file: {path}: {error.strerror}") from None
 
-    def keep(self, request: JudgeRequest, response: JudgeResponse, verdict: Verdict | None) -> None:
-        """Write a line; ``verdict`` is None where a judge broke down."""
+    async def keep(
+        self, request: JudgeRequest, response: JudgeResponse, verdict: Verdict | None
+    ) -> None:
+        """Write a line; ``verdict`` is None where a judge broke down. Whoever is cancelled while it
+        waits has its line all the same."""
+        written = self._writer.submit(self._write, request, response, verdict)
+        await asyncio.shield(asyncio.wrap_future(written))
+
+    def _write(
+        self, request: JudgeRequest, response: JudgeResponse, verdict: Verdict | None
+    ) -> None:
         replies = () if verdict is None else raw_replies(verdict)
         kept: dict[str, Any] = {
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),

@@ -4,22 +4,23 @@ Only its wire format and what it is told are here; judging is the service's. Ope
 ``{"query": [...], "prompts": [...], "labels": [...]}``, one sample a request, repeats a failed one
 four times at once and then goes on without a reward. So an overload is waited out here; a sample
 without a verdict gets its group's mean, marked in ``extra_logs``
-(:mod:`flowright.judge_service.stand_ins`), or, where no sample has one, 503.
+(:mod:`flowright.judge_reward.stand_ins`), or, where no sample has one, 503.
 """
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Body, FastAPI
+from fastapi import Body, FastAPI, Request
 from fastapi.exceptions import HTTPException
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowright.errors import RunPaused
-from flowright.judge_service.arguments import query_of
-from flowright.judge_service.messages import whole_characters
-from flowright.judge_service.stand_ins import StandIns
+from flowright.judge.messages import whole_characters
+from flowright.judge_reward.arguments import query_of
+from flowright.judge_reward.stand_ins import StandIns
 from flowright.judge_service.wire import JudgeRequest, JudgeResponse, error_message
 
 PATH = "/openrlhf"
@@ -29,8 +30,8 @@ _PAUSE = 0.5
 _LONGEST_TOKEN = 48  # characters of a control token at the end of an answer
 _ENDS = ("</s>", "<eos>", "<end_of_turn>", "<pad>")
 
-Judging = Callable[[Sequence[JudgeRequest]], Awaitable[list[JudgeResponse]]]
-"""Judges all at once; raises HTTPException(429) where there is no room."""
+Judging = Callable[[Sequence[JudgeRequest], Request], Awaitable[list[JudgeResponse]]]
+"""Judges all that an HTTP request asks at once; raises HTTPException(429) without room."""
 
 
 class RewardRequest(BaseModel):
@@ -62,15 +63,15 @@ def add_openrlhf(
     seen = StandIns()
 
     @app.post(PATH, responses=responses, dependencies=guarded)
-    async def openrlhf(request: Annotated[RewardRequest, Body()]) -> RewardResponse:
+    async def openrlhf(asked: Annotated[RewardRequest, Body()], request: Request) -> RewardResponse:
         """Judge completions for OpenRLHF's `--remote_rm_url`."""
-        verdicts = await _patiently(judging, _questions(request))
-        for prompt, verdict in zip(request.prompts, verdicts, strict=True):
+        verdicts = await _patiently(partial(judging, _questions(asked), request))
+        for prompt, verdict in zip(asked.prompts, verdicts, strict=True):
             seen.note(prompt, verdict.score)
         try:
             rewards = [
                 seen.mean(prompt) if verdict.score is None else verdict.score
-                for prompt, verdict in zip(request.prompts, verdicts, strict=True)
+                for prompt, verdict in zip(asked.prompts, verdicts, strict=True)
             ]
         except RunPaused as error:
             raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
@@ -134,11 +135,13 @@ def _questions(request: RewardRequest) -> list[JudgeRequest]:
     return questions
 
 
-async def _patiently(judging: Judging, questions: Sequence[JudgeRequest]) -> list[JudgeResponse]:
+async def _patiently(
+    judging: Callable[[], Awaitable[list[JudgeResponse]]],
+) -> list[JudgeResponse]:
     ends = time.monotonic() + _PATIENCE
     while True:
         try:
-            return await judging(questions)
+            return await judging()
         except HTTPException as error:
             if error.status_code != 429 or time.monotonic() > ends:
                 raise

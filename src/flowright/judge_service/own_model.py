@@ -22,6 +22,7 @@ from flowright.errors import ConfigError
 from flowright.judge.answer_types import shown_answer_type
 from flowright.judge.remote_wire import read_verdict
 from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.judge_reward.own_requests import plain
 from flowright.plugins import load
 
 KIND = "judge model"
@@ -62,7 +63,7 @@ class OwnModelJudge:
         else:
             loop = asyncio.get_running_loop()
             told = await loop.run_in_executor(self._threads, self._score, *given)
-        return replace(read_verdict(_plain(told), self.name), attempts=1)
+        return replace(read_verdict(plain(told), self.name), attempts=1)
 
 
 def own_model(path: str, arguments: Mapping[str, Any], threads: int) -> OwnModelJudge:
@@ -85,13 +86,6 @@ def served_settings(judge: OwnModelJudge, settings: JudgeServerSection) -> Judge
     at_once = min(settings.max_in_flight, settings.judge_threads)
     room = settings.max_in_flight + settings.max_queue
     return settings.model_copy(update={"max_in_flight": at_once, "max_queue": room - at_once})
-
-
-def _plain(told: Any) -> Any:
-    """Without the types of numerical libraries, whose numbers have ``item``."""
-    if isinstance(told, Mapping):
-        return {name: _plain(value) for name, value in told.items()}
-    return told.item() if hasattr(told, "item") else told
 
 
 def _takes_type(score: Callable[..., Any]) -> bool:

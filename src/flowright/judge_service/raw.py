@@ -2,8 +2,8 @@
 
 from pydantic import BaseModel, ConfigDict
 
+from flowright.judge.messages import whole_characters
 from flowright.judge.verdict import Verdict
-from flowright.judge_service.messages import whole_characters
 
 
 class RawReplyBody(BaseModel):

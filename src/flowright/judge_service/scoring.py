@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from flowright.errors import DataError, RunPaused, UserError
+from flowright.judge.messages import whole_characters
 from flowright.judge.verdict import Judge, JudgeQuery, Verdict
-from flowright.judge_service.arguments import query_of
-from flowright.judge_service.messages import whole_characters
+from flowright.judge_reward.arguments import ANSWERS, COMPLETIONS, PROMPTS, query_of, request_of
 from flowright.judge_service.tables import Row, json_line, row_hash, rows_of, write_rows
-from flowright.judge_service.trainers import ANSWERS, COMPLETIONS, PROMPTS, request_of
 from flowright.plugins import suggest
 
 ADDED = ("score", "correct", "source", "status", "explanation")

@@ -1,41 +1,27 @@
-"""Rows of JSON Lines and Parquet files: read one after the other, and written again with further
-columns. What the columns mean is not known here.
+"""The rows of a table with their numbers, and written again with further columns. What the columns
+mean is not known here, and how a file is read is :mod:`flowright.data.tables`'.
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from flowright.data.task import numbered_rows
-from flowright.errors import DataError, UserError
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from flowright.data.tables import parquet_batches, read_table
+from flowright.errors import UserError
 
 Row = Mapping[str, Any]
 Added = Callable[[int, Row], Mapping[str, Any]]
 """The further columns of a row, by its number and itself; the same names for every row."""
 
 LINES = (".jsonl", ".ndjson", ".json")
-_BATCH = 1024  # rows of Parquet at a time
 
 
 def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
-    """The rows with their numbers: lines of JSON from 1, rows of Parquet from 0. Raises DataError
-    for a file that cannot be read, and at the first line that is no object."""
-    if _format(path) == "parquet":
-        number = 0
-        for batch in _batches(path):
-            for row in batch.to_pylist():
-                yield number, row
-                number += 1
-        return
-    for number, row in numbered_rows(path, "give one with --in"):
-        if not isinstance(row, dict):
-            raise DataError(f"{path}:{number}: a row is a JSON object, not {type(row).__name__}")
-        yield number, row
+    """The rows with their numbers, from 1. Raises DataError for what cannot be read."""
+    for number, row in enumerate(read_table(path), start=1):
+        yield number, row.values
 
 
 def row_hash(row: Row) -> str:
@@ -48,11 +34,11 @@ def write_rows(source: Path, out: Path, added: Added, names: Sequence[str]) -> N
     """Write all rows of ``source`` with what is ``added`` to them, replacing ``out`` at once. A
     Parquet file made of another keeps the types of its columns."""
     part = out.with_name(out.name + ".part")
-    if _format(out) == "lines":
+    if not _is_parquet(out):
         with part.open("w", encoding="utf-8") as lines:
             for number, row in rows_of(source):
                 lines.write(json_line({**row, **added(number, row)}))
-    elif _format(source) == "parquet":
+    elif _is_parquet(source):
         _extend(source, part, added, names)
     else:
         _convert(source, part, added)
@@ -67,27 +53,14 @@ def json_line(row: Row) -> str:
     return text + "\n"
 
 
-def check_name(path: Path, flag: str) -> None:
-    """Raises UserError for a name that ends in no known format."""
+def check_out(path: Path) -> None:
+    """Raises UserError for a name that ends in no format that can be written."""
     if path.suffix.lower() not in (*LINES, ".parquet"):
-        raise UserError(f"{flag} {path}: the name must end in {', '.join(LINES)} or .parquet")
+        raise UserError(f"--out {path}: the name must end in {', '.join(LINES)} or .parquet")
 
 
-def _format(path: Path) -> str:
-    return "parquet" if path.suffix.lower() == ".parquet" else "lines"
-
-
-def _batches(path: Path) -> "Iterator[pa.RecordBatch]":
-    import pyarrow as pa  # half a second that JSON does without
-    import pyarrow.parquet as pq
-
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; give one with --in")
-    try:
-        with pq.ParquetFile(path) as file:
-            yield from file.iter_batches(_BATCH)
-    except pa.ArrowException as error:
-        raise DataError(f"{path}: not Parquet: {str(error).splitlines()[0]}") from None
+def _is_parquet(path: Path) -> bool:
+    return path.suffix.lower() == ".parquet"
 
 
 def _extend(source: Path, part: Path, added: Added, names: Sequence[str]) -> None:
@@ -98,9 +71,9 @@ def _extend(source: Path, part: Path, added: Added, names: Sequence[str]) -> Non
     further = [pa.field(n, types.get(n.removeprefix("judge_"), pa.string())) for n in names]
     before = pq.read_schema(source)
     schema = pa.schema([*before, *further], metadata=before.metadata)
-    number = 0
+    number = 1
     with pq.ParquetWriter(part, schema) as writer:
-        for batch in _batches(source):
+        for batch in parquet_batches(source):
             told = [added(number + i, row) for i, row in enumerate(batch.to_pylist())]
             number += len(told)
             columns = [pa.array([row[f.name] for row in told], f.type) for f in further]

@@ -15,8 +15,8 @@ from pydantic import (
 )
 
 from flowright.judge.answer_types import read_answer_type
+from flowright.judge.messages import completion_text, prompt_text, whole_characters
 from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
-from flowright.judge_service.messages import completion_text, prompt_text, whole_characters
 from flowright.judge_service.raw import RawReplyBody, raw_replies
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's

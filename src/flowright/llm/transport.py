@@ -92,8 +92,12 @@ class Connection:
     nothing twice. A response of any status is one; without any, RequestError is raised.
     """
 
-    def __init__(self, url: str, no_proxy: str | None) -> None:
+    def __init__(
+        self, url: str, no_proxy: str | None, headers: Mapping[str, str] | None = None
+    ) -> None:
         self._url = url
+        self._headers = {"Content-Type": "application/json", "User-Agent": "flowright"}
+        self._headers |= headers or {}
         self._proxy = proxy_for(url, no_proxy)
         self._session: aiohttp.ClientSession | None = None
 
@@ -135,14 +139,14 @@ class Connection:
         return aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_SECONDS),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
-            headers={"Content-Type": "application/json", "User-Agent": "flowright"},
+            headers=self._headers,
             cookie_jar=aiohttp.DummyCookieJar(),
         )
 
 
 RETRIED_STATUS = frozenset({408, 409, 425, 429})  # and every 5xx
 _MALFORMED_REQUEST = "the server refused the request itself; its message says which part"
-_MOVED = "the server redirects; put the address that it points to into base_url"
+_MOVED = "the server redirects; put the address that it points to into base_url or judge_url"
 HINTS = {
     301: _MOVED,
     302: _MOVED,
@@ -152,7 +156,7 @@ HINTS = {
     401: "check api_key",
     402: "the account has no credit left",
     403: "check that api_key may use this model",
-    404: "check model_name, and that base_url ends in /v1",
+    404: "check model_name and the address; an OpenAI API's base_url ends in /v1",
     413: "the prompt is larger than the server takes",
     422: _MALFORMED_REQUEST,
 }

@@ -2,20 +2,34 @@
 copied to another process, and a forked child leaves it to its parent.
 """
 
+import asyncio
+import logging
 import os
 import statistics
+import time
 import weakref
 from collections import Counter, deque
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from flowright.config import JudgeRewardSection
+from flowright.errors import boundary
 from flowright.judge.remote import RemoteJudge
-from flowright.judge.verdict import Judge
-from flowright.judge.wrappers import Cached, CircuitBreaker
-from flowright.judge_service.loop_thread import LoopThread
+from flowright.judge.rules import RuleJudge
+from flowright.judge.second_reading import SecondReading
+from flowright.judge.verdict import Judge, JudgeQuery, Status, Verdict
+from flowright.judge.wrappers import Cached, CircuitBreaker, Gated, WithRuleFallback
+from flowright.judge_reward.calibration import Calibrated
+from flowright.judge_reward.fallback_log import LogsFallbacks
+from flowright.judge_reward.loop_thread import LoopThread
+from flowright.judge_reward.result import told_of
 
 LATENCIES_KEPT = 2000
+_REFUSED: frozenset[Status] = frozenset({"refused"})  # no completion buys itself out by its size
+
+_log = logging.getLogger("JudgeReward")
 
 
 @dataclass(eq=False)
@@ -36,6 +50,66 @@ class Running:
         self.thread.end(None if self.remote is None else self.remote.aclose)
         if self.threads is not None:
             self.threads.shutdown(wait=False, cancel_futures=True)
+
+    def put_in_wrappers(self, asked: Judge, config: JudgeRewardSection) -> Judge:
+        """The judge that is asked within its wrappers, from the inside out: breaker, calibration,
+        cache, second reading, fallback, gate."""
+        judge = asked
+        if config.circuit_breaker_threshold:
+            judge = self.breaker = CircuitBreaker(
+                judge, config.circuit_breaker_threshold, config.circuit_breaker_timeout
+            )
+        if config.low_confidence:
+            judge = Calibrated(judge, config.low_confidence, config.low_confidence_factor)
+        if config.use_cache:
+            judge = self.cache = Cached(judge, config.cache_size, config.judge_url)
+        rules = RuleJudge(only_certain=True) if config.fallback_to_rule else None
+        # What else a service is kept from by an answer is the service's own to read again.
+        judge = SecondReading(judge, asked, rules, _REFUSED)
+        if rules is not None:
+            judge = WithRuleFallback(judge, rules)
+        self.judge = Gated(LogsFallbacks(judge))
+        return self.judge
+
+    async def answer_all(
+        self,
+        judge: Judge,
+        queries: Sequence[tuple[int, JudgeQuery]],
+        told: list[dict[str, Any] | None],
+    ) -> None:
+        """Put what each query came to into its place in ``told``."""
+
+        async def one(number: int, query: JudgeQuery) -> None:
+            told[number] = await self._answer(judge, query)
+
+        await asyncio.gather(*(one(number, query) for number, query in queries))
+
+    async def _answer(self, judge: Judge, query: JudgeQuery) -> dict[str, Any]:
+        began = time.monotonic()
+        self.pending += 1
+        try:
+            with boundary("judge") as attribution:
+                verdict = await judge.judge(query)
+            if attribution.failure is not None:
+                verdict = _failed(judge.name, str(attribution.failure))
+        except SystemExit as error:  # of a judge of somebody's own: it would end the thread
+            verdict = _failed(judge.name, f"the judge called sys.exit: {error}")
+        finally:
+            self.pending -= 1
+        self.thread.moved()
+        seconds = time.monotonic() - began
+        self.sources["failed" if verdict.score is None else verdict.source] += 1
+        self.zeros += verdict.score == 0
+        self.seconds.append(seconds)
+        _log.debug(
+            "reward %s: %s, %s, after %.3f s: %.300s",
+            *(verdict.score, verdict.status, verdict.source, seconds, verdict.reason),
+        )
+        return told_of(verdict, query.key or None, seconds)
+
+
+def _failed(judge: str, reason: str) -> Verdict:
+    return Verdict(None, None, "llm", "unavailable", reason, judge=judge)
 
 
 def metrics_of(running: Running | None, breaks: bool) -> dict[str, Any]:

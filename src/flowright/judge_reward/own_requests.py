@@ -3,14 +3,14 @@
 import asyncio
 import inspect
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
 from flowright.errors import boundary
 from flowright.judge.remote_wire import read_verdict, request_of
 from flowright.judge.verdict import JudgeQuery, Verdict
-from flowright.judge_service.result import RewardResult
+from flowright.judge_reward.result import RewardResult
 
 
 class OwnRequests:
@@ -28,10 +28,13 @@ class OwnRequests:
     async def judge(self, query: JudgeQuery) -> Verdict:
         request = request_of(query)
         with boundary("_request_judge") as attribution:
-            response = await self._asked(request)
+            try:
+                response = await self._asked(request)
+            except SystemExit as error:  # in a task it would end the loop
+                raise RuntimeError(f"it called sys.exit: {error}") from None
             if isinstance(response, RewardResult):
                 response = response.score
-            return read_verdict(response, self.name)
+            return read_verdict(plain(response), self.name)
         return Verdict(None, None, "llm", "unavailable", str(attribution.failure), judge=self.name)
 
     async def _asked(self, request: dict[str, Any]) -> Any:
@@ -43,3 +46,11 @@ class OwnRequests:
         loop = asyncio.get_running_loop()
         response = await loop.run_in_executor(self._threads(), ask, request)
         return await response if inspect.isawaitable(response) else response
+
+
+def plain(told: Any) -> Any:
+    """What a judge of one's own returned, without the types of numerical libraries, whose numbers
+    have ``item``."""
+    if isinstance(told, Mapping):
+        return {name: plain(value) for name, value in told.items()}
+    return told.item() if hasattr(told, "item") else told

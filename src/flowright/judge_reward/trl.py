@@ -1,47 +1,16 @@
-"""A judge service as the reward function of TRL, and what all functions for other trainers share.
+"""A judge service as the reward function of TRL.
 
     trainer = GRPOTrainer(..., reward_funcs=trl_reward("reward.yaml", answer_column="solution"))
 
-verl's forms are :mod:`flowright.judge_service.verl`; OpenRLHF asks the service itself
-(:mod:`flowright.judge_service.openrlhf`). No trainer is imported here. docs/other_trainers.md has
-the lines to copy.
+TRL itself is not imported here. docs/other_trainers.md has the lines to copy.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from flowright.errors import UserError
-from flowright.judge_service.adapter import JudgeRewardSystem, create_judge_reward
-
-Config = str | Path | Mapping[str, Any]
-"""The address of a judge service; a YAML file with ``reward``; or the keys of ``reward.config``."""
-
-PROMPTS = ("prompt", "question", "problem", "query", "input")
-COMPLETIONS = ("completion", "response", "output", "prediction", "generation")
-ANSWERS = ("answer", "solution", "ground_truth", "reference", "label", "target", "gold")
-"""Names that prompts, completions and references have in datasets, the likeliest first."""
-
-
-def open_system(config: Config) -> JudgeRewardSystem:
-    """The reward system of ``config``. Raises ConfigError."""
-    if isinstance(config, Mapping) and "type" not in config:
-        return JudgeRewardSystem(config)
-    if isinstance(config, str) and config.startswith(("http://", "https://")):
-        return JudgeRewardSystem({"judge_url": config})
-    return create_judge_reward(config)
-
-
-def request_of(
-    prompt: object, completion: object, reference: object, more: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of one question to a reward system, which reads texts, numbers, arrays and
-    messages. A reference that is a mapping is shown as its JSON."""
-    if isinstance(reference, Mapping):
-        reference = json.dumps(reference, ensure_ascii=False, default=str)
-    given = {name: value for name, value in more.items() if value is not None}
-    return {"prompt": prompt, "completion": completion, "answer": reference, **given}
+from flowright.judge_reward.adapter import Config, create_judge_reward
+from flowright.judge_reward.arguments import ANSWERS, request_of
 
 
 class TrlReward:
@@ -54,7 +23,7 @@ class TrlReward:
         self._made_of = (config, answer_column, tuple(also), name)
         self._column = answer_column
         self._also = also
-        self._system = open_system(config)
+        self._system = create_judge_reward(config)
 
     def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
         return type(self), self._made_of

@@ -23,14 +23,14 @@ from judge_serving import served, served_beside
 
 from flowright.config import JudgeServerSection
 from flowright.errors import ConfigError, RunPaused, UserError
+from flowright.judge.messages import completion_text, prompt_text
 from flowright.judge.verdict import JudgeQuery, Status, Verdict
-from flowright.judge_service import verl
+from flowright.judge_reward import verl
+from flowright.judge_reward.stand_ins import WINDOW, StandIns
+from flowright.judge_reward.trl import trl_reward
+from flowright.judge_reward.verl import VerlReward
 from flowright.judge_service.app import create_app
-from flowright.judge_service.messages import completion_text, prompt_text
 from flowright.judge_service.openrlhf import completion_of
-from flowright.judge_service.stand_ins import WINDOW, StandIns
-from flowright.judge_service.trainers import trl_reward
-from flowright.judge_service.verl import VerlReward
 
 ROOT = Path(__file__).parents[2]
 TRL_PYTHON = os.environ.get("FLOWRIGHT_TRL_PYTHON", "")
@@ -134,7 +134,7 @@ def test_functions_for_trainers_survive_pickling() -> None:
 
 FORKED = """
 import multiprocessing, sys
-from flowright.judge_service.verl import VerlReward
+from flowright.judge_reward.verl import VerlReward
 
 reward = VerlReward({"judge_url": sys.argv[1], "use_cache": False})
 

@@ -62,6 +62,9 @@ class LoopThread:
             except TimeoutError:
                 if work.done():
                     return None if work.exception() is None else _raise(work)
+            except KeyboardInterrupt:  # nobody waits for it any more
+                self._abandon(work)
+                raise
             if (why := self._why_not(began, patience)) is not None:
                 self._abandon(work)
                 return why

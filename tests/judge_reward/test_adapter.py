@@ -5,13 +5,16 @@ import copy
 import multiprocessing
 import pickle
 import threading
+from concurrent.futures import Future
 from typing import Any
 
+import numpy
 import pytest
 from judge_stand_in import StandIn, scored
 
 from flowright import BaseJudgeReward, JudgeQuery, JudgeRewardSystem, Verdict
 from flowright.judge.answer_types import read_answer_type
+from flowright.judge_reward.loop_thread import LoopThread
 
 HERE = {"batch_timeout": 0.0, "use_cache": False, "fallback_to_rule": False}
 
@@ -143,7 +146,7 @@ def test_answer_types_as_people_write_them(given: str | None, known: str) -> Non
     assert read_answer_type(given) == known
 
 
-@pytest.mark.parametrize("given", ["riddle", "", 7, ["number"], "math_expresion"])
+@pytest.mark.parametrize("given", ["riddle", 7, ["number"], "math_expresion"])
 def test_an_unknown_answer_type_is_told_the_known_ones(given: object) -> None:
     with pytest.raises(ValueError, match="known are number, math_expression"):
         read_answer_type(given)
@@ -214,3 +217,78 @@ async def test_own_requests_by_a_plain_and_by_a_coroutine_method() -> None:
             await asyncio.to_thread(system.close)
             assert [t["reward"] for t in told] == [expected] * 40
     assert "mine" in told[0]["explanation"]
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __iter__ = __str__  # pyright: ignore[reportAssignmentType]
+
+
+def test_what_raises_when_it_is_read_is_invalid_alone() -> None:
+    endless: list[Any] = []
+    endless.append(endless)
+    odd = [numpy.array(7), float("nan"), numpy.array("42"), b"42", Unspeakable(), endless, object()]
+    service = StandIn()
+    with service.on_a_thread() as url, JudgeRewardSystem({"judge_url": url, **HERE}) as rewards:
+        for name in ("prompt", "completion", "answer"):
+            batch = [{"prompt": "Q", "completion": "It is 42.", "answer": "42"} for _ in range(8)]
+            for request, value in zip(batch, odd, strict=False):
+                request[name] = value
+            told = rewards.reward_batch(iter(batch))
+            assert told[-1]["reward"] == 1.0, name
+            assert {each["status"] for each in told} == {"ok", "invalid"}, name
+            assert all(each["explanation"] for each in told if each["status"] == "invalid")
+        missing = rewards.reward("Q", "It is 42.", "42", float("nan"))  # pyright: ignore[reportArgumentType]
+    assert missing["reward"] == 1.0, "an empty cell of a table: no answer type"
+
+
+def test_a_plain_method_may_return_what_numpy_made_and_may_exit() -> None:
+    class Mean(BaseJudgeReward):
+        def _request_judge(self, request: dict[str, Any]) -> Any:
+            if request["completion"] == "exit":
+                raise SystemExit(3)
+            return {"score": numpy.mean([0.5, 1.0]), "detailed_scores": {"a": numpy.float32(0.5)}}
+
+    with Mean({"judge_url": "http://nowhere", "fallback_to_rule": False}) as rewards:
+        told = rewards.reward_batch(
+            [{"prompt": "Q", "completion": c} for c in ("42", "exit", "41")]
+        )
+    assert [one["reward"] for one in told] == [0.75, None, 0.75]
+    assert told[0]["detailed_scores"] == {"a": 0.5} and "sys.exit" in told[1]["explanation"]
+
+
+def test_ctrl_c_takes_back_what_it_waited_for() -> None:
+    thread = LoopThread()
+    began, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    class Interrupted(Future[None]):
+        def result(self, timeout: float | None = None) -> None:
+            began.wait()
+            raise KeyboardInterrupt
+
+    asked = thread.submit(work())
+    interrupted: Future[None] = Interrupted()
+    interrupted.add_done_callback(lambda _: asked.cancel())
+    with pytest.raises(KeyboardInterrupt):
+        thread.wait(interrupted, 60.0)
+    assert ended.wait(60.0)
+    thread.end(None)
+
+
+def test_a_key_that_no_header_can_hold_ends_in_no_reward() -> None:
+    service = StandIn()
+    with service.on_a_thread() as url:
+        for key, reward in (("key\n", 1.0), ("two\nlines", None)):
+            with JudgeRewardSystem({"judge_url": url, "api_key": key, **HERE}) as rewards:
+                told = rewards.reward("Q", "It is 42.", "42")
+            assert told["reward"] == reward
+    assert "header" in told["explanation"]

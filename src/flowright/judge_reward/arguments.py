@@ -1,16 +1,18 @@
-"""What a caller's program hands in, as a query: numbers, missing values, lists of messages.
+"""What a caller's program hands in, as a query: numbers, missing values, lists of messages; and
+what datasets call it.
 
 Refused is one request alone, with a line that says what to do. Nothing is judged here.
 """
 
+import json
 import math
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypedDict
 
 from flowright.judge.answer_types import read_answer_type
+from flowright.judge.messages import completion_text, prompt_text
 from flowright.judge.verdict import Criterion, JudgeQuery
-from flowright.judge_service.messages import completion_text, prompt_text
 from flowright.plugins import suggest
 
 
@@ -26,7 +28,23 @@ class More(TypedDict, total=False):
     request_id: str | None
 
 
+PROMPTS = ("prompt", "question", "problem", "query", "input")
+COMPLETIONS = ("completion", "response", "output", "prediction", "generation")
+ANSWERS = ("answer", "solution", "ground_truth", "reference", "label", "target", "gold")
+"""Names that prompts, completions and references have in datasets, the likeliest first."""
+
 KNOWN = ("prompt", "completion", "answer", "answer_type", *More.__annotations__)
+
+
+def request_of(
+    prompt: object, completion: object, reference: object, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The arguments of one question to a reward system. A reference that is a mapping is shown as
+    its JSON; of what ``more`` is said, what is missing is left out."""
+    if isinstance(reference, Mapping):
+        reference = json.dumps(reference, ensure_ascii=False, default=str)
+    given = {name: value for name, value in more.items() if value is not None}
+    return {"prompt": prompt, "completion": completion, "answer": reference, **given}
 
 
 def query_of(request: object) -> JudgeQuery:
@@ -43,12 +61,12 @@ def query_of(request: object) -> JudgeQuery:
     rival = request.get("rival")
     accepted = _references("answer", request.get("answer"))
     accepted += _references("alternatives", request.get("alternatives"))
-    evidence = request.get("evidence")
+    evidence, answer_type = request.get("evidence"), request.get("answer_type")
     return JudgeQuery(
         question=_spoken("prompt", request.get("prompt")),
         answer=_spoken("completion", request.get("completion")),
         reference=accepted[0] if accepted else "",
-        answer_type=read_answer_type(request.get("answer_type")),
+        answer_type=read_answer_type(None if _is_missing(answer_type) else answer_type),
         alternatives=tuple(accepted[1:]),
         evidence=None if evidence is None else str(evidence),
         rival=None if rival is None else _spoken("rival", rival),
@@ -62,12 +80,19 @@ def request_id_of(request: object) -> str | None:
     return given if isinstance(given, str) else None
 
 
+def _is_missing(given: object) -> bool:
+    """None, and NaN: what a table has where a cell is empty."""
+    return given is None or (isinstance(given, float) and math.isnan(given))
+
+
 def _spoken(name: str, given: object) -> str:
-    if given is None:
+    if hasattr(given, "tolist"):  # an array's, or one of its values
+        given = given.tolist()  # pyright: ignore[reportAttributeAccessIssue]
+    if _is_missing(given):
         raise ValueError(f"{name}: there is none; give a text or a list of messages")
     if isinstance(given, numbers.Number):
         return str(given)
-    if isinstance(given, bytes):
+    if isinstance(given, bytes | bytearray):
         raise ValueError(f"{name}: bytes; decode them")
     try:
         return prompt_text(given) if name == "prompt" else completion_text(given)
@@ -77,7 +102,7 @@ def _spoken(name: str, given: object) -> str:
 
 def _references(name: str, given: object) -> list[str]:
     """Everything that counts as right, the first one first; what is missing is left out."""
-    if given is None or (isinstance(given, float) and math.isnan(given)):
+    if _is_missing(given):
         return []
     if isinstance(given, str):
         return [given]
@@ -85,7 +110,7 @@ def _references(name: str, given: object) -> list[str]:
         return [str(given)]
     if hasattr(given, "tolist"):  # an array's, or one of its values
         return _references(name, given.tolist())  # pyright: ignore[reportAttributeAccessIssue]
-    if isinstance(given, Mapping | bytes) or not isinstance(given, Iterable):
+    if isinstance(given, Mapping | bytes | bytearray) or not isinstance(given, Iterable):
         raise ValueError(
             f"{name}: a text, a number or a list of these is expected, not {_kind(given)}"
         )

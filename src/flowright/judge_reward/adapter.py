@@ -7,12 +7,10 @@
 of its group's statistics, it is not a wrong answer.
 """
 
-import asyncio
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, Unpack
@@ -21,20 +19,14 @@ from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
 from flowright.errors import UserError, boundary
 from flowright.judge.remote import RemoteJudge
 from flowright.judge.remote_wire import response_of
-from flowright.judge.rules import RuleJudge
-from flowright.judge.second_reading import SecondReading
-from flowright.judge.verdict import Judge, JudgeQuery, Status, Verdict
-from flowright.judge.wrappers import Cached, CircuitBreaker, Gated, WithRuleFallback
-from flowright.judge_service.arguments import More, query_of, request_id_of
-from flowright.judge_service.calibration import Calibrated
-from flowright.judge_service.fallback_log import LogsFallbacks
-from flowright.judge_service.loop_thread import LoopThread
-from flowright.judge_service.own_requests import OwnRequests
-from flowright.judge_service.result import RewardResult
-from flowright.judge_service.running import Running, metrics_of, owners
+from flowright.judge.verdict import Judge, JudgeQuery
+from flowright.judge_reward.arguments import More, query_of, request_id_of
+from flowright.judge_reward.loop_thread import LoopThread
+from flowright.judge_reward.own_requests import OwnRequests
+from flowright.judge_reward.result import RewardResult, lost
+from flowright.judge_reward.running import Running, metrics_of, owners
 
 _GRACE_SECONDS = 30.0  # beyond a verdict's own deadline
-_REFUSED: frozenset[Status] = frozenset({"refused"})  # no completion buys itself out by its size
 _MOST_THREADS = 256  # of a judge of one's own that blocks
 
 _log = logging.getLogger("JudgeReward")
@@ -57,9 +49,9 @@ class JudgeRewardSystem:
     mapping that is not one.
     """
 
-    def __init__(self, config: JudgeRewardSection | Mapping[str, Any]) -> None:
+    def __init__(self, config: JudgeRewardSection | Mapping[str, Any] | None = None) -> None:
         known = isinstance(config, JudgeRewardSection)
-        self.config = config if known else judge_reward(config)
+        self.config = config if known else judge_reward(config or {})
         self._closed = False
         self._forget()
         owners.add(self)
@@ -106,7 +98,7 @@ class JudgeRewardSystem:
             return work
         future = thread.submit(work)
         why = thread.wait(future, self.config.deadline + _GRACE_SECONDS)
-        return future.result() if why is None else _lost(why)
+        return future.result() if why is None else lost(why)
 
     async def _ask_service(self, request: Mapping[str, Any]) -> dict[str, Any]:
         running = self._run()
@@ -135,8 +127,9 @@ class JudgeRewardSystem:
         asked = _request(prompt, completion, answer, answer_type, more)
         return self.reward_batch([asked])[0]
 
-    def reward_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def reward_batch(self, requests: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """As :meth:`reward`, for many at a time: each is a mapping of its arguments."""
+        requests = list(requests)
         told: list[dict[str, Any] | None] = [None] * len(requests)
         thread, work = self._begin(requests, told)
         why = thread.wait(work, self.config.deadline + _GRACE_SECONDS)
@@ -154,7 +147,8 @@ class JudgeRewardSystem:
         asked = _request(prompt, completion, answer, answer_type, more)
         return (await self.areward_batch([asked]))[0]
 
-    async def areward_batch(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    async def areward_batch(self, requests: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        requests = list(requests)
         told: list[dict[str, Any] | None] = [None] * len(requests)
         thread, work = self._begin(requests, told)
         why = await thread.waited(work, self.config.deadline + _GRACE_SECONDS)
@@ -216,13 +210,26 @@ class JudgeRewardSystem:
         running = self._run()
         queries: list[tuple[int, JudgeQuery]] = []
         for number, request in enumerate(requests):
-            try:
-                queries.append((number, query_of(request)))
-            except ValueError as error:
-                told[number] = _lost(str(error), "invalid", request_id_of(request))
+            why = None
+            with boundary("request") as attribution:  # of its objects any method may raise
+                try:
+                    queries.append((number, query_of(request)))
+                except ValueError as error:
+                    why = str(error)
+            if attribution.failure is not None:
+                why = attribution.failure.message
+            if why is not None:
+                told[number] = lost(why, "invalid", request_id_of(request))
                 running.sources["invalid"] += 1
-                _log.warning("a request is invalid and has no reward: %s", error)
-        return running.thread, running.thread.submit(self._answer_all(running, queries, told))
+                _log.warning("a request is invalid and has no reward: %s", why)
+
+        async def answer() -> None:
+            judge = running.judge  # made where it will run
+            if judge is None:
+                judge = running.put_in_wrappers(self.make_judge(), self.config)
+            await running.answer_all(judge, queries, told)
+
+        return running.thread, running.thread.submit(answer())
 
     def _all_told(
         self, requests: Sequence[object], told: Sequence[dict[str, Any] | None], why: str | None
@@ -231,89 +238,26 @@ class JudgeRewardSystem:
             _log.warning("%d of %d requests have no reward: %s", told.count(None), len(told), why)
         status = "timeout" if why is not None and why.startswith("Timeout") else "unavailable"
         return [
-            _lost(why or "", status, request_id_of(request)) if one is None else one
+            lost(why or "", status, request_id_of(request)) if one is None else one
             for request, one in zip(requests, told, strict=True)
         ]
 
-    def _build(self, running: Running) -> Judge:
-        """The judge within its wrappers, from the inside out: breaker, calibration, cache, second
-        reading, fallback, gate."""
-        config = self.config
-        judge = asked = self.make_judge()
-        if config.circuit_breaker_threshold:
-            judge = running.breaker = CircuitBreaker(
-                judge, config.circuit_breaker_threshold, config.circuit_breaker_timeout
-            )
-        if config.low_confidence:
-            judge = Calibrated(judge, config.low_confidence, config.low_confidence_factor)
-        if config.use_cache:
-            judge = running.cache = Cached(judge, config.cache_size, config.judge_url)
-        rules = RuleJudge(only_certain=True) if config.fallback_to_rule else None
-        # What else a service is kept from by an answer is the service's own to read again.
-        judge = SecondReading(judge, asked, rules, _REFUSED)
-        if rules is not None:
-            judge = WithRuleFallback(judge, rules)
-        return Gated(LogsFallbacks(judge))
 
-    async def _answer_all(
-        self,
-        running: Running,
-        queries: Sequence[tuple[int, JudgeQuery]],
-        told: list[dict[str, Any] | None],
-    ) -> None:
-        if running.judge is None:
-            running.judge = self._build(running)
-        judge = running.judge
-
-        async def one(number: int, query: JudgeQuery) -> None:
-            told[number] = await self._answer(running, judge, query)
-
-        await asyncio.gather(*(one(number, query) for number, query in queries))
-
-    async def _answer(self, running: Running, judge: Judge, query: JudgeQuery) -> dict[str, Any]:
-        began = time.monotonic()
-        running.pending += 1
-        try:
-            with boundary("judge") as attribution:
-                verdict = await judge.judge(query)
-            if attribution.failure is not None:
-                verdict = _failed(judge.name, "unavailable", str(attribution.failure))
-        except SystemExit as error:  # of a judge of somebody's own: it would end the thread
-            verdict = _failed(judge.name, "unavailable", f"the judge called sys.exit: {error}")
-        finally:
-            running.pending -= 1
-        running.thread.moved()
-        seconds = time.monotonic() - began
-        running.sources["failed" if verdict.score is None else verdict.source] += 1
-        running.zeros += verdict.score == 0
-        running.seconds.append(seconds)
-        _log.debug(
-            "reward %s: %s, %s, after %.3f s: %.300s",
-            *(verdict.score, verdict.status, verdict.source, seconds, verdict.reason),
-        )
-        return {
-            "reward": verdict.score,
-            "source": verdict.source,
-            "status": verdict.status,
-            "explanation": verdict.reason,
-            "parts": dict(verdict.parts),
-            "detailed_scores": dict(verdict.parts),
-            "request_id": query.key or None,
-            "judge": verdict.judge,
-            "latency": seconds,
-        }
-
+Config = str | Path | Mapping[str, Any]
+"""The address of a judge service; a YAML file with ``reward``; or the keys of ``reward.config``."""
 
 BaseJudgeReward = JudgeRewardSystem
 """The name of what is derived from, for a judge of one's own."""
 
 
 def create_judge_reward(
-    config: Mapping[str, Any] | str | Path, system: type[JudgeRewardSystem] = JudgeRewardSystem
+    config: Config, system: type[JudgeRewardSystem] = JudgeRewardSystem
 ) -> JudgeRewardSystem:
-    """The reward system of a YAML file, or of a mapping, with ``type: judge_model`` and ``config``
-    (in a file: under ``reward``); or of a mapping of the config's keys alone, such as
+    """The reward system of a service's address; of a YAML file with ``reward``; of such a mapping,
+    with ``type: judge_model`` and ``config``; or of a mapping of the config's keys alone, such as
     ``{"judge_url": url}``. Raises ConfigError."""
+    if isinstance(config, str) and config.startswith(("http://", "https://")):
+        config = {"judge_url": config}
     if not isinstance(config, Mapping):
         return system(load_judge_reward(Path(config)))
     if "type" not in config and "config" not in config:
@@ -328,22 +272,3 @@ def _request(
 ) -> dict[str, Any]:
     first = {"prompt": prompt, "completion": completion}
     return {**first, "answer": answer, "answer_type": answer_type, **more}
-
-
-def _failed(judge: str, status: Any, reason: str) -> Verdict:
-    return Verdict(None, None, "llm", status, reason, judge=judge)
-
-
-def _lost(why: str, status: str = "unavailable", request_id: str | None = None) -> dict[str, Any]:
-    """What is told of a request that never got to a judge, or back."""
-    return {
-        "reward": None,
-        "source": None,
-        "status": status,
-        "explanation": why,
-        "parts": {},
-        "detailed_scores": {},
-        "request_id": request_id,
-        "judge": "",
-        "latency": 0.0,
-    }

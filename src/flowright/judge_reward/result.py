@@ -1,10 +1,11 @@
-"""What an answer was found to be worth, as an object. It decides nothing."""
+"""What an answer was found to be worth, as a dict and as an object. It decides nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flowright.errors import UserError
+from flowright.judge.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +59,25 @@ class RewardResult:
 
     def __format__(self, form: str) -> str:
         return format(float(self), form) if form else str(self)
+
+
+def told_of(verdict: Verdict, request_id: str | None, seconds: float) -> dict[str, Any]:
+    """A verdict as :meth:`JudgeRewardSystem.reward` tells it, which took so long."""
+    parts = dict(verdict.parts)
+    return {
+        "reward": verdict.score,
+        "source": verdict.source,
+        "status": verdict.status,
+        "explanation": verdict.reason,
+        "parts": parts,
+        "detailed_scores": dict(parts),
+        "request_id": request_id,
+        "judge": verdict.judge,
+        "latency": seconds,
+    }
+
+
+def lost(why: str, status: str = "unavailable", request_id: str | None = None) -> dict[str, Any]:
+    """What is told of a request that never got to a judge, or back."""
+    nobody = Verdict(None, None, "llm", "unavailable", why)
+    return {**told_of(nobody, request_id, 0.0), "source": None, "status": status}
