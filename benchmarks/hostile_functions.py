@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.errors import FlowrightError
-from flowright.grading import around, compare, formulas, number_words, numbers, text as answers
+from flowright.grading import (
+    around, choices, compare, dates, formulas, number_words, numbers, text as answers, units, words,
+)  # fmt: skip
 from flowright.judge import (
     answer_types,
     doubts,
@@ -148,9 +150,19 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "grading.text:tokens": answers.tokens,
     "grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
     "grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
-    "grading.text:same_date": lambda text: answers.same_date(text, f"May {text}"),
+    "grading.dates:same_date": lambda text: dates.same_date(text, f"May {text}"),
     "grading.text:same_spans": lambda text: answers.same_spans(text, f"{text}, x"),
-    "grading.text:chosen_label": lambda text: answers.chosen_label(text, CHOICES),
+    "grading.choices:chosen_label": lambda text: [
+        choices.chosen_label(answer, CHOICES) for answer in (text, f"A, {text}")
+    ],
+    "grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
+    "grading.words:predicate": lambda text: [
+        words.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
+    ],
+    "grading.words:same_words": lambda text: words.same_words(text, f"in {text}"),
+    "grading.words:closed_answer": lambda text: words.closed_answer(f"Yes, {text}"),
+    "grading.words:says_nothing_is": words.says_nothing_is,
+    "grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
     "grading.numbers:with_other_marks": numbers.with_other_marks,
     "grading.numbers:conclusion": numbers.conclusion,
     "grading.number_words:spelled": number_words.spelled,

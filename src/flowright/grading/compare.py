@@ -51,7 +51,7 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
     if not answer.strip():
         return Comparison(False, "empty", final, tuple(expected))
     if choices:
-        label = chosen_label(answer, choices) or chosen_label(final, choices)
+        label = _label(answer, final, choices)
         method = "choice" if label else "no_choice"
         return Comparison(label == expected[0], method, label or answer[-200:], (expected[0],))
     found: list[tuple[str, _Found]] = []
@@ -69,6 +69,11 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
         return Comparison(None, "math_verify", open_ones[0][1][2], references)
     certain = all(one[3] for _, one in found)
     return Comparison(False, found[-1][1][1], final, tuple(expected), certain)
+
+
+def _label(answer: str, final: str, choices: Choices) -> str | None:
+    read = (chosen_label(text, choices) for text in (answer, final, predicate(final)))
+    return next(filter(None, read), None)
 
 
 def _same_value(final: str, answer: str, reference: str) -> _Found:
@@ -145,6 +150,8 @@ def _is_words(reference: str) -> bool:
 def _same_number(final: str, expected: Quantity, reference: str) -> _Found:
     """In this order: the whole as one number; what stands behind its last equals sign, "is" or
     colon; a number in words; a formula, left open; the last number of prose."""
+    if _NO_CLAIM.search(final[-LONGEST_EXPRESSION:]):
+        return False, "several", final, False
     stems = _stems(final)
     for stem in stems:
         found = lone_number(stem)
@@ -168,7 +175,7 @@ def _same_number(final: str, expected: Quantity, reference: str) -> _Found:
     last = conclusion(final)
     if last is None:
         return False, "no_number", final, True
-    if last.standing != "free" or final.rstrip(" *_`\"'").endswith("?"):
+    if last.standing != "free":
         return False, "several", final, last.standing == "several"
     equal = expected.equals(last.value)
     certain = _is_plain_prose(final) if equal else not any(map(expected.equals, last.before))
@@ -211,6 +218,14 @@ _FACTORS = frozenset(
 _DECIMAL_COMMA = re.compile(r"^\D*\d+,(?:\d{1,2}|\d{4,})\D*$")
 _BASE = re.compile(r"(\d{1,99})_(?:\{([2-9]|10)\}|([2-9]|10))")
 _RATIO = re.compile(r"\s*\d[\d.,]*\s?:\s?\d[\d.,:]*(?:\s?[ap]\.?m\.?)?\s*", re.IGNORECASE)
+_NO_CLAIM = re.compile(
+    r"\b(?:whether|unclear|unknown|unsure|untrue|doubt\w*|false|neither|either"
+    r"|\d[\d.,]{0,20}[\s-]?[A-Za-z]{0,12}\s+or\s+(?!more|less|fewer|so\b)"
+    r"|(?:not|cannot|can't)\s+(?:be\s+)?(?:true|sure|certain|known|say|tell|determined?))\b"
+    r"|[A-Za-z]{2}[^?]*\?\W*$",
+    re.IGNORECASE,
+)
+"""What makes of a text that names a number none that says that it is the answer."""
 _SAYS = re.compile(r"\b(?:is|are|was|were|equals|gives|makes|costs|totals)\b|:|≈|\\approx\b")
 _EQUATIONS = re.compile(r"=[^=]{0,200}(?:[,;]|\b(?:and|or)\b|\\text)[^=]{0,200}=")
 
@@ -280,18 +295,21 @@ def _same_text(final: str, answer: str, reference: str) -> _Found:
 
 
 def _same_nouns(final: str, reference: str) -> bool:
-    """Whether what two numbers count is the same, or is named by one alone. An ordinal counts
-    nothing."""
+    """Whether two numbers count the same thing, which one alone may name, in one word: ``3 yards``
+    and ``3``, not ``Apollo 11`` and ``11``. An ordinal counts nothing."""
     if _ORDINAL.search(final) or _ORDINAL.search(reference):
         return False
-    one, other = (
-        {word.rstrip("s") for word in _NOUN.findall(text.lower())} for text in (final, reference)
-    )
-    return one <= other or other <= one
+    one, other = (_NOUN.findall(text) for text in (final, reference))
+    if one and other:
+        return [word.lower().rstrip("s") for word in one] == [
+            word.lower().rstrip("s") for word in other
+        ]
+    return len(one + other) <= 1 and all(_COUNT.match(text) for text in (final, reference))
 
 
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b|\b(?:under|over|below|above)\b", re.IGNORECASE)
-_NOUN = re.compile(r"[A-Za-z]{2,}")
+_NOUN = re.compile(r"(?!(?:thousand|million|billion|trillion|percent)\b)[A-Za-z]{2,}")
+_COUNT = re.compile(r"(?:US)?[$€£¥₹]?\s?[-+]?[\d.,]+(?:[\s-]+(?:[a-z].*)?|%)?$")
 
 
 def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[list[str]]:
@@ -316,7 +334,7 @@ def _value(answer: str, kind: Kind, choices: Choices) -> str:
         return " ".join(answer.split())
     answer = spoken_answer(answer)
     final = extract_answer(answer)
-    return chosen_label(answer, choices) or chosen_label(final, choices) or final
+    return _label(answer, final, choices) or final
 
 
 def _say_the_same(one: str, other: str, kind: Kind, choices: Choices) -> bool:

@@ -11,13 +11,12 @@ _DENIALS = r"not|no|never|neither|nor|cannot|without|\w+n['’]t"
 _TURNS = r"but|however|actually|wait|rather|instead|although|though"
 _SUBJECT = re.compile(
     r"(?:[^.;:?!]{1,200},\s(?:but|so|and)\s(?:in\sfact,?\s)?)?"
-    r"(?:(?:so|thus|hence|therefore),?\s)?(?:the|it|this|that|they|these|those|its|their|his|her|he|she|my)(?:\s[^.,;:?!]{1,80}?)?"
-    r"(?:'s|\s(?:is|was|are|were|stands\sfor|would\sbe|must\sbe))\s(?P<said>.{1,500})",
+    r"(?:(?:so|thus|hence|therefore),?\s)?(?:(?:it|that|he|she)'s\s"
+    r"|(?:the|it|this|that|they|these|those|its|their|his|her|he|she|my)(?:\s[^.,;:?!]{1,80}?)??"
+    r"\s(?:is|was|are|were|stands\sfor|would\sbe|must\sbe)\s)(?P<said>\S.*)",
     re.IGNORECASE | re.DOTALL,
 )
-_CHOICE = re.compile(
-    r"(?:i|we)(?:'d|\swould)?\s(?:choose|pick|select|say)\s(?P<said>.{1,500})", re.I
-)
+_CHOICE = re.compile(r"(?:i|we)(?:'d|\swould)?\s(?:choose|pick|select|say)\s(?P<said>\S.*)", re.I)
 _OPEN = re.compile(
     rf"\b(?:{_DENIALS}|whether|if|unless|or|false|untrue|wrong|incorrect|doubt\w*|den\w+|unlike|than"
     r"|before|after|except|near|next|opposite|former\w*|who|which|what)\b",
@@ -43,7 +42,7 @@ _NOTHING = re.compile(
     r"|(?:there\s(?:is|are)\s)?no\s(?:real\s)?(?:solutions?|roots?))\s*",
     re.IGNORECASE,
 )
-_LONGEST = 1_000  # characters
+_LONGEST = 2_000  # characters
 
 
 def predicate(text: str) -> str:
