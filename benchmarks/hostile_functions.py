@@ -9,8 +9,17 @@ from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.errors import FlowrightError
 from flowright.grading import (
-    around, choices, compare, dates, formulas, number_words, numbers, text as answers, units, words,
-)  # fmt: skip
+    around,
+    choices,
+    compare,
+    dates,
+    formulas,
+    number_words,
+    numbers,
+    text as answers,
+    units,
+    words as spoken,
+)
 from flowright.judge import (
     answer_types,
     doubts,
@@ -147,6 +156,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ).messages("text"),
     "judge.rules:decide": lambda text: rules._compared(_query(text), text, True),
     "grading.text:extract_answer": answers.extract_answer,
+    "grading.text:bare": answers.bare,
     "grading.text:tokens": answers.tokens,
     "grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
     "grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
@@ -157,11 +167,11 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ],
     "grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
     "grading.words:predicate": lambda text: [
-        words.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
+        spoken.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
     ],
-    "grading.words:same_words": lambda text: words.same_words(text, f"in {text}"),
-    "grading.words:closed_answer": lambda text: words.closed_answer(f"Yes, {text}"),
-    "grading.words:says_nothing_is": words.says_nothing_is,
+    "grading.words:same_words": lambda text: spoken.same_words(text, f"in {text}"),
+    "grading.words:closed_answer": lambda text: spoken.closed_answer(f"Yes, {text}"),
+    "grading.words:says_nothing_is": spoken.says_nothing_is,
     "grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
     "grading.numbers:with_other_marks": numbers.with_other_marks,
     "grading.numbers:conclusion": numbers.conclusion,

@@ -24,9 +24,12 @@ _TAKEN_BACK = re.compile(
 def chosen_label(answer: str, choices: Choices) -> str | None:
     """The label that an answer picks: ``B``, ``(B)``, ``Option B``, ``B. text``, ``B, because ..``,
     or the text of one choice alone. None where it picks none, a label with the text of another, or
-    takes it back."""
+    takes it back, and where it is longer than
+    :data:`_LONGEST`: that is prose."""
     labels = {label.upper(): label for label, _ in choices}
-    answer = bare(_MARKS.sub(r"\1", answer[:_LONGEST]) + answer[_LONGEST:])
+    if len(answer) > _LONGEST:
+        return None
+    answer = bare(_MARKS.sub(r"\1", answer))
     alone = _LABEL.fullmatch(answer)
     if alone and alone[1].upper() in labels:
         return labels[alone[1].upper()]
@@ -44,7 +47,7 @@ _LONGEST = 2_000  # characters of a choice and of what is said about it
 def _belongs(rest: str, label: str, choices: Choices) -> bool:
     """Whether what follows a label is its text or a remark, and names no other choice."""
     named = {other for other, text in choices if exact_match(rest, text)}
-    if named or len(rest) > _LONGEST:
+    if named:
         return label in named
     said = f" {' '.join(tokens(rest))} "
     texts = {other: f" {' '.join(tokens(text))} " in said for other, text in choices}
