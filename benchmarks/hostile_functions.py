@@ -18,6 +18,7 @@ from flowright.grading import (
     numbers,
     text as answers,
     units,
+    votes,
     words as spoken,
 )
 from flowright.judge import (
@@ -85,7 +86,7 @@ def _votes(kind: Kind, choices: tuple[tuple[str, str], ...] = ()) -> Callable[[s
     def vote(text: str) -> object:
         share = text[: len(text) // MAX_SOLUTIONS]
         each = [f"{share} {n}" for n in range(MAX_SOLUTIONS)]
-        return compare.groups(each, kind, choices)
+        return votes.groups(each, kind, choices)
 
     return vote
 
@@ -165,6 +166,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "grading.choices:chosen_label": lambda text: [
         choices.chosen_label(answer, CHOICES) for answer in (text, f"A, {text}")
     ],
+    "grading.compare:is_words": compare.is_words,
+    "grading.compare:label_of": lambda text: compare.label_of(text, text, CHOICES),
     "grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
     "grading.words:predicate": lambda text: [
         spoken.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
@@ -189,10 +192,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "grading.compare:compare math": lambda text: compare.compare(["42", "x^2"], text, "math"),
     "grading.compare:compare qa": lambda text: compare.compare(["May 12, 1999"], text, "qa"),
     "grading.compare:compare choice": lambda text: compare.compare(["A"], text, "qa", CHOICES),
-    "grading.compare:groups math": _votes("math"),
-    "grading.compare:groups qa": _votes("qa"),
-    "grading.compare:groups code": _votes("code"),
-    "grading.compare:groups choice": _votes("qa", CHOICES),
+    "grading.votes:groups math": _votes("math"),
+    "grading.votes:groups qa": _votes("qa"),
+    "grading.votes:groups code": _votes("code"),
+    "grading.votes:groups choice": _votes("qa", CHOICES),
     "judge_service.messages:prompt_text": lambda text: messages.prompt_text(_turns(text)),
     "judge_service.messages:completion_text": lambda text: messages.completion_text(_turns(text)),
     "judge_service.messages:whole_characters": messages.whole_characters,

@@ -20,9 +20,9 @@ from flowright.grading import (
     token_f1,
     trusted_setup,
 )
-from flowright.grading.numbers import conclusion, lone_number
 from flowright.grading.choices import chosen_label
 from flowright.grading.dates import same_date
+from flowright.grading.numbers import conclusion, lone_number
 from flowright.grading.text import same_spans, tokens
 from flowright.llm.replies import extract_code
 from flowright.sandbox import Sandbox

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from flowright.grading.choices import chosen_label
-from flowright.grading.compare import compare, groups
+from flowright.grading.compare import compare
 from flowright.grading.dates import same_date
 from flowright.grading.units import conversion
+from flowright.grading.votes import groups
 from flowright.grading.words import closed_answer, predicate
 
 LENGTHS = {"mm": 1, "cm": 10, "m": 1000, "km": 10**6}
@@ -55,8 +56,9 @@ def test_conversion(answer: str, reference: str, factor: Fraction | None) -> Non
 
 
 DATES = ["{0:%B} {0.day}, {0.year}", "{0.day} {0:%B} {0.year}", "{0:%b} {0.day} {0.year}",
-         "the {0.day}th of {0:%B} {0.year}", "{0:%b}. {0.day}, {0.year}", "On {0:%B} {0.day}, {0.year}",
-         "{0.year}-{0.month:02}-{0.day:02}", "{0:%A}, {0:%B} {0.day}, {0.year}"]  # fmt: skip
+         "the {0.day}th of {0:%B} {0.year}", "{0:%b}. {0.day}, {0.year}",
+         "On {0:%B} {0.day}, {0.year}", "{0.year}-{0.month:02}-{0.day:02}",
+         "{0:%A}, {0:%B} {0.day}, {0.year}"]  # fmt: skip
 DAYS = st.dates(date(1000, 1, 1))
 
 

@@ -20,7 +20,7 @@ from workflow_doubles import (
 from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import KINDS, Problem
 from flowright.errors import FailureError, Reason
-from flowright.grading.compare import groups
+from flowright.grading.votes import groups
 from flowright.llm.chat import RequestRefused, Usage
 from flowright.sandbox import RunResult
 from flowright.workflows.arguments import bind

@@ -13,7 +13,7 @@ _FUNCTIONS = (
 _FUNCTION = re.compile(rf"(?<![A-Za-z])(?:{_FUNCTIONS})(?![A-Za-z])", re.IGNORECASE)
 _BEFORE = re.compile(
     rf"(?:(?<![A-Za-z])(?:{_FUNCTIONS})(?:_?\w{{1,3}})?"
-    r"|\b(?:not(?:\s+(?!so\b|but\b)[a-z]+){0,4}|never|isn't|half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
+    r"|\b(?:not(?:\s+(?!so\b|but\b)[a-z]+\.?){0,4}|never|isn't|half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
     r"|below|above|(?:divi|multipl|increas|decreas|reduc|rais|grow)\w*\s+by|modulo|choose|without|except|between|before|after|since|until"
     r"|^\W*(?:at\s+(?:least|most)|up\s+to)"
     r"|(?:roots?|logarithm|factorial|reciprocal|inverse|opposite|square|cube|power|multiple)\s+of"

@@ -23,7 +23,6 @@ from flowright.llm.replies import spoken_answer
 
 LONGEST_EXPRESSION = 500
 
-_LENIENT = frozenset({"date", "spans", "last_number", "decimal_comma", "equation"})
 _Found = tuple[bool | None, str, str, bool]
 """Correct, method, what it was read from, and whether it is certain."""
 
@@ -51,7 +50,7 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
     if not answer.strip():
         return Comparison(False, "empty", final, tuple(expected))
     if choices:
-        label = _label(answer, final, choices)
+        label = label_of(answer, final, choices)
         method = "choice" if label else "no_choice"
         return Comparison(label == expected[0], method, label or answer[-200:], (expected[0],))
     found: list[tuple[str, _Found]] = []
@@ -71,7 +70,7 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
     return Comparison(False, found[-1][1][1], final, tuple(expected), certain)
 
 
-def _label(answer: str, final: str, choices: Choices) -> str | None:
+def label_of(answer: str, final: str, choices: Choices) -> str | None:
     read = (chosen_label(text, choices) for text in (answer, final, predicate(final)))
     return next(filter(None, read), None)
 
@@ -97,7 +96,7 @@ def _same_value(final: str, answer: str, reference: str) -> _Found:
         labels = run or _LABELS.fullmatch(told[0])
         same = sorted(_LETTER.findall(told[0])) == sorted(_LETTER.findall(told[1]))
         return labels is not None and same, "spans", final, True
-    if _is_words(reference):
+    if is_words(reference):
         return _same_phrase(told[0], answer, told[1])
     if conversion(final, reference) != 1:
         return False, "unit", final, True
@@ -140,7 +139,7 @@ def _unspaced(text: str) -> str:
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", head) + rest
 
 
-def _is_words(reference: str) -> bool:
+def is_words(reference: str) -> bool:
     """Whether a reference is a word, a name or a label, which no algebra may take for variables."""
     plain = re.sub(r"\b(?:and|or)\b", ",", _TEXT.sub(r"\1", reference)).strip("$ ")
     is_label = re.fullmatch(r"\(?[A-J]\)?", plain) is not None
@@ -220,7 +219,7 @@ _BASE = re.compile(r"(\d{1,99})_(?:\{([2-9]|10)\}|([2-9]|10))")
 _RATIO = re.compile(r"\s*\d[\d.,]*\s?:\s?\d[\d.,:]*(?:\s?[ap]\.?m\.?)?\s*", re.IGNORECASE)
 _NO_CLAIM = re.compile(
     r"\b(?:whether|unclear|unknown|unsure|untrue|doubt\w*|false|neither|either"
-    r"|\d[\d.,]{0,20}[\s-]?[A-Za-z]{0,12}\s+or\s+(?!more|less|fewer|so\b)"
+    r"|\d[\d.,]{0,20}[\s-]?[A-Za-z]{0,12}\s+or\s+(?!more|less|fewer|so\b|[-+$€£\d])"
     r"|(?:not|cannot|can't)\s+(?:be\s+)?(?:true|sure|certain|known|say|tell|determined?))\b"
     r"|[A-Za-z]{2}[^?]*\?\W*$",
     re.IGNORECASE,
@@ -310,41 +309,3 @@ def _same_nouns(final: str, reference: str) -> bool:
 _ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b|\b(?:under|over|below|above)\b", re.IGNORECASE)
 _NOUN = re.compile(r"(?!(?:thousand|million|billion|trillion|percent)\b)[A-Za-z]{2,}")
 _COUNT = re.compile(r"(?:US)?[$€£¥₹]?\s?[-+]?[\d.,]+(?:[\s-]+(?:[a-z].*)?|%)?$")
-
-
-def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[list[str]]:
-    """Answers that say the same together, each group and the groups in the order in which they
-    came. An answer joins the first group whose first member says the same."""
-    found: list[tuple[str, list[str]]] = []
-    for answer in answers:
-        value = _value(answer, kind, choices)
-        for other, members in found:
-            if value == other or (kind != "code" and _say_the_same(value, other, kind, choices)):
-                members.append(answer)
-                break
-        else:
-            found.append((value, [answer]))
-    return [members for _, members in found]
-
-
-def _value(answer: str, kind: Kind, choices: Choices) -> str:
-    """What of an answer counts in a vote: the label of a choice, the final answer, all of a
-    program but its spacing."""
-    if kind == "code":
-        return " ".join(answer.split())
-    answer = spoken_answer(answer)
-    final = extract_answer(answer)
-    return _label(answer, final, choices) or final
-
-
-def _say_the_same(one: str, other: str, kind: Kind, choices: Choices) -> bool:
-    """Whether one of two values would be right where the other is expected, without the leniency
-    that knows what is asked for: one problem wants a list, another the order of its items. A
-    problem of mathematics may have words for an answer."""
-    if max(len(one), len(other)) > LONGEST_EXPRESSION:
-        return False
-    both = (one, other)
-    if kind == "math" and all(map(_is_words, both)):
-        return exact_match(one, other)
-    found = (compare([a], b, kind, choices) for a, b in (both, (other, one)))
-    return any(each.correct and each.method not in _LENIENT for each in found)

@@ -67,6 +67,7 @@ _BARE = (
         re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname|mbox)\s?\{([^{}]*)\}|\\[,;:! ]|~"),
         r" \1 ",
     ),
+    (re.compile(r"(?<=[\d})])\$(?=\s?[A-Za-zµ\\])"), ""),  # the end of mathematics: $3$ km
     (re.compile(r"\\([$])"), r"\1"),
     (re.compile(r"\^\s?\{\s?([23])\s?\}"), r"^\1"),
     (re.compile(r"\^\{?\\circ\}?|°"), " "),
