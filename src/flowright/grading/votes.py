@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from flowright.data.task import Kind
 from flowright.grading.choices import Choices
 from flowright.grading.compare import LONGEST_EXPRESSION, compare, is_words, label_of
+from flowright.grading.formulas import is_formula
+from flowright.grading.numbers import lone_number
 from flowright.grading.text import exact_match, extract_answer
 from flowright.llm.replies import spoken_answer
 
@@ -43,7 +45,8 @@ def _say_the_same(one: str, other: str, kind: Kind, choices: Choices) -> bool:
     if max(len(one), len(other)) > LONGEST_EXPRESSION:
         return False
     both = (one, other)
-    if kind == "math" and all(map(is_words, both)):
-        return exact_match(one, other)
+    if kind == "math" and not any(lone_number(text) or is_formula(text) for text in both):
+        # Normalised text has no signs: "-i" would be "i".
+        return all(map(is_words, both)) and exact_match(one, other)
     found = (compare([a], b, kind, choices) for a, b in (both, (other, one)))
     return any(each.correct and each.method not in _LENIENT for each in found)
