@@ -8,7 +8,19 @@ from collections.abc import Callable, Mapping
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.errors import FlowrightError
-from flowright.grading import around, compare, formulas, number_words, numbers, text as answers
+from flowright.grading import (
+    around,
+    choices,
+    compare,
+    dates,
+    formulas,
+    number_words,
+    numbers,
+    text as answers,
+    units,
+    votes,
+    words as spoken,
+)
 from flowright.judge import (
     answer_types,
     doubts,
@@ -76,7 +88,7 @@ def _votes(kind: Kind, choices: tuple[tuple[str, str], ...] = ()) -> Callable[[s
     def vote(text: str) -> object:
         share = text[: len(text) // MAX_SOLUTIONS]
         each = [f"{share} {n}" for n in range(MAX_SOLUTIONS)]
-        return compare.groups(each, kind, choices)
+        return votes.groups(each, kind, choices)
 
     return vote
 
@@ -149,12 +161,25 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ).messages("text"),
     "judge.rules:decide": lambda text: rules._compared(_query(text), text, True),
     "grading.text:extract_answer": answers.extract_answer,
+    "grading.text:bare": answers.bare,
     "grading.text:tokens": answers.tokens,
     "grading.text:exact_match": lambda text: answers.exact_match(text, f"{text}x"),
     "grading.text:token_f1": lambda text: answers.token_f1(text, f"{text} x"),
-    "grading.text:same_date": lambda text: answers.same_date(text, f"May {text}"),
+    "grading.dates:same_date": lambda text: dates.same_date(text, f"May {text}"),
     "grading.text:same_spans": lambda text: answers.same_spans(text, f"{text}, x"),
-    "grading.text:chosen_label": lambda text: answers.chosen_label(text, CHOICES),
+    "grading.choices:chosen_label": lambda text: [
+        choices.chosen_label(answer, CHOICES) for answer in (text, f"A, {text}")
+    ],
+    "grading.compare:is_words": compare.is_words,
+    "grading.compare:label_of": lambda text: compare.label_of(text, text, CHOICES),
+    "grading.units:conversion": lambda text: units.conversion(f"3 {text}", "3 km"),
+    "grading.words:predicate": lambda text: [
+        spoken.predicate(answer) for answer in (text, f"The {text}", f"a{text}, so it is {text}")
+    ],
+    "grading.words:same_words": lambda text: spoken.same_words(text, f"in {text}"),
+    "grading.words:closed_answer": lambda text: spoken.closed_answer(f"Yes, {text}"),
+    "grading.words:says_nothing_is": spoken.says_nothing_is,
+    "grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
     "grading.numbers:with_other_marks": numbers.with_other_marks,
     "grading.numbers:conclusion": numbers.conclusion,
     "grading.number_words:spelled": number_words.spelled,
@@ -171,10 +196,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "grading.compare:compare math": lambda text: compare.compare(["42", "x^2"], text, "math"),
     "grading.compare:compare qa": lambda text: compare.compare(["May 12, 1999"], text, "qa"),
     "grading.compare:compare choice": lambda text: compare.compare(["A"], text, "qa", CHOICES),
-    "grading.compare:groups math": _votes("math"),
-    "grading.compare:groups qa": _votes("qa"),
-    "grading.compare:groups code": _votes("code"),
-    "grading.compare:groups choice": _votes("qa", CHOICES),
+    "grading.votes:groups math": _votes("math"),
+    "grading.votes:groups qa": _votes("qa"),
+    "grading.votes:groups code": _votes("code"),
+    "grading.votes:groups choice": _votes("qa", CHOICES),
     "judge.messages:prompt_text": lambda text: messages.prompt_text(_turns(text)),
     "judge.messages:completion_text": lambda text: messages.completion_text(_turns(text)),
     "judge.messages:whole_characters": messages.whole_characters,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowright.errors import FailureError
-from flowright.grading.compare import groups
+from flowright.grading.votes import groups
 from flowright.llm.wire import MalformedReply, decode_reply
 from flowright.off_loop import MOST_CHARS, off_loop
 from flowright.workflows.language import parse

@@ -7,7 +7,8 @@ from graded_answers import NUMBERS, OTHERS, UNDECIDED, Row
 
 from flowright.data.task import Problem
 from flowright.grading import gold_check
-from flowright.grading.compare import Comparison, compare, groups
+from flowright.grading.compare import Comparison, compare
+from flowright.grading.votes import groups
 from flowright.judge.query import query_of
 from flowright.judge.rules import decide
 from flowright.sandbox import Sandbox

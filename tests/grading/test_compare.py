@@ -6,7 +6,8 @@ from lost_sandbox import LostSandbox
 
 from flowright.data.task import Kind, Problem
 from flowright.grading import extract_answer, gold_check
-from flowright.grading.compare import compare, groups
+from flowright.grading.compare import compare
+from flowright.grading.votes import groups
 from flowright.judge.query import query_of
 from flowright.judge.rules import decide
 from flowright.sandbox import Sandbox

@@ -8,8 +8,8 @@ from lost_sandbox import LostSandbox
 
 from flowright.data.task import Kind, Problem
 from flowright.grading import gold_check
-from flowright.grading.compare import groups
 from flowright.grading.number_words import spelled
+from flowright.grading.votes import groups
 from flowright.judge.query import query_of
 from flowright.judge.rules import decide
 

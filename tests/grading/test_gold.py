@@ -20,8 +20,10 @@ from flowright.grading import (
     token_f1,
     trusted_setup,
 )
+from flowright.grading.choices import chosen_label
+from flowright.grading.dates import same_date
 from flowright.grading.numbers import conclusion, lone_number
-from flowright.grading.text import chosen_label, same_date, same_spans, tokens
+from flowright.grading.text import same_spans, tokens
 from flowright.llm.replies import extract_code
 from flowright.sandbox import Sandbox
 
@@ -172,7 +174,7 @@ async def test_alternatives_count(sandbox: Sandbox) -> None:
         ("Paris", [], "The answer is Paris.", True, "exact_match"),
         ("Paris", [], "Paris, France", False, "exact_match"),
         ("yes", [], "Yes.", True, "exact_match"),
-        ("yes", [], "yes, it is", False, "exact_match"),
+        ("yes", [], "yes, it is", True, "exact_match"),
         ("Ed Wood", ["Edward Wood"], "edward wood", True, "exact_match"),
         ("3.5", [], "35", False, "number"),  # a point is no punctuation in a number
         ("25", [], "25.0", True, "number"),

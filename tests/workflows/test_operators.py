@@ -22,7 +22,7 @@ from workflow_doubles import (
 from flowright.config import ExecutorSection, WorkflowSection
 from flowright.data.task import KINDS, Problem
 from flowright.errors import FailureError, Reason
-from flowright.grading.compare import groups
+from flowright.grading.votes import groups
 from flowright.llm.chat import RequestRefused, Usage
 from flowright.off_loop import MOST_CHARS
 from flowright.sandbox import RunResult

@@ -13,8 +13,9 @@ _FUNCTIONS = (
 _FUNCTION = re.compile(rf"(?<![A-Za-z])(?:{_FUNCTIONS})(?![A-Za-z])", re.IGNORECASE)
 _BEFORE = re.compile(
     rf"(?:(?<![A-Za-z])(?:{_FUNCTIONS})(?:_?\w{{1,3}})?"
-    r"|\b(?:not|never|isn't|half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
-    r"|below|above|by|modulo|choose|without|except|between"
+    r"|\b(?:not(?:\s+(?!so\b|but\b)[a-z]+\.?){0,4}|never|isn't|half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
+    r"|below|above|(?:divi|multipl|increas|decreas|reduc|rais|grow)\w*\s+by|modulo|choose|without|except|between|before|after|since|until"
+    r"|^\W*(?:at\s+(?:least|most)|up\s+to)"
     r"|(?:roots?|logarithm|factorial|reciprocal|inverse|opposite|square|cube|power|multiple)\s+of"
     r"|(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower|other|rather)\s+than)"
     r"|[√∛∜±∓<>≤≥≠≮≯|^*/×÷·⋅+&#_!\\({\[])\s?[$€£¥₹]?\s?[-+]?$",
@@ -35,10 +36,11 @@ _AFTER = re.compile(
 _UNIT_NAMES = """
 km cm mm nm um µm m kg mg g lb lbs oz ft in yd mi h hr hrs min mins s sec secs ms ns L l ml mL dl kl
 kb mb gb tb KB MB GB TB kW W kWh V A Hz kHz MHz GHz Pa kPa N J kJ kcal cal mol rad deg mph kph kmh
-pts pt pp usd USD eur EUR gbp GBP am pm AM PM st nd rd th gal cents c
+pts pt pp usd USD eur EUR gbp GBP am pm AM PM st nd rd th gal cents c sq eV keV MeV nC mC µC mT mA
+mV kV kN mN pF nF µF
 """
 _UNITS = frozenset(_UNIT_NAMES.split())
-_LETTERS = frozenset("mgshLlWVJNCFK")
+_LETTERS = frozenset("mgshLlWVJNCFKMTA")
 _SHORT_WORDS = "of in is at on by so as to us we he it am pm if up"
 _SHORT = _UNITS | frozenset(_SHORT_WORDS.split())
 _ATTACHED = re.compile(r"[A-Za-zµα-ωΑ-Ω]+")

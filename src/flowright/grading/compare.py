@@ -11,19 +11,20 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from flowright.data.task import Kind
+from flowright.grading.choices import Choices, chosen_label
+from flowright.grading.dates import same_date
 from flowright.grading.formulas import is_formula
 from flowright.grading.number_words import spelled
 from flowright.grading.numbers import Quantity, conclusion, lone_number, with_other_marks
-from flowright.grading.text import chosen_label, exact_match, extract_answer, same_date, same_spans
+from flowright.grading.text import exact_match, extract_answer, same_spans
+from flowright.grading.units import conversion
+from flowright.grading.words import closed_answer, predicate, same_words, says_nothing_is
 from flowright.llm.replies import spoken_answer
 
 LONGEST_EXPRESSION = 500
 
-_LENIENT = frozenset({"date", "spans", "last_number"})
 _Found = tuple[bool | None, str, str, bool]
 """Correct, method, what it was read from, and whether it is certain."""
-
-Choices = Sequence[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +47,20 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
     that the answer opens with does not count."""
     answer = spoken_answer(answer)
     final = extract_answer(answer)
-    lead = _LEAD.match(final)
-    final = final[lead.end() :] if lead and len(final) > lead.end() else final
     if not answer.strip():
         return Comparison(False, "empty", final, tuple(expected))
     if choices:
-        label = chosen_label(answer, choices) or chosen_label(final, choices)
+        label = label_of(answer, final, choices)
         method = "choice" if label else "no_choice"
         return Comparison(label == expected[0], method, label or answer[-200:], (expected[0],))
     found: list[tuple[str, _Found]] = []
     for reference in expected:
         same = _same_value if kind == "math" else _same_text
-        one = same(final, answer, reference)
+        # "the slate was wiped clean" may be what is expected, or what it says about the slate.
+        read = [same(text, answer, reference) for text in dict.fromkeys((final, predicate(final)))]
+        one = next((each for each in read if each[0]), read[-1])
         if one[0]:
-            return Comparison(True, one[1], final, (reference,), one[3])
+            return Comparison(True, one[1], one[2], (reference,), one[3])
         found.append((reference, one))
     open_ones = [(reference, one) for reference, one in found if one[0] is None]
     if open_ones:
@@ -69,33 +70,67 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
     return Comparison(False, found[-1][1][1], final, tuple(expected), certain)
 
 
-_LEAD = re.compile(
-    r"(?:(?:so|thus|hence|therefore),?\s)?(?:it|this|that|the\s(?:correct|right|best)\s\w{1,12})"
-    r"(?:'s|\s(?:is|was|would\sbe|are|were))\s",
-    re.IGNORECASE,
-)
+def label_of(answer: str, final: str, choices: Choices) -> str | None:
+    read = (chosen_label(text, choices) for text in (answer, final, predicate(final)))
+    return next(filter(None, read), None)
 
 
 def _same_value(final: str, answer: str, reference: str) -> _Found:
     """A number against a number, words against words; formulas are left open."""
-    del answer
     if _unspaced(final) == _unspaced(reference):
         return True, "identical", final, True
     expected = lone_number(reference)
     if expected is not None:
-        return _same_number(final, expected)
-    if _is_words(reference):
-        told = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
-        labels = [_LABEL.match(text + " ") for text in told]
-        if exact_match(*told) or (labels[0] and labels[1] and labels[0][1] == labels[1][1]):
-            return True, "exact_match", final, True
-        return exact_match(_stems(told[0])[-1], told[1]), "exact_match", final, False
+        return _same_number(final, expected, reference)
+    told = [_TEXT.sub(r"\1", text).strip("$ ") for text in (final, reference)]
+    based = _BASE.fullmatch(_unspaced(told[1]))
+    if based is not None:
+        return _same_based(_unspaced(told[0]), based), "number", final, True
+    if all(clocks := [_CLOCK.fullmatch(text.lower()) for text in told]):
+        one, other = (clock.groups() for clock in clocks if clock)
+        return one[:2] == other[:2] and other[2] in (one[2], None), "number", final, True
+    if all(map(says_nothing_is, told)):
+        return True, "exact_match", final, True
+    if _LABELS.fullmatch(told[1]):
+        run = re.fullmatch(r"[A-J]{2,10}", told[0])
+        labels = run or _LABELS.fullmatch(told[0])
+        same = sorted(_LETTER.findall(told[0])) == sorted(_LETTER.findall(told[1]))
+        return labels is not None and same, "spans", final, True
+    if is_words(reference):
+        return _same_phrase(told[0], answer, told[1])
+    if conversion(final, reference) != 1:
+        return False, "unit", final, True
     is_short = max(len(final), len(reference)) <= LONGEST_EXPRESSION
     return (None if is_short else False), "math_verify", final, True
 
 
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\{([^{}]{0,500})\}")
-_LABEL = re.compile(r"\(?([A-J])[).:]?\)?[\s\\]")
+_LABEL = re.compile(r"\(?([A-J])[).:]?\)?[\s\\](?!\s*(?:or|and|not|\(?[A-J]\b))", re.IGNORECASE)
+_LABELS = re.compile(r"\(?[A-Z]\)?(?:(?:,|\s*\band\b)+\s*\(?[A-Z]\)?)+")
+_LETTER = re.compile(r"\b[A-Z]\b|(?<![a-z])[A-J]")
+_CLOCK = re.compile(r"(\d{1,2}):(\d\d)\s*(?:([ap])\.?\s?m\b\.?)?")
+
+
+def _same_phrase(final: str, answer: str, reference: str) -> _Found:
+    """Words against words: a label, yes and no, a name, a date."""
+    labels = [_LABEL.match(text.removeprefix("Option ") + " ") for text in (final, reference)]
+    if exact_match(final, reference) or (labels[0] and labels[1] and labels[0][1] == labels[1][1]):
+        return True, "exact_match", final, True
+    if (expected := closed_answer(reference)) is not None:
+        said = closed_answer(final) or closed_answer(answer)
+        return said == expected, "exact_match", final, said is not None
+    if same_date(final, reference):
+        return True, "date", final, True
+    said = _stems(final)[-1]
+    return exact_match(said, reference) or same_words(said, reference), "exact_match", final, False
+
+
+def _same_based(final: str, reference: re.Match[str]) -> bool:
+    """The same digits in the same base, which may be left out."""
+    found = _BASE.fullmatch(final.rpartition("=")[2])
+    if found is None:
+        return final.rpartition("=")[2] == reference[1]
+    return found[1] == reference[1] and (found[2] or found[3]) == (reference[2] or reference[3])
 
 
 def _unspaced(text: str) -> str:
@@ -104,40 +139,38 @@ def _unspaced(text: str) -> str:
     return re.sub(r"(?<!\d)\s+|\s+(?!\d)", "", head) + rest
 
 
-def _is_words(reference: str) -> bool:
+def is_words(reference: str) -> bool:
     """Whether a reference is a word, a name or a label, which no algebra may take for variables."""
-    plain = _TEXT.sub(r"\1", reference).strip("$ ")
+    plain = re.sub(r"\b(?:and|or)\b", ",", _TEXT.sub(r"\1", reference)).strip("$ ")
     is_label = re.fullmatch(r"\(?[A-J]\)?", plain) is not None
     return is_label or (not is_formula(plain) and re.search(r"[A-Za-z]{3}", plain) is not None)
 
 
-def _same_number(final: str, expected: Quantity) -> _Found:
+def _same_number(final: str, expected: Quantity, reference: str) -> _Found:
     """In this order: the whole as one number; what stands behind its last equals sign, "is" or
-    colon; a formula, left open; a number in words; the last number of prose."""
+    colon; a number in words; a formula, left open; the last number of prose."""
+    if _NO_CLAIM.search(final[-LONGEST_EXPRESSION:]):
+        return False, "several", final, False
     stems = _stems(final)
     for stem in stems:
         found = lone_number(stem)
         if found is not None:
-            equal = expected.equals(found)
-            if equal and found.percent != expected.percent and found.value == expected.value:
-                return True, "percent", stem, False
-            certain = _is_solved(final) if equal else not _is_other_reading(stem, found, expected)
-            return equal, "number", stem, certain
+            return _same_lone(stem, found, final, expected, reference)
     based = _BASE.fullmatch(stems[-1])
     if based is not None and int(max(based[1])) < int(based[2] or based[3]):
         value = Quantity(Fraction(int(based[1], int(based[2] or based[3]))))
         return expected.equals(value), "number", stems[-1], True
     if _RATIO.fullmatch(stems[-1]):
         return False, "several", final, False
+    found = spelled(stems[-1]) or spelled(final)
+    if found is not None:
+        return expected.equals(found), "number", final, True
     if is_formula(stems[-1]):
         is_short = len(stems[-1]) <= LONGEST_EXPRESSION
         return (None if is_short else False), "math_verify", stems[-1], True
     decimal = with_other_marks(final) if _DECIMAL_COMMA.search(final) else None
     if decimal is not None and expected.equals(decimal):
-        return True, "number", final, False  # 3,5 may be a list of two
-    found = spelled(stems[-1]) or spelled(final)
-    if found is not None:
-        return expected.equals(found), "number", final, True
+        return True, "decimal_comma", final, False  # 3,5 may be a list of two
     last = conclusion(final)
     if last is None:
         return False, "no_number", final, True
@@ -146,6 +179,23 @@ def _same_number(final: str, expected: Quantity) -> _Found:
     equal = expected.equals(last.value)
     certain = _is_plain_prose(final) if equal else not any(map(expected.equals, last.before))
     return equal, "last_number", final, certain
+
+
+def _same_lone(
+    stem: str, found: Quantity, final: str, expected: Quantity, reference: str
+) -> _Found:
+    """One number against another, each with what may be its unit."""
+    factor = conversion(stem, reference)
+    if factor != 1:
+        equal = factor is not None and expected.equals(Quantity(found.value * factor))
+        return equal, "unit", stem, True
+    equal = expected.equals(found)
+    if equal and found.percent != expected.percent and found.value == expected.value:
+        # 0.75% is no 0.75, but 75% may be what a reference of 75 is meant to be.
+        return abs(expected.value) >= 1, "percent", stem, False
+    if equal and not _is_solved(final):
+        return True, "equation", stem, False
+    return equal, "number", stem, equal or not _is_other_reading(stem, found, expected)
 
 
 def _is_other_reading(text: str, found: Quantity, expected: Quantity) -> bool:
@@ -167,6 +217,14 @@ _FACTORS = frozenset(
 _DECIMAL_COMMA = re.compile(r"^\D*\d+,(?:\d{1,2}|\d{4,})\D*$")
 _BASE = re.compile(r"(\d{1,99})_(?:\{([2-9]|10)\}|([2-9]|10))")
 _RATIO = re.compile(r"\s*\d[\d.,]*\s?:\s?\d[\d.,:]*(?:\s?[ap]\.?m\.?)?\s*", re.IGNORECASE)
+_NO_CLAIM = re.compile(
+    r"\b(?:whether|unclear|unknown|unsure|untrue|doubt\w*|false|neither|either"
+    r"|\d[\d.,]{0,20}[\s-]?[A-Za-z]{0,12}\s+or\s+(?!more|less|fewer|so\b|[-+$€£\d])"
+    r"|(?:not|cannot|can't)\s+(?:be\s+)?(?:true|sure|certain|known|say|tell|determined?))\b"
+    r"|[A-Za-z]{2}[^?]*\?\W*$",
+    re.IGNORECASE,
+)
+"""What makes of a text that names a number none that says that it is the answer."""
 _SAYS = re.compile(r"\b(?:is|are|was|were|equals|gives|makes|costs|totals)\b|:|≈|\\approx\b")
 _EQUATIONS = re.compile(r"=[^=]{0,200}(?:[,;]|\b(?:and|or)\b|\\text)[^=]{0,200}=")
 
@@ -217,9 +275,11 @@ def _same_text(final: str, answer: str, reference: str) -> _Found:
     expected, found = lone_number(reference), lone_number(final)
     # Normalised text has no signs: "-5" and "5!" would match "5".
     if expected is not None and not any(map(str.isalpha, reference)):
-        return _same_number(final, expected)
-    if expected is not None and found is not None and not expected.equals(found):
-        return False, "exact_match", final, True
+        return _same_number(final, expected, reference)
+    if expected is not None and found is not None:
+        same = _same_lone(final, found, final, expected, reference)
+        if not same[0] or same[1] == "unit" or _same_nouns(final, reference):
+            return same
     if exact_match(final, reference) or exact_match(answer, reference):
         is_same = final.casefold() == reference.casefold()
         return True, "exact_match", final, is_same or not is_formula(reference)  # x+1 and x*1
@@ -227,42 +287,25 @@ def _same_text(final: str, answer: str, reference: str) -> _Found:
         return True, "date", final, True
     if same_spans(final, reference) and reference[0] not in "([":  # a pair has an order
         return True, "spans", final, any(map(str.isalpha, reference))
-    return False, "exact_match", final, True
+    if (closed := closed_answer(reference)) is not None:
+        said = closed_answer(final) or closed_answer(answer)
+        return said == closed, "exact_match", final, said is not None
+    return same_words(final, reference), "exact_match", final, True
 
 
-def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[list[str]]:
-    """Answers that say the same together, each group and the groups in the order in which they
-    came. An answer joins the first group whose first member says the same."""
-    found: list[tuple[str, list[str]]] = []
-    for answer in answers:
-        value = _value(answer, kind, choices)
-        for other, members in found:
-            if value == other or (kind != "code" and _say_the_same(value, other, kind, choices)):
-                members.append(answer)
-                break
-        else:
-            found.append((value, [answer]))
-    return [members for _, members in found]
-
-
-def _value(answer: str, kind: Kind, choices: Choices) -> str:
-    """What of an answer counts in a vote: the label of a choice, the final answer, all of a
-    program but its spacing."""
-    if kind == "code":
-        return " ".join(answer.split())
-    answer = spoken_answer(answer)
-    final = extract_answer(answer)
-    return chosen_label(answer, choices) or chosen_label(final, choices) or final
-
-
-def _say_the_same(one: str, other: str, kind: Kind, choices: Choices) -> bool:
-    """Whether one of two values would be right where the other is expected, without the leniency
-    that knows what is asked for: one problem wants a list, another the order of its items. A
-    problem of mathematics may have words for an answer."""
-    if max(len(one), len(other)) > LONGEST_EXPRESSION:
+def _same_nouns(final: str, reference: str) -> bool:
+    """Whether two numbers count the same thing, which one alone may name, in one word: ``3 yards``
+    and ``3``, not ``Apollo 11`` and ``11``. An ordinal counts nothing."""
+    if _ORDINAL.search(final) or _ORDINAL.search(reference):
         return False
-    both = (one, other)
-    if kind == "math" and not any(lone_number(text) or is_formula(text) for text in both):
-        return exact_match(one, other)
-    found = (compare([a], b, kind, choices) for a, b in (both, (other, one)))
-    return any(each.correct and each.method not in _LENIENT for each in found)
+    one, other = (_NOUN.findall(text) for text in (final, reference))
+    if one and other:
+        return [word.lower().rstrip("s") for word in one] == [
+            word.lower().rstrip("s") for word in other
+        ]
+    return len(one + other) <= 1 and all(_COUNT.match(text) for text in (final, reference))
+
+
+_ORDINAL = re.compile(r"\d(?:st|nd|rd|th)\b|\b(?:under|over|below|above)\b", re.IGNORECASE)
+_NOUN = re.compile(r"(?!(?:thousand|million|billion|trillion|percent)\b)[A-Za-z]{2,}")
+_COUNT = re.compile(r"(?:US)?[$€£¥₹]?\s?[-+]?[\d.,]+(?:[\s-]+(?:[a-z].*)?|%)?$")

@@ -32,6 +32,26 @@ _NAME = re.compile(
     r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|log|ln|exp|pi|theta)(?![A-Za-z])"
 )
 _PAST_READING = re.compile(r"//|\\\\|\\\d")
+_NO_LEFT_SIDE = re.compile(r"\s*(?:[<>≤≥≠]|\\(?:[lg]eq?|[lg]t|neq?)(?![A-Za-z]))")
+_WRITTEN = (
+    (
+        re.compile(r"\*\*\s?(?:\(([^()]{1,100})\)|(-?[0-9.]{1,20}|[A-Za-z]))"),
+        lambda power: f"^{{{power[1] or power[2]}}}",
+    ),  # Python's
+    (re.compile(r"\\sqrt\[(\w{1,9})\]\s?(\w)"), r"\\sqrt[\1]{\2}"),
+    (re.compile(r"(?<![\\A-Za-z])n?C\(\s?(\w{1,9})\s?,\s?(\w{1,9})\s?\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\(?:mathrm|text)\s?\{\s?([ie])\s?\}"), r"\1"),
+    (re.compile(r"\\langle\b"), "("),
+    (re.compile(r"\\rangle\b"), ")"),
+    (re.compile(r"\\varnothing\b"), r"\\emptyset "),
+    (re.compile(r"(?<=\d)\s?(?:\\colon\b|(?:\\text\s?\{)?\s?\bto\b\s?\}?)\s?(?=\d)"), ":"),
+    (re.compile(r"^\s*\$?\s*[fgh]\s?\(\s?x\s?\)\s?="), "y ="),
+    (re.compile(r"^\s*all\s+real(?:s|\s+numbers)\s*$", re.IGNORECASE), r"\\mathbb{R}"),
+)
+_DEGREES = re.compile(r"\s*(?:\^\s?\{?\s?\\circ\s?\}?|°|(?:\\text\{)?\s?degrees?\}?)\s*\$?\s*$")
+_PI = re.compile(r"\\pi\b|π|\bpi\b")
+_ASSIGNED = re.compile(r"\s*\$?\s*([A-Za-z](?:_\w)?)\s*=([^=]{1,200})")
+_JOINED = re.compile(r",|\\text\s?\{[\s,]*and\s*\}|\band\b|\$")
 
 
 def is_formula(text: str) -> bool:
@@ -44,11 +64,44 @@ def is_formula(text: str) -> bool:
 
 def as_latex(text: str) -> str | None:
     """A formula with its signs and names in LaTeX: ``√9``, ``x²``, ``3½``, ``log 3``. None for what
-    the reader of LaTeX would cut off in the middle and so take for another: ``3//4``."""
-    if "\\begin" not in text and _PAST_READING.search(text):
+    the reader of LaTeX would cut off and so take for another: ``3//4``, ``\\ge 3``."""
+    if _NO_LEFT_SIDE.match(text) or ("\\begin" not in text and _PAST_READING.search(text)):
         return None
     text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text)
     text = _LOWERED_RUN.sub(lambda run: f"_{{{run[0].translate(_LOWERED)}}}", text)
     text = _ROOT.sub(lambda root: rf"\sqrt{{{root[1] or root[2] or root[3]}}}", text)
     text = re.sub(r"(?<=\d)\s?[xX]\s?(?=\d)", r" \\times ", text)
+    for pattern, replacement in _WRITTEN:
+        text = pattern.sub(replacement, text)
     return _NAME.sub(r"\\\1", text.translate(_SIGN_TABLE))
+
+
+def as_pair(reference: str, answer: str) -> tuple[str, str] | None:
+    """Two formulas in LaTeX that may be compared: an angle in degrees beside one in radians is
+    turned into radians, ``x = 1, y = 2`` into a pair in the order of the names, and ``x = 3``
+    beside a bare value into its right-hand side. None where one of both cannot be read."""
+    texts = [reference, answer]
+    for mine, its in ((0, 1), (1, 0)):
+        angle = _DEGREES.search(texts[mine])
+        if angle and _PI.search(texts[its]) and not _PI.search(texts[mine]):
+            bare = texts[mine][: angle.start()].strip("$ ")
+            texts[mine] = rf"({bare}) \cdot \frac{{\pi}}{{180}}"
+        elif "=" in texts[mine] and not re.search(r"[=<>≤≥]|\\[lg]eq?\b", texts[its]):
+            assigned = _ASSIGNED.fullmatch(texts[mine])
+            is_list = assigned is None or _JOINED.search(assigned[2].strip(" $"))
+            texts[mine] = texts[mine] if assigned is None or is_list else assigned[2].strip(" $")
+    one, other = (as_latex(_as_tuple(text)) for text in texts)
+    return None if one is None or other is None else (one, other)
+
+
+def _as_tuple(text: str) -> str:
+    """``(1, 2)`` for ``y = 2, x = 1``; the text itself where it is no list of named values."""
+    parts = [part for part in _JOINED.split(text[:_LONGEST_LIST]) if part.strip()]
+    named = [_ASSIGNED.fullmatch(part) for part in parts]
+    values = {name[1]: name[2].strip() for name in named if name}
+    if len(text) > _LONGEST_LIST or not 1 < len(values) == len(parts):
+        return text
+    return f"({', '.join(values[name] for name in sorted(values))})"
+
+
+_LONGEST_LIST = 500  # characters

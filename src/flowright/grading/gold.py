@@ -15,7 +15,7 @@ from flowright.data.solutions import complete_solution
 from flowright.data.task import Problem
 from flowright.errors import FailureError, Reason
 from flowright.grading.compare import Comparison, compare
-from flowright.grading.formulas import as_latex
+from flowright.grading.formulas import as_pair
 from flowright.grading.text import extract_answer, token_f1
 from flowright.llm.replies import extract_code
 from flowright.off_loop import off_loop
@@ -139,8 +139,8 @@ print(json.dumps(same))
 
 
 async def _verify_symbolically(reference: str, final: str, sandbox: Sandbox) -> bool:
-    pair = [as_latex(reference), as_latex(final)]
-    if None in pair:
+    pair = as_pair(reference, final)
+    if pair is None:
         return False
     result = await sandbox.run(_VERIFY, json.dumps(pair), _SYMBOLIC_LIMITS)
     if result.status in ("timeout", "memory", "killed"):

@@ -21,6 +21,14 @@ and or more less fewer times plus minus squared cubed factorial over point perce
 choose fifths fourths quarters tenths
 """
 _NO_UNITS = frozenset(_WORKING.split())
+_PARTS = {"half": 2, "quarter": 4} | {
+    name: size
+    for size, name in enumerate(
+        ("third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), 3
+    )
+}
+_ORDINALS = frozenset(_PARTS) | {"first", "second"}
+_PLURALS = {"halves": 2} | {f"{name}s": size for name, size in _PARTS.items() if name != "half"}
 _LONGEST = 200  # characters
 
 
@@ -52,8 +60,27 @@ def spelled(text: str) -> Quantity | None:
             break
         used += 1
     rest = words[used:]
+    whole = total + part
+    share = _share(whole if used else None, words[used - 1] == "and" if used else False, rest)
+    if share is not None:
+        return Quantity(sign * share)
+    if rest == ["percent"]:
+        return Quantity(Fraction(sign * whole), percent=True) if used else None
     if not used or words[used - 1] == "and" or len(rest) > 2 or not all(map(str.isalpha, rest)):
         return None
-    if any(word in _NO_UNITS or _names_number(word) for word in rest):
+    known = _NO_UNITS | _ORDINALS
+    if any(word in known or len(word) < 2 or _names_number(word) for word in rest):
         return None
-    return Quantity(Fraction(sign * (total + part)))
+    return Quantity(Fraction(sign * whole))
+
+
+def _share(whole: int | None, is_more: bool, rest: list[str]) -> Fraction | None:
+    """Parts in words: ``half``, ``a third``, ``three quarters``, ``two and a half``; None for an
+    ordinal, such as ``twenty fifth``, and where there is more."""
+    if whole is None or is_more:
+        name = rest[-1] if len(rest) == 1 + (rest[:1] in (["a"], ["one"])) else ""
+        part = _PARTS.get(name)
+        is_ordinal = rest[:1] == [name] and name != "half"
+        return Fraction(1, part) + (whole or 0) if part and not is_ordinal else None
+    named = _PARTS if whole == 1 else _PLURALS
+    return Fraction(whole, named[rest[0]]) if len(rest) == 1 and rest[0] in named else None

@@ -36,6 +36,7 @@ _QUANTITY = re.compile(
 )
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _HALVES = {"½": " 1/2", "⅓": " 1/3", "⅔": " 2/3", "¼": " 1/4", "¾": " 3/4", "⅛": " 1/8"}
+_COUNTED = "yard|mile|point|year|month|week|day|hour|minute|second|foot|inch|meter|dollar|game"
 _LATEX = (
     (re.compile(r"^\s*\(?[A-J][).:]\s+(?=\S)"), ""),  # (A) 18
     (re.compile(r"\\[cdt]?frac\s?\{\s?(-?\d+)\s?\}\s?\{\s?(\d+)\s?\}"), r" \1/\2"),
@@ -50,6 +51,7 @@ _LATEX = (
     (re.compile(r"\\([$%])"), r"\1"),
     (re.compile(r"\\(?:[;: ]|quad\b)|[~\u00a0]"), " "),
     (re.compile("[−–]"), "-"),
+    (re.compile(rf"(?<=\d)-(?=(?:{_COUNTED})s?\b)"), " "),  # 17-yard
     (re.compile("[½⅓⅔¼¾⅛]"), lambda match: _HALVES[match[0]]),
     (re.compile(r"\s\([A-Za-z][A-Za-z\s.,']*\)"), " "),  # 18 (eighteen)
     (  # 3 x 10^5, 3 × 10⁻⁵

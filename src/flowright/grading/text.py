@@ -3,11 +3,9 @@
 Pure functions on strings whose length is bounded; no task, no model, nothing is executed.
 """
 
-import calendar
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
 from functools import lru_cache
 
 from flowright.llm.replies import boxed
@@ -32,15 +30,15 @@ def extract_answer(text: str) -> str:
     text = text[-LONGEST:]
     for found in (_tagged(text), boxed(text)):
         if found is not None:
-            return _bare(found)
+            return bare(found)
     _, mark, after = text.rpartition("####")
     if mark and after.strip():
-        return _bare(after.strip().splitlines()[0])
+        return bare(after.strip().splitlines()[0])
     phrases = _PHRASE.findall(text)
     if phrases:
-        return _bare(phrases[-1])
+        return bare(phrases[-1])
     lines = [line for line in text.splitlines() if line.strip(_EDGES)]
-    return _bare(lines[-1]) if lines else ""
+    return bare(lines[-1]) if lines else ""
 
 
 def _tagged(text: str) -> str | None:
@@ -54,7 +52,7 @@ def _tagged(text: str) -> str | None:
     return found
 
 
-def _bare(text: str) -> str:
+def bare(text: str) -> str:
     """Without markdown, quotes, mathematics delimiters and the full stop around it."""
     for _ in range(4):
         before = text
@@ -73,13 +71,19 @@ def _bare(text: str) -> str:
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + "“”‘’…", None))
 _SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBER_WORDS = {word: str(number) for number, word in enumerate((*_SMALL, "eleven", "twelve"))}
+_ORDINALS = "1st 2nd 3rd 4th 5th 6th 7th 8th 9th 10th 11th 12th"
+_ORDINAL_WORDS = """
+first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth
+"""
+_NUMBER_WORDS |= dict(zip(_ORDINAL_WORDS.split(), _ORDINALS.split(), strict=True))
 
 
 @lru_cache(maxsize=1024)  # a vote compares every answer with every other
 def tokens(text: str) -> tuple[str, ...]:
     """The words of a text for comparison: SQuAD's normalisation (lower case, no punctuation, no
     articles; Rajpurkar et al., 2016) with DROP's two changes (hyphens divide, numbers keep their
-    point and lose commas and zeros; Dua et al., 2019). Number words to twelve become digits."""
+    point and lose commas and zeros; Dua et al., 2019). Number words and
+    ordinals to twelve become digits."""
     words = text[-LONGEST:].lower().replace("-", " ").replace("–", " ").split()
     normal = (_word(word) for word in words)
     return tuple(word for word in normal if word and word not in ("a", "an", "the"))
@@ -116,14 +120,7 @@ def token_f1(answer: str, reference: str) -> float:
     return 2 * shared / (len(one) + len(other)) if shared else 0.0
 
 
-_MONTHS = frozenset(name.lower() for name in calendar.month_name[1:])
 _BETWEEN_SPANS = re.compile(r"[,;\n&]|(?<=\s)and\b")
-
-
-def same_date(answer: str, reference: str) -> bool:
-    """The same day, month and year in another order: ``May 12, 1999`` and ``12 May 1999``."""
-    one, other = tokens(answer), tokens(reference)
-    return len(other) > 1 and bool(_MONTHS & set(other)) and sorted(one) == sorted(other)
 
 
 def same_spans(answer: str, reference: str) -> bool:
@@ -136,29 +133,3 @@ def same_spans(answer: str, reference: str) -> bool:
 def _spans(text: str) -> tuple[str, ...]:
     spans = _BETWEEN_SPANS.split(text[-LONGEST:])
     return tuple(sorted(" ".join(tokens.__wrapped__(span)) for span in spans))
-
-
-_LABEL = re.compile(
-    r"(?:(?:option|choice|answer)\s+)?[(\[]?([A-Z0-9])[)\]]?\s*[.:)]?", re.IGNORECASE
-)
-_LABELLED = re.compile(
-    r"(?:(?:option|choice|answer)\s+)?[(\[]?([A-Z0-9])[)\].:]{1,2}\s+(\S.*)",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def chosen_label(answer: str, choices: Sequence[tuple[str, str]]) -> str | None:
-    """The label that an answer picks: ``B``, ``(B)``, ``Option B``, ``B. text``, or the text of one
-    choice alone. None where it picks none, or a label with the text of another."""
-    labels = {label.upper(): label for label, _ in choices}
-    answer = answer.strip()
-    alone = _LABEL.fullmatch(answer)
-    if alone and alone[1].upper() in labels:
-        return labels[alone[1].upper()]
-    both = _LABELLED.fullmatch(answer)
-    if both and both[1].upper() in labels:
-        label = labels[both[1].upper()]
-        named = {other for other, text in choices if exact_match(both[2], text)}
-        return label if not named or label in named else None
-    named = {label for label, text in choices if exact_match(answer, text)}
-    return named.pop() if len(named) == 1 else None

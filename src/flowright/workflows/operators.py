@@ -12,7 +12,7 @@ import re
 from typing import TypedDict
 
 from flowright.errors import FailureError, Reason
-from flowright.grading.compare import groups
+from flowright.grading.votes import groups
 from flowright.llm.fences import fenced, fill
 from flowright.llm.replies import extract_code, final_answer
 from flowright.off_loop import off_loop
