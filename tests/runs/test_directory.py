@@ -23,6 +23,7 @@ from flowright.runs import (
     disk_errors,
     free_run_name,
     is_held,
+    look_at,
     newest_run,
     read_config,
     read_evaluation,
@@ -350,8 +351,19 @@ def test_other_errors_are_not_the_disks(tmp_path: Path):
         raise OSError(errno.EINTR, os.strerror(errno.EINTR))
 
 
-def test_an_output_directory_that_is_a_file_is_one_line(tmp_path: Path):
+def test_a_place_for_no_run_is_one_line(tmp_path: Path):
     (tmp_path / "outputs").write_text("")
-    for path in (tmp_path / "outputs" / "run", tmp_path / "outputs"):
-        with pytest.raises(RunError, match=r"cannot write here \((Not a directory|File exists)\)"):
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    for path, why in (
+        (tmp_path / "outputs" / "run", "Not a directory"),
+        (tmp_path / "outputs", "Not a directory|File exists"),
+        (tmp_path / "gone" / "run", ".*gone is a link that leads nowhere"),
+        (tmp_path / "round" / "run", "Too many levels of symbolic links"),
+        (tmp_path / ("x" * 300), "File name too long"),
+        (Path("/proc/run"), "Permission denied|Read-only file system"),
+    ):
+        with pytest.raises(RunError, match=rf"cannot write here \(({why})\)"):
             RunDirectory(path, CONFIG)
+        with pytest.raises(RunError, match=rf"cannot write here \(({why})\)"):
+            look_at(path)
