@@ -24,6 +24,7 @@ from flowright.runs import (
     free_run_name,
     is_held,
     look_at,
+    look_at_checkpoints,
     newest_run,
     read_config,
     read_evaluation,
@@ -188,8 +189,12 @@ def test_after_a_torn_line_a_resumed_run_goes_on_in_a_clean_file(tmp_path: Path)
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
-    with pytest.raises(RunError, match=r"metrics\.jsonl:2: not JSON"):
+    with pytest.raises(RunError, match=r"metrics\.jsonl:2: not JSON; take the line out"):
         read_metrics(tmp_path)
+    for line in ("[1]", '{"a": 1}', "7"):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"step": 0}}\n{line}\n')
+        with pytest.raises(RunError, match=r"metrics\.jsonl:2: no object with a step; take"):
+            look_at_checkpoints(tmp_path, CONFIG)
 
 
 def test_truncate_forgets_the_steps_to_be_done_again(tmp_path: Path):

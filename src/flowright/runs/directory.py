@@ -69,10 +69,11 @@ def look_at_checkpoints(path: Path, config: Config) -> None:
     Raises RunError where no checkpoint is whole, where steps were recorded but none is there, and
     where they are of another model, adapter or environment.
     """
+    rows = read_metrics(path)  # also where it is not asked: what is damaged is told now
     if checkpoints(path / "checkpoints"):
         newest_whole(path / "checkpoints")
         _refuse_another_policy(path, read_config(path), json.loads(config.model_dump_json()))
-    elif any(row["step"] > 0 for row in read_metrics(path)):
+    elif any(row["step"] > 0 for row in rows):
         raise RunError(
             f"{path}: steps are recorded, but there is no checkpoint to resume from; put "
             "checkpoints/ back, or start a new run"
