@@ -105,6 +105,33 @@ def test_a_signal_is_answered_by_a_line_and_everything_is_closed(
     assert (out, process.returncode) == ("closed\n", status)
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_gives_its_number_to_nobody(closed: str) -> None:
+    program = (
+        "import os, sys; from flowright.command_line import run_command; "
+        "run_command(lambda: print('é') or 0, signals=False); "
+        "sys.exit(40 + (os.open('/dev/null', os.O_RDONLY) > 2))"
+    )
+    command = f'"$0" -c "$1" {closed}'
+    done = subprocess.run(
+        ["bash", "-c", command, sys.executable, program], cwd=ROOT, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (41, b"")
+
+
+def test_a_name_that_the_terminal_cannot_show_is_shown_by_its_code() -> None:
+    program = (
+        "from flowright.command_line import run_command; run_command(lambda: print('目') or 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"\\u76ee\n", b"")
+
+
 def test_the_second_signal_ends_what_does_not_end() -> None:
     with started("stuck") as process:
         assert process.stdout is not None

@@ -20,8 +20,8 @@ CHECKOUT = SOURCE.parent
 def here(command: str) -> str:
     """A command written for the root of the checkout and a plain ``python``, such as ``python
     train.py --config config/quickstart.yaml``, as it works in the working directory and with the
-    Python that runs. Words are split at white space."""
-    return " ".join(_word(word) for word in command.split())
+    Python that runs. Words are a shell's: a path that may hold a space comes quoted."""
+    return " ".join(_word(word) for word in shlex.split(command))
 
 
 def child_environment() -> dict[str, str]:
@@ -35,7 +35,7 @@ def _word(word: str) -> str:
     if word == "python":
         return shlex.quote(_python())
     if Path(word).exists() or not (CHECKOUT / word).is_file():
-        return word
+        return shlex.quote(word)
     return shlex.quote(_from_here(CHECKOUT / word))
 
 

@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import errno
 import inspect
+import io
 import os
 import signal
 import sys
@@ -66,6 +67,7 @@ def run_command(main: Callable[[], int], signals: bool = True) -> int:
     """The exit status of ``main``, or of how it ended: 2 for what the user can mend (a UserError's
     own status, the disk), 130 for Ctrl-C and 143 for SIGTERM, 0 where the reader of a pipe has seen
     enough. ``signals``: False where ``main`` hears them itself."""
+    _complete_streams()
     with _heard_signals() if signals else nullcontext():
         try:
             status = main()
@@ -92,6 +94,20 @@ def run_command(main: Callable[[], int], signals: bool = True) -> int:
             _discard_output_if_broken()
             raise
     return status
+
+
+def _complete_streams() -> None:
+    """A closed stream would have its number given to the next file or socket, which libuv aborts
+    at; and a name that the terminal cannot show is no reason to stop."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if not sys.stdout:  # Python leaves it out where it was closed
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 @contextmanager

@@ -137,3 +137,4 @@ def test_a_command_is_told_as_it_works_here(
     assert here(told) == f"python {ROOT}/train.py --config config/quickstart.yaml --resume"
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     assert here("python train.py") == f"{sys.executable} {ROOT}/train.py"
+    assert here("bash monitor.sh 'my runs/a b'").endswith("/monitor.sh 'my runs/a b'")

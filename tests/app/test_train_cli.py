@@ -109,9 +109,9 @@ def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
     one.write_text(row)
     other.write_text(row.replace("1 + 1", "2 + 0").replace('"1"', '"2"'))
     for train_file, val_file, told in (
-        (empty, one, [f"{empty}: there is no problem in it"]),
-        (one, empty, [f"{empty}: there is no problem in it"]),
-        (one, other, ["train_dataset: 1 problem in", "fewer than a step's 30; give more"]),
+        (empty, one, [f"train_dataset: no problem in {empty}"]),
+        (one, empty, ["train_dataset: 1 problem in", f"val_dataset: no problem in {empty}"]),
+        (one, other, [f"train_dataset: 1 problem in {one}, fewer than a step's 30; give more"]),
     ):
         done = train(
             *("--config", "config/quickstart.yaml", *dry, f"run.output_dir={tmp_path}/out"),
@@ -120,9 +120,19 @@ def test_problems_that_are_too_few_are_named_before_anything_is_loaded(
         assert done.returncode == 2, done.stdout
         lines = (done.stdout if dry else done.stderr).splitlines()
         assert all(any(words in line for line in lines) for words in told)
-        assert dry or len(lines) == 1
+        assert dry or len(lines) == len(told)
         assert "ready" not in done.stdout and "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_that_no_file_names_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    done = train(
+        *("--config", "config/quickstart.yaml", f"run.output_dir={tmp_path}/out"),
+        "aflow_executor_model=simulatd",
+    )
+    assert done.returncode == 2 and "loading" not in done.stdout
+    told = "config/aflow_llm.yaml: models: no 'simulatd'; did you mean simulated?\n"
+    assert done.stderr == told
 
 
 def test_an_evaluation_of_what_is_not_there_is_named_before_anything_is_loaded(

@@ -78,6 +78,15 @@ def problems(path: Path, *overrides: str) -> list[str]:
         ("seed: 1\nrun: a: b", "mine.yaml:2: mapping values are not allowed here"),
         (b"\xff\xfe", "mine.yaml: not UTF-8 at byte 0"),
         ('!!python/object/apply:os.system ["true"]', "mine.yaml:1: could not determine a constr"),
+        ("seed: 2024-13-45", "mine.yaml: month must be in 1..12"),
+        ("seed: !!int many", "mine.yaml: invalid literal for int"),
+        ("seed: 1\0", "mine.yaml: unacceptable character #x0000"),
+        ("grpo: &a {b: *a}", "mine.yaml: a value that holds itself"),
+        ("a: " + "[" * 5000 + "]" * 5000, "mine.yaml: too deeply nested"),
+        (
+            "strategy_model: ''",
+            "strategy_model: string should have at least 1 character",
+        ),
         ("seed: ${FLOWRIGHT_NO_SUCH}", "mine.yaml: seed: the environment has no FLOWRIGHT_NO_SUCH"),
     ],
 )
@@ -127,6 +136,8 @@ def test_suggestions_name_keys_that_there_are() -> None:
         ("grpo.steps=x", "command line: grpo.steps: input should be a valid integer"),
         ("grpo.steps", "command line: 'grpo.steps': write key=value, such as grpo.steps=10"),
         ("=3", "command line: '=3': write key=value"),
+        ("seed=2024-13-45", "command line: seed: '2024-13-45' is not YAML: month must be in 1..12"),
+        ('run.name="a\\0b"', "command line: run.name: string should match pattern"),
         ("physical_gpus=[0", "command line: physical_gpus: '[0' is not YAML: expected ',' or ']'"),
         ("seed.x=3", "command line: seed: input should be a valid integer"),
     ],
@@ -162,7 +173,7 @@ def test_overrides_replace_values_and_leave_the_rest(write) -> None:
     assert (config.grpo.steps, config.grpo.group_size, config.policy.lora.rank) == (7, 4, 8)
     assert config.physical_gpus == (0, 3) and config.judge.model is None
     assert load_config(path, ["grpo={steps: 9}"]).grpo.group_size == Config().grpo.group_size
-    assert load_config(path, ["strategy_model="]).strategy_model == ""
+    assert load_config(path, ["judge.model="]).judge.model == ""
     assert load_config(path, ["run.name=2024"]).run.name == "2024"
 
 
@@ -177,6 +188,7 @@ def test_variables_are_read_from_the_environment(write) -> None:
     # A value that is one variable has the type that YAML gives it; text never becomes structure
     # of the file around it.
     assert read == {"a": 7, "b": "two and 7", "c": [{"x": "y"}, {"d": "7-7"}]}
+    assert read_yaml(path, {"A": "@[secret", "C": ""})["a"] == "@[secret"  # YAML of no kind
 
 
 def test_a_missing_variable_is_told_with_its_key(write) -> None:

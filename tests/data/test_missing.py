@@ -94,7 +94,10 @@ def test_a_line_that_lacks_a_field_is_shown_one_that_does_not(tmp_path: Path) ->
     assert len(read_tasks(whole)) == 1
 
 
-def test_an_empty_file_is_no_data(tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text("\n")
-    with pytest.raises(DataError, match="there is no problem in it"):
-        load_problems(str(tmp_path / "mine.jsonl"), "train")
+def test_a_folder_and_what_no_reader_takes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="a folder, not a file; of rows of your own"):
+        load_problems(str(tmp_path), "train")
+    for line in ("[" * 100_000, '{"id": ' + "9" * 5000 + "}"):
+        (tmp_path / "mine.jsonl").write_text(f"{line}\n")
+        with pytest.raises(DataError, match=r"mine\.jsonl:1: a number is too long, or lists too"):
+            load_problems(str(tmp_path / "mine.jsonl"), "train")

@@ -3,6 +3,7 @@ assumed of it, and what is told of those that are not."""
 
 import csv
 import json
+import math
 import re
 import runpy
 from collections.abc import Callable, Sequence
@@ -167,6 +168,7 @@ def test_the_rows_of_the_page_can_be_used(tmp_path: Path) -> None:
         ({"question": ["x?"], "answer": "y"}, "the question is a list, but not one of messages"),
         ({"question": "x?", "answer": {"a": 1}}, "the answer is an object without any of"),
         ({"question": "x?", "answer": "", "reference": None}, "f:1: no answer"),
+        ({"question": "x?", "answer": math.nan}, "f:1: no answer"),
     ],
 )
 def test_what_cannot_be_used_is_told(row: dict[str, Any], told: str) -> None:

@@ -62,7 +62,6 @@ def test_the_page_s_dataset_is_fetched_and_mixed(folder: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        ("[]", "there is no problem in what it returned"),
         ("[{}]", "number 1 is dict, not a flowright.data.task.Problem"),
         ("2 * train()[:1]", "number 2: id 'capitals/Austria' is there already"),
     ],

@@ -165,9 +165,9 @@ def test_a_damaged_metrics_file_is_named(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = make_run(tmp_path / "run", steps=2)
-    (broken / "metrics.jsonl").write_text("{}\nnot json\n{}\n")
+    (broken / "metrics.jsonl").write_text('{"step": 0}\nnot json\n{}\n')
     assert main([str(broken), "--once"]) == 2
-    assert "metrics.jsonl:2: not JSON" in capsys.readouterr().err
+    assert "metrics.jsonl:2: not JSON; take the line out" in capsys.readouterr().err
 
 
 def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:

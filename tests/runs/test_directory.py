@@ -23,6 +23,8 @@ from flowright.runs import (
     disk_errors,
     free_run_name,
     is_held,
+    look_at,
+    look_at_checkpoints,
     newest_run,
     read_config,
     read_evaluation,
@@ -187,8 +189,12 @@ def test_after_a_torn_line_a_resumed_run_goes_on_in_a_clean_file(tmp_path: Path)
 
 def test_a_broken_line_in_the_middle_is_named(tmp_path: Path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step": \n{"step": 2}\n')
-    with pytest.raises(RunError, match=r"metrics\.jsonl:2: not JSON"):
+    with pytest.raises(RunError, match=r"metrics\.jsonl:2: not JSON; take the line out"):
         read_metrics(tmp_path)
+    for line in ("[1]", '{"a": 1}', "7"):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"step": 0}}\n{line}\n')
+        with pytest.raises(RunError, match=r"metrics\.jsonl:2: no object with a step; take"):
+            look_at_checkpoints(tmp_path, CONFIG)
 
 
 def test_truncate_forgets_the_steps_to_be_done_again(tmp_path: Path):
@@ -350,8 +356,19 @@ def test_other_errors_are_not_the_disks(tmp_path: Path):
         raise OSError(errno.EINTR, os.strerror(errno.EINTR))
 
 
-def test_an_output_directory_that_is_a_file_is_one_line(tmp_path: Path):
+def test_a_place_for_no_run_is_one_line(tmp_path: Path):
     (tmp_path / "outputs").write_text("")
-    for path in (tmp_path / "outputs" / "run", tmp_path / "outputs"):
-        with pytest.raises(RunError, match=r"cannot write here \((Not a directory|File exists)\)"):
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "round").symlink_to(tmp_path / "round")
+    for path, why in (
+        (tmp_path / "outputs" / "run", "Not a directory"),
+        (tmp_path / "outputs", "Not a directory|File exists"),
+        (tmp_path / "gone" / "run", ".*gone is a link that leads nowhere"),
+        (tmp_path / "round" / "run", "Too many levels of symbolic links"),
+        (tmp_path / ("x" * 300), "File name too long"),
+        (Path("/proc/run"), "Permission denied|Read-only file system"),
+    ):
+        with pytest.raises(RunError, match=rf"cannot write here \(({why})\)"):
             RunDirectory(path, CONFIG)
+        with pytest.raises(RunError, match=rf"cannot write here \(({why})\)"):
+            look_at(path)

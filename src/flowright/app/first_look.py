@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config, GrpoSection
+from flowright.config import Config, GrpoSection, load_entries
 from flowright.config.grpo import (
     ADVANTAGES,
     CORRECTIONS,
@@ -40,8 +40,12 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     environment = make_environment(config)
     found: list[TaskSets] = []
     shared = (lambda: check_run(config, resume), lambda: check_model_folder(config.strategy_model))
-    own = (lambda: check_choices(config.grpo),)
-    refuse(*own, *(shared if is_first else ()), lambda: found.append(load_tasks(environment)))
+    own = (
+        lambda: check_choices(config.grpo),
+        lambda: load_entries(config.llm.file, config.models),
+        lambda: found.append(load_tasks(environment)),
+    )
+    refuse(*(shared if is_first else ()), *own)
     return Start(config, environment, found[0], resume)
 
 
@@ -80,7 +84,7 @@ def check_choices(section: GrpoSection) -> None:
 def check_run(config: Config, resume: bool) -> str:
     """The run's directory. Raises RunError where it can't be started, or resumed, there."""
     path = config.run.output_dir / config.run.name
-    look_at(path, config, resume)
+    look_at(path, resume)
     if not resume:
         return str(path)
     look_at_checkpoints(path, config)
@@ -127,20 +131,21 @@ def load_tasks(environment: Environment, batches: bool = True) -> TaskSets:
     """The environment's problems: enough of them to measure by and, with ``batches``, to train on.
     Raises DataError with a line for each set that is not."""
     tasks, config = environment.tasks(), environment.config
-    size, problems = config.grpo.prompts_per_step, list[str]()
-    if not tasks.train:
-        problems.append(f"train_dataset: no problem in {config.train_dataset}")
-    elif batches and len(tasks.train) < size:
-        problems.append(
-            f"train_dataset: {counted(tasks.train)} in {config.train_dataset}, fewer than a step's "
-            f"{size}; give more, or set grpo.prompts_per_step={len(tasks.train)}"
-        )
-    if not tasks.val:
-        problems.append(f"val_dataset: no problem in {config.val_dataset}")
-    if problems:
-        raise DataError(*problems)
+    size = config.grpo.prompts_per_step if batches else 1
+    refuse(
+        lambda: check_count("train_dataset", config.train_dataset, tasks.train, size),
+        lambda: check_count("val_dataset", config.val_dataset, tasks.val),
+    )
     return tasks
 
 
-def counted(tasks: Sequence[Task]) -> str:
-    return "1 problem" if len(tasks) == 1 else f"{len(tasks)} problems"
+def check_count(key: str, name: str, tasks: Sequence[Task], least: int = 1) -> None:
+    """Raises DataError where what ``key`` names has no problem, or fewer than a step needs."""
+    if not tasks:
+        raise DataError(f"{key}: no problem in {name}")
+    if len(tasks) < least:
+        counted = "1 problem" if len(tasks) == 1 else f"{len(tasks)} problems"
+        raise DataError(
+            f"{key}: {counted} in {name}, fewer than a step's {least}; give more, or set "
+            f"grpo.prompts_per_step={len(tasks)}"
+        )

@@ -3,6 +3,7 @@
 import importlib
 import logging
 import os
+import shlex
 from collections.abc import Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -86,8 +87,9 @@ def _train(start: "Start", console: Console, ranks: "Ranks") -> int:
         raise
     if ranks.is_first:
         report = write_report(run)
+        watch = here(f"bash monitor.sh {shlex.quote(str(run))}")
         console.print(
-            f"report    {report}\nwatch     {here(f'bash monitor.sh {run}')}", highlight=False
+            f"report    {report}\nwatch     {watch}", highlight=False, markup=False, soft_wrap=True
         )
     return 0
 

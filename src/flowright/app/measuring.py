@@ -12,6 +12,7 @@ from typing import Any
 from flowright.app.first_look import (
     ADAPTER,
     check_adapter,
+    check_count,
     check_model_folder,
     load_tasks,
     refuse,
@@ -20,7 +21,6 @@ from flowright.config import Config, load_entries
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
-from flowright.errors import DataError
 from flowright.evaluation.ledger import Ledger
 from flowright.runs import check_writable, sha256_of
 
@@ -77,8 +77,7 @@ def _read(environment: Environment, data: Path | None) -> Sequence[Task]:
     if data is None:
         return ()
     tasks = environment.read_tasks(str(data))
-    if not tasks:
-        raise DataError(f"--data: no problem in {data}")
+    check_count("--data", str(data), tasks)
     return tasks
 
 

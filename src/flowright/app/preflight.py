@@ -24,6 +24,7 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment
 from flowright.errors import UserError
 from flowright.policy.memory import shape_of
+from flowright.runs import disk_errors, nearest
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
 
@@ -192,9 +193,8 @@ def _settings(config: Config) -> str:
 
 
 def _disk(config: Config) -> str:
-    folder = config.run.output_dir.absolute()
-    while not folder.exists():
-        folder = folder.parent
+    with disk_errors(config.run.output_dir):
+        folder = nearest(config.run.output_dir.absolute())
     free = shutil.disk_usage(folder).free
     if free < SPARE_DISK:
         raise UserError(

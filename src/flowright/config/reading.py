@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar, get_args, get_origin
 
@@ -31,6 +32,28 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+class _NotYaml(Exception):
+    """Why, in one line; ``line`` of the text where it is known."""
+
+    def __init__(self, why: str, line: int | None = None) -> None:
+        super().__init__(" ".join(why.split()))
+        self.line = line
+
+
+def _parse(text: str) -> Any:
+    """A YAML value. Raises :class:`_NotYaml`."""
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        why = getattr(error, "problem", None) or str(error)
+        raise _NotYaml(why, mark.line + 1 if mark else None) from None
+    except ValueError as error:  # 2024-13-45 has the form of a date
+        raise _NotYaml(str(error)) from None
+    except RecursionError:
+        raise _NotYaml("too deeply nested") from None
+
+
 _TYPES = {
     "model_type": "a section is expected, with keys of its own",
     "dict_type": "a mapping is expected, with keys of its own",
@@ -54,11 +77,10 @@ def read_yaml(
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from None
     try:
-        data = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise ConfigError(f"{path}{line}: {getattr(error, 'problem', None) or error}") from None
+        data = _parse(text)
+    except _NotYaml as error:
+        line = f":{error.line}" if error.line else ""
+        raise ConfigError(f"{path}{line}: {error}") from None
     if data is None:
         data = {}
     if not isinstance(data, dict):
@@ -69,7 +91,10 @@ def read_yaml(
 def expand(data: Mapping[str, Any], environment: Mapping[str, str], source: str) -> dict[str, Any]:
     """A mapping with its variables replaced. Raises ConfigError for those that are not set."""
     problems: list[str] = []
-    found = _expand(dict(data), environment, source, "", problems)
+    try:
+        found = _expand(dict(data), environment, source, "", problems)
+    except RecursionError:  # a: &a {b: *a}
+        raise ConfigError(f"{source}: a value that holds itself; write it out") from None
     if problems:
         raise ConfigError(*problems)
     return found
@@ -101,7 +126,10 @@ def _expand(
 
     whole = _VARIABLE.fullmatch(value)
     expanded = _VARIABLE.sub(replace, value)
-    return yaml.safe_load(expanded) if whole and expanded else expanded
+    if whole and expanded:
+        with suppress(_NotYaml):  # a key such as @abc is the text that it is
+            return _parse(expanded)
+    return expanded
 
 
 def load_section(root: type[Root], path: Path, overrides: Sequence[str]) -> Root:
@@ -114,10 +142,9 @@ def load_section(root: type[Root], path: Path, overrides: Sequence[str]) -> Root
             problems.append(f"command line: {override!r}: write key=value, such as grpo.steps=10")
             continue
         try:
-            value = yaml.load(text, _Loader) if text else ""
-        except yaml.YAMLError as error:
-            why = getattr(error, "problem", None) or error
-            problems.append(f"command line: {key}: {text!r} is not YAML: {why}")
+            value = _parse(text) if text else ""
+        except _NotYaml as error:
+            problems.append(f"command line: {key}: {text!r} is not YAML: {error}")
             continue
         from_command_line.add(key)
         _assign(data, key.split("."), value)

@@ -14,7 +14,7 @@ from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.llm import LlmSection
 from flowright.config.policy import TINY, PolicySection
 from flowright.config.run import RunSection
-from flowright.config.section import NonNegative, NonNegativeFloat, Positive, Section
+from flowright.config.section import Name, NonNegative, NonNegativeFloat, Positive, Section
 from flowright.config.simulation import SimulatedSection
 from flowright.config.workflow import (
     ExecutorSection,
@@ -49,14 +49,14 @@ class Config(Section):
     environment: str = "workflow"
     """What a completion means: `workflow`, or `package.module:factory` for an environment of your
     own; see docs/extending/environment.md."""
-    strategy_model: str = TINY
+    strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, or `tiny` (embedded)."""
-    aflow_executor_model: str = "simulated"
+    aflow_executor_model: Name = "simulated"
     """A name in `llm.file`, or `simulated` (embedded server)."""
-    train_dataset: str = "offline"
+    train_dataset: Name = "offline"
     """A task file; `offline` for the mixture that needs no download; or `package.module:function`
     for problems of your own, see docs/extending/dataset.md."""
-    val_dataset: str = "offline"
+    val_dataset: Name = "offline"
     """As `train_dataset`."""
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None
     """Becomes CUDA_VISIBLE_DEVICES before torch starts."""

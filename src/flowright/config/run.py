@@ -12,7 +12,7 @@ from flowright.config.section import Positive, Section
 class RunSection(Section):
     """Where a run is kept, and what is kept of it."""
 
-    name: str = Field(default="run", pattern=r"^\w[^/]*$")
+    name: str = Field(default="run", pattern=r"^\w[^/\x00-\x1f\x7f]*$")
     """Name of the run directory under `output_dir`."""
     output_dir: Path = Path("outputs")
     """Where run directories live."""

@@ -9,6 +9,7 @@ NonNegative = Annotated[int, Field(ge=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 Seconds = PositiveFloat
+Name = Annotated[str, Field(min_length=1)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -18,15 +18,12 @@ OFFLINE = "offline"
 
 def load_problems(name: str, split: Split) -> Sequence[Problem]:
     """The problems of ``offline`` (of its ``split``), of a JSON Lines file, or of a function that
-    ``package.module:function`` names and that takes nothing. Raises DataError, and ConfigError
-    where the function cannot be imported."""
+    ``package.module:function`` names and that takes nothing; maybe none. Raises DataError, and
+    ConfigError where the function cannot be imported."""
     if name == OFFLINE:
         return getattr(_offline(), split)
     if ":" not in name or Path(name).is_file():
-        tasks = read_tasks(Path(name))
-        if not tasks:
-            raise DataError(f"{name}: there is no problem in it")
-        return tasks
+        return read_tasks(Path(name))
     problems = list(load(name, "dataset")())
     ids: set[str] = set()
     for number, problem in enumerate(problems, start=1):
@@ -38,8 +35,6 @@ def load_problems(name: str, split: Split) -> Sequence[Problem]:
         if problem.id in ids:
             raise DataError(f"{name}: number {number}: id {problem.id!r} is there already")
         ids.add(problem.id)
-    if not problems:
-        raise DataError(f"{name}: there is no problem in what it returned")
     return problems
 
 

@@ -85,7 +85,7 @@ class Conversion:
         """A field of ours, None where the row has no column for it."""
         for column in (self.columns[name],) if name in self.columns else NAMES[name]:
             value = row.values.get(column)
-            if value is None or value in ("", [], {}):
+            if value is None or value in ("", [], {}) or value != value:  # NaN: pandas has no other
                 continue
             self._used.add(column)
             if column != name and name != "code":

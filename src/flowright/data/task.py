@@ -172,7 +172,8 @@ def numbered_rows(path: Path, remedy: str) -> Iterator[tuple[int, object]]:
     """The parsed lines of a JSON Lines file with their numbers, blank ones left out. Raises
     DataError, which where there is no such file tells the ``remedy``."""
     if not path.is_file():
-        raise DataError(f"{path}: no such file; {remedy}")
+        what = "a folder, not a file" if path.is_dir() else "no such file"
+        raise DataError(f"{path}: {what}; {remedy}")
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -184,6 +185,8 @@ def numbered_rows(path: Path, remedy: str) -> Iterator[tuple[int, object]]:
                 raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
             except UnicodeDecodeError as error:
                 raise DataError(f"{where}: not UTF-8 at byte {error.start}") from None
+            except (ValueError, RecursionError):  # a number of thousands of digits, of brackets
+                raise DataError(f"{where}: a number is too long, or lists too deep") from None
 
 
 def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:

@@ -5,6 +5,7 @@ Keys may be absent: a run that has just started has few, another version's may h
 is absent is None or an empty list here, and the screens leave it out.
 """
 
+import shlex
 import socket
 import time
 from collections.abc import Iterable, Sequence
@@ -97,7 +98,8 @@ class Snapshot:
 
     @property
     def resume_command(self) -> str:
-        return here(f"python train.py --config {self.run}/config.json --resume")
+        config = shlex.quote(f"{self.run}/config.json")
+        return here(f"python train.py --config {config} --resume")
 
     def series(self, name: str) -> list[Point]:
         """``(step, value)`` wherever the metric has a value."""

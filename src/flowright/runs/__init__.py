@@ -8,6 +8,7 @@ from flowright.runs.files import (
     check_writable,
     disk_errors,
     is_held,
+    nearest,
     write_json,
     write_text,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "is_held",
     "look_at",
     "look_at_checkpoints",
+    "nearest",
     "newest_run",
     "newest_whole",
     "read_config",

@@ -50,17 +50,17 @@ from flowright.runs.reading import (
 Record = Mapping[str, Any]
 
 
-def look_at(path: Path, config: Config, resume: bool = False) -> None:
+def look_at(path: Path, resume: bool = False) -> None:
     """Whether a run can be started there, or one resumed; nothing is written. Raises RunError
     where a new run would meet another, where there is none to resume, where nothing can be written.
     """
+    check_writable(path)
     if resume and not (path / "config.json").exists():
         raise RunError(f"{path}: nothing to resume; start without --resume")
     if not resume and holds_run(path):
         raise RunError(
             f"{path}: already holds a run; continue it with --resume, or choose another run.name"
         )
-    check_writable(path)
 
 
 def look_at_checkpoints(path: Path, config: Config) -> None:
@@ -69,10 +69,11 @@ def look_at_checkpoints(path: Path, config: Config) -> None:
     Raises RunError where no checkpoint is whole, where steps were recorded but none is there, and
     where they are of another model, adapter or environment.
     """
+    rows = read_metrics(path)  # also where it is not asked: what is damaged is told now
     if checkpoints(path / "checkpoints"):
         newest_whole(path / "checkpoints")
         _refuse_another_policy(path, read_config(path), json.loads(config.model_dump_json()))
-    elif any(row["step"] > 0 for row in read_metrics(path)):
+    elif any(row["step"] > 0 for row in rows):
         raise RunError(
             f"{path}: steps are recorded, but there is no checkpoint to resume from; put "
             "checkpoints/ back, or start a new run"
@@ -125,11 +126,11 @@ class RunDirectory:
         self.changes: list[str] = []
         with disk_errors(path):
             if not path.exists():
-                look_at(path, config, resume)  # before the folder is made
+                look_at(path, resume)  # before the folder is made
                 path.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(path)
             try:
-                look_at(path, config, resume)
+                look_at(path, resume)
                 if resume:
                     self.changes = changes_of(read_config(path), self._resolved)
                 else:

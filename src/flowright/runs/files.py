@@ -58,7 +58,10 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-_UNWRITABLE = (errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST)
+_UNWRITABLE = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
 
 
 @contextmanager
@@ -83,17 +86,29 @@ LEAST_ROOM = 1 << 20
 def check_writable(path: Path) -> None:
     """Whether files can be made in the directory ``path``, or it itself where it is not there yet;
     nothing is written. Raises RunError."""
-    folder = path.absolute()
-    while not folder.exists():
-        folder = folder.parent
     with disk_errors(path):
+        folder = nearest(path.absolute())
+        usage = shutil.disk_usage(folder)
         if not folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
-        if not os.access(folder, os.W_OK | os.X_OK):
+        # What has no room at all, as /proc has not, is no disk.
+        if not os.access(folder, os.W_OK | os.X_OK) or not usage.total:
             code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
             raise OSError(code, os.strerror(code), str(folder))
-        if shutil.disk_usage(folder).free < LEAST_ROOM:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        if usage.free < LEAST_ROOM:
+            raise RunError(f"{path}: the disk is full; free some space")
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the first of the folders above it that is there. Raises OSError, also for a link
+    that leads nowhere: no folder can be made in its place."""
+    while True:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+            return path
+        if path.is_symlink():
+            raise OSError(errno.EEXIST, f"{path} is a link that leads nowhere")
+        path = path.parent
 
 
 TRAINING = ("trainer", "run directory", "run.name")

@@ -52,9 +52,12 @@ def read_evaluation(run: Path) -> dict[str, Any] | None:
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """All complete lines of ``metrics.jsonl``; a torn last line (killed while writing) is not."""
+    """All complete lines of ``metrics.jsonl``; a torn last line (killed while writing) is not.
+    Raises RunError for others that are no object with a step."""
+    path = run / "metrics.jsonl"
     try:
-        text = (run / "metrics.jsonl").read_text(encoding="utf-8")
+        # A byte that is no UTF-8 is a line that is no JSON, or a name that nobody asks for.
+        text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
     rows: list[dict[str, Any]] = []
@@ -63,11 +66,14 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         if not line:
             continue
         try:
-            rows.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
             if number == len(lines):
                 break
-            raise RunError(f"{run}/metrics.jsonl:{number}: not JSON: {error.msg}") from None
+            raise RunError(f"{path}:{number}: not JSON; take the line out") from None
+        if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+            raise RunError(f"{path}:{number}: no object with a step; take the line out")
+        rows.append(row)
     return rows
 
 
