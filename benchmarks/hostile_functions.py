@@ -236,3 +236,9 @@ BOUNDED: Mapping[str, str] = {
     "simulation.mutants:shape": "CPython's parser, in the simulated server's own process",
 }
 """Those that grow as CPython does, and what bounds them: held to seconds alone."""
+
+THREADED = frozenset(
+    {name for name in FUNCTIONS if "groups" in name}
+    | {"workflows.language:parse", "workflows.source:read_workflow"}
+)
+"""Those that always run in a thread: votes, and the reading of workflows."""
