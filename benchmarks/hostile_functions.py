@@ -138,6 +138,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "judge.gate:gate": lambda text: gate.gate(_query(text)),
     "judge.gate:bare": gate.bare,
     "judge.schemas:folded": schemas.folded,
+    "judge.schemas:normalised": lambda text: schemas.normalised("NFC", text),
     "judge.schemas:plain_forms": schemas.plain_forms,
     "judge.schemas:read": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
     "judge.prompts:Block": lambda text: prompts.Question(
