@@ -190,6 +190,10 @@ SHAPES: Mapping[str, Callable[[int], str]] = {
     "assignments in a row": _framed("", "a=", "1"),
     "backslashes at line ends": _repeated("\\\n"),
     "comments": _repeated("# noqa\n"),
+    "a chain of comparisons and prose": lambda size: (
+        f"async def workflow(problem):\n    return a{'<a' * (size // 2 - 300)}" + "\nSo it is.\n" * 50
+    ),
+    "fences and tags that no other closes": _counted("```l{0}\n<tag_{0}></\n"),
     "many workflows": _counted("async def workflow{}(problem):\n    return 'a'\n"),
     "awaits": _framed("async def workflow(problem):\n    return ", "await ", "x"),
     "formats": _repeated("{0!r:>{1}}%s%(a)s"),

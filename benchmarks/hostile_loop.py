@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
+from fastapi import FastAPI
 from hostile_corpus import SHAPES, TEXTS, UNITS
 
 from flowright.config import (
@@ -58,6 +59,7 @@ LONGEST_GAP = 0.050
 BEAT = 0.001
 LOOKED = 0.020  # seconds without a beat after which the thread beside looks where the loop is
 BATCH = 16
+AT_ONCE = 64  # rollouts
 
 _fork = multiprocessing.get_context("fork")
 
@@ -188,43 +190,42 @@ def _place(frame: Any) -> str:
     """The innermost function on a stack, and the innermost one of this package."""
     stack = traceback.extract_stack(frame)
     ours = [each for each in stack if "/flowright/" in each.filename]
-    shown = dict.fromkeys([*ours[-1:], stack[-1]])
-    return " > ".join(f"{Path(each.filename).name}:{each.name}" for each in shown)
+    shown = [f"{Path(each.filename).name}:{each.name}" for each in [*ours[-1:], stack[-1]]]
+    return " > ".join(dict.fromkeys(shown))
 
 
-async def roll_out(
-    names: Sequence[str], size: int, model: ChatClient, judge: Any, sandbox: Sandbox
-) -> list[Rollout]:
-    """All the texts as completions, and each way of asking the executor, in groups of a step."""
-    async with Executor(model, sandbox, WorkflowSection(workers=1)) as executor:
-        rollouts = WorkflowRollouts(executor, judge, sandbox, RewardSection())
-        texts = [text for name in names for text in completions(TEXTS[name](size))]
-        tasks = itertools.cycle(TASKS)
-        plays = [(next(tasks), text) for text in texts]
-        plays += [
-            (task, f"{program}  # {n}")
-            for n in range(max(1, len(names) // 8))
-            for task in TASKS
-            for program in PROGRAMS[task.kind]
-        ]
-        items = [
-            Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
-            for n, (task, text) in enumerate(plays)
-        ]
-        found: list[Rollout] = []
-        for n in range(0, len(items), 64):
-            for group in await rollouts.rollout([items[n : n + 64]]):
-                found += group
-                for index, each in enumerate(group):
-                    json.dumps(to_record(each, workflow_record(each), 1, n, index, 0.0))
-                    await asyncio.sleep(0)
-        return found
+def plays(names: Sequence[str], size: int) -> list[Completion]:
+    """All the texts as completions, and each way of asking the executor again and again."""
+    tasks = itertools.cycle(TASKS)
+    played = [(next(tasks), text) for name in names for text in completions(TEXTS[name](size))]
+    played += [
+        (task, f"{program}  # {n}")
+        for n in range(max(1, len(names) // 8))
+        for task in TASKS
+        for program in PROGRAMS[task.kind]
+    ]
+    return [
+        Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
+        for n, (task, text) in enumerate(played)
+    ]
 
 
-async def judge_batches(judge: Any, poster: Any) -> object:
+async def roll_out(rollouts: WorkflowRollouts, items: Sequence[Completion]) -> list[Rollout]:
+    """In groups, and each recorded."""
+    found: list[Rollout] = []
+    for start in range(0, len(items), AT_ONCE):
+        for group in await rollouts.rollout([items[start : start + AT_ONCE]]):
+            found += group
+            for index, each in enumerate(group):
+                json.dumps(to_record(each, workflow_record(each), 1, start, index, 0.0))
+                await asyncio.sleep(0)
+    return found
+
+
+async def judge_batches(app: FastAPI, poster: Any) -> object:
     """The judge service on this loop, until the poster has what it asked for."""
     with closing(listen("127.0.0.1", 0)) as listener:
-        server = DrainingServer(create_app(judge, JudgeServerSection()), 5.0, print)
+        server = DrainingServer(app, 5.0, print)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         poster.send(listener.getsockname()[1])
         found = await asyncio.to_thread(poster.recv)
@@ -234,19 +235,23 @@ async def judge_batches(judge: Any, poster: Any) -> object:
 
 
 async def hold_up(names: Sequence[str], size: int, port: int, poster: Any) -> Sequence[Gap]:
-    """The gaps while everything above goes on."""
+    """The gaps while everything above goes on. What is opened once is open before."""
     entry = ModelEntry(base_url=f"http://127.0.0.1:{port}/v1", model_name="m")
     client = ChatClient("m", entry, LlmSection(max_concurrency=16))
-    heart = Heart()
+    items, heart = plays(names, size), Heart()
     async with (
         Sandbox(workers=1) as sandbox,
         open_judge(JudgeSection(), "m", {"m": client}, algebra(sandbox)) as opened,
+        Executor(client, sandbox, WorkflowSection(workers=1)) as executor,
     ):
+        app = create_app(opened.judge, JudgeServerSection())
+        rollouts = WorkflowRollouts(executor, opened.judge, sandbox, RewardSection())
+        await rollouts.rollout([items[-3:]])
         with heart.beating():
-            rollouts = await roll_out(names, size, client, opened.judge, sandbox)
-            ends = Counter(r.failure.reason.value if r.failure else "judged" for r in rollouts)
-            print(f"{len(rollouts)} rollouts: {dict(ends)}", flush=True)
-            print(f"{len(names)} verdicts: {await judge_batches(opened.judge, poster)}", flush=True)
+            found = await roll_out(rollouts, items)
+            ends = Counter(r.failure.reason.value if r.failure else "judged" for r in found)
+            print(f"{len(found)} rollouts: {dict(ends)}", flush=True)
+            print(f"{len(names)} verdicts: {await judge_batches(app, poster)}", flush=True)
     await client.aclose()
     return heart.gaps
 

@@ -21,6 +21,7 @@ from flowright.judge_service.arguments import query_of
 from flowright.judge_service.messages import whole_characters
 from flowright.judge_service.stand_ins import StandIns
 from flowright.judge_service.wire import JudgeRequest, JudgeResponse, error_message
+from flowright.off_loop import in_thread
 
 PATH = "/openrlhf"
 
@@ -64,7 +65,7 @@ def add_openrlhf(
     @app.post(PATH, responses=responses, dependencies=guarded)
     async def openrlhf(request: Annotated[RewardRequest, Body()]) -> RewardResponse:
         """Judge completions for OpenRLHF's `--remote_rm_url`."""
-        verdicts = await _patiently(judging, _questions(request))
+        verdicts = await _patiently(judging, await in_thread(lambda: _questions(request)))
         for prompt, verdict in zip(request.prompts, verdicts, strict=True):
             seen.note(prompt, verdict.score)
         try:
