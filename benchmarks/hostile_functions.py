@@ -232,13 +232,18 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
 """By name: a function, and what follows a space, a way of calling it."""
 
 BOUNDED: Mapping[str, str] = dict.fromkeys(
-    ("workflows.language:parse", "workflows.source:read_workflow", "simulation.mutants:shape"),
+    (
+        "workflows.language:parse",
+        "workflows.extraction:extract",
+        "workflows.source:read_workflow",
+        "simulation.mutants:shape",
+    ),
     "CPython's parser, for programs of at most 20,000 characters",
 )
 """Those that grow as CPython does, and what bounds them: held to milliseconds alone."""
 
 THREADED = frozenset(
     {name for name in FUNCTIONS if "groups" in name}
-    | {"workflows.language:parse", "workflows.source:read_workflow"}
+    | {"workflows.language:parse", "workflows.source:read_workflow", "workflows.extraction:extract"}
 )
 """Those that always run in a thread: votes, and the reading of workflows."""
