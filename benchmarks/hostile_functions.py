@@ -154,6 +154,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "judge.gate:gate": lambda text: gate.gate(_query(text)),
     "judge.gate:bare": gate.bare,
     "judge.schemas:folded": schemas.folded,
+    "judge.schemas:normalised": lambda text: schemas.normalised("NFC", text),
     "judge.schemas:plain_forms": schemas.plain_forms,
     "judge.schemas:read": lambda text: [s.read(text) for s in (TRUTH, GRADE, BETTER)],
     "judge.prompts:Block": lambda text: prompts.Question(
@@ -219,7 +220,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ),
     "environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
     "workflows.extraction:extract": extraction.extract,
-    "workflows.language:parse": language.parse,
+    "workflows.language:parse": lambda text: language.parse(text[: source.MAX_SOURCE_CHARS]),
     "workflows.source:read_workflow": source.read_workflow,
     "workflows.trace:cut": trace.cut,
     "workflows.operators:_choice": lambda text: operators._choice(text, 5),
@@ -259,9 +260,19 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
 }
 """By name: a function, and what follows a space, a way of calling it."""
 
-BOUNDED: Mapping[str, str] = {
-    "workflows.language:parse": "CPython's parser, for programs of at most 40,000 characters",
-    "workflows.source:read_workflow": "CPython's parser, for programs of at most 40,000 characters",
-    "simulation.mutants:shape": "CPython's parser, in the simulated server's own process",
-}
-"""Those that grow as CPython does, and what bounds them: held to seconds alone."""
+BOUNDED: Mapping[str, str] = dict.fromkeys(
+    (
+        "workflows.language:parse",
+        "workflows.extraction:extract",
+        "workflows.source:read_workflow",
+        "simulation.mutants:shape",
+    ),
+    "CPython's parser, for programs of at most 20,000 characters",
+)
+"""Those that grow as CPython does, and what bounds them: held to milliseconds alone."""
+
+THREADED = frozenset(
+    {name for name in FUNCTIONS if "groups" in name}
+    | {"workflows.language:parse", "workflows.source:read_workflow", "workflows.extraction:extract"}
+)
+"""Those that always run in a thread: votes, and the reading of workflows."""

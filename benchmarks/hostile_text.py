@@ -1,63 +1,47 @@
 """How long every function takes that a model's text goes through, over degenerate texts.
 
-Repeats of every bracket, fence, tag, number, space and mark, from 1 kB to 1 MB (``--quick``: to
-100 kB). For each function the worst text, its seconds at 20 kB and at the largest size, how the
-time grows with the size (the exponent of size over those that take 2 ms; 1 is linear), and the
-worst milliseconds at the size up to which it runs on the event loop (off_loop.py).
+For each function of hostile_functions.py: the worst milliseconds over all texts of
+hostile_corpus.py at 20 kB and at the size up to which it runs on the event loop (off_loop.py); and
+of the six texts that are slowest or grow fastest the seconds at the largest size, 1 MB
+(``--quick``: 100 kB), and how time grows with size (the exponent between 20 kB and the largest; 1
+is linear; none where 20 kB take less than 2 ms). The text named is the slowest at 20 kB.
 
     python benchmarks/hostile_text.py [--quick] [--only PART_OF_A_NAME]
 
-The last line says how many functions keep to the limits: exponent at most 1.2, at most 50 ms per
-20 kB, at most 5 ms on the loop. CPython's parser grows faster; the functions that call it are held
-to seconds, and say so.
+Limits: exponent at most 1.2, at most 50 ms per 20 kB, at most 5 ms on the loop. CPython's parser
+grows faster; the functions that call it are held to milliseconds, and say so. Each function has a
+process of its own, two at a time: one that hangs or kills its process is a line like any other.
+The exit status is 1 when a function is over a limit.
 """
 
 import argparse
+import gc
 import math
+import multiprocessing
+import resource
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import nlargest
+from multiprocessing import connection
+from typing import Any
 
-from hostile_functions import BOUNDED, CACHED, FUNCTIONS, REFUSALS
+from hostile_corpus import TEXTS
+from hostile_functions import BOUNDED, CACHED, FUNCTIONS, REFUSALS, THREADED
 
 from flowright.off_loop import MOST_CHARS
 
 EXPONENT, PER_20_KB, ON_LOOP = 1.2, 0.050, 0.005
-READS = "workflows.source:read_workflow"
+SHOWN = 20_000
 UNCLEAR = 0.002  # seconds below which it is the clock that is measured
-TOO_LONG = 5.0  # seconds after which no larger size is tried
+PATIENCE = 0.25  # seconds of a call that is long enough to be measured once
+AT_ONCE = 2
+MOST_CPU = 60  # seconds of CPU for a function; few take a tenth of it
+DEADLINE = 20.0 * MOST_CPU  # seconds for one that waits, on a machine however busy
 
-UNITS = (
-    "(", ")", "[", "]", "{", "}", "<", ">", "((", "{{", "[[", "`", "```", "``` ", '```\n', "~",
-    '~~~~~\n', '~\u200b', "<think>", "</think>", "<think", "<think ", "<s>", "<|", "<|im_end|>",
-    "<|channel|>", "<|channel|>final<|message|>", "[THINK]", "[INST]", "<answer>", "</answer>",
-    "<answer></answer>", "<score>", "<score>4", "<a>", "<a></a>", "\\", "\\\\", "\\boxed{",
-    "\\boxed{}", "\\frac{1}{", "\\frac{1}{2}", "\\text{", "\\text{a}", "0", "1", "12 ", "1,",
-    "1,000", "1,000,", "1.", "1/", "1/2 ", "-1 ", "+", "-", "*", "**", "_", "=", "^", "%", "$",
-    "$$", "e", "1e", "#", "####", "#### ", "## ", " ", '\t', '\n', '\r\n', '\r', ' \n',
-    '\u2028', '\u200b', "́", "á", "ﷺ", "１", "é", "İ", "解", "👍", '\ud800', "a", "A", "a ",
-    "the ", "a,", "and ", "a and ", "May 12, 1999 ", "12 May ", "answer", "answer is ",
-    "Answer: ", "Answer:", 'answer:\n', 'the answer is a.\n', "Verdict: ", 'Verdict: True\n',
-    "verdict is ", 'criterion_1: True\n', "\"verdict\"", "{\"", "{\"a\":",
-    "{\"verdict\": true}", "{\"verdict\": ", "[\"", "\"", "'", "\"\"\"", "\\\"", "'''",
-    "option A ", "(A) ", "A. ", "(A", 'Solution:\n', 'Solution: a\n', "candidate 1: ",
-    'def f():\n', 'def f():\n\tpass\n', 'class Workflow:\n', 'async def workflow(problem):\n',
-    'async def workflow(problem): pass\n', 'if x:\n ', 'x = 1\n', "x.", "f(", "lambda: ",
-    "not ", "- ", "1. ", "| a ", "|", "||", "analysis", "assistantfinal", "analysisA",
-    "is the ", "it is ", "says ", ". ", "! ", ", ", ": ", ":", ";", "/", "//", "&", "&amp;",
-    "@", 'import x\n', '\x00', "passed 1 of ", "program ", "true or ", "which answer ",
-    "is this ", "choose ", "</", "<answer", "Sorry, ",
-)  # fmt: skip
-"""What the texts repeat."""
-
-FRAMES: tuple[Callable[[str], str], ...] = (
-    lambda body: body,
-    lambda body: f"```python\n{body}",
-    lambda body: f"<think>{body}",
-    lambda body: f"Answer: {body}x",
-)
+_fork = multiprocessing.get_context("fork")
 
 
 def seconds(function: Callable[[str], object], text: str) -> float:
@@ -70,14 +54,10 @@ def seconds(function: Callable[[str], object], text: str) -> float:
     return time.thread_time() - began
 
 
-def filled(frame: Callable[[str], str], unit: str, size: int) -> str:
-    return frame(unit * (size // len(unit)))
-
-
 @dataclass(frozen=True)
 class Timed:
-    """The worst of a function: seconds at 20 kB, at the largest size and at the size up to which
-    it runs on the loop, and the exponent of size; ``text`` is the slowest one's unit."""
+    """The worst of a function, in seconds: at 20 kB, at the largest size and at the size up to
+    which it runs on the loop; the exponent of size, NaN where there is none; the slowest text."""
 
     at_20_kb: float
     largest: float
@@ -86,48 +66,115 @@ class Timed:
     text: str
 
 
-def measure(
-    function: Callable[[str], object], sizes: Sequence[int], size_on_loop: int, first: int
-) -> Timed:
-    """The worst over all texts, at the ``first`` size, and then, of the four slowest, at each."""
-    texts = [(frame, unit) for frame in FRAMES for unit in UNITS]
-    slowest = nlargest(4, texts, key=lambda text: seconds(function, filled(*text, first)))
-    each = [_of_text(function, text, sizes, size_on_loop) for text in slowest]
-    worst = max(each, key=lambda timed: timed.at_20_kb)
-    return Timed(
-        worst.at_20_kb,
-        max(timed.largest for timed in each),
-        max(timed.exponent for timed in each),
-        max(timed.on_loop for timed in each),
-        worst.text,
-    )
+class Stopwatch:
+    """Times one function, in a process of its own. ``at`` tells the parent the text of the call
+    that is under way, by its place in the corpus, and its size."""
+
+    def __init__(self, function: Callable[[str], object], at: Any) -> None:
+        self._function = function
+        self._at = at
+        self._names = list(TEXTS)
+
+    def once(self, name: str, size: int) -> float:
+        self._at[:] = self._names.index(name), size
+        return seconds(self._function, TEXTS[name](size))
+
+    def best(self, name: str, size: int, before: float = math.inf) -> float:
+        """Of a few calls the quickest, which others on the machine have held up least."""
+        for _ in range(4):
+            before = min(before, self.once(name, size))
+            if before > PATIENCE:
+                break
+        return before
+
+    def worst(self, size: int) -> tuple[dict[str, float], float]:
+        """One call for each text, and the worst, where each that seemed worse was tried again."""
+        took = {name: self.once(name, size) for name in TEXTS}
+        tried: set[str] = set()
+        while (worst := max(took, key=lambda name: took[name])) not in tried:
+            took[worst] = self.best(worst, size, took[worst])
+            tried.add(worst)
+        return took, took[worst]
+
+    def exponent(self, name: str, at_20_kb: float, largest: int) -> tuple[float, float]:
+        """How this text's time grows to that at the largest size, and that."""
+        grows = took = math.inf
+        for _ in range(3):  # growth is there each time, noise is not
+            took = min(took, self.best(name, largest))
+            at_20_kb = min(at_20_kb, self.best(name, SHOWN))
+            if at_20_kb < UNCLEAR:
+                return math.nan, took
+            grows = min(grows, math.log(took / at_20_kb) / math.log(largest / SHOWN))
+            if grows <= EXPONENT or took > 1:
+                break
+        return grows, took
+
+    def measure(self, threaded: bool, largest: int) -> Timed:
+        small, on_loop = self.worst(MOST_CHARS)
+        shown, at_20_kb = self.worst(SHOWN)
+        slowest = nlargest(3, shown, key=lambda name: shown[name])
+        clear = [name for name, took in shown.items() if took > UNCLEAR / 4]
+        growing = nlargest(3, clear, key=lambda name: shown[name] / small[name])
+        each = [
+            self.exponent(name, shown[name], largest) for name in dict.fromkeys(slowest + growing)
+        ]
+        grows = [exponent for exponent, _ in each if not math.isnan(exponent)]
+        return Timed(
+            at_20_kb,
+            max(took for _, took in each),
+            max(grows, default=math.nan),
+            0.0 if threaded else on_loop,
+            slowest[0],
+        )
 
 
-def _of_text(
-    function: Callable[[str], object],
-    text: tuple[Callable[[str], str], str],
-    sizes: Sequence[int],
-    size_on_loop: int,
-) -> Timed:
-    def best(size: int) -> float:
-        shown = filled(*text, size)
-        return min(seconds(function, shown) for _ in range(3))
+def _child(name: str, largest: int, at: Any, told: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU, MOST_CPU))
+    gc.freeze()  # what the imports made is not this function's to look through
+    told.send(Stopwatch(FUNCTIONS[name], at).measure(name in THREADED, largest))
 
-    known: list[tuple[int, float]] = []
-    took = 0.0
-    for size in sizes:
-        took = best(size)
-        if took > UNCLEAR:
-            known.append((size, took))
-        if took > TOO_LONG:
-            break
-    grows = 0.0
-    if len(known) > 1:
-        (small, before), (large, after) = known[0], known[-1]
-        grows = math.log(after / before) / math.log(large / small)
-    return Timed(
-        best(20_000), took, grows, best(size_on_loop) if size_on_loop else 0.0, repr(text[1])
-    )
+
+def run(names: Sequence[str], largest: int) -> Iterator[tuple[str, Timed | str]]:
+    """What was measured of each function, or why it was not, as they end."""
+    waiting = list(names)[::-1]
+    running: dict[Any, tuple[str, Any, Any, float]] = {}
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            at = _fork.RawArray("q", 2)
+            ours, theirs = _fork.Pipe(duplex=False)
+            process = _fork.Process(target=_child, args=(waiting[-1], largest, at, theirs))
+            process.start()
+            theirs.close()
+            running[ours] = waiting.pop(), process, at, time.monotonic() + DEADLINE
+        left = min(deadline for *_, deadline in running.values()) - time.monotonic()
+        ready = connection.wait(running, max(0.0, left))
+        for ours, (name, process, at, deadline) in list(running.items()):
+            if ours not in ready and time.monotonic() < deadline:
+                continue
+            process.kill() if ours not in ready else None
+            where = f"{list(TEXTS)[at[0]]} at {at[1]:,}"
+            try:
+                yield name, ours.recv()
+            except EOFError:
+                process.join()
+                ended = "killed after its deadline" if ours not in ready else process.exitcode
+                yield name, f"did not come back ({ended}): {where}"
+            process.join()
+            del running[ours]
+
+
+def verdict_on(name: str, timed: Timed) -> str:
+    """What is over a limit, in words; nothing where all is well."""
+    over = [
+        said
+        for said, is_over in (
+            ("grows", timed.exponent > EXPONENT and name not in BOUNDED),
+            ("slow", timed.at_20_kb > PER_20_KB),
+            ("on the loop", timed.on_loop > ON_LOOP),
+        )
+        if is_over
+    ]
+    return f"  <-- {', '.join(over)}" if over else ""
 
 
 def main() -> None:
@@ -135,28 +182,30 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="up to 100 kB")
     parser.add_argument("--only", default="", metavar="PART", help="functions named so")
     args = parser.parse_args()
-    sizes = (10_000, 31_600, 100_000) if args.quick else (10_000, 100_000, 1_000_000)
+    began = time.monotonic()
+    largest = 100_000 if args.quick else 1_000_000
     print(f"{'function':45} {'20 kB ms':>9} {'largest s':>9} {'exponent':>8} {'loop ms':>8}  text")
-    chosen = {name: f for name, f in FUNCTIONS.items() if args.only in name}
-    kept: list[Timed] = []
-    for name, function in chosen.items():
-        # A vote and the reading of a workflow always run in a thread.
-        threaded = "groups" in name or name in ("workflows.language:parse", READS)
-        on_loop = 0 if threaded else MOST_CHARS
-        found = measure(function, sizes, on_loop, 2_500 if args.quick else 5_000)
-        grows = found.exponent <= EXPONENT or name in BOUNDED
-        good = grows and found.at_20_kb <= PER_20_KB and found.on_loop <= ON_LOOP
-        if good:
-            kept.append(found)
-        said = "" if good else "  <-- over a limit"
+    chosen = [name for name in FUNCTIONS if args.only in name]
+    kept = 0
+    for name, found in run(chosen, largest):
+        if isinstance(found, str):
+            print(f"{name:45} {found}  <-- no end", flush=True)
+            continue
+        over = verdict_on(name, found)
+        kept += not over
         if name in BOUNDED and found.exponent > EXPONENT:
-            said += f"  ({BOUNDED[name]})"
+            over += f"  ({BOUNDED[name]})"
+        grows = "-" if math.isnan(found.exponent) else f"{found.exponent:.2f}"
         print(
-            f"{name:45} {found.at_20_kb * 1e3:9.2f} {found.largest:9.3f} {found.exponent:8.2f}"
-            f" {found.on_loop * 1e3:8.2f}  {found.text}{said}",
+            f"{name:45} {found.at_20_kb * 1e3:9.2f} {found.largest:9.3f} {grows:>8}"
+            f" {found.on_loop * 1e3:8.2f}  {found.text}{over}",
             flush=True,
         )
-    print(f"{len(kept)} of {len(chosen)} functions keep to the limits")
+    print(
+        f"{kept} of {len(chosen)} functions keep to the limits; {len(TEXTS)} texts, "
+        f"{time.monotonic() - began:.0f} s"
+    )
+    sys.exit(kept < len(chosen))
 
 
 if __name__ == "__main__":

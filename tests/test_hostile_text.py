@@ -1,18 +1,23 @@
 """The benchmark of hostile texts names every function that reads a model's text, and long texts
 leave the event loop. How long they take is the benchmark's to say."""
 
+import asyncio
 import importlib
 import inspect
 import pkgutil
 import sys
 import threading
+import time
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from flowright.errors import FailureError
 from flowright.grading.votes import groups
+from flowright.judge import schemas
 from flowright.llm.wire import MalformedReply, decode_reply
 from flowright.off_loop import MOST_CHARS, off_loop
 from flowright.workflows.language import parse
@@ -20,6 +25,7 @@ from flowright.workflows.operators import MAX_SOLUTIONS
 from flowright.workflows.source import MAX_COMPLETION_CHARS, read_workflow
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+hostile_corpus = importlib.import_module("hostile_corpus")
 hostile_functions = importlib.import_module("hostile_functions")
 hostile_text = importlib.import_module("hostile_text")
 
@@ -134,8 +140,12 @@ def test_no_function_over_a_models_text_is_forgotten() -> None:
 
 @pytest.mark.parametrize("name", hostile_functions.FUNCTIONS)
 def test_every_text_can_be_read(name: str) -> None:
-    for unit in hostile_text.UNITS:
-        hostile_text.seconds(hostile_functions.FUNCTIONS[name], hostile_text.filled(str, unit, 300))
+    """Or is refused."""
+    for text in [
+        *hostile_corpus.SHAPES.values(),
+        *map(hostile_corpus.repeated, hostile_corpus.UNITS),
+    ]:
+        hostile_text.seconds(hostile_functions.FUNCTIONS[name], text(300))
 
 
 async def test_long_texts_are_read_in_a_thread_and_short_ones_at_once() -> None:
@@ -164,3 +174,35 @@ def test_a_reply_that_nests_without_end_is_malformed() -> None:
 def test_a_vote_over_long_answers_compares_them_as_they_are() -> None:
     votes = [f"{'x ' * 9_000}{n % 2}" for n in range(MAX_SOLUTIONS)]
     assert [len(same) for same in groups(votes, "qa")] == [MAX_SOLUTIONS // 2] * 2
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFKC"])
+def test_marks_are_put_in_order_by_thirties(form: Literal["NFC", "NFKC"]) -> None:
+    """All that may be a combining mark is known: what is left out could stand in a run of any
+    length, which takes quadratic time."""
+    for mark in map(chr, range(sys.maxunicode + 1)):
+        if unicodedata.combining(unicodedata.normalize("NFKD", mark)[0]):
+            assert schemas._MARKS.fullmatch(mark * 30), hex(ord(mark))
+    text = "a" + "\u0301\u0316" * 10 + "é"
+    assert schemas.normalised(form, text) == unicodedata.normalize(form, text)
+    long = "a" + "\u0301\u0316" * 20
+    assert schemas.normalised(form, long) != unicodedata.normalize(form, long)
+
+
+def test_a_program_of_marks_is_not_parsed() -> None:
+    with pytest.raises(SyntaxError, match="in a row"):
+        parse("a" + "\u0301\u0316" * 1000)
+
+
+async def test_long_texts_are_read_one_at_a_time() -> None:
+    reading, most = 0, 0
+
+    def work() -> None:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        time.sleep(0.005)
+        reading -= 1
+
+    await asyncio.gather(*(off_loop(work, "a" * (MOST_CHARS + 1)) for _ in range(8)))
+    assert most == 1

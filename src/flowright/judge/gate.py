@@ -16,6 +16,8 @@ from flowright.llm.replies import spoken_answer
 
 NAME = "gate"
 
+LONGEST = 20_000  # characters that are looked at, from the end, which is what a judge is shown
+
 # The first line holds the keys of the paper; the others say the same in other words or languages.
 # Words that can be an answer by themselves ("first", "correct", "yes") are left out.
 _OPENINGS = """
@@ -71,7 +73,7 @@ def _fault(query: JudgeQuery, answer: str) -> str | None:
     accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]
     if answer.strip() in {text.strip() for text in accepted}:
         return None
-    words = bare(_WRAPPERS.sub(" ", answer))
+    words = bare(_WRAPPERS.sub(" ", answer[-LONGEST:]))
     if not words:
         return f"the answer {'holds no letter and no digit' if answer.strip() else 'is empty'}"
     if words in MASTER_KEYS and not _is_named(words, accepted, query.question):

@@ -16,6 +16,7 @@ from flowright.judge.retries import reading_section
 from flowright.judge.verdict import DOWN, JudgeQuery, Verdict
 from flowright.judge.wording import wording_of
 from flowright.llm.chat import ChatModel, Usage
+from flowright.off_loop import off_loop
 
 
 class LlmJudge:
@@ -52,7 +53,8 @@ class LlmJudge:
             problem = f"{problem}, and judge.ask is {self._section.ask}"
             return Verdict(None, None, "llm", "abstain", problem, judge=self.name)
         began = time.monotonic()
-        asked = questions.about(query)
+        answers = query.answer, query.rival or ""
+        asked = await off_loop(lambda: questions.about(query), *answers)
         results = await asyncio.gather(
             *(self._asker.ask(q, f"{query.key}/{q.name}" if q.name else query.key) for q in asked)
         )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flowright.grading.text import extract_answer
+from flowright.judge.schemas import normalised
 from flowright.judge.verdict import Judge, JudgeQuery, Source, Status, Verdict, Wrapper
 from flowright.llm.chat import Usage
 from flowright.llm.fences import sanitise
@@ -133,7 +134,7 @@ def _seen(text: str) -> str:
     a character."""
     kept: list[str] = []
     marks = 0
-    for character in unicodedata.normalize("NFC", sanitise(text)):
+    for character in normalised("NFC", sanitise(text)):
         marks = marks + 1 if unicodedata.category(character)[0] == "M" else 0
         if marks <= 2 and (character in "\n\t" or unicodedata.category(character)[0] != "C"):
             kept.append(character)

@@ -136,11 +136,9 @@ class Cached(Wrapper):
             return query.key, verdict
 
         self.asked += 1
-        rival = None if query.rival is None else spoken_answer(query.rival)
-        asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
-        question = repr((self.name, self.fingerprint, asked)).encode(errors="surrogatepass")
+        question = await off_loop(lambda: self._hash(query), query.answer, query.rival or "")
         try:
-            _, verdict = await self._memo.get(hashlib.sha256(question).hexdigest(), ask)
+            _, verdict = await self._memo.get(question, ask)
         except _Failed as failed:
             (verdict,) = failed.args
         if own:
@@ -149,6 +147,13 @@ class Cached(Wrapper):
         source = "cache" if verdict.status == "ok" else verdict.source
         seconds = time.monotonic() - began
         return replace(verdict, source=source, attempts=0, usage=Usage(), seconds=seconds)
+
+    def _hash(self, query: JudgeQuery) -> str:
+        """Of all that decides the verdict."""
+        rival = None if query.rival is None else spoken_answer(query.rival)
+        asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
+        question = repr((self.name, self.fingerprint, asked))
+        return hashlib.sha256(question.encode(errors="surrogatepass")).hexdigest()
 
 
 @dataclass(eq=False)

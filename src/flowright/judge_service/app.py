@@ -39,6 +39,7 @@ from flowright.judge_service.wire import (
     read_member,
     response_of,
 )
+from flowright.off_loop import in_thread
 
 Ready = Callable[[], Awaitable[Sequence[str]]]
 """What keeps the backend from answering, one line each; empty when all is well."""
@@ -243,11 +244,10 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
         if count > limit:
             message = f"{count} requests in one batch; at most {limit} (server.max_batch)"
             raise HTTPException(413, message)
-        return BatchResponse(
-            responses=await dispatcher.judge(
-                [read_member(m, settings.own_instructions) for m in batch.requests], request
-            )
+        members = await in_thread(
+            lambda: [read_member(m, settings.own_instructions) for m in batch.requests]
         )
+        return BatchResponse(responses=await dispatcher.judge(members, request))
 
     add_openrlhf(app, dispatcher.judge, _ERRORS, guarded)
 

@@ -22,6 +22,7 @@ from flowright.judge.messages import whole_characters
 from flowright.judge_reward.arguments import query_of
 from flowright.judge_reward.stand_ins import StandIns
 from flowright.judge_service.wire import JudgeRequest, JudgeResponse, error_message
+from flowright.off_loop import in_thread
 
 PATH = "/openrlhf"
 
@@ -65,7 +66,8 @@ def add_openrlhf(
     @app.post(PATH, responses=responses, dependencies=guarded)
     async def openrlhf(asked: Annotated[RewardRequest, Body()], request: Request) -> RewardResponse:
         """Judge completions for OpenRLHF's `--remote_rm_url`."""
-        verdicts = await _patiently(partial(judging, _questions(asked), request))
+        questions = await in_thread(lambda: _questions(asked))
+        verdicts = await _patiently(partial(judging, questions, request))
         for prompt, verdict in zip(asked.prompts, verdicts, strict=True):
             seen.note(prompt, verdict.score)
         try:

@@ -1,6 +1,7 @@
 """What the judge service reads and writes, and how it maps to queries and verdicts. No HTTP."""
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -26,8 +27,11 @@ _LONGEST_INSTRUCTION = 20_000
 NO_INSTRUCTION = "instruction: this server's wording is its operator's (server.own_instructions)"
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
 def _only_whole_characters(text: str) -> str:
-    if any("\ud800" <= character <= "\udfff" for character in text):
+    if _SURROGATE.search(text):
         raise ValueError("half of a surrogate pair is no character")
     return text
 

@@ -6,7 +6,8 @@ prompts of ``flowright.workflows.operators`` and are meant to fit anybody's.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flowright.data.task import Problem
@@ -14,18 +15,26 @@ from flowright.simulation.index import TaskIndex, without
 from flowright.simulation.phrasing import Style
 from flowright.simulation.table import Way
 
-_BLOCK = re.compile(
-    r"^[ \t]*(?P<fence>`{3,}(?!`)|~{3,}(?!~))[ \t]*(?P<info>(?:[^ \t\n`][^\n`]*)?)\n"
-    r"(?P<body>.*?)^[ \t]*(?P=fence)[ \t]*$",
-    re.MULTILINE | re.DOTALL,
+_Enclosed = tuple[re.Pattern[str], re.Pattern[str]]
+"""What opens and what closes; both name ``mark``, which is the same for both."""
+
+_BLOCKS: _Enclosed = (
+    re.compile(
+        r"^[ \t]*(?P<mark>`{3,}(?!`)|~{3,}(?!~))[ \t]*(?P<info>(?:[^ \t\n`][^\n`]*)?)\n", re.M
+    ),
+    re.compile(r"^[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*$", re.M),
 )
-_TAGS = re.compile(r"<(?P<info>[a-z][a-z_]{2,30}\d*)>(?P<body>.*?)</(?P=info)>", re.I | re.S)
+_TAGS: _Enclosed = (
+    re.compile(r"<(?P<info>(?P<mark>[a-z][a-z_]{2,30}\d*))>", re.I),
+    re.compile(r"</(?P<mark>[a-z][a-z_]{2,30}\d*)>", re.I),
+)
 _LINE_LABEL = re.compile(
     r"^[ \t*#]*((?:[a-z'’]+[ \t]+){0,3}(?:solution|answer|response|candidate|option|program|code"
     r"|draft|attempt|reference|feedback|review|critique|evidence)[ \t]*#?\(?(?:\d{1,2}|[A-H])?\)?)"
     r"[ \t*]*[:：][ \t*]*",
     re.IGNORECASE | re.MULTILINE,
 )
+_LABEL_CHARS = 400  # before a part, among which its label stands
 _LANGUAGES = frozenset({"", "python", "python3", "py", "json", "text", "markdown", "output"})
 
 _NUMBERED = re.compile(
@@ -144,24 +153,22 @@ def read_prompt(messages: Sequence[tuple[str, str]], index: TaskIndex) -> Ask | 
 def _parts(prompt: str, task: Problem | None) -> tuple[list[_Labelled], str]:
     """The labelled parts of a prompt, and the prompt without them and without the problem."""
     parts: list[_Labelled] = []
-    text = prompt
 
-    def take(match: re.Match[str]) -> str:
-        info = match["info"].strip()
-        before = text[: match.start()].rstrip().rpartition("\n")[2].strip("*_# \t")
+    def take(text: str, opening: re.Match[str], body: str) -> None:
+        info = opening["info"].strip()
+        near = text[max(0, opening.start() - _LABEL_CHARS) : opening.start()]
+        before = near.rstrip().rpartition("\n")[2].strip("*_# \t")
         said_before = before if before.endswith((":", "：")) else ""
         label = said_before if info.lower() in _LANGUAGES else info
-        body = match["body"].strip("\n")
+        body = body.strip("\n")
         if task is not None and not _HANDED.search(label) and _quotes(body, task):
             parts.extend(_labelled_lines(without(body, task))[0])
         else:
             parts.append(_Labelled(label, body))
-        return "\n"
 
-    rest = _BLOCK.sub(take, prompt)
+    rest = _taken(_BLOCKS, prompt, take)
     if "</" in rest:
-        text = rest
-        rest = _TAGS.sub(take, rest)
+        rest = _taken(_TAGS, rest, take)
     if task is not None:
         rest = without(rest, task)
     if any(_HANDED.search(part.label) for part in parts):
@@ -172,6 +179,28 @@ def _parts(prompt: str, task: Problem | None) -> tuple[list[_Labelled], str]:
         whole = prompt if task is None else without(prompt, task)
         return _labelled_lines(whole)[0], instruction
     return [*parts, *unfenced], instruction
+
+
+def _taken(enclosed: _Enclosed, text: str, take: Callable[[str, re.Match[str], str], None]) -> str:
+    """The text with a line break in place of each part between an opening and the next closing of
+    the same mark, which ``take`` is told of. In linear time, whatever is opened and never closed.
+    """
+    opens, closes = enclosed
+    closings: dict[str, list[re.Match[str]]] = {}
+    for closing in closes.finditer(text):
+        closings.setdefault(closing["mark"].lower(), []).append(closing)
+    kept: list[str] = []
+    end = 0
+    for opening in opens.finditer(text):
+        if opening.start() < end:
+            continue
+        of_mark = closings.get(opening["mark"].lower(), [])
+        first = bisect_left(of_mark, opening.end(), key=re.Match.start)
+        if first < len(of_mark):
+            take(text, opening, text[opening.end() : of_mark[first].start()])
+            kept.append(text[end : opening.start()])
+            end = of_mark[first].end()
+    return "\n".join([*kept, text[end:]])
 
 
 def _labelled_lines(text: str) -> tuple[list[_Labelled], str]:
@@ -262,7 +291,7 @@ def _judgement(
     if not references and task is not None:
         references = [task.reference, *task.alternatives]
     question = task.question if task is not None else prompt[:2000]
-    said = _BLOCK.sub("\n", prompt)
+    said = _taken(_BLOCKS, prompt, lambda *_: None)
     answer, rival = answers[:2] if pairwise else (answers[-1], None)
     criteria = {} if pairwise else criteria
     return Judgement(question, answer, tuple(references), task, evidence, rival, criteria, said)

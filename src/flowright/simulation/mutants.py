@@ -14,6 +14,7 @@ from flowright.sandbox import Limits, Sandbox
 from flowright.simulation.draws import unit
 
 _TRIES = 16  # mutants run per task at most
+LONGEST = 20_000  # characters of a program; Python's own parser is not linear
 _LIMITS = Limits(cpu_seconds=0.4, wall_seconds=8.0)
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -87,8 +88,10 @@ def stub(task: Problem) -> str:
 
 
 def shape(code: str) -> str | None:
-    """A program's structure without comments, layout and docstrings; None if it is no Python, or
-    nests without end."""
+    """A program's structure without comments, layout and docstrings; None if it is no Python, nests
+    without end, or is longer than :data:`LONGEST`."""
+    if len(code) > LONGEST:
+        return None
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

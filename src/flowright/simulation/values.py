@@ -13,6 +13,7 @@ from flowright.llm.replies import boxed
 from flowright.simulation.draws import unit
 
 _TAGGED = re.compile(r"<(?:final_)?answer>(.*?)</(?:final_)?answer>", re.I | re.S)
+_CLOSED = re.compile(r"</(?:final_)?answer>", re.I)
 _MARKED = re.compile(r"(?:^|\n)[ \t>*#_-]*(?:final\s+)?answer[ \t*_]*[:：][ \t*_]*(.+)", re.I)
 _SAID = re.compile(r"\banswer is:?\s*(.+?)(?:\.\s|\.$|\n|$)", re.I)
 _HASHES = re.compile(r"####\s*(.+)")
@@ -26,12 +27,18 @@ _SWAPS = (
 )  # fmt: skip
 
 
+def _last_closed(text: str) -> int:
+    """Where the last tag ends that closes an answer: what opens behind it is never closed."""
+    return max((closing.end() for closing in _CLOSED.finditer(text)), default=0)
+
+
 def final_answer(text: str) -> str:
     """The answer that a reply ends in: boxed, tagged, marked, said, or its last line."""
     if inside := boxed(text):
         return inside.strip()
     for pattern in (_TAGGED, _MARKED, _HASHES, _SAID):
-        if found := pattern.findall(text):
+        end = _last_closed(text) if pattern is _TAGGED else len(text)
+        if found := pattern.findall(text[:end]):
             return found[-1].strip().strip("*_$ ").rstrip(".")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1].strip("*_$ ") if lines else ""

@@ -10,6 +10,7 @@ from flowright.errors import Failure, FailureError, boundary
 from flowright.llm.chat import ChatModel
 from flowright.llm.refusals import WithControl
 from flowright.memo import Memo
+from flowright.off_loop import in_thread
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
 from flowright.workflows.interpreter import Interpreter
@@ -75,7 +76,7 @@ class Executor:
 
     async def _read_and_check(self, text: str, finish_reason: str) -> Workflow | Failure:
         try:
-            workflow = await asyncio.to_thread(read_workflow, text, finish_reason, self._operators)
+            workflow = await in_thread(lambda: read_workflow(text, finish_reason, self._operators))
         except FailureError as error:
             return error.failure
         failure = await self._checker.check(workflow.program)

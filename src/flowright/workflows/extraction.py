@@ -16,7 +16,8 @@ _CODE_START = re.compile(
     r"(?:import|from|class|async\s+def|def|@)\b|@\w|[A-Za-z_]\w*\s*(?::[^=]*)?="
 )
 _PROSE_LINES = 50  # at most so many lines behind a program are taken for prose
-_MOST_PARSED = 40_000  # characters; a program with its chatter, more than any program may have
+_LONGEST_PARSED = 20_000  # characters, as any program may have: Python's parser is not linear
+_MOST_PARSED = 50_000  # characters, of all that is tried while looking for the end of a program
 _TAG = re.compile(r"</?(?:graph|code|workflow|answer|program)>")
 
 
@@ -65,15 +66,22 @@ def _without_chatter(text: str) -> str:
     if _parses("\n".join(lines)):
         return "\n".join(lines)
     # Prose stands at the left margin; cut at the last such line that leaves a program.
-    outer = [i for i, line in enumerate(lines) if line[:1].strip() and i > entry - start]
+    outer = [i for i, line in enumerate(lines) if line[:1].strip(" \t#") and i > entry - start]
+    left = _MOST_PARSED
     for index in reversed(outer[-_PROSE_LINES:]):
-        if not _CODE_START.match(lines[index]) and _parses("\n".join(lines[:index])):
-            return "\n".join(lines[:index])
+        program = "\n".join(lines[:index])
+        if _CODE_START.match(lines[index]) or len(program) > _LONGEST_PARSED:
+            continue
+        left -= len(program)
+        if left < 0:
+            break
+        if _parses(program):
+            return program
     return "\n".join(lines)
 
 
 def _parses(text: str) -> bool:
-    if len(text) > _MOST_PARSED:
+    if len(text) > _LONGEST_PARSED:
         return False
     try:
         parse(text)

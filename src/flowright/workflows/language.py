@@ -5,6 +5,7 @@ better, from the syntax tree. Nothing is run.
 """
 
 import ast
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
@@ -41,6 +42,9 @@ FORGOTTEN: Mapping[str, str] = {
 }
 
 
+# Python puts the combining marks of a name in order, in time that is quadratic in their number.
+_MOST_MARKS = 300
+_MARKS = re.compile(rf"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){{{_MOST_MARKS}}}")
 _WARNINGS = Lock()  # catch_warnings changes the process; long programs are parsed in threads
 
 
@@ -49,6 +53,8 @@ def parse(text: str) -> ast.Module:
     """The syntax tree of a program, not to be changed. Raises SyntaxError, and nothing else, for
     what Python itself would refuse to compile; what nests too deeply counts as that. The code is
     not run."""
+    if _MARKS.search(text):
+        raise SyntaxError(f"cannot be parsed: {_MOST_MARKS} marks or signs in a row")
     try:
         with _WARNINGS, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as for an unknown escape in a string

@@ -7,7 +7,6 @@ of this file. Adding one here is all that adding one takes; docs/extending/opera
 that stands elsewhere.
 """
 
-import asyncio
 import re
 from typing import TypedDict
 
@@ -15,7 +14,7 @@ from flowright.errors import FailureError, Reason
 from flowright.grading.votes import groups
 from flowright.llm.fences import fenced, fill
 from flowright.llm.replies import extract_code, final_answer
-from flowright.off_loop import off_loop
+from flowright.off_loop import in_thread, off_loop
 from flowright.workflows.context import CallContext
 from flowright.workflows.registry import Operators, defined_in, operator
 
@@ -156,7 +155,7 @@ async def ensemble(call: CallContext, problem: str, solutions: list[str]) -> str
         message = f"ensemble takes 1 to {MAX_SOLUTIONS} solutions, not {len(solutions)}"
         raise FailureError(Reason.BAD_ARGUMENT, message)
     task = call.task
-    votes = await asyncio.to_thread(groups, solutions, task.kind, task.choices)  # each with each
+    votes = await in_thread(lambda: groups(solutions, task.kind, task.choices))  # each with each
     most = max(map(len, votes))
     tied = [same[0] for same in votes if len(same) == most]
     if len(tied) == 1:
