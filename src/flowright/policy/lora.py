@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 
 class LoraLinear(Linear):
-    """peft's layer, which computes as :class:`_Adapted` wherever that is the same: one adapter,
+    """peft's layer, which computes as :func:`adapted_product` wherever that is the same: one adapter,
     switched on, without dropout, on a plain layer."""
 
     halves: tuple[Tensor, Tensor] | None = None
@@ -36,7 +36,7 @@ class LoraLinear(Linear):
             return super().forward(x, *args, **named)
         base = self.get_base_layer()
         a, b = self.halves or self._cast()
-        return _Adapted.apply(x, base.weight, base.bias, a, b, self.scaling[adapter])
+        return adapted_product(x, base.weight, base.bias, a, b, self.scaling[adapter])
 
     def adapter(self) -> tuple[Tensor, Tensor]:
         """A [rank, in] and B [out, rank] of the one that is active, as they are trained."""
@@ -63,10 +63,15 @@ class LoraLinear(Linear):
         return name if plain and alike and not torch.is_autocast_enabled(x.device.type) else None
 
 
-class _Adapted(torch.autograd.Function):
+def adapted_product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+) -> Tensor:
     """y = x W' + b + s (x A') B' (Hu et al. 2021, arXiv 2106.09685, equation 3), [..., in] to
-    [..., out], with gradients of x, A [rank, in] and B [out, rank]."""
+    [..., out], with gradients of x, A [rank, in] and B [out, rank], all of one precision."""
+    return _Adapted.apply(x, weight, bias, a, b, scale)
 
+
+class _Adapted(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, s: float
