@@ -3,9 +3,10 @@ gradient at confident tokens.
 
     python benchmarks/precision.py
 
-At the width of Qwen2.5-7B (hidden_size 3,584), with random weights of its scale, LoRA of rank 64 and
-scaling 1, and a learning rate of 1e-5. Without a trained model: the adapter's B moves by AdamW's
-step, once with one sign per weight, once with a new one at every update. Half a minute on one core.
+At the width of Qwen2.5-7B (hidden_size 3,584), with random weights of its scale, LoRA of rank 64
+and scaling 1, and a learning rate of 1e-5. Without a trained model: the adapter's B moves by
+AdamW's step, once with one sign per weight, once with a new one at every update. Half a minute on
+one core.
 """
 
 import torch

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 
 class LoraLinear(Linear):
-    """peft's layer, which computes as :func:`adapted_product` wherever that is the same: one adapter,
-    switched on, without dropout, on a plain layer."""
+    """peft's layer, which computes as :func:`adapted_product` wherever that is the same: one
+    adapter, switched on, without dropout, on a plain layer."""
 
     halves: tuple[Tensor, Tensor] | None = None
     """A and B in the precision of the base, while nobody trains them; see :func:`cast_once`."""
@@ -34,7 +34,7 @@ class LoraLinear(Linear):
         adapter = self._only_adapter(x)
         if adapter is None or args or named:
             return super().forward(x, *args, **named)
-        base = self.get_base_layer()
+        base: Any = self.get_base_layer()
         a, b = self.halves or self._cast()
         return adapted_product(x, base.weight, base.bias, a, b, self.scaling[adapter])
 
