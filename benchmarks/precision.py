@@ -59,11 +59,11 @@ def head_errors(p: float) -> list[float]:
     along = weight[target].float()
     along /= along.square().sum(dim=1, keepdim=True)
     scale = along @ weight.float().T
-    low, high = 0.0, 60.0
+    low, high, middle = 0.0, 60.0, 30.0
     for _ in range(40):
-        middle = (low + high) / 2
         mean = (middle * scale).softmax(dim=1).gather(1, target[:, None]).mean()
         low, high = (low, middle) if mean > p else (middle, high)
+        middle = (low + high) / 2
     hidden = (middle * along).to(HALF).requires_grad_()
     exact = hidden.detach().float().requires_grad_()
     logprobs = (exact @ weight.float().T).log_softmax(dim=1)
