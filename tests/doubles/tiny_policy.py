@@ -16,7 +16,11 @@ import torch
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
+    CohereConfig,
+    Gemma3TextConfig,
+    GraniteConfig,
     LlamaConfig,
+    PhiConfig,
     PreTrainedConfig,
     Qwen2Config,
     Qwen3Config,
@@ -53,6 +57,15 @@ ARCHITECTURES: dict[str, PreTrainedConfig] = {
 }
 SLIDING = Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=8, max_window_layers=1)
 """The second layer sees 8 tokens back; nothing that shares prefixes knows it."""
+OTHERS: dict[str, PreTrainedConfig] = {
+    "sliding": SLIDING,
+    "granite": GraniteConfig(**SHAPE, logits_scaling=8.0),
+    "cohere": CohereConfig(**SHAPE, logit_scale=0.0625),
+    "gemma3": Gemma3TextConfig(**SHAPE, head_dim=4, final_logit_softcapping=30.0),
+    "phi": PhiConfig(**SHAPE | {"tie_word_embeddings": False}),
+}
+"""What else a head may be: Granite's and Cohere's logits are multiplied, Gemma's capped, Phi's
+have a bias."""
 
 
 @cache
@@ -61,8 +74,9 @@ def checkpoint(architecture: str = "qwen2") -> Path:
     folder = _folder() / architecture
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        config = SLIDING if architecture == "sliding" else ARCHITECTURES[architecture]
-        model = AutoModelForCausalLM.from_config(config)
+        model = AutoModelForCausalLM.from_config((ARCHITECTURES | OTHERS)[architecture])
+        if architecture == "phi":
+            model.lm_head.bias.data.normal_()
     model.save_pretrained(folder)
     train_tokenizer([], VOCAB_SIZE).save_pretrained(folder)
     return folder

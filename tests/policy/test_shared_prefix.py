@@ -1,4 +1,4 @@
-"""Attention over shared prefixes, the head without logits, and what the shared path computes."""
+"""Attention over shared prefixes, and what the shared path computes."""
 
 import gc
 import weakref
@@ -11,7 +11,7 @@ from tiny_policy import ARCHITECTURES, random_groups, tiny_policy
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from flowright.config import GrpoSection, LoraSection
+from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
@@ -19,7 +19,6 @@ from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.prefix.attention import Pass, PrefixBlock, attend, stacks_of
 from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.decoding import SharedDecoding
-from flowright.policy.prefix.head import token_logprobs
 from flowright.policy.prefix.kernels import (
     CpuFlashKernel,
     CudaFlashKernel,
@@ -145,39 +144,6 @@ def test_the_kernel_for_gpus_is_called_as_its_operators_want() -> None:
     assert kernel.forward((q, strided, strided), False, 0.125)[0].shape == q.shape
     gradients = kernel.backward(out, (q, k, k), (out, lse), False, 0.125)
     assert [gradient.shape for gradient in gradients] == [q.shape, k.shape, k.shape]
-
-
-# The head.
-
-
-@given(st.integers(1, 12), st.integers(0, 2**31), st.sampled_from([0.5, 1.0]), st.booleans())
-def test_the_head_is_a_softmax(
-    count: int, seed: int, temperature: float, with_entropy: bool
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    hidden = torch.randn(count, 5, generator=generator, requires_grad=True)
-    weight = torch.randn(17, 5, generator=generator)
-    target = torch.randint(17, (count,), generator=generator)
-    logprobs, entropy = token_logprobs(hidden, weight, target, temperature, with_entropy)
-    every = (hidden @ weight.T / temperature).log_softmax(dim=-1)
-    chosen = every.gather(1, target[:, None])[:, 0]
-    spread = -(every.exp() * every).sum(dim=-1)
-    torch.testing.assert_close(logprobs, chosen)
-    torch.testing.assert_close(entropy, spread)
-    weights = torch.randn(count, generator=generator)
-    share = 0.7 if with_entropy else 0.0
-    (found,) = torch.autograd.grad((weights * (logprobs + share * entropy)).sum(), hidden)
-    (wanted,) = torch.autograd.grad((weights * (chosen + share * spread)).sum(), hidden)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
-
-
-def test_a_head_that_is_trained_is_refused() -> None:
-    weight = torch.zeros(4, 2, requires_grad=True)
-    with pytest.raises(ValueError, match="the head is trained"):
-        token_logprobs(torch.zeros(1, 2), weight, torch.tensor([0]), 1.0, False)
-    for name in ("lm_head", "embed_tokens"):
-        with pytest.raises(ValueError, match=f"{name} stays frozen"):
-            LoraSection(target_modules=("q_proj", name))
 
 
 # What is computed.

@@ -38,7 +38,7 @@ from flowright.grpo.checkpoint import Saves, load_adapter
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
-from flowright.grpo.selfcheck import check_sampler, check_sharing
+from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy, choose_device
@@ -252,6 +252,7 @@ async def run_comparison(
 def _check(policy: Policy, config: Config) -> None:
     """Raises UserError where this model can't be trained or sampled as configured."""
     check_sharing(policy, config.grpo)
+    check_adapter(policy, config.grpo.learning_rate)
     if config.policy.sampler == "local":  # servers give a proof with every version
         check_sampler(policy, config.grpo, config.policy.temperature)
 

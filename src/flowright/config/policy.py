@@ -127,6 +127,9 @@ class PolicySection(Section):
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of the base weights. Default: bfloat16 on a GPU; float32 on a CPU, and for the embedded
     policy."""
+    head_dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the logits, where the base weights are bfloat16; in sampler and learner alike. A logit of
+    20 that is rounded to bfloat16 makes its token's log-probability wrong by up to 0.06."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """`auto` is the GPU where there is one."""
     prompt: Literal["full", "compact"] = "full"

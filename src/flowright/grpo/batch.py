@@ -15,7 +15,6 @@ from flowright.grpo.pipeline import Batch
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
-from flowright.policy.prefix.head import token_logprobs
 from flowright.policy.sampler import Sample
 
 
@@ -102,8 +101,7 @@ def sample_logprobs(
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy [N] of the samples' tokens, from what predicts them; see
-    :func:`flowright.policy.prefix.head.token_logprobs`."""
+    :meth:`flowright.policy.head.Head.logprobs`."""
     tokens = [token for sample in chunk for token in sample.token_ids]
-    weight = policy.causal_lm.get_output_embeddings().weight
     target_N = to_device(torch.tensor(tokens), hidden_N.device)
-    return token_logprobs(hidden_N, weight, target_N, temperature, with_entropy)
+    return policy.head.logprobs(hidden_N, target_N, temperature, with_entropy)

@@ -2,7 +2,7 @@
 
 A step's prompts and what they begin with alike are computed once
 (:mod:`flowright.policy.prefix.chunks`); nothing of shape [rows, tokens, vocab_size] is ever made
-(:mod:`flowright.policy.prefix.head`).
+(:mod:`flowright.policy.head`).
 """
 
 import random

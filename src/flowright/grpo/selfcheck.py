@@ -2,12 +2,15 @@
 what the sampler draws what the learner trains?
 
 The shared path uses kernels that are chosen by device and precision, and a model may attend in ways
-that it does not know. So both paths compute one small loss, and its gradients are compared. Then a
-few tokens are drawn, and their log-probabilities are compared with the learner's.
+that it does not know. So both paths compute one small loss, the plain one with an ordinary head in
+float32, and their gradients are compared. A layer is asked whether an adapter of one update's size
+shows in its output. Then a few tokens are drawn with an adapter that changes the policy, and their
+log-probabilities are compared with the learner's.
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -16,7 +19,8 @@ from flowright.config import GrpoSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained, drawn_groups, sample_logprobs, score
 from flowright.policy.local import LocalSampler
-from flowright.policy.model import Policy
+from flowright.policy.lora import LoraLinear
+from flowright.policy.model import Policy, adapter_off
 from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE
 from flowright.policy.sampler import Sampling
@@ -26,6 +30,16 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
 DRAWN_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Largest difference of a drawn token's log-probability, in nats."""
+
+PROBED_OUTPUTS = 2**20
+"""Numbers of a layer's output that are looked at: rounding is noise of many times a first update,
+and its mean over this many is little."""
+
+PROBED_STEP = 0.01
+"""Standard deviation of the adapter weights that sampler and learner are compared with."""
+
+LEAST_KEPT = 0.5
+"""Share of a young adapter's effect that a layer has to show."""
 
 _OFF = "set grpo.prefix_sharing: false to train without it"
 
@@ -56,14 +70,50 @@ def check_sharing(policy: Policy, section: GrpoSection) -> None:
         )
 
 
+def check_adapter(policy: Policy, learning_rate: float) -> None:
+    """Raises RunError where a layer's output hardly shows what an update adds to a fresh adapter:
+    products that round between the adapter's share and the base's lose all of it in bfloat16."""
+    if policy.gpus > 1:
+        return  # a layer's weights are gathered for whole passes only
+    layer = _adapted(policy)[0]
+    a, b = layer.adapter()
+    scale = layer.scaling[layer.active_adapters[0]]
+    before = b.detach().clone()
+    draw = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=draw).to(b.device)
+
+    with torch.no_grad():
+        x = random(PROBED_OUTPUTS // b.shape[0], a.shape[1]).to(policy.causal_lm.dtype)
+        try:
+            # As AdamW's first step moves it.
+            b.copy_(learning_rate * random(*b.shape).sign())
+            wanted = scale * (x.float() @ a.float().T) @ b.float().T
+            with adapter_off(policy):
+                without = layer(x).float()
+            change = layer(x).float() - without
+            size = wanted.square().sum()
+            kept = float((change * wanted).sum() / size)
+            error = float((change - kept * wanted).square().mean() / size) ** 0.5
+        finally:
+            b.copy_(before)
+    if not kept + 3 * error >= LEAST_KEPT:
+        raise RunError(
+            f"policy: a layer shows {kept:.0%} ± {error:.0%} of what a first update adds to its "
+            "adapter, so small steps would be lost on this machine; set policy.dtype: float32"
+        )
+
+
 def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> None:
     """Raises RunError where the sampler draws from another distribution than the learner's."""
     prompts = [group.prompt_ids for group in _groups(policy.causal_lm.config.vocab_size)]
     sampler = LocalSampler(policy, decode_batch=8, sharing=section.prefix_sharing)
-    drawn = sampler.draw(prompts, 3, Sampling(temperature, 1.0, 6, seed=0))
-    groups = drawn_groups(prompts, drawn)
-    told = torch.tensor([x for group in drawn for s in group for x in s.logprobs])
-    scored = torch.cat(score(policy, groups, section, temperature)).cpu()
+    with _another_adapter(policy):
+        drawn = sampler.draw(prompts, 3, Sampling(temperature, 1.0, 6, seed=0))
+        groups = drawn_groups(prompts, drawn)
+        told = torch.tensor([x for group in drawn for s in group for x in s.logprobs])
+        scored = torch.cat(score(policy, groups, section, temperature)).cpu()
     gap = float((told - scored).abs().max())
     tolerance = _tolerance(policy, DRAWN_TOLERANCE)
     if not gap <= tolerance:
@@ -72,6 +122,34 @@ def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> N
             f"policy: log-probabilities of sampled tokens differ from the learner's by {gap:.1e} "
             f"(limit {tolerance:g}), so the sampler is wrong on this model or machine{hint}"
         )
+
+
+@contextmanager
+def _another_adapter(policy: Policy) -> Iterator[None]:
+    """One that changes the policy: a fresh one's second half is 0."""
+    draw = torch.Generator().manual_seed(0)
+    halves = [layer.adapter()[1] for layer in _adapted(policy)]
+    before = [half.detach().clone() for half in halves]
+    with torch.no_grad():
+        for half in halves:
+            half.add_((PROBED_STEP * torch.randn(half.shape, generator=draw)).to(half.device))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for half, weight in zip(halves, before, strict=True):
+                half.copy_(weight)
+
+
+def _adapted(policy: Policy) -> list[LoraLinear]:
+    return [m for m in policy.model.modules() if isinstance(m, LoraLinear)]
+
+
+def _ordinary_logprobs(policy: Policy, hidden_N: Tensor, chunk: Sequence[Trained]) -> Tensor:
+    """As :func:`flowright.grpo.batch.sample_logprobs` at temperature 1, by autograd in float32."""
+    targets = torch.tensor([t for s in chunk for t in s.token_ids], device=hidden_N.device)
+    logits = policy.head.scale * (hidden_N.float() @ policy.head.weight.float().T)
+    return logits.log_softmax(dim=-1).gather(1, targets[:, None])
 
 
 def _tolerance(policy: Policy, table: Mapping[torch.dtype, float]) -> float:
@@ -103,7 +181,10 @@ def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bo
     policy.model.zero_grad(set_to_none=True)
     for hidden_N, numbers in chunks(policy, groups, budget, sharing):
         chunk = [samples[number] for number in numbers]
-        sample_logprobs(policy, hidden_N, chunk, 1.0)[0].sum().backward()
+        if sharing:
+            sample_logprobs(policy, hidden_N, chunk, 1.0)[0].sum().backward()
+        else:
+            _ordinary_logprobs(policy, hidden_N, chunk).sum().backward()
     gradients = [(p, p.grad) for p in policy.trainable()]
     policy.model.zero_grad(set_to_none=True)
     return [torch.zeros_like(p) if grad is None else grad for p, grad in gradients]

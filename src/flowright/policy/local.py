@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from flowright.llm.counters import Counters
-from flowright.policy.model import Policy, adapter_off, merged
+from flowright.policy.model import Policy, adapter_off, decoding_weights
 from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
 from flowright.policy.sampler import Sample, Sampling
 
@@ -29,7 +29,7 @@ class PlainDecoding:
     """
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, room: int) -> None:
-        self._lm = policy.causal_lm
+        self._decoder, self._head = policy.causal_lm.model, policy.head
         longest = max(len(prompt) for prompt in prompts)
         ids = torch.zeros(len(prompts), longest, dtype=torch.long)
         mask = torch.zeros(len(prompts), longest, dtype=torch.long)
@@ -37,15 +37,15 @@ class PlainDecoding:
             ids[index, longest - len(prompt) :] = torch.tensor(prompt)
             mask[index, longest - len(prompt) :] = 1
         positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        self._cache = DynamicCache(config=self._lm.config)
-        logits = self._lm(
+        self._cache = DynamicCache(config=policy.causal_lm.config)
+        hidden = self._decoder(
             input_ids=ids.to(policy.device),
             attention_mask=mask.to(policy.device),
             position_ids=positions.to(policy.device),
             past_key_values=self._cache,
             use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
+        ).last_hidden_state[:, -1]
+        logits = self._head.logits(hidden)
         self._cache.batch_repeat_interleave(n)
         repeated = (x.repeat_interleave(n, dim=0) for x in (logits, mask, positions[:, -1:]))
         self.logits, mask, positions = repeated
@@ -55,13 +55,14 @@ class PlainDecoding:
         """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
         self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
         self._positions = self._positions + 1
-        return self._lm(
+        hidden = self._decoder(
             input_ids=tokens[:, None],
             attention_mask=self._mask,
             position_ids=self._positions,
             past_key_values=self._cache,
             use_cache=True,
-        ).logits[:, -1]
+        ).last_hidden_state[:, -1]
+        return self._head.logits(hidden)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Only these rows go on."""
@@ -98,7 +99,7 @@ class LocalSampler:
         self, policy: Policy, decode_batch: int, adapter: bool = True, sharing: bool = True
     ) -> None:
         self._policy = policy
-        self._weights = merged if adapter else adapter_off
+        self._weights = decoding_weights if adapter else adapter_off
         self._decoding = shared_decoding if sharing else _plain_decoding
         self._decode_batch = decode_batch
         self.version = 0
@@ -219,7 +220,6 @@ def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
 def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Tokens [B] and their log-probabilities from logits [B, V] by inverting the cumulative
     distribution at ``uniform`` [B]: one number a token, so that rows don't share draws."""
-    logits = logits.float()
     if sampling.temperature == 0:
         logprobs = logits.log_softmax(dim=-1)
         tokens = logprobs.argmax(dim=-1)

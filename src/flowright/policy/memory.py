@@ -19,8 +19,8 @@ from typing import Any
 from torch import nn
 
 from flowright.config import GrpoSection, PolicySection
+from flowright.policy.head import LOGITS_AT_ONCE
 from flowright.policy.prefix.decoding import PREFILL_TOKENS
-from flowright.policy.prefix.head import LOGITS_AT_ONCE
 
 FLOAT = 4
 BYTES = {"float32": FLOAT, "bfloat16": 2}
@@ -159,11 +159,15 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
     copies, tokens = rows, prompts * longest
     if grpo.prefix_sharing:
         copies, tokens = prompts, min(tokens, max(PREFILL_TOKENS, longest))
+    # See decoding_weights of flowright.policy.model.
+    decoding = {"merged adapter": FLOAT * shape.adapted}
+    if policy.dtype != "float32":
+        decoding = {"adapter's copy": number * shape.adapter}
     read = 3 * number * shape.intermediate_size + 2 * (number + FLOAT) * shape.hidden_size
     drawn = shape.vocab_size * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
     cached = copies * longest + rows * policy.max_new_tokens
     return {
-        "merged adapter": number * shape.adapted,
+        **decoding,
         "keys and values": number * shape.kv_numbers * cached,
         "reading or drawing": max(tokens * read, rows * drawn),
     }

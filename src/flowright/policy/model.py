@@ -21,7 +21,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config import PolicySection
 from flowright.errors import ConfigError
-from flowright.policy.lora import LoraLinear
+from flowright.policy.head import Head, head_of
+from flowright.policy.lora import LoraLinear, cast_once
 
 ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
 
@@ -47,6 +48,7 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
     name: str
+    head: Head
     gpus: int = 1
     peers: Peers = field(default_factory=Peers)
 
@@ -146,7 +148,8 @@ def policy_of(
         # Renamed during transformers 5.
         new, old = "activation_checkpointing_enable", "gradient_checkpointing_enable"
         getattr(base, new if hasattr(base, new) else old)({"use_reentrant": False})
-    return Policy(add_adapter(base, section, seed), tokenizer, base.device, name)
+    head = head_of(base, section.head_dtype == "float32")
+    return Policy(add_adapter(base, section, seed), tokenizer, base.device, name, head)
 
 
 def add_adapter(base: Any, section: PolicySection, seed: int) -> PeftModel:
@@ -198,11 +201,20 @@ def recomputing(policy: Policy) -> Iterator[None]:
 
 
 @contextmanager
+def decoding_weights(policy: Policy) -> Iterator[None]:
+    """The weights with their adapter, as decoding is fastest with them: merged in float32. In half
+    precision the sum would lose a young adapter, so there it stays beside its layer."""
+    with merged(policy) if policy.causal_lm.dtype == torch.float32 else cast_once(policy.model):
+        yield
+
+
+@contextmanager
 def merged(policy: Policy) -> Iterator[None]:
     """Decode with the adapter merged into copies of the weights: W + (alpha/r) B A.
 
     One matrix product per layer instead of three, which is what a decoding step spends its time on.
-    The original tensors are put back by reference, so nothing drifts.
+    The original tensors are put back by reference, so nothing drifts. For float32: in bfloat16,
+    W + d is W wherever d is below half the distance to W's neighbours.
     """
     layers = [m for m in policy.model.modules() if isinstance(m, LoraLayer)]
     originals = []

@@ -51,7 +51,7 @@ class SharedDecoding:
         self._own = key.new_empty(
             len(self._prompts[0]), 2, len(owners), key.shape[0], room, key.shape[2]
         )
-        self.logits = policy.causal_lm.get_output_embeddings()(hidden_P)[owners]
+        self.logits = policy.head.logits(hidden_P)[owners]
 
     def _prefill(self, template: Level, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Keys and values of the prompts behind their template; their last hidden states."""
@@ -68,13 +68,12 @@ class SharedDecoding:
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
-        lm = self._policy.causal_lm
-        hidden = lm.model(
+        hidden = self._policy.causal_lm.model(
             input_ids=tokens[None], position_ids=self._positions[None], use_cache=False, tree=self
         ).last_hidden_state[0]
         self._length += 1
         self._positions = self._positions + 1
-        return lm.get_output_embeddings()(hidden)
+        return self._policy.head.logits(hidden)
 
     def keep(self, rows: Sequence[int]) -> None:
         """Only these rows go on; in ascending order. Their tokens move up within the cache."""

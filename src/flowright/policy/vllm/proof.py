@@ -25,7 +25,6 @@ from torch import Tensor
 
 from flowright.errors import RunError
 from flowright.policy.model import Policy
-from flowright.policy.prefix.head import token_logprobs
 
 LARGEST_ERROR = 0.1
 """Of the share: five standard errors between 1/2 and either answer."""
@@ -106,8 +105,7 @@ def learner_scores(policy: Policy, token_ids: Sequence[int]) -> Tensor:
     ids = torch.tensor([list(token_ids)], device=policy.device)
     with torch.no_grad():
         hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
-        weight = model.get_output_embeddings().weight
-        found, _ = token_logprobs(hidden, weight, ids[0, 1:], 1.0, with_entropy=False)
+        found, _ = policy.head.logprobs(hidden, ids[0, 1:], 1.0)
     return found.double().cpu()
 
 

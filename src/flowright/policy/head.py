@@ -1,0 +1,157 @@
+"""From hidden states to logits, and to the log-probabilities of given tokens without keeping any
+logits.
+
+The head is frozen, so its only gradient goes to the hidden states, and what that needs of the
+vocabulary is found while the logits of a chunk are there: the backward pass does not see the
+vocabulary again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flowright.errors import ConfigError
+
+LOGITS_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
+"""Numbers in the logits that exist at once, in two copies: 4 MB each in float32, which a CPU's
+cache still holds, or 1 GB."""
+
+LEAST_ROWS = 64
+"""Of logits at once, however large the vocabulary: with fewer, its weights are read too often."""
+
+WORDS_AT_ONCE = 8192
+"""Rows of a head in half precision that a CPU turns into float32 at once."""
+
+_PROBE = range(5, 21)
+_TOLERANCE = {torch.float32: 1e-3}
+_TOLERANCE_IN_HALF = 0.02
+_CAPS = ("final_logit_softcapping", "logits_soft_cap")
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A frozen language model head: the logits of a hidden state h are ``scale`` W h.
+
+    ``weight`` [vocab_size, hidden_size]. ``in_float32``: logits are not rounded to the weights'
+    precision. A token's log-probability is off by as much as its logit, and in bfloat16 a logit of
+    20 is off by up to 0.06; see ScaleRL (arXiv 2510.13786) on what that costs.
+    """
+
+    weight: Tensor
+    scale: float = 1.0
+    in_float32: bool = True
+
+    def logits(self, hidden_N: Tensor) -> Tensor:
+        """[N, vocab_size] in float32, of hidden states [N, hidden_size]."""
+        logits = self._products(hidden_N)
+        return logits if self.scale == 1 else logits.mul_(self.scale)
+
+    def _products(self, hidden_N: Tensor) -> Tensor:
+        if hidden_N.dtype == torch.float32 or not self.in_float32:
+            return (hidden_N @ self.weight.T).float()
+        if hidden_N.device.type == "cuda":  # the factors are as they are, only the sum is not cut
+            return torch.mm(hidden_N, self.weight.T, out_dtype=torch.float32)
+        hidden = hidden_N.float()
+        return torch.cat([hidden @ w.float().T for w in self.weight.split(WORDS_AT_ONCE)], dim=1)
+
+    def logprobs(
+        self, hidden_N: Tensor, target_N: Tensor, temperature: float, with_entropy: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability of each target and entropy of its distribution (nats), float32 [N].
+
+        ``hidden_N`` [N, hidden_size]; logits divided by the temperature. Gradients flow to
+        ``hidden_N``: those of the entropy only ``with_entropy``, as they cost one more product with
+        the vocabulary.
+        """
+        if self.weight.requires_grad:
+            raise ValueError("the head is trained: its gradient is not computed here")
+        needs = hidden_N.requires_grad and torch.is_grad_enabled()
+        logprobs, entropy = _Logprobs.apply(
+            hidden_N, self, target_N, temperature, needs, with_entropy
+        )
+        return logprobs, entropy
+
+
+class _Logprobs(torch.autograd.Function):
+    """With z = s W h / t, p = softmax(z), L = log p and H = -sum p L:
+
+    dL_y / dh = s ((1_y - p) W) / t        dH / dh = -s ((p (L + H)) W) / t
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden_N: Tensor,
+        head: Head,
+        target_N: Tensor,
+        temperature: float,
+        needs_grad: bool,
+        with_entropy: bool,
+    ) -> tuple[Tensor, Tensor]:
+        logprobs, entropies, slopes, bends = [], [], [], []
+        weight, factor = head.weight, -head.scale / temperature
+        at_once = LOGITS_AT_ONCE["cpu" if hidden_N.device.type == "cpu" else "cuda"]
+        size = max(LEAST_ROWS, at_once // weight.shape[0])
+        for hidden, target in zip(hidden_N.split(size), target_N.split(size), strict=True):
+            # z less its largest, so that no exp overflows; exp(z) is p times its sum.
+            z = head.logits(hidden)
+            if temperature != 1:
+                z /= temperature
+            z -= z.amax(dim=-1, keepdim=True)
+            exps = z.exp()
+            total = exps.sum(dim=-1)
+            log_total = total.log()
+            logprobs.append(z.gather(1, target[:, None])[:, 0] - log_total)
+            entropy = log_total - (exps * z).sum(dim=-1) / total
+            entropies.append(entropy)
+            if needs_grad:
+                p = exps.div_(total[:, None])
+                if with_entropy:
+                    bent = p * (z + (entropy - log_total)[:, None])
+                    bends.append((bent.to(weight.dtype) @ weight).mul_(factor))
+                # Less 1 in float32, then one product. For a confident token W_y and p W are nearly
+                # the same: what two products in bfloat16 differ by would be their rounding.
+                p.scatter_add_(1, target[:, None], p.new_full((len(p), 1), -1.0))
+                slopes.append((p.to(weight.dtype) @ weight).mul_(factor))
+        ctx.save_for_backward(*(torch.cat(x) for x in (slopes, bends) if x))
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        slope, *bend = ctx.saved_tensors
+        found = grads[0][:, None].to(slope.dtype) * slope
+        if bend:
+            found = found + grads[1][:, None].to(slope.dtype) * bend[0]
+        return found, None, None, None, None, None
+
+
+def head_of(causal_lm: Any, in_float32: bool) -> Head:
+    """The head of a model, held to the model's own logits of a few tokens, which some families
+    multiply by a constant (Granite, Cohere, Falcon-H1): that is the head's scale.
+
+    Raises ConfigError for a model that does something else with them.
+    """
+    name = type(causal_lm).__name__
+    caps = [key for key in _CAPS if getattr(causal_lm.config, key, None)]
+    if caps:
+        raise ConfigError(f"strategy_model: {name} caps its logits ({caps[0]}), {_UNKNOWN}")
+    weight = causal_lm.get_output_embeddings().weight
+    ids = torch.tensor([[token % len(weight) for token in _PROBE]], device=weight.device)
+    with torch.no_grad():
+        own = causal_lm(input_ids=ids, use_cache=False).logits[0].float()
+        hidden = causal_lm.model(input_ids=ids, use_cache=False).last_hidden_state[0]
+        ours = Head(weight).logits(hidden)
+    scale = float((own * ours).sum() / ours.square().sum())
+    tolerance = _TOLERANCE.get(weight.dtype, _TOLERANCE_IN_HALF)
+    gap = float((own - scale * ours).abs().max() / own.abs().max())
+    if not gap <= tolerance:  # nan, too
+        raise ConfigError(
+            f"strategy_model: {name}'s logits are not its last hidden state times its head (they "
+            f"differ by {gap:.1e} of the largest, limit {tolerance:g}), {_UNKNOWN}"
+        )
+    return Head(weight, 1.0 if abs(scale - 1) <= tolerance else scale, in_float32)
+
+
+_UNKNOWN = "which is not known here: choose another strategy_model, such as Qwen or Llama"
