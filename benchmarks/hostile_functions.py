@@ -274,5 +274,6 @@ BOUNDED: Mapping[str, str] = dict.fromkeys(
 THREADED = frozenset(
     {name for name in FUNCTIONS if "groups" in name}
     | {"workflows.language:parse", "workflows.source:read_workflow", "workflows.extraction:extract"}
+    | {"rendering.block_markup:code_block"}  # of reports, which are written when a run has ended
 )
-"""Those that always run in a thread: votes, and the reading of workflows."""
+"""Those that never run on the loop: votes and the reading of workflows have a thread."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from itertools import islice
 
 from flowright.grading.text import bare, exact_match, tokens
 
@@ -15,10 +16,11 @@ _LABELLED = re.compile(
 )
 _MARKS = re.compile(r"\\(?:text|textbf|mathbf|mathrm)\s?\{([^{}]{0,500})\}|[*_`$]")
 _TAKEN_BACK = re.compile(
-    r"^(?:\W*\w+\W+){0,2}\W*(?:not|or|no|nor)\b"
-    r"|\b(?:wrong|incorrect|false|maybe|perhaps|possibly|either|both|isn't|actually)\b",
+    r"\b(?:wrong|incorrect|false|maybe|perhaps|possibly|either|both|isn't|actually)\b",
     re.IGNORECASE,
 )
+_DENIAL = {"not", "or", "no", "nor"}
+_WORD = re.compile(r"\w+")
 
 
 def chosen_label(answer: str, choices: Choices) -> str | None:
@@ -54,4 +56,5 @@ def _belongs(rest: str, label: str, choices: Choices) -> bool:
     others = [re.escape(other) for other, _ in choices if other not in (label, "A", "I")]
     by_label = others and re.search(rf"\b(?:{'|'.join(others)})\b(?!['’])|\(A\)", rest)
     by_text = not texts[label] and any(texts.values())
-    return not (_TAKEN_BACK.search(rest) or by_label or by_text)
+    first = {word[0].lower() for word in islice(_WORD.finditer(rest), 3)}
+    return not (first & _DENIAL or _TAKEN_BACK.search(rest) or by_label or by_text)

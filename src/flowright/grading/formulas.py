@@ -65,6 +65,7 @@ def is_formula(text: str) -> bool:
 def as_latex(text: str) -> str | None:
     """A formula with its signs and names in LaTeX: ``√9``, ``x²``, ``3½``, ``log 3``. None for what
     the reader of LaTeX would cut off and so take for another: ``3//4``, ``\\ge 3``."""
+    text = _one_line(text)
     if _NO_LEFT_SIDE.match(text) or ("\\begin" not in text and _PAST_READING.search(text)):
         return None
     text = _RAISED_RUN.sub(lambda run: f"^{{{run[0].translate(_RAISED)}}}", text)
@@ -80,7 +81,7 @@ def as_pair(reference: str, answer: str) -> tuple[str, str] | None:
     """Two formulas in LaTeX that may be compared: an angle in degrees beside one in radians is
     turned into radians, ``x = 1, y = 2`` into a pair in the order of the names, and ``x = 3``
     beside a bare value into its right-hand side. None where one of both cannot be read."""
-    texts = [reference, answer]
+    texts = [_one_line(reference), _one_line(answer)]
     for mine, its in ((0, 1), (1, 0)):
         angle = _DEGREES.search(texts[mine])
         if angle and _PI.search(texts[its]) and not _PI.search(texts[mine]):
@@ -92,6 +93,12 @@ def as_pair(reference: str, answer: str) -> tuple[str, str] | None:
             texts[mine] = texts[mine] if assigned is None or is_list else assigned[2].strip(" $")
     one, other = (as_latex(_as_tuple(text)) for text in texts)
     return None if one is None or other is None else (one, other)
+
+
+def _one_line(text: str) -> str:
+    """With one space in the place of each run of them, which means as much in a formula: patterns
+    that may begin anywhere in a run would take its length squared."""
+    return " ".join(text.split())
 
 
 def _as_tuple(text: str) -> str:

@@ -90,7 +90,7 @@ def _calls(calls: Sequence[Call], total: float) -> list[Html]:
     return drawn
 
 
-LONGEST = 8000  # characters of one program
+LONGEST, MOST_LINES = 8000, 400  # characters and lines of one program
 
 _CLASSES = (
     (Comment, "tc"),
@@ -106,7 +106,9 @@ _CLASSES = (
 def code_block(source: str, bad_line: int | None = None, operators: tuple[str, ...] = ()) -> Html:
     """``source`` with line numbers; names in ``operators`` stand out like functions."""
     rows: list[list[Html | str]] = [[]]
-    text = visible(cut(source, LONGEST)).rstrip("\n")
+    lines = visible(cut(source, LONGEST)).rstrip("\n").split("\n")
+    more = len(lines) - MOST_LINES
+    text = "\n".join(lines[:MOST_LINES])
     bad_line = bad_line if len(source) <= LONGEST else None  # a cut moves the lines
     for kind, value in PythonLexer(stripnl=False, ensurenl=False).get_tokens(text):
         style = next((name for token, name in _CLASSES if kind in token), None)
@@ -117,8 +119,10 @@ def code_block(source: str, bad_line: int | None = None, operators: tuple[str, .
                 rows.append([])
             if piece:
                 rows[-1].append(el("span", piece, class_=style) if style else piece)
-    lines = [
+    if more > 0:
+        rows.append([f"[… {more:,} lines left out here …]"])
+    numbered = [
         el("span", row, class_="bad" if number == bad_line else None)
         for number, row in enumerate(rows, start=1)
     ]
-    return el("pre", lines, class_="code")
+    return el("pre", numbered, class_="code")
