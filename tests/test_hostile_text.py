@@ -49,7 +49,8 @@ _ELSEWHERE: Mapping[str, str] = {
         "takes a task, not what a model wrote": """
             grading.gold:trusted_setup judge.doubts:is_verdict judge.second_reading:neutral
             simulation.index:without simulation.values:right_value
-            simulation.values:wrong_values simulation.mutants:stub simulation.mutants:mutations judge_service.wire:failed_response""",
+            simulation.values:wrong_values simulation.mutants:stub simulation.mutants:mutations
+            judge_service.wire:failed_response""",
         "takes a name or a number of our own": """
             judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
             rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",

@@ -31,7 +31,7 @@ def chosen_label(answer: str, choices: Choices) -> str | None:
     labels = {label.upper(): label for label, _ in choices}
     if len(answer) > _LONGEST:
         return None
-    answer = bare(_MARKS.sub(r"\1", answer))
+    answer = bare(_MARKS.sub(lambda mark: mark[1] or "", answer))
     alone = _LABEL.fullmatch(answer)
     if alone and alone[1].upper() in labels:
         return labels[alone[1].upper()]

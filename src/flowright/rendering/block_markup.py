@@ -90,7 +90,7 @@ def _calls(calls: Sequence[Call], total: float) -> list[Html]:
     return drawn
 
 
-LONGEST, MOST_LINES = 8000, 400  # characters and lines of one program
+LONGEST, MOST_LINES = 4000, 400  # characters and lines of one program
 
 _CLASSES = (
     (Comment, "tc"),
@@ -106,10 +106,11 @@ _CLASSES = (
 def code_block(source: str, bad_line: int | None = None, operators: tuple[str, ...] = ()) -> Html:
     """``source`` with line numbers; names in ``operators`` stand out like functions."""
     rows: list[list[Html | str]] = [[]]
-    lines = visible(cut(source, LONGEST)).rstrip("\n").split("\n")
+    shown = visible(source)
+    lines = cut(shown, LONGEST).rstrip("\n").split("\n")
     more = len(lines) - MOST_LINES
     text = "\n".join(lines[:MOST_LINES])
-    bad_line = bad_line if len(source) <= LONGEST else None  # a cut moves the lines
+    bad_line = bad_line if len(shown) <= LONGEST else None  # a cut moves the lines
     for kind, value in PythonLexer(stripnl=False, ensurenl=False).get_tokens(text):
         style = next((name for token, name in _CLASSES if kind in token), None)
         if kind in Token.Name and value in operators:

@@ -17,7 +17,7 @@ _CODE_START = re.compile(
 )
 _PROSE_LINES = 50  # at most so many lines behind a program are taken for prose
 _LONGEST_PARSED = 20_000  # characters, as any program may have: Python's parser is not linear
-_MOST_PARSED = 50_000  # characters, of all that is tried while looking for the end of a program
+_MOST_PARSED = 30_000  # characters, of all that is tried while looking for the end of a program
 _TAG = re.compile(r"</?(?:graph|code|workflow|answer|program)>")
 
 
