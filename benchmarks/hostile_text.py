@@ -10,9 +10,9 @@ is linear; none where 20 kB take less than 2 ms). The text named is the slowest 
     python benchmarks/hostile_text.py [--quick] [--only PART_OF_A_NAME]
 
 Limits: exponent at most 1.2, at most 50 ms per 20 kB, at most 5 ms on the loop. CPython's parser
-grows faster; the functions that call it have a thread and are held to 150 ms, and say so. Each function has a
-process of its own, two at a time: one that hangs or kills its process is a line like any other.
-The exit status is 1 when a function is over a limit.
+grows faster; the functions that call it have a thread and are held to 150 ms, and say so. Each
+function has a process of its own, two at a time: one that hangs or kills its process is a line like
+any other. The exit status is 1 when a function is over a limit.
 """
 
 import argparse
