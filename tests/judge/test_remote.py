@@ -429,3 +429,5 @@ def test_mistakes_are_named_all_at_once() -> None:
         judge_reward({"judge_url": "http://j"}, environment={"JUDGE_MAX_BATCH_SIZE": "many"})
     with pytest.raises(UserError, match="must be judge_model"):
         create_judge_reward({"type": "rule"})
+    with pytest.raises(ConfigError, match="create_judge_reward also takes an address"):
+        JudgeRewardSystem("http://judge:8888")  # pyright: ignore[reportArgumentType]

@@ -44,6 +44,11 @@ def judge_reward(
     """The section. ``${NAME}`` in it is read from the environment; JUDGE_MODEL_URL and
     JUDGE_MODEL_API_KEY there stand in for keys that are missing, JUDGE_MAX_BATCH_SIZE and
     JUDGE_MAX_CONCURRENT are put over theirs. Raises ConfigError with one line per mistake."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(
+            f"{source}: must be a mapping of keys, such as judge_url; "
+            "create_judge_reward also takes an address or a YAML file"
+        )
     environment = os.environ if environment is None else environment
     # A key may be asked for by ${JUDGE_MODEL_API_KEY} where the service needs none.
     values = expand(data, {"JUDGE_MODEL_API_KEY": "", **environment}, source)

@@ -51,12 +51,14 @@ def _json(path: Path) -> Iterator[UpstreamRow]:
 
 
 def _csv(path: Path) -> Iterator[UpstreamRow]:
-    """Its first line names the columns. An empty cell is none; a cell that is a JSON list or object
-    is one."""
+    """Its first line names the columns, between commas, semicolons (as spreadsheets write where a
+    comma is decimal) or tabs. An empty cell is none; a cell that is a JSON list or object is one.
+    """
     csv.field_size_limit(_LONGEST_CELL)
-    delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     with readable(path), path.open(encoding="utf-8-sig", newline="") as lines:
-        rows = csv.DictReader(lines, delimiter=delimiter)
+        columns = lines.readline()
+        lines.seek(0)
+        rows = csv.DictReader(lines, delimiter=max(",;\t", key=columns.count))
         for cells in rows:
             where = f"{path}:{rows.line_num}"
             if None in cells:

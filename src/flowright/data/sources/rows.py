@@ -90,7 +90,10 @@ def readable(path: Path) -> Iterator[None]:
         reason = " ".join(str(error).split())  # tarfile's has several lines
         raise DataError(f"{path}: cannot be read: {reason}; fetch it again") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}; fetch it again") from None
+        raise DataError(
+            f"{path}: not UTF-8 at byte {error.start}; fetch it again, or save a file of your own as "
+            "UTF-8"
+        ) from None
 
 
 def json_lines(path: Path) -> Iterator[UpstreamRow]:
