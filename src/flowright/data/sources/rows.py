@@ -91,8 +91,8 @@ def readable(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: cannot be read: {reason}; fetch it again") from None
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{path}: not UTF-8 at byte {error.start}; fetch it again, or save a file of your own as "
-            "UTF-8"
+            f"{path}: not UTF-8 at byte {error.start}; fetch it again, or save a file of your own "
+            "as UTF-8"
         ) from None
 
 
