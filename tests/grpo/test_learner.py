@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -68,6 +69,24 @@ def assert_same_update(one: tuple, other: tuple) -> None:
 POLICY = tiny_policy()
 RECOMPUTING = tiny_policy(gradient_checkpointing=True)
 LOSSES = st.sampled_from(["grpo", "dr_grpo", "dapo", "gspo", "cispo"])
+
+
+def test_a_gradient_that_is_not_finite_moves_nothing() -> None:
+    """The run goes on: weights and AdamW's means would else never be finite again."""
+    policy = tiny_policy()
+    learner = Learner(policy, section(minibatches=2), 1.0, 0)
+    good, bad = random_groups(0, [(3, [4, 5]), (5, [2, 3])])
+    broken = Group(bad.prompt_ids, [replace(s, advantage=math.inf) for s in bad.samples])
+    before = weights(policy)
+    metrics = learner.update([broken], 1, LONGEST)
+    assert same(weights(policy), before)
+    assert metrics["policy/skipped_updates"] == 1.0
+    assert "policy/grad_norm" not in metrics and all(map(math.isfinite, metrics.values()))
+    metrics = learner.update([good, broken], 2, LONGEST)
+    assert metrics["policy/skipped_updates"] == 1.0 and metrics["policy/grad_norm"] > 0
+    assert not same(weights(policy), before)
+    assert all(bool(p.isfinite().all()) for p in policy.trainable())
+    assert learner.update([good], 3, LONGEST)["policy/skipped_updates"] == 0.0
 
 
 @settings(max_examples=60)

@@ -5,6 +5,7 @@ A step's prompts and what they begin with alike are computed once
 (:mod:`flowright.policy.head`).
 """
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,6 +101,9 @@ class Learner:
         of them, and their gradients are summed, so that a token weighs the same wherever it is.
         ``longest`` is the token limit of completions.
 
+        An optimizer step whose gradient is not finite is skipped and counted
+        (``policy/skipped_updates``); metrics that it made infinite are left out.
+
         With no groups (every one without a signal) the weights stay and no metric is returned but
         the learning rate.
         """
@@ -115,15 +119,21 @@ class Learner:
         moves = count * self._section.epochs
         minibatches = [self._prepare(part, longest, moves) for part in parts]
         steps: list[Sums] = []
-        norms: list[Tensor] = []
+        norms: list[float] = []
         for _ in range(self._section.epochs):
             for minibatch in order.sample(minibatches, len(minibatches)):
                 steps.append(Sums(self._policy.device))
                 norms.append(self._optimizer_step(minibatch, steps[-1]))
         sums_M = torch.stack([sums.values for sums in steps])
         self._ranks.sum([sums_M])
-        norm = float(torch.stack(norms).mean())
-        return {"policy/lr": rate, "policy/grad_norm": norm, **self._metrics(sums_M, count)}
+        finite = [norm for norm in norms if math.isfinite(norm)]
+        metrics = {
+            "policy/lr": rate,
+            "policy/grad_norm": sum(finite) / len(finite) if finite else math.nan,
+            "policy/skipped_updates": float(len(norms) - len(finite)),
+            **self._metrics(sums_M, count),
+        }
+        return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def _metrics(self, sums_M: Tensor, epoch: int) -> dict[str, float]:
         """From the :class:`Sums` of all M optimizer steps, of which an ``epoch`` has so many: loss,
@@ -181,8 +191,9 @@ class Learner:
             sums.append(float(self._kl(sampled_T, reference_T.cpu()).sum()))
         return sums
 
-    def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> Tensor:
-        """One optimizer step, its gradient summed over chunks of samples; returns the norm."""
+    def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> float:
+        """One optimizer step, its gradient summed over chunks of samples; returns its norm. What is
+        not finite would never leave the weights again, so then they stay as they are."""
         policy, section = self._policy, self._section
         budget, sharing = section.micro_batch_tokens, section.prefix_sharing
         with recomputing(policy):
@@ -190,8 +201,10 @@ class Learner:
                 self._loss(hidden_N, minibatch, samples, sums).backward()
                 del hidden_N  # not while the next is computed
         self._sum_gradients()
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._section.max_grad_norm)
-        self.optimizer.step()
+        clip = torch.nn.utils.clip_grad_norm_
+        norm = float(clip(self._parameters, section.max_grad_norm))  # of all ranks' gradients
+        if math.isfinite(norm):
+            self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return norm
 

@@ -138,6 +138,8 @@ class Trainer:
         longest = self.config.policy.max_new_tokens
         metrics = await asyncio.to_thread(self.learner.update, groups, step, longest)
         self.pipeline.trained(step)
+        if skipped := metrics.get("policy/skipped_updates"):
+            self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
         updating = {"time/update": time.perf_counter() - began}
         return {
             **self.pipeline.environment.summarise(batch.rollouts),
