@@ -55,6 +55,8 @@ class StepProgress:
 
     def step(self, step: int, steps: int, metrics: dict[str, float]) -> None:
         parts = [f"{name} {form.format(metrics[k])}" for name, k, form in _SHOWN if k in metrics]
+        if "policy/skipped_updates" not in metrics:
+            parts.append("no update: no group has a signal")
         self._bar.update(self._task, completed=step)
         self.say(f"step {step:>{len(str(steps))}}/{steps}  " + "  ".join(parts))
 
