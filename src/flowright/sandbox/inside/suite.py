@@ -46,6 +46,10 @@ class _Session:
                 self.names = {v: name for name, v in found.items() if type(v) is Remote}
                 return found
             name, trace = rest
+            # Its exit status says whether memory ran out: were this process the first to end, the
+            # other would be killed before it has one.
+            with contextlib.suppress(codec.ProtocolError):
+                self._link.receive()
             self._break(f"the solution did not load: {name}\n{trace}".strip())
         except (codec.ProtocolError, ValueError, TypeError, AttributeError):
             self._break("the solution ended before the tests began")
