@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 R = TypeVar("R")
 
-MOST_CHARS = 1_000
+MOST_CHARS = 800
 """Texts of so many characters together take less than 5 ms in every function of the benchmark."""
 
 # A search through a text holds the interpreter's lock until it ends. Between two pieces of its own
