@@ -78,26 +78,21 @@ def check_adapter(policy: Policy, learning_rate: float) -> None:
     layer = _adapted(policy)[0]
     a, b = layer.adapter()
     scale = layer.scaling[layer.active_adapters[0]]
-    before = b.detach().clone()
     draw = torch.Generator().manual_seed(0)
 
     def random(*shape: int) -> Tensor:
         return torch.randn(shape, generator=draw).to(b.device)
 
-    with torch.no_grad():
+    with torch.no_grad(), _put_back([b]):
         x = random(PROBED_OUTPUTS // b.shape[0], a.shape[1]).to(policy.causal_lm.dtype)
-        try:
-            # As AdamW's first step moves it.
-            b.copy_(learning_rate * random(*b.shape).sign())
-            wanted = scale * (x.float() @ a.float().T) @ b.float().T
-            with adapter_off(policy):
-                without = layer(x).float()
-            change = layer(x).float() - without
-            size = wanted.square().sum()
-            kept = float((change * wanted).sum() / size)
-            error = float((change - kept * wanted).square().mean() / size) ** 0.5
-        finally:
-            b.copy_(before)
+        b.copy_(learning_rate * random(*b.shape).sign())  # as AdamW's first step moves it
+        wanted = scale * (x.float() @ a.float().T) @ b.float().T
+        with adapter_off(policy):
+            without = layer(x).float()
+        change = layer(x).float() - without
+        size = wanted.square().sum()
+        kept = float((change * wanted).sum() / size)
+        error = float((change - kept * wanted).square().mean() / size) ** 0.5
     if not kept + 3 * error >= LEAST_KEPT:
         raise RunError(
             f"policy: a layer shows {kept:.0%} ± {error:.0%} of what a first update adds to its "
@@ -129,16 +124,23 @@ def _another_adapter(policy: Policy) -> Iterator[None]:
     """One that changes the policy: a fresh one's second half is 0."""
     draw = torch.Generator().manual_seed(0)
     halves = [layer.adapter()[1] for layer in _adapted(policy)]
-    before = [half.detach().clone() for half in halves]
-    with torch.no_grad():
-        for half in halves:
-            half.add_((PROBED_STEP * torch.randn(half.shape, generator=draw)).to(half.device))
+    with _put_back(halves):
+        with torch.no_grad():
+            for half in halves:
+                half.add_((PROBED_STEP * torch.randn(half.shape, generator=draw)).to(half.device))
+        yield
+
+
+@contextmanager
+def _put_back(weights: Sequence[Tensor]) -> Iterator[None]:
+    """Leave weights as they were, bit for bit."""
+    before = [weight.detach().clone() for weight in weights]
     try:
         yield
     finally:
         with torch.no_grad():
-            for half, weight in zip(halves, before, strict=True):
-                half.copy_(weight)
+            for weight, value in zip(weights, before, strict=True):
+                weight.copy_(value)
 
 
 def _adapted(policy: Policy) -> list[LoraLinear]:
