@@ -1,8 +1,9 @@
 """Untrusted text stays between its fences and cannot act as anything but text."""
 
 import re
+from dataclasses import replace
 from itertools import pairwise
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from hypothesis import example, given, strategies as st
@@ -10,7 +11,7 @@ from judge_doubles import question
 
 from flowright.judge.parsing import Form
 from flowright.judge.retries import FORMS
-from flowright.judge.verdict import AnswerType, JudgeQuery
+from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery
 from flowright.judge.wording import STANDARD
 from flowright.llm.chat import Message
 from flowright.llm.fences import fence_for, sanitise
@@ -84,7 +85,10 @@ def test_each_form_asks_for_itself() -> None:
     assert asked_for.response_format("json_object") == {"type": "json_object"}
     schema = {
         "type": "object",
-        "properties": {"reason": {"type": "string"}, "verdict": {"type": "boolean"}},
+        "properties": {
+            "reason": {"type": "string", "maxLength": 200},
+            "verdict": {"type": "boolean"},
+        },
         "required": ["reason", "verdict"],
         "additionalProperties": False,
     }
@@ -92,6 +96,31 @@ def test_each_form_asks_for_itself() -> None:
         "type": "json_schema",
         "json_schema": {"name": "verdict", "strict": True, "schema": schema},
     }
+
+
+BOUNDS = ({"enum"}, {"const"}, {"maxLength"}, {"maxItems", "items"})
+
+
+@pytest.mark.parametrize("ask", ["true_false", "score", "pointwise", "multi_aspect", "rubric"])
+def test_nothing_in_a_schema_can_be_written_without_end(ask: str) -> None:
+    """In whatever a judge is asked: a string has a length, a number is one of a list."""
+    criteria = (Criterion("It is short.", 1), Criterion("It says 4.", 1)) if ask == "rubric" else ()
+    asked = question(replace(QUERY, criteria=criteria), ask=ask, aspects={"style": "clear"})
+    _require_bounds(asked.response_format("json_schema"))
+
+
+def test_a_comparison_cannot_be_written_without_end() -> None:
+    asked = question(replace(QUERY, rival="5"), ask="pairwise")
+    _require_bounds(asked.response_format("json_schema"))
+
+
+def _require_bounds(response_format: Any) -> None:
+    schema = response_format["json_schema"]["schema"]
+    assert schema["additionalProperties"] is False
+    assert next(iter(schema["properties"])) == "reason", "a judge may reason before the values"
+    for key, rule in schema["properties"].items():
+        bounded = rule["type"] == "boolean" or any(keys <= rule.keys() for keys in BOUNDS)
+        assert bounded, f"{key}: {rule}"
 
 
 def test_attempts_at_one_problem_share_the_beginning_of_the_prompt() -> None:

@@ -1,7 +1,10 @@
 """The judge over scripted models: what each fault makes the next try change, and what it costs."""
 
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,6 +21,7 @@ from judge_doubles import (
 
 from flowright.config import JudgeSection
 from flowright.errors import FailureError, Reason
+from flowright.judge.build import build_judge
 from flowright.judge.llm_judge import LlmJudge
 from flowright.judge.parsing import Form
 from flowright.judge.retries import (
@@ -265,6 +269,146 @@ def test_forms_only_get_looser() -> None:
     forms.refused(served="json_object")
     assert forms.start == "text"
     assert [looser(form) for form in FORMS] == ["json_object", "text", "text"]
+
+
+# Strings without end.
+
+
+def schema_of(request: ChatRequest) -> Mapping[str, Any]:
+    assert request.response_format is not None
+    return request.response_format["json_schema"]["schema"]["properties"]
+
+
+async def test_a_reason_that_the_schema_cut_leaves_a_verdict_that_counts() -> None:
+    cut = ("The answers agree because " * 20)[:200]
+    model = ScriptedModel([reply(json.dumps({"reason": cut, "verdict": False}))])
+    verdict = await ask(model)
+    assert (verdict.status, verdict.correct, verdict.attempts) == ("ok", False, 1)
+    assert verdict.reason == cut.strip()
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["Invalid schema: In context=('properties', 'reason'), 'maxLength' is not permitted.",
+     "the grammar does not support minLength or maxLength"],
+)  # fmt: skip
+async def test_a_server_that_refuses_the_bounds_gets_the_schema_without_them(message: str) -> None:
+    def answer(request: ChatRequest) -> ChatReply | Exception:
+        bounded = "maxLength" in schema_of(request)["reason"]
+        return RequestRefused(message) if bounded else reply(RIGHT)  # pyright: ignore[reportReturnType]
+
+    model = ScriptedModel([answer])
+    judge = LlmJudge(model, SECTION)
+    first = await judge.judge(QUERY)
+    assert (first.correct, first.attempts) == (True, 2)
+    assert (await judge.judge(QUERY)).attempts == 1, "remembered"
+    assert form_of(model.requests[-1]) == "json_schema"
+
+
+async def test_words_in_an_answer_do_not_lift_the_bounds_for_the_next_one() -> None:
+    """A server that took the bounds before refuses one query, and quotes it."""
+    model = ScriptedModel([reply(RIGHT), RequestRefused("maxLength, you say?"), reply(RIGHT)])
+    judge = LlmJudge(model, SECTION)
+    for _ in range(3):
+        assert (await judge.judge(QUERY)).correct is True
+    assert "maxLength" in schema_of(model.requests[-1])["reason"]
+
+
+async def test_a_server_that_ignores_the_bounds_is_named() -> None:
+    loop = '{"reason": "' + "again and " * 60
+    model = ScriptedModel([reply(loop, "length")])
+    verdict = await ask(model)
+    assert verdict.status == "truncated"
+    assert "a reason that the server does not hold to 200 characters" in verdict.reason
+
+
+# The server's context.
+
+
+def served_by(context: int, tells: bool, prompt: int = 300, text: str = "") -> ScriptedModel:
+    """A server with so many tokens for prompt and reply, that tells it before it refuses or only
+    then; its model never comes to an end, or says ``text``."""
+
+    def answer(request: ChatRequest) -> ChatReply | Exception:
+        asked = request.max_tokens or 0
+        if prompt + asked > context:
+            return RequestRefused(
+                f"This model's maximum context length is {context} tokens. However, you requested "
+                f"{prompt + asked} tokens ({prompt} in the messages, {asked} in the completion)."
+            )
+        usage = Usage(1, prompt, asked)
+        stop = "stop" if text else "length"
+        return ChatReply(text, stop, usage, "long", 0.0, context=context if tells else None)
+
+    return ScriptedModel([answer])
+
+
+@pytest.mark.parametrize("tells", [True, False])
+async def test_budgets_never_grow_beyond_the_context(tells: bool) -> None:
+    """Of 1000 tokens the prompt takes 300: 100, 200, 400, 700 and then nothing is left to grow."""
+    model = served_by(1000, tells)
+    section = SECTION.model_copy(update={"max_attempts": 9, "reasoning_effort": None})
+    verdict = await ask(model, section)
+    asked = [request.max_tokens for request in model.requests]
+    assert asked == ([100, 200, 400, 700] if tells else [100, 200, 400, 800, 700])
+    assert (verdict.status, verdict.score) == ("truncated", None), "not the refusal of more"
+
+
+async def test_less_effort_is_tried_where_there_is_no_more_room() -> None:
+    model = served_by(400, tells=True)
+    await ask(model)
+    assert [request.reasoning_effort for request in model.requests] == ["high", "medium", "low"]
+    assert {request.max_tokens for request in model.requests} == {100}
+
+
+@pytest.mark.parametrize("words", ["the model's context length is only 350 tokens", "n_ctx: 350"])
+async def test_a_first_budget_that_is_too_large_is_cut_to_what_is_left(words: str) -> None:
+    model = ScriptedModel([RequestRefused(f"{words} (300 in the prompt)"), reply(RIGHT)])
+    assert (await ask(model)).correct is True
+    assert [request.max_tokens for request in model.requests] == [100, 50]
+    assert form_of(model.requests[1]) == "json_schema", "the form was not at fault"
+
+
+async def test_a_prompt_that_no_reply_fits_behind_is_refused_and_not_asked_again() -> None:
+    model = served_by(250, tells=False)
+    verdict = await ask(model)
+    assert (verdict.status, verdict.score, verdict.attempts) == ("refused", None, 1)
+
+
+@pytest.mark.parametrize(
+    ("loops", "source", "score"),
+    [(lambda answer: True, "llm", None),
+     (lambda answer: "endless" in answer, "floor", 0.0)],
+    ids=["always: our judge", "for this answer alone"],
+)  # fmt: skip
+async def test_whose_fault_it_is_that_a_reply_does_not_fit(
+    loops: Callable[[str], bool], source: str, score: float | None
+) -> None:
+    """A judge that comes to no end with the reference either is ours: unscored. An answer that
+    alone makes it so is wrong, after seven attempts or more."""
+    whole = served_by(400, tells=True, text=RIGHT)
+    endless = served_by(400, tells=True)
+
+    def answer(request: ChatRequest) -> Any:
+        shown = "".join(message.content for message in request.messages)
+        return (endless if loops(shown) else whole).steps[0](request)  # pyright: ignore
+
+    model = ScriptedModel([answer])
+    section = SECTION.model_copy(update={"reasoning_effort": None})
+    query = replace(QUERY, answer="endless", answer_type="free_text")
+    verdict = await build_judge(section, model).judge(query)
+    assert (verdict.source, verdict.score) == (source, score)
+    assert verdict.status == ("truncated" if score is None else "ok")
+    assert all(request.max_tokens in (100, 200) for request in model.requests)
+    if score is not None:
+        assert sum("endless" in str(request.messages) for request in model.requests) >= 7
+
+
+async def test_no_more_is_asked_for_where_the_cut_reply_had_all_the_room() -> None:
+    model = served_by(400, tells=False)
+    verdict = await ask(model, SECTION.model_copy(update={"reasoning_effort": None}))
+    assert [request.max_tokens for request in model.requests] == [100, 200]
+    assert verdict.status == "truncated", "what happened, not the refusal of more"
 
 
 # The deadline.

@@ -5,6 +5,7 @@ import inspect
 import re
 import textwrap
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -359,6 +360,14 @@ async def test_more_room_that_the_server_refuses_is_not_the_prompts_size() -> No
     model = ScriptedModel(lambda prompt: replies[min(len(model.requests), 2) - 1])
     assert await call("generate", model, "p") == ""
     assert len(model.requests) == 2
+
+
+async def test_more_room_ends_where_the_server_s_context_does() -> None:
+    """Of 250 tokens the prompt takes 100."""
+    cut = replace(said("", "length"), context=250, usage=Usage(1, 100, 100))
+    model = ScriptedModel(lambda prompt: cut)
+    assert await call("generate", model, "p") == ""
+    assert [request.max_tokens for request in model.requests] == [100, 150, 150, 150]
 
 
 # Thinking is no answer.

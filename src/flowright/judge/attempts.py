@@ -23,9 +23,10 @@ from flowright.judge.retries import (
     is_last_word,
     next_attempt,
 )
-from flowright.judge.schemas import Value
+from flowright.judge.schemas import REASON_CHARS, Value
 from flowright.judge.verdict import RawReply, Status
 from flowright.llm.chat import (
+    LENGTH_STOPS,
     REFUSAL,
     ChatModel,
     ChatReply,
@@ -34,11 +35,14 @@ from flowright.llm.chat import (
     ServerMisconfigured,
     Usage,
 )
+from flowright.llm.context import too_long
 from flowright.off_loop import off_loop
 
-LENGTH_STOPS = frozenset({"length", "max_tokens", "model_length"})
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
 
+_OPEN_REASON = re.compile(
+    rf'\s*\{{\s*"reason"\s*:\s*"(?:[^"\\]|\\(?:u[0-9a-fA-F]{{4}}|[^u])){{{REASON_CHARS + 1}}}'
+)
 _REFUSAL = re.compile(
     r"\W*(?:(?:i'?m|i am)?\s*(?:very |so |truly )?sorry\b|i apologi[sz]e\b|unfortunately\b)?"
     r"[^.!?]{0,60}?"
@@ -77,6 +81,8 @@ class _State:
     last: Ending | None = None
     cut_at: int = 0  # tokens of the latest reply that ended by its length
     pace: float = 0.0  # tokens a second of the fastest reply; 0 before there is one
+    prompt_tokens: int = 0  # of the latest reply
+    room: float = math.inf  # tokens that the server has for a reply, as far as it told
     replies: list[RawReply] = field(default_factory=list)
 
     def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
@@ -113,21 +119,26 @@ class RetryingAsker:
     async def ask(self, question: Question, key: str) -> QuestionResult:
         """``key`` names what is asked; seeds are derived from it."""
         state = _State(question, self._section.deadline_seconds)
-        attempt = first_attempt(self._section, self.forms.start)
+        attempt = first_attempt(self._section, self.forms.start, self.forms.bounded)
         while True:
             previous = state.last
             ending = await self._attempt(state, attempt, key)
             if ending is None or attempt.number >= self._section.max_attempts or state.left <= 0:
                 break
-            if is_last_word(attempt, ending, previous, self._strict):
+            if is_last_word(attempt, ending, previous, self._strict, state.room):
                 break
-            attempt = next_attempt(attempt, ending, previous, self._section, self._strict)
+            attempt = next_attempt(
+                attempt, ending, previous, self._section, self._strict, state.room
+            )
             _, room = self._allowed(state, attempt)
             if ending == "truncated" and room < attempt.max_tokens and room <= state.cut_at:
                 break  # there is no time for more
+            if ending == "overlong" and room <= state.cut_at and not self._strict:
+                break  # nor is there room
         reason = state.reason if ending is None else "; ".join(state.notes)
         replies = tuple(state.replies)
-        status = STATUS[ending]
+        # A cut reply that cannot have more room is what happened, not the refusal of more.
+        status = STATUS["truncated" if ending == "overlong" and state.cut_at else ending]
         return QuestionResult(state.values, status, reason, attempt.number, state.usage, replies)
 
     async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
@@ -141,7 +152,7 @@ class RetryingAsker:
             temperature=attempt.temperature,
             max_tokens=attempt.max_tokens,
             seed=attempt.seed(key),
-            response_format=state.question.response_format(attempt.form),
+            response_format=state.question.response_format(attempt.form, attempt.bounded),
             reasoning_effort=attempt.effort,
         )
         began = time.monotonic()
@@ -152,7 +163,7 @@ class RetryingAsker:
             state.left -= min(elapsed, allowed)
             ending: Ending = "timeout" if elapsed >= 0.99 * allowed else "unavailable"
             if isinstance(error, RequestRefused):
-                ending = "refused"
+                ending = self._refusal(state, error.failure.message, request, attempt)
             elif isinstance(error, ServerMisconfigured):
                 ending = "misconfigured"
             return state.failed(attempt, ending, error.failure.message)
@@ -164,9 +175,23 @@ class RetryingAsker:
             written = max(cut, reply.usage.completion_tokens)
             state.pace = max(state.pace, written / reply.seconds)
         state.replies.append(RawReply(reply.text, reply.finish_reason, reply.reasoning))
+        state.prompt_tokens = reply.usage.prompt_tokens
+        state.room = state.room if math.isinf(reply.room) else reply.room
         if state.last == "refused":
             self.forms.refused(served=attempt.form)
+        elif state.last == "bounds":
+            self.forms.bounds_refused()
         return await self._read(state, reply, attempt)
+
+    def _refusal(
+        self, state: _State, message: str, request: ChatRequest, attempt: Attempt
+    ) -> Ending:
+        """What a server refuses, by its own words: the length, a bound of the schema, or else."""
+        if (found := too_long(message)) is not None:
+            state.room = found.room(request.messages, state.prompt_tokens)
+            return "overlong"
+        has_bounds = attempt.form == "json_schema" and attempt.bounded
+        return "bounds" if has_bounds and "maxlength" in message.casefold() else "refused"
 
     def _allowed(self, state: _State, attempt: Attempt) -> tuple[float, int]:
         """Seconds and tokens of an attempt: half of the time that is left, or all of it for the
@@ -184,9 +209,11 @@ class RetryingAsker:
     async def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
-            state.cut_at = attempt.max_tokens
+            state.cut_at = int(min(attempt.max_tokens, state.room))
             shown = "in the middle" if reply.text.strip() else "before any content"
-            return state.failed(attempt, "truncated", f"{attempt.max_tokens} tokens ended {shown}")
+            if attempt.form == "json_schema" and attempt.bounded and _OPEN_REASON.match(reply.text):
+                shown = f"in a reason that the server does not hold to {REASON_CHARS} characters"
+            return state.failed(attempt, "truncated", f"{state.cut_at} tokens ended {shown}")
         if stopped in FILTER_STOPS:
             return state.failed(attempt, "declined", f"the server stopped the reply ({stopped})")
         fields = state.question.fields

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flowright.judge.parsing import Form
-from flowright.judge.schemas import BETTER, TRUTH, Field, Value
+from flowright.judge.schemas import BETTER, REASON_CHARS, TRUTH, Field, Value
 from flowright.llm.chat import Message
 from flowright.llm.fences import fence_for, fenced, sanitise
 
@@ -79,14 +79,16 @@ class Question:
         ask = _ask_text(self.fields) if form == "text" else _ask_json(self.fields)
         return "\n\n".join([*blocks, self.instruction, ask])
 
-    def response_format(self, form: Form) -> Mapping[str, Any] | None:
-        """The ``response_format`` of a request, in the OpenAI protocol's terms."""
+    def response_format(self, form: Form, bounded: bool = True) -> Mapping[str, Any] | None:
+        """The ``response_format`` of a request, in the OpenAI protocol's terms. The reason stands
+        before the values, so that a judge may reason in it; without ``bounded`` of any length."""
         if form != "json_schema":
             return {"type": "json_object"} if form == "json_object" else None
+        reason = {"type": "string"} | ({"maxLength": REASON_CHARS} if bounded else {})
         values = {field.key: dict(field.schema.json_schema) for field in self.fields}
         schema = {
             "type": "object",
-            "properties": {"reason": {"type": "string"}, **values},
+            "properties": {"reason": reason, **values},
             "required": ["reason", *values],
             "additionalProperties": False,
         }
@@ -117,8 +119,7 @@ class Answered:
 def _ask_json(fields: Sequence[Field]) -> str:
     shown = "".join(f', "{field.key}": <{_in_words(field)}>' for field in fields)
     return (
-        "Reply with one JSON object and nothing else: "
-        f'{{"reason": "<one or two sentences>"{shown}}}.'
+        f'Reply with one JSON object and nothing else: {{"reason": "<one short sentence>"{shown}}}.'
     )
 
 
@@ -135,6 +136,6 @@ def _ask_text(fields: Sequence[Field]) -> str:
     lines = "one line" if len(fields) == 1 else f"{len(fields)} lines"
     shown = "\n".join(field.shown for field in fields)
     return (
-        f"Give your reason in one or two sentences. Then end with {lines} in this form, each with "
+        f"Give your reason in one short sentence. Then end with {lines} in this form, each with "
         f"one value of the menu:\n{shown}"
     )

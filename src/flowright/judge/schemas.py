@@ -19,6 +19,9 @@ WRAPPING = " \t*_`\"'“”‘’"
 """Markdown and quotation marks around a value or a key."""
 
 TOP_GRADE = 4
+REASON_CHARS = 200
+"""Of a reason in a reply that is held to a schema: a small model may repeat itself in a string
+until its tokens are spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,15 @@ def _read_better(value: object) -> str | None:
     return side[1].upper() if side else None
 
 
+SHARE_STEPS = 100
+
 TRUTH = AnswerSchema(_read_truth, "True|False", {"type": "boolean"})
+# Hundredths, one by one: a grammar for any number from 0 to 1 lets a model write digits for ever.
 SHARE = AnswerSchema(
-    _read_share, "a number from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, top=1
+    _read_share,
+    "a number from 0 to 1",
+    {"type": "number", "enum": [0, *(n / SHARE_STEPS for n in range(1, SHARE_STEPS)), 1]},
+    top=1,
 )
 GRADE = AnswerSchema(
     _read_grade, "0|1|2|3|4", {"type": "integer", "enum": [0, 1, 2, 3, TOP_GRADE]}, TOP_GRADE

@@ -1,5 +1,6 @@
 """Chat types shared by every role that asks a large model. No transport here."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -60,10 +61,15 @@ REFUSAL = "refusal"
 it, beside an ordinary finish reason."""
 
 
+LENGTH_STOPS = frozenset({"length", "max_tokens", "model_length"})
+"""The finish reasons of a reply that was cut."""
+
+
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     """A model's reply. ``text`` may be empty: a reasoning model that spent its budget thinking
-    returns no content and ``finish_reason == "length"``."""
+    returns no content and ``finish_reason == "length"``. ``context`` is how many tokens its server
+    takes, prompt and reply together, where it has said so."""
 
     text: str
     finish_reason: str
@@ -72,6 +78,14 @@ class ChatReply:
     seconds: float
     attempts: int = 1
     reasoning: str | None = None
+    context: int | None = None
+
+    @property
+    def room(self) -> float:
+        """The tokens that a reply to this prompt can have at most; infinite where nobody knows."""
+        if self.context is None or not self.usage.prompt_tokens:
+            return math.inf
+        return self.context - self.usage.prompt_tokens
 
 
 class RequestRefused(FailureError):

@@ -6,15 +6,24 @@ make one per model and share it between roles.
 
 import asyncio
 import json
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from flowright.config import LlmSection, ModelEntry
 from flowright.errors import ConfigError, FailureError, Reason
 from flowright.llm.balance import Balance, Lease
-from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, ServerMisconfigured, Usage
+from flowright.llm.chat import (
+    LENGTH_STOPS,
+    ChatReply,
+    ChatRequest,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
+from flowright.llm.context import context_of
 from flowright.llm.control_tokens import OwnTokens, tokens_of
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
@@ -69,6 +78,7 @@ class ChatClient:
             away_seconds=section.reconnect_seconds,
         )
         self._connections = {url: Connection(url, entry.no_proxy) for url in urls}
+        self._contexts: dict[str, int | None] = {}  # of the servers that were asked for it
         self.counters = Counters(urls)
 
     def as_role(self, role: str) -> Self:
@@ -106,6 +116,7 @@ class ChatClient:
             seconds=call.spent,
             attempts=call.attempts,
             reasoning=completion.reasoning,
+            context=min(filter(None, self._contexts.values()), default=None),
         )
 
     def _encoded(self, request: ChatRequest) -> bytes:
@@ -126,13 +137,22 @@ class ChatClient:
             )
             if response.status != 200:
                 raise status_error(response, url, str(self._section.file))
-            return decode_reply(response.content)
+            completion = decode_reply(response.content)
         except RequestError as error:
             if error.kind == "timeout" and limit < self._section.request_seconds:
                 error.blames_server = False  # a caller in a hurry says nothing about the server
             raise
         except MalformedReply as error:
             raise RequestError("malformed", f"{url}: {error}") from None
+        if completion.finish_reason in LENGTH_STOPS and url not in self._contexts:
+            await self._learn_context(url, lease.key.value)  # whoever asks will want more room
+        return completion
+
+    async def _learn_context(self, url: str, key: str) -> None:
+        self._contexts[url] = None
+        with suppress(RequestError):  # a reply was had, whatever becomes of this
+            response = await self._connections[url].ask("/models", key, CONNECT_SECONDS)
+            self._contexts[url] = context_of(_models(response) or (), self.entry.model_name)
 
     def _failure(self, call: Call, error: RequestError) -> FailureError:
         if error.kind in ("http_400", "http_413", "http_422"):
@@ -168,9 +188,11 @@ class ChatClient:
         if response.status != 200:
             hint = HINTS.get(response.status, "see the server's log")
             return f"{where}: answered {response.status} to /models; {hint}"
-        served = _model_ids(response)
-        if served is None:
+        cards = _models(response)
+        if cards is None:
             return f"{where}: this is not an OpenAI-compatible server; check base_url"
+        self._contexts[url] = context_of(cards, self.entry.model_name)
+        served = [str(card["id"]) for card in cards]
         if not served or self.entry.model_name in served:
             return None
         shown = ", ".join(served[:5]) + (f" and {len(served) - 5} more" if len(served) > 5 else "")
@@ -178,9 +200,10 @@ class ChatClient:
         return f"{where}: serves {shown}, not {self.entry.model_name}; set model_name{hint}"
 
 
-def _model_ids(response: Response) -> list[str] | None:
+def _models(response: Response) -> list[dict[str, Any]] | None:
+    """The rows of a list of models, each with an id; None where this is none."""
     try:
         rows = json.loads(response.content)["data"]
-        return [str(row["id"]) for row in rows]
+        return [{**row, "id": row["id"]} for row in rows]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

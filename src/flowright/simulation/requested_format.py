@@ -83,6 +83,8 @@ def _by_rule(key: str, rule: Any) -> RequestedField:
     if isinstance(words, list) and words:
         if all(isinstance(item, int) for item in words):
             return RequestedField(key, "grade")
+        if all(isinstance(item, int | float) for item in words):
+            return RequestedField(key, "share")
         return RequestedField(key, "choice", choices=tuple(map(str, words)))
     match rule.get("type"):
         case "boolean":

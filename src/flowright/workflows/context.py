@@ -138,7 +138,8 @@ class CallContext:
         """The request after a reply without content."""
         effort, room = request.reasoning_effort, request.max_tokens or 1
         if reply.finish_reason == "length" and 2 * reply.seconds <= LONGEST_REPLY:
-            room = min(2 * room, MOST_ROOM * self.settings.max_tokens)
+            most = min(MOST_ROOM * self.settings.max_tokens, reply.room)
+            room = max(room, int(min(2 * room, most)))
         return replace(
             request, max_tokens=room, reasoning_effort=LESS_EFFORT[effort] if effort else None
         )
