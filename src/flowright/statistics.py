@@ -1,9 +1,11 @@
-"""What repeated measurement says: bootstrap intervals, a randomization test, its correction.
+"""What repeated measurement says: intervals, by a bootstrap and where all measurements are equal, a
+randomization test, its correction.
 
 Whole questions (problems, tasks) are drawn, not answers to them: answers to one question stand or
 fall together, and intervals that ignore it are too narrow. No metrics here.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +21,8 @@ RESAMPLES = 2000
 SHARE = (0.0, 1.0)
 DIFFERENCE = (-1.0, 1.0)
 _TAIL = 0.025
+_EQUAL = 1e-9
+_Z = 1.959964  # of the normal distribution at 1 - _TAIL
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +34,47 @@ class Estimate:
     high: float | None = None
 
 
+def wilson(successes: float, trials: int) -> tuple[float, float]:
+    """The score interval at 95 % of a share (E. B. Wilson 1927, "Probable inference, the law of
+    succession, and statistical inference"): ``(0, z^2 / (n + z^2))`` for 0 of n. All of [0, 1] for
+    no trials."""
+    if not trials:
+        return SHARE
+    share, square = successes / trials, _Z**2
+    centre = share + square / (2 * trials)
+    half = _Z * math.sqrt(share * (1 - share) / trials + square / (4 * trials**2))
+    low, high = ((centre + side * half) / (1 + square / trials) for side in (-1, 1))
+    return (low if successes > 0 else 0.0), (high if successes < trials else 1.0)
+
+
+def unanimous(value: float, count: int, within: tuple[float, float]) -> tuple[float, float]:
+    """The interval of a mean of so many equal values that lie ``within`` these bounds. No resample
+    of them differs, though that says little of few.
+
+    That a value differs was seen in 0 of ``count``, so by :func:`wilson` it has at most a certain
+    probability, and the mean moves by no more than that times the way to a bound. For 0 of n and n
+    of n right that is Wilson's own interval; paired differences of shares that are all 0 get the
+    upper bound of the discordant pairs either way.
+    """
+    _, most = wilson(0, count)
+    return value - most * (value - within[0]), value + most * (within[1] - value)
+
+
 def bootstrap(
-    groups: Sequence[Sequence[float | None]],
+    groups: Sequence[Sequence[float | None]], within: tuple[float, float] = SHARE
 ) -> tuple[float, float, float] | tuple[None, None, None]:
     """Mean over groups (the attempts at one problem) of the mean within each, with the 2.5th and
-    97.5th percentile of 2,000 resamples of the groups (B. Efron, 1979, the percentile method). None
-    where nothing is known."""
+    97.5th percentile of 2,000 resamples of the groups (B. Efron, 1979, the percentile method);
+    where all groups say the same, :func:`unanimous`. Values lie ``within`` these bounds:
+    :data:`DIFFERENCE` for paired ones. None where nothing is known."""
     means = [
         float(np.mean(known)) for group in groups if (known := [v for v in group if v is not None])
     ]
     if not means:
         return None, None, None
     values = np.asarray(means)
+    if np.ptp(values) < _EQUAL:
+        return float(values[0]), *unanimous(float(values[0]), len(values), within)
     picks = np.random.default_rng(0).integers(0, len(values), (RESAMPLES, len(values)))
     low, high = np.quantile(values[picks].mean(axis=1), [_TAIL, 1 - _TAIL])
     return float(values.mean()), float(low), float(high)
@@ -73,9 +106,8 @@ class Resampler:
         """The statistic of the sums of ``rows`` (one an answer, to the question of the same
         place), with its percentile interval at 95 %. One question alone has no interval.
 
-        Where all questions say the same, no draw differs, though that says little of few
-        questions. There the interval of a mean that lies ``within`` these bounds is the one of
-        Clopper and Pearson (1934) for an event that was never seen; others have none.
+        Where all questions say the same, a mean that lies ``within`` these bounds has the interval
+        of :func:`unanimous`; others have none.
         """
         if not rows:
             return Estimate(None)
@@ -88,14 +120,12 @@ class Resampler:
         if not len(drawn):
             return Estimate(value)
         low, high = np.quantile(drawn, [_TAIL, 1 - _TAIL])
-        if high - low > 1e-9:
+        if high - low > _EQUAL:
             return Estimate(value, float(low), float(high))
         if within is None:
             return Estimate(value)
-        margin = 1 - _TAIL ** (1 / np.isfinite(statistic(sums)).sum())
-        return Estimate(
-            value, max(within[0], value - float(margin)), min(within[1], value + float(margin))
-        )
+        count = int(np.isfinite(statistic(sums)).sum())
+        return Estimate(value, *unanimous(value, count, within))
 
     def p_value(self, questions: Sequence[str], differences: Sequence[float]) -> float | None:
         """P(a mean difference at least as far from 0 by chance alone): every question's sum gets a

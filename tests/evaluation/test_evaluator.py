@@ -85,8 +85,19 @@ def test_the_bootstrap_by_hand():
     mean, low, high = bootstrap([[1.0, 1.0], [0.0], [1.0, None, 0.0], [None, None]])
     assert mean == 0.5 and low is not None and high is not None
     assert 0.0 <= low < mean < high <= 1.0
-    assert bootstrap([[1.0], [1.0]]) == (1.0, 1.0, 1.0)
     assert bootstrap([[None], []]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "low", "high"), [(0.0, 0.0, 0.2425), (1.0, 0.7575, 1.0)], ids=["none", "all"]
+)
+def test_none_and_all_of_twelve_have_the_interval_of_wilson(
+    outcome: float, low: float, high: float
+):
+    """z^2 / (n + z^2) with z = 1.96 and n = 12 problems, whatever the attempts at each."""
+    shown = score([[graded(bool(outcome))] * 3] * 12)
+    assert shown.gold == outcome
+    assert (shown.gold_low, shown.gold_high) == pytest.approx((low, high), abs=1e-4)
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():

@@ -112,10 +112,10 @@ def test_what_was_never_seen_may_yet_be() -> None:
     names = [f"q{n}" for n in range(10)]
     resampler = Resampler([*names, "other"], 200, 0)
     none = resampler.estimate(names, [(0.0, 1.0)] * 10, mean, SHARE)
-    # 1 - 0.025 ** (1 / 10): the upper end of Clopper and Pearson for 0 of 10.
-    assert (none.value, none.low, none.high) == pytest.approx((0.0, 0.0, 0.3085), abs=1e-4)
+    # z^2 / (n + z^2), the upper end of Wilson for 0 of 10.
+    assert (none.value, none.low, none.high) == pytest.approx((0.0, 0.0, 0.2775), abs=1e-4)
     equal = resampler.estimate(names, [(0.0, 1.0)] * 10, mean, DIFFERENCE)
-    assert (equal.low, equal.high) == pytest.approx((-0.3085, 0.3085), abs=1e-4)
+    assert (equal.low, equal.high) == pytest.approx((-0.2775, 0.2775), abs=1e-4)
     assert resampler.estimate(names, [(0.0, 1.0)] * 10, mean) == Estimate(0.0)
 
 
