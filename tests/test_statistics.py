@@ -35,7 +35,7 @@ def test_an_interval_of_equal_values_holds_them_and_keeps_to_the_bounds(
 ) -> None:
     low, high = unanimous(value, count, DIFFERENCE)
     assert -1 <= low <= value <= high <= 1
-    assert high - low == pytest.approx(2 * wilson(0, count)[1])
+    assert high - low >= min(1.0, wilson(0, count)[1]) - 1e-12
 
 
 def test_pairs_that_never_differ_may_yet() -> None:

@@ -51,13 +51,15 @@ def unanimous(value: float, count: int, within: tuple[float, float]) -> tuple[fl
     """The interval of a mean of so many equal values that lie ``within`` these bounds. No resample
     of them differs, though that says little of few.
 
-    That a value differs was seen in 0 of ``count``, so by :func:`wilson` it has at most a certain
-    probability, and the mean moves by no more than that times the way to a bound. For 0 of n and n
-    of n right that is Wilson's own interval; paired differences of shares that are all 0 get the
-    upper bound of the discordant pairs either way.
+    That a value differs was seen in 0 of ``count``, and has by :func:`wilson` at most a certain
+    probability; one that differs is taken to be 1 away. For 0 of n and n of n right that is
+    Wilson's own interval; for paired differences of shares that are all 0 it is the upper bound of
+    the discordant pairs either way, as squaring and adding the bounds of gains and losses gives it
+    (square-and-add: R. G. Newcombe 1998, "Improved confidence intervals for the difference between binomial
+    proportions based on paired data").
     """
     _, most = wilson(0, count)
-    return value - most * (value - within[0]), value + most * (within[1] - value)
+    return max(within[0], value - most), min(within[1], value + most)
 
 
 def bootstrap(

@@ -180,7 +180,7 @@ async def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
     told = shown(await recorded(tmp_path, Gullible(fooled=lambda query: "**" in query.answer)))
     assert max(map(len, told.splitlines())) <= 80 and "…" not in told
     formatting = next(line for line in told.splitlines() if line.startswith("formatting"))
-    assert "+100.0 (+54.1 to +100.0)" in formatting and "6/6" in formatting
+    assert "+100.0 (+61.0 to +100.0)" in formatting and "6/6" in formatting
 
 
 async def test_nothing_is_shown_as_nothing(tmp_path: Path) -> None:

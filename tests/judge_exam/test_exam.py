@@ -33,14 +33,14 @@ async def test_a_judge_fooled_by_markdown() -> None:
     judge = Gullible(fooled=lambda query: "**" in query.answer)
     record = await hold_exam(items(20), judge, None, SMALL)
     measures = record["measures"]["all"]
-    # 20 questions without an error: 0.025 ** (1 / 20), by Clopper and Pearson.
-    assert measures["agreement"] == pytest.approx({"value": 1.0, "low": 0.8316, "high": 1.0}, 1e-4)
+    # 20 questions without an error: n / (n + z^2), by Wilson.
+    assert measures["agreement"] == pytest.approx({"value": 1.0, "low": 0.8389, "high": 1.0}, 1e-4)
     assert measures["kappa"] == {"value": 1.0, "low": None, "high": None}
     assert measures["false_positive_rate"]["value"] == 0.0
     on_wrong = effects_on_wrong(record)
     fooled = on_wrong.pop("formatting")
     assert (fooled["before"]["value"], fooled["after"]["value"]) == (0.0, 1.0)
-    assert fooled["own"] == pytest.approx({"value": 1.0, "low": 0.8316, "high": 1.0}, 1e-4)
+    assert fooled["own"] == pytest.approx({"value": 1.0, "low": 0.8389, "high": 1.0}, 1e-4)
     assert (fooled["found"], fooled["asked"], fooled["compared"]) == ("raises", 20, 20)
     assert {e["own"]["value"] for e in on_wrong.values()} == {0.0}
     assert {e["found"] for e in on_wrong.values()} == {None}
