@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -16,6 +17,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A loaded machine is slow, not wrong.
 settings.register_profile("flowright", deadline=None)
 settings.load_profile("flowright")
+
+
+LEFT_OUT = "left out: the tests against a real vLLM; to run them: bash scripts/test_real.sh"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``real`` run only where ``-m`` asks for them."""
+    if not _asks_for_real(config):
+        left_out = [item for item in items if item.get_closest_marker("real")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    real = Path(__file__).parent / "real"
+    places = [Path(arg.split("::")[0]).resolve() for arg in config.args]
+    if not _asks_for_real(config) and any(real.is_relative_to(place) for place in places):
+        terminalreporter.write_line(LEFT_OUT)
+
+
+def _asks_for_real(config: pytest.Config) -> bool:
+    return "real" in config.option.markexpr
 
 
 @pytest.fixture(scope="session")
