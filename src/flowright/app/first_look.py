@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config, GrpoSection, load_entries
+from flowright.checkout import here
+from flowright.config import SMOLLM2, TINY, Config, GrpoSection, load_entries
 from flowright.config.grpo import (
     ADVANTAGES,
     CORRECTIONS,
@@ -19,6 +20,8 @@ from flowright.config.grpo import (
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.errors import ConfigError, DataError, RunError, UserError
+from flowright.policy.origin import origin_of
+from flowright.policy.smollm2 import look_for_smollm2
 from flowright.runs import changes_of, checkpoints, find_damage, look_at, look_at_checkpoints
 
 ADAPTER = "adapter/adapter_model.safetensors"
@@ -39,7 +42,7 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     several processes the first looks at what they share."""
     environment = make_environment(config)
     found: list[TaskSets] = []
-    shared = (lambda: check_run(config, resume), lambda: check_model_folder(config.strategy_model))
+    shared = (lambda: check_run(config, resume), lambda: check_model(config))
     own = (
         lambda: check_choices(config.grpo),
         lambda: load_entries(config.llm.file, config.models),
@@ -92,6 +95,53 @@ def check_run(config: Config, resume: bool) -> str:
     return f"{path}, from {saved[-1].name}" if saved else f"{path}, from the start"
 
 
+WARM_START = "python scripts/warm_start.py --config FILE"
+
+
+def check_model(config: Config) -> str:
+    """The model that the policy starts from, for people. Raises UserError where it has to be made
+    or installed first, as far as that is known without the hub."""
+    folder = config.policy.warm_start.folder
+    if folder is not None:
+        return check_warm_start(config, folder)
+    if config.strategy_model == SMOLLM2:
+        return look_for_smollm2(config.policy.tiny.cache_dir)
+    return check_model_folder(config.strategy_model)
+
+
+def check_warm_start(config: Config, folder: Path) -> str:
+    """The words of a warm-started model. Raises UserError where there is none, or another one."""
+    there = origin_of(folder)
+    if there is None:
+        raise UserError(
+            f"policy.warm_start.folder: no warm-started model in {folder} yet; make it with the "
+            f"configuration of this run: {here(WARM_START)}"
+        )
+    wanted = warm_start_recipe(config)
+    changes = changes_of({key: there.recipe.get(key) for key in wanted}, wanted)
+    if changes:
+        raise UserError(
+            f"policy.warm_start.folder: {folder} was made with other settings "
+            f"({', '.join(changes)}); give these, or another folder, or make it anew: "
+            f"{here(WARM_START)} --overwrite (adapters trained on it then mean nothing)"
+        )
+    check_model_folder(str(folder))
+    return there.words
+
+
+def warm_start_recipe(config: Config) -> dict[str, Any]:
+    """The settings that a warm-started model depends on, as plain JSON."""
+    policy = config.policy
+    return {
+        "strategy_model": config.strategy_model,
+        "environment": config.environment,
+        "train_dataset": config.train_dataset,
+        "prompt": policy.prompt,
+        "lora": policy.lora.model_dump(mode="json"),
+        "warm_start": policy.warm_start.model_dump(mode="json", exclude={"folder"}),
+    }
+
+
 def check_model_folder(name: str) -> str:
     """A model that is named by its path. Raises UserError where it is not there."""
     folder = Path(name)
@@ -117,8 +167,9 @@ def check_adapter(path: Path, config: Config) -> None:
     has = json.loads((path / ADAPTER).with_name("adapter_config.json").read_text("utf-8"))
     wanted: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha}
     trained_on = Path(str(has.get("base_model_name_or_path"))).name
-    if config.strategy_model != "tiny":
-        wanted["base_model_name_or_path"] = Path(config.strategy_model).name
+    base = config.policy.warm_start.folder or config.strategy_model
+    if base not in (TINY, SMOLLM2):
+        wanted["base_model_name_or_path"] = Path(base).name
     has = {**has, "base_model_name_or_path": trained_on}
     changes = changes_of({key: has.get(key) for key in wanted}, wanted)
     if changes:

@@ -135,6 +135,17 @@ def evaluate(
     return 0
 
 
+def warm_start(config: Config, overwrite: bool = False) -> int:
+    """Train the policy on what its environment shows, where it needs that; leaves the folder
+    ``policy.warm_start.folder``."""
+    console = Console()
+    with telling(lambda: "nothing was kept, start again"):
+        _load_libraries(console)
+        from flowright.app import warm_start as warming
+
+        return warming.warm_start(config, console, overwrite)
+
+
 def dry_run(config: Config, resume: bool = False) -> int:
     """Print the plan and every problem at once; 0 when the run could start, else 2."""
     console = Console()

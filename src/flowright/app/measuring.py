@@ -13,7 +13,7 @@ from flowright.app.first_look import (
     ADAPTER,
     check_adapter,
     check_count,
-    check_model_folder,
+    check_model,
     load_tasks,
     refuse,
 )
@@ -52,7 +52,7 @@ def open_evaluation(
     refuse(
         *(lambda path=path: check_adapter(path, config) for path in checkpoints),
         lambda: check_writable(out),
-        lambda: check_model_folder(config.strategy_model),
+        lambda: check_model(config),
         lambda: sets.append(load_tasks(environment, batches=False)),
         lambda: given.extend(_read(environment, data)),
     )

@@ -16,10 +16,10 @@ from huggingface_hub.errors import (
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from flowright.app.first_look import check_choices, check_model_folder, check_run, load_tasks
+from flowright.app.first_look import check_choices, check_model, check_run, load_tasks
 from flowright.app.memory_plan import GIB, Demand, table
 from flowright.app.world import check_samplers
-from flowright.config import SIMULATED, TINY, Config
+from flowright.config import SIMULATED, SMOLLM2, TINY, Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment
 from flowright.errors import UserError
@@ -106,7 +106,9 @@ def _policy(config: Config) -> str:
     name = config.strategy_model
     if name == TINY:
         return "tiny: embedded, cold-started on this machine at the first run"
-    check_model_folder(name)
+    about = check_model(config)
+    if config.policy.warm_start.folder or name == SMOLLM2:
+        return f"{name}: {about}"
     if Path(name).is_dir():
         return name
     weights = ("model.safetensors", "model.safetensors.index.json")

@@ -42,6 +42,7 @@ from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy, choose_device
+from flowright.policy.origin import origin_of
 from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
 from flowright.runs import RunDirectory, checkpoints, write_json
@@ -171,7 +172,7 @@ async def _policy_in_turn(
     first = device if gpus == 1 else torch.device("cpu")
 
     def load() -> Policy:
-        with stage_progress(console, "cold start of the embedded policy") as progress:
+        with stage_progress(console, "making the policy") as progress:
             return open_policy(config, environment, train, progress, first)
 
     policy = load() if ranks.is_first else None
@@ -195,7 +196,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
 async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
     config = given.on(choose_device(given.policy).type)
-    with stage_progress(console, "cold start of the embedded policy") as progress:
+    with stage_progress(console, "making the policy") as progress:
         policy = open_policy(config, environment, tasks.train, progress)
     for path in evaluation.checkpoints:  # those that do not fit are named before servers are asked
         load_adapter(path, policy)
@@ -274,6 +275,9 @@ def _introduce(
         f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
         *_memory(config, policy),
     ]
+    if made := origin_of(policy.name):
+        run.state(policy_origin=made.words)
+        lines.insert(2, f"from      {made.words}")
     if config.policy.sampler != "local":
         lines.append(f"sampler   {sampled_where(config)}")
     if ranks.size > 1:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from flowright.config import TINY, Config
+from flowright.config import SMOLLM2, TINY, Config
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.errors import UserError
@@ -18,32 +18,50 @@ from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.prompt import Tokenizer, render
 from flowright.policy.sampler import Sampler
+from flowright.policy.smollm2 import smollm2
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.servers import check_servers
+
+Progress = Callable[[int, int, object], None]
+"""Called with steps done, steps in all, and a note."""
 
 
 def open_policy(
     config: Config,
     environment: Environment,
     train: Sequence[Task],
-    progress: Callable[[int, int, float], None] = lambda step, steps, loss: None,
+    progress: Progress = lambda step, steps, note: None,
     device: torch.device | None = None,
 ) -> Policy:
-    """The policy with a fresh adapter, on ``device`` or else on the configured one; the embedded
-    one is cold-started on the environment's demonstrations for the train tasks."""
-    path = config.strategy_model
-    if path == TINY:
-        section = config.policy.tiny
-        drawn = environment.demonstrations(train, section.examples, section.programs, section.seed)
-        examples = [Example(one.messages, one.completions) for one in drawn]
-        longest = config.policy.max_prompt_tokens
-
-        def encode(messages: Sequence[Message], tokenizer: Tokenizer, tokens: int) -> Sequence[int]:
-            return render(messages, tokenizer, tokens).token_ids
-
-        path = str(tiny_checkpoint(section, examples, longest, encode, progress))
+    """The policy with a fresh adapter, on ``device`` or else on the configured one, on the
+    warm-started model where there is to be one."""
+    folder = config.policy.warm_start.folder
+    path = str(folder) if folder else base_model(config, environment, train, progress)
     return load_policy(path, config.policy, config.seed, device)
+
+
+def base_model(
+    config: Config,
+    environment: Environment,
+    train: Sequence[Task],
+    progress: Progress = lambda step, steps, note: None,
+) -> str:
+    """The folder or hub's name of ``strategy_model``, made where it is made on this machine: the
+    embedded policy is cold-started on the environment's demonstrations for the train tasks."""
+    section = config.policy.tiny
+    if config.strategy_model == SMOLLM2:
+        return smollm2(section.cache_dir)
+    if config.strategy_model != TINY:
+        return config.strategy_model
+    drawn = environment.demonstrations(train, section.examples, section.programs, section.seed)
+    examples = [Example(one.messages, one.completions) for one in drawn]
+
+    def encode(messages: Sequence[Message], tokenizer: Tokenizer, tokens: int) -> Sequence[int]:
+        return render(messages, tokenizer, tokens).token_ids
+
+    longest = config.policy.max_prompt_tokens
+    return str(tiny_checkpoint(section, examples, longest, encode, progress))
 
 
 def sampled_where(config: Config) -> str:

@@ -23,6 +23,7 @@ from flowright.config.loading import (
 )
 from flowright.config.policy import (
     MAX_LORA_RANKS,
+    SMOLLM2,
     TINY,
     LoraSection,
     PolicySection,
@@ -34,6 +35,7 @@ from flowright.config.root import Config, EvaluationSection, JudgeServerConfig
 from flowright.config.run import RunSection
 from flowright.config.section import Fraction, Positive, Seconds, Section
 from flowright.config.simulation import SIMULATED, FaultSection, SimulatedSection
+from flowright.config.warm_start import SftSection, WarmStartSection
 from flowright.config.workflow import (
     ExecutorSection,
     RewardSection,
@@ -44,6 +46,7 @@ from flowright.config.workflow import (
 __all__ = [
     "MAX_LORA_RANKS",
     "SIMULATED",
+    "SMOLLM2",
     "TINY",
     "Config",
     "EvaluationSection",
@@ -69,9 +72,11 @@ __all__ = [
     "SandboxSection",
     "Seconds",
     "Section",
+    "SftSection",
     "SimulatedSection",
     "TinySection",
     "VllmSection",
+    "WarmStartSection",
     "WorkflowSection",
     "judge_reward",
     "load_config",

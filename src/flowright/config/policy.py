@@ -13,9 +13,13 @@ from flowright.config.section import (
     Seconds,
     Section,
 )
+from flowright.config.warm_start import WarmStartSection
 
 TINY = "tiny"
 """The name of the embedded policy."""
+
+SMOLLM2 = "smollm2-135m"
+"""The name of the smallest pretrained policy, which needs no hub; see docs/real_models.md."""
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM's --max-lora-rank may be; it serves adapters of that rank and below."""
@@ -155,6 +159,7 @@ class PolicySection(Section):
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
+    warm_start: WarmStartSection = WarmStartSection()
 
     def on(self, device: str) -> "PolicySection":
         """With every default that depends on the device; what is given stays."""

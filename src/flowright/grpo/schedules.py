@@ -5,12 +5,12 @@ A schedule is a function of the share of the run that is done after the warm-up,
 
 import math
 
-from flowright.config import GrpoSection
+from flowright.config import GrpoSection, SftSection
 from flowright.config.grpo import SCHEDULES
 
 
-def learning_rate(section: GrpoSection, step: int) -> float:
-    """The rate of a step (the first is 1): linear warm-up, then as ``grpo.schedule`` has it."""
+def learning_rate(section: GrpoSection | SftSection, step: int) -> float:
+    """The rate of a step (the first is 1): linear warm-up, then as ``schedule`` has it."""
     if step <= section.warmup_steps:
         return section.learning_rate * step / section.warmup_steps
     span = max(1, section.steps - section.warmup_steps)

@@ -84,6 +84,15 @@ class Policy:
         state = {name: tensor.contiguous() for name, tensor in self.adapter_state().items()}
         (folder / ADAPTER_FILE).write_bytes(safetensors_bytes(state, {"format": "pt"}))
 
+    def save_merged(self, folder: Path) -> None:
+        """Put the model with its adapter merged, and the tokenizer, into a folder that transformers
+        loads. The sum is rounded once; the policy is of no use after this."""
+        base, dtype = self.causal_lm, self.causal_lm.dtype
+        base.float()
+        merged: Any = self.model.merge_and_unload()
+        merged.to(dtype).save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
     def load_adapter_state(self, state: Mapping[str, Tensor]) -> None:
         """Put back all of an adapter. Raises ConfigError where it has other layers or sizes."""
         sizes = {name: tensor.shape for name, tensor in self.adapter_state().items()}

