@@ -82,7 +82,7 @@ def checkpoint(folder: Path) -> None:
     tokenizer = train_tokenizer([], 512)
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
-    policy(folder).save_adapter(folder / "adapter")
+    policy(folder).save(folder / "adapter")
 
 
 def policy(folder: Path) -> Policy:

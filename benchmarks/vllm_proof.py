@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from transformers.utils import logging
 
 from flowright.config import LoraSection, PolicySection
-from flowright.policy.model import Policy, adapter_off, load_policy
+from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer
 from flowright.policy.vllm.proof import LARGEST_ERROR, learner_scores, probe_ids, share_of
 
@@ -58,17 +58,17 @@ def measure(kind: str, adapters: int) -> None:
         path = checkpoint(kind, Path(folder))
         learner, server = load(path, "float32"), load(path, "bfloat16")
     ids = probe_ids(learner)
-    with adapter_off(learner), adapter_off(server):
+    with learner.reference(), server.reference():
         base, served_base = learner_scores(learner, ids), learner_scores(server, ids)
     noise = float((served_base - base).abs().mean())
-    fresh = {name: tensor.clone() for name, tensor in learner.adapter_state().items()}
+    fresh = {name: tensor.clone() for name, tensor in learner.state().items()}
     found = []
     for number in range(adapters):
         size = SMALLEST * 10 ** (DECADES * number / adapters)
         draw = torch.Generator().manual_seed(number)
         state = {n: t + size * torch.randn(t.shape, generator=draw) for n, t in fresh.items()}
         for policy in (learner, server):
-            policy.load_adapter_state(state)
+            policy.load(state)
         wanted, served = learner_scores(learner, ids), learner_scores(server, ids)
         share = share_of(served - (served_base - base), wanted, base, 0.0)
         moved = float((wanted - base).abs().mean())

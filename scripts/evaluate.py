@@ -16,7 +16,11 @@ def main() -> int:
     )
     parser.add_argument("--config", type=Path, required=True)
     parser.add_argument(
-        "--checkpoint", type=Path, action="append", default=[], help="may be given several times"
+        "--checkpoint",
+        type=Path,
+        action="append",
+        default=[],
+        help="or a run, for the best of its checkpoints; may be given several times",
     )
     parser.add_argument(
         "--data",

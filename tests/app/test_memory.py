@@ -25,10 +25,11 @@ from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
 from flowright.policy.memory import BYTES, ModelShape, layer_bytes, memory_plan, shape_of
-from flowright.policy.model import Policy, decoding_weights, policy_of
+from flowright.policy.model import Policy, policy_of
 from flowright.policy.prefix.chunks import shared_chunks
 from flowright.policy.sampler import Sampling
 from flowright.policy.tiny import train_tokenizer
+from flowright.policy.tuning import LoraTuning
 
 KINDS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 SIZES: dict[str, Any] = {
@@ -148,7 +149,7 @@ def test_weights_to_decode_with_take_what_is_planned(dtype: str, name: str) -> N
     section, grpo = sections(dtype)
     policy = medium_policy("qwen2", section)
     before = {parameter.data_ptr() for parameter in policy.model.parameters()}
-    with decoding_weights(policy):
+    with policy.decoding():
         copies = [p for p in policy.model.parameters() if p.data_ptr() not in before]
         halves = [m.halves for m in policy.model.modules() if isinstance(m, LoraLinear)]
         copies += [half for pair in halves if pair for half in pair]
@@ -194,7 +195,7 @@ def test_peft_by_itself_keeps_half_as_much_again_in_bfloat16() -> None:
     base: Any = medium_policy("qwen2", section).model.unload()
     lora = LoraConfig(r=8, lora_alpha=8, target_modules=list(section.lora.target_modules))
     theirs: Any = get_peft_model(base, lora)
-    policy = Policy(theirs, ours.tokenizer, ours.device, "peft", ours.head)
+    policy = Policy(LoraTuning(theirs), ours.tokenizer, ours.device, "peft", ours.head)
     assert saved(policy, 200) / saved(ours, 200) == pytest.approx(1.5, abs=0.1)
 
 

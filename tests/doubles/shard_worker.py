@@ -101,7 +101,7 @@ def updates(ranks: Ranks, prepared: Callable[[Policy], Policy]) -> dict[str, Upd
             policy = prepared(tiny_policy(kind[0], gradient_checkpointing=kind[1]))
             policies[kind] = policy, weights(policy)
         policy, first = policies[kind]
-        policy.load_adapter_state(first)
+        policy.load(first)
         learner = Learner(policy, case.section, 1.0, 0, ranks)
         steps: list[list[Tensor]] = []
 
@@ -191,7 +191,7 @@ async def main(out: Path, url: str) -> None:
         found = {name: asdict(update) for name, update in updates(ranks, split).items()}
         policy = split(tiny_policy())
         found = {"updates": found, "looked": looked_at(policy, ranks), "held": held(split)}
-        policy.save_adapter(out / f"adapter-{ranks.rank}")
+        policy.save(out / f"adapter-{ranks.rank}")
         torch.save(found, out / f"{ranks.rank}.pt")
         await toy_training(url, out, ranks, gpus)
         if not ranks.is_first:

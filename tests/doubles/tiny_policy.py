@@ -108,7 +108,7 @@ def shake(policy: Policy, seed: int = 5, scale: float = 0.1) -> None:
 
 def weights(policy: Policy) -> dict[str, Tensor]:
     """A copy of the adapter."""
-    return {name: tensor.clone() for name, tensor in policy.adapter_state().items()}
+    return {name: tensor.clone() for name, tensor in policy.state().items()}
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:

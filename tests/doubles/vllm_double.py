@@ -23,7 +23,7 @@ from tiny_policy import tiny_policy, whole_logits
 from torch import Tensor
 
 from flowright.policy.local import _nucleus
-from flowright.policy.model import Policy, adapter_off
+from flowright.policy.model import Policy
 
 BASE = "tiny-base"
 
@@ -48,10 +48,10 @@ class Model:
 
     def logits(self, state: dict[str, Tensor] | None, ids: list[int]) -> Tensor:
         if state is None:
-            with adapter_off(self.policy):
+            with self.policy.reference():
                 return whole_logits(self.policy, ids).float()
         if self.applied is not state:
-            self.policy.load_adapter_state(state)
+            self.policy.load(state)
             self.applied = state
         return whole_logits(self.policy, ids).float()
 

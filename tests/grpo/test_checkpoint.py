@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from flowright.config import GrpoSection, LoraSection
 from flowright.errors import ConfigError, RunError
 from flowright.grpo.checkpoint import (
-    load_adapter,
+    load_weights,
     restore,
     restore_newest,
     save_checkpoint,
@@ -159,17 +159,17 @@ def test_the_adapter_is_one_that_peft_loads(tmp_path: Path):
 def test_the_adapter_alone_is_loaded_for_an_evaluation(tmp_path: Path):
     policy, _ = train(tmp_path, 1)
     other = tiny_policy(trained=False)
-    load_adapter(tmp_path / "step_000001", other)
+    load_weights(tmp_path / "step_000001", other)
     assert same(weights(other), weights(policy))
     with pytest.raises(RunError, match="no adapter in it"):
-        load_adapter(tmp_path, other)
+        load_weights(tmp_path, other)
 
 
 def test_an_adapter_of_another_model_is_refused(tmp_path: Path):
     train(tmp_path, 1)
     other = replace(tiny_policy(), name="models/other")
     with pytest.raises(RunError, match=r"was trained on .*, this policy is models/other"):
-        load_adapter(tmp_path / "step_000001", other)
+        load_weights(tmp_path / "step_000001", other)
 
 
 def test_an_adapter_of_other_layers_is_refused(tmp_path: Path):

@@ -51,7 +51,7 @@ def gradients(
     finally:
         for handle in handles:
             handle.remove()
-        policy.load_adapter_state(before)
+        policy.load(before)
     return found, metrics
 
 
@@ -245,7 +245,7 @@ def test_with_several_steps_the_old_policy_is_that_before_the_first():
             groups, 1, LONGEST
         )
         updated.append(weights(policy))
-        policy.load_adapter_state(before)
+        policy.load(before)
     for other in updated[1:]:
         for name, tensor in updated[0].items():
             torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)

@@ -22,7 +22,8 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler, _draw
-from flowright.policy.model import Policy, adapter_off, merged
+from flowright.policy.lora import merged
+from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampling
 
 PROMPTS = [[70], [60, 61, 62, 63, 64, 65, 66], [90, 91, 92]]
@@ -35,14 +36,14 @@ async def draw(
     prompts: Sequence[Sequence[int]] = PROMPTS,
     n: int = 4,
     decode_batch: int = 256,
-    adapter: bool = True,
+    trained: bool = True,
     sharing: bool = True,
     **given: Any,
 ) -> list[list[Sample]]:
     sampling = Sampling(
         **{"temperature": 1.0, "top_p": 1.0, "max_new_tokens": 12, "seed": 7, **given}
     )
-    return await LocalSampler(policy, decode_batch, adapter, sharing).sample(prompts, n, sampling)
+    return await LocalSampler(policy, decode_batch, trained, sharing).sample(prompts, n, sampling)
 
 
 def flat(groups: list[list[Sample]]) -> list[Sample]:
@@ -87,7 +88,7 @@ async def test_the_log_probabilities_are_the_models_own(
             assert sample.logprobs == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.parametrize("given", [{}, {"temperature": 0.0}, {"top_p": 0.8}, {"adapter": False}])
+@pytest.mark.parametrize("given", [{}, {"temperature": 0.0}, {"top_p": 0.8}, {"trained": False}])
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 async def test_sharing_draws_what_plain_decoding_draws(architecture: str, given: dict[str, Any]):
     policy = tiny_policy(architecture)
@@ -282,11 +283,11 @@ async def test_the_tokenizers_end_token_ends_too():
 async def test_without_the_adapter_it_is_the_base_model():
     policy = tiny_policy()
     base = tiny_policy(trained=False)
-    plain = await draw(policy, adapter=False)
+    plain = await draw(policy, trained=False)
     assert [s.token_ids for s in flat(plain)] == [s.token_ids for s in flat(await draw(base))]
     for prompt, group in zip(PROMPTS, plain, strict=True):
         for sample in group:
-            with adapter_off(policy):
+            with policy.reference():
                 rows = distribution(policy, prompt, sample)
             expected = [rows[t, id_].item() for t, id_ in enumerate(sample.token_ids)]
             assert sample.logprobs == pytest.approx(expected, abs=1e-4)
@@ -316,7 +317,7 @@ def test_merged_weights_are_the_adapter_and_go_back_bit_for_bit(architecture: st
     policy = tiny_policy(architecture)
     before = {name: (p.data_ptr(), p.clone()) for name, p in policy.model.named_parameters()}
     adapter, logits = weights(policy), whole_logits(policy, PROMPTS[1])
-    with pytest.raises(RuntimeError, match="in the middle"), merged(policy):
+    with pytest.raises(RuntimeError, match="in the middle"), merged(policy.model):
         inside = whole_logits(policy, PROMPTS[1])
         torch.testing.assert_close(inside, logits, rtol=1e-4, atol=1e-4)
         raise RuntimeError("in the middle of decoding")
@@ -327,6 +328,6 @@ def test_merged_weights_are_the_adapter_and_go_back_bit_for_bit(architecture: st
     assert same(weights(policy), adapter)
     assert torch.equal(whole_logits(policy, PROMPTS[1]), logits)
     shake(policy, seed=9)
-    with merged(policy):
+    with merged(policy.model):
         moved = whole_logits(policy, PROMPTS[1])
     assert float((moved - logits).abs().max()) > 0.01  # merged anew, not remembered

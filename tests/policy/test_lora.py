@@ -8,8 +8,7 @@ from peft import LoraConfig
 from peft.tuners.lora import Linear
 from tiny_policy import tiny_policy
 
-from flowright.policy.lora import LoraLinear
-from flowright.policy.model import merged
+from flowright.policy.lora import LoraLinear, merged
 
 
 def layers(
@@ -94,5 +93,5 @@ def test_every_adapted_layer_of_a_policy_is_ours() -> None:
     ids = torch.tensor([[5, 6, 7]])
     with torch.no_grad():
         adapted = policy.causal_lm(input_ids=ids).logits
-        with merged(policy):
+        with merged(policy.model):
             torch.testing.assert_close(policy.causal_lm(input_ids=ids).logits, adapted)

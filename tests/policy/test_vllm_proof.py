@@ -6,7 +6,6 @@ from tiny_policy import shake, tiny_policy, whole_logits
 from torch import Tensor
 
 from flowright.errors import RunError
-from flowright.policy.model import adapter_off
 from flowright.policy.vllm.proof import (
     Known,
     Proof,
@@ -102,7 +101,7 @@ def test_the_learners_scores_are_the_models_own(architecture: str) -> None:
     rows = whole_logits(policy, ids).double().log_softmax(-1)
     expected = [float(rows[i, token]) for i, token in enumerate(ids[1:])]
     assert learner_scores(policy, ids).tolist() == pytest.approx(expected, abs=1e-4)
-    with adapter_off(policy):
+    with policy.reference():
         assert not torch.allclose(learner_scores(policy, ids), torch.tensor(expected).double())
 
 
@@ -113,13 +112,13 @@ def test_half_precision_passes_and_is_told_from_the_base(architecture: str) -> N
         tiny_policy(architecture, trained=False, dtype=dtype) for dtype in ("float32", "bfloat16")
     )
     ids = probe_ids(learner)
-    with adapter_off(learner), adapter_off(server):
+    with learner.reference(), server.reference():
         base = Known("the base model", learner_scores(learner, ids))
         served_base = learner_scores(server, ids)
     earlier: list[Known] = []
     for version in range(1, 13):
         shake(learner, seed=version, scale=0.004)
-        server.load_adapter_state(learner.adapter_state())
+        server.load(learner.state())
         wanted = Known(f"version {version}", learner_scores(learner, ids))
         served = learner_scores(server, ids)
         proof = prove_adapter(served, served_base, wanted, base, earlier, 0.1)

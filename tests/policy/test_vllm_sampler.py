@@ -17,7 +17,7 @@ from vllm_double import BASE, VllmDouble, error, model
 from flowright.config import LoraSection, PolicySection, VllmSection
 from flowright.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import metrics_since
-from flowright.policy.model import Policy, adapter_off
+from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.vllm.proof import Proof
 from flowright.policy.vllm.sampler import VllmSampler
@@ -83,7 +83,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
         async def make(*servers: VllmDouble, **section: Any) -> Bench:
             started = [await stack.enter_async_context(s) for s in servers or (VllmDouble(),)]
             policy, fresh = learner()
-            policy.load_adapter_state(fresh)
+            policy.load(fresh)
             policy.causal_lm.generation_config.eos_token_id = 2
             sampler = VllmSampler(
                 policy, configured(*started, **section), BASE, tmp_path / "adapters"
@@ -217,7 +217,7 @@ async def test_the_untrained_policy_is_the_servers_base_model_by_its_own_name(be
     (group, _) = await it.sampler.untrained().sample(PROMPTS, 2, PLAIN)
     assert {body["model"] for body in it.server.draws} == {BASE}
     for sample in group:
-        with adapter_off(it.policy):
+        with it.policy.reference():
             rows = expected(it.policy, PROMPTS[0], sample)
         assert sample.logprobs == pytest.approx(rows, abs=1e-4)
         assert sample.version == 0

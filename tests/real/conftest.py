@@ -5,10 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_vllm import ADAPTERS, RealVllm
-
-from flowright.config import Config, load_config
-from flowright.environments.environment import make_environment
+from real_vllm import RealVllm
 
 ROOT = Path(__file__).parents[2]
 LARGE = "smollm2-135m"

@@ -155,27 +155,47 @@ def check_model_folder(name: str) -> str:
     return name
 
 
-def check_adapter(path: Path, config: Config) -> None:
+def check_checkpoint(path: Path, config: Config) -> None:
     """A checkpoint to be measured. Raises RunError where it is none, damaged, or of another
-    model or adapter; which of the embedded models it is of, is not known yet."""
-    if not (path / ADAPTER).is_file():
-        raise RunError(f"{path}: no adapter in it; give a checkpoint such as .../step_000050")
-    has_manifest = (path / "manifest.json").exists()  # an adapter that came by itself has none
-    if has_manifest and (damage := find_damage(path)):
-        raise RunError(f"{path}: {damage}; give another checkpoint")
-    lora = config.policy.lora
-    has = json.loads((path / ADAPTER).with_name("adapter_config.json").read_text("utf-8"))
-    wanted: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha}
-    trained_on = Path(str(has.get("base_model_name_or_path"))).name
-    base = config.policy.warm_start.folder or config.strategy_model
-    if base not in (TINY, SMOLLM2):
-        wanted["base_model_name_or_path"] = Path(base).name
-    has = {**has, "base_model_name_or_path": trained_on}
-    changes = changes_of({key: has.get(key) for key in wanted}, wanted)
+    model, adapter or base; which of the embedded models it is of, is not known yet."""
+    if not weight_files(path, config):
+        kind = "model" if config.policy.train == "full" else "adapter"
+        raise RunError(
+            f"{path}: no {kind} in it; give a checkpoint such as .../step_000050, or a run"
+        )
+    changes = []
+    if (path / "manifest.json").exists():  # an adapter that came by itself has none
+        if damage := find_damage(path):
+            raise RunError(f"{path}: {damage}; give another checkpoint")
+        manifest = json.loads((path / "manifest.json").read_text("utf-8"))
+        key = "quantised"
+        changes += changes_of({key: manifest.get(key)}, {key: config.policy.quantised}, "policy.")
+    if config.policy.train == "lora":
+        changes += _other_adapter(path, config)
     if changes:
         raise RunError(
             f"{path}: not of this configuration ({', '.join(changes)}); give that of its run"
         )
+
+
+def weight_files(path: Path, config: Config) -> list[Path]:
+    """What of a checkpoint holds what was trained."""
+    if config.policy.train == "full":
+        return sorted((path / "model").glob("*.safetensors"))
+    return [path / ADAPTER] if (path / ADAPTER).is_file() else []
+
+
+def _other_adapter(path: Path, config: Config) -> list[str]:
+    lora = config.policy.lora
+    has = json.loads((path / ADAPTER).with_name("adapter_config.json").read_text("utf-8"))
+    wanted: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha}
+    wanted["use_rslora"] = lora.rank_stabilised
+    trained_on = Path(str(has.get("base_model_name_or_path"))).name
+    base = config.policy.warm_start.folder or config.strategy_model
+    if base not in (TINY, SMOLLM2):
+        wanted["base_model_name_or_path"] = Path(base).name
+    has = {"use_rslora": False, **has, "base_model_name_or_path": trained_on}
+    return changes_of({key: has.get(key) for key in wanted}, wanted)
 
 
 def load_tasks(environment: Environment, batches: bool = True) -> TaskSets:

@@ -110,6 +110,18 @@ def evaluate(
         f"problems  {data or config.val_dataset}", highlight=False, markup=False, soft_wrap=True
     )
     from flowright.app.measuring import open_evaluation
+    from flowright.runs import checkpoint_of, chosen_as_best
+
+    checkpoints = [checkpoint_of(path) for path in checkpoints]
+    for path in checkpoints:
+        if best := chosen_as_best(path):
+            said = f"{path}, the best of its run: {best}"
+            if data is None:
+                said += (
+                    "; chosen by validation problems such as these, so that its row is too good: "
+                    "give others with --data"
+                )
+            console.print(f"checkpoint {said}", highlight=False, markup=False, soft_wrap=True)
 
     with open_evaluation(config, checkpoints, data, out, overwrite) as evaluation:
         if evaluation.ledger.complete:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from flowright.app.first_look import (
-    ADAPTER,
-    check_adapter,
+    check_checkpoint,
     check_count,
     check_model,
     load_tasks,
     refuse,
+    weight_files,
 )
 from flowright.config import Config, load_entries
 from flowright.data.mixture import Mixture, tasks_hash
@@ -50,7 +50,7 @@ def open_evaluation(
     sets: list[TaskSets] = []
     given: list[Task] = []
     refuse(
-        *(lambda path=path: check_adapter(path, config) for path in checkpoints),
+        *(lambda path=path: check_checkpoint(path, config) for path in checkpoints),
         lambda: check_writable(out),
         lambda: check_model(config),
         lambda: sets.append(load_tasks(environment, batches=False)),
@@ -62,7 +62,7 @@ def open_evaluation(
     about = {
         "config": json.loads(config.model_dump_json(exclude=NOT_MEASURED)),
         "models": _served(config),
-        "checkpoints": {str(path): sha256_of(path / ADAPTER) for path in checkpoints},
+        "checkpoints": {str(path): _digest(path, config) for path in checkpoints},
         "problems": tasks_hash(problems),
         "selection": tasks_hash(selection),
     }
@@ -71,6 +71,10 @@ def open_evaluation(
         yield Evaluation(config, environment, tasks, problems, selection, checkpoints, ledger)
     finally:
         ledger.close()
+
+
+def _digest(path: Path, config: Config) -> str:
+    return " ".join(sha256_of(file) for file in weight_files(path, config))
 
 
 def _read(environment: Environment, data: Path | None) -> Sequence[Task]:

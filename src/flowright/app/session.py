@@ -34,7 +34,7 @@ from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
 from flowright.evaluation.ledger import Ledger
-from flowright.grpo.checkpoint import Saves, load_adapter
+from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
@@ -45,7 +45,7 @@ from flowright.policy.model import Policy, choose_device
 from flowright.policy.origin import origin_of
 from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
-from flowright.runs import RunDirectory, checkpoints, write_json
+from flowright.runs import Best, RunDirectory, checkpoints, step_name, write_json
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
@@ -109,6 +109,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
                 config, run, reporter, environment, tasks, policy, sampler, ranks
             )
             step = await trainer.train(start.resume)
+            _say_best(run.path, trainer.saves.best, step, reporter)
         if step < config.grpo.steps or not ranks.is_first:
             return
         run.state(status="running", stage="evaluate", step=step)
@@ -121,6 +122,18 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         comparison = await run_comparison(config, environment, policies, measured, (), console)
         write_json(run.path / "evaluation.json", comparison.to_json())
         run.state(status="finished")
+
+
+def _say_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:
+    """Which checkpoint was the best, where it is not the last, and how to measure it."""
+    if best is None or best.step == step:
+        return
+    checkpoint = path / "checkpoints" / step_name(best.step)
+    reporter.say(
+        f"best      {best}: {checkpoint}; what comes below is of step {step}. It was chosen by its "
+        "validation, which says too much of it: measure it on other problems, "
+        f"scripts/evaluate.py --checkpoint {checkpoint} --data FILE"
+    )
 
 
 def make_trainer(
@@ -199,7 +212,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     with stage_progress(console, "making the policy") as progress:
         policy = open_policy(config, environment, tasks.train, progress)
     for path in evaluation.checkpoints:  # those that do not fit are named before servers are asked
-        load_adapter(path, policy)
+        load_weights(path, policy)
     _check(policy, config)
     await check_samplers(config)
     async with AsyncExitStack() as opened:
@@ -210,7 +223,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
 
         async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
-            load_adapter(path, policy)
+            load_weights(path, policy)
             await after.refresh(after.version + 1)
             return await evaluator.row(name, after, some)
 
@@ -269,10 +282,13 @@ def _introduce(
     """Say what runs where, and leave the same in ``state.json`` for every other screen."""
     run.state(policy=config.strategy_model, simulated=environment.simulated, **environment.about())
     trainable = sum(p.numel() for p in policy.trainable())
-    total = sum(p.numel() for p in policy.model.parameters())
+    shape = shape_of(policy.causal_lm, config.policy)
+    total = shape.weights + shape.adapter
+    packed = f", base in {policy.quantised}" if policy.quantised else ""
     lines = [
         f"run       {run.path}",
-        f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights",
+        f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights"
+        f"{packed}",
         *_memory(config, policy),
     ]
     if made := origin_of(policy.name):

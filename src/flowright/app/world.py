@@ -93,7 +93,7 @@ async def open_samplers(
         how = (section.decode_batch, config.grpo.prefix_sharing)
         yield (
             LocalSampler(policy, how[0], sharing=how[1]),
-            LocalSampler(policy, how[0], adapter=False, sharing=how[1]),
+            LocalSampler(policy, how[0], trained=False, sharing=how[1]),
         )
         return
     urls, path = section.vllm.base_urls, Path(config.run.name) / folder

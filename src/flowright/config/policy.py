@@ -26,12 +26,14 @@ MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
 class LoraSection(Section):
-    """The adapter: the only weights that are trained."""
+    """The adapter: the only weights that are trained, but for `policy.train: full`."""
 
     rank: Positive = 64
     """Rank r of the adapter."""
     alpha: Positive = 64
     """Scale: the adapter's output is times alpha/r."""
+    rank_stabilised: bool = False
+    """rsLoRA: the scale is alpha/sqrt(r), so that a large rank learns more (arXiv 2312.03732)."""
     target_modules: tuple[str, ...] = (
         "q_proj",
         "k_proj",
@@ -128,6 +130,12 @@ class VllmSection(Section):
 class PolicySection(Section):
     """The model that writes workflows, and how it is sampled."""
 
+    train: Literal["lora", "full"] = "lora"
+    """An adapter, or all weights of the decoder but its embeddings. `full` keeps them in float32
+    whatever `dtype` says and takes 16 bytes for each; the head stays as it is, too."""
+    quantised: Literal["nf4"] | None = None
+    """QLoRA (arXiv 2305.14314): the frozen base in 4 bits, beside an adapter in float32. Needs
+    bitsandbytes (requirements-quantised.txt)."""
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of the base weights. Default: bfloat16 on a GPU; float32 on a CPU, and for the embedded
     policy."""
@@ -167,6 +175,26 @@ class PolicySection(Section):
         dtype = self.dtype or ("bfloat16" if gpu else "float32")
         recompute = gpu if self.gradient_checkpointing is None else self.gradient_checkpointing
         return self.model_copy(update={"dtype": dtype, "gradient_checkpointing": recompute})
+
+    @model_validator(mode="after")
+    def _what_is_trained_is_built(self) -> "PolicySection":
+        if self.train == "full" and self.quantised:
+            raise ValueError(
+                "train full with quantised: weights in 4 bits cannot be trained; set policy.train: "
+                "lora, or leave policy.quantised out"
+            )
+        for said, what in ((self.train == "full", "train full"), (self.quantised, "quantised")):
+            if said and self.sharded:
+                raise ValueError(
+                    f"{what} with sharded is not built: set policy.sharded: false, or train an "
+                    "adapter of the base as it is (policy.train: lora, no policy.quantised)"
+                )
+            if said and self.sampler == "vllm":
+                raise ValueError(
+                    f"{what} with sampler vllm is not built, which serves adapters of the base as "
+                    "it is: set policy.sampler: local"
+                )
+        return self
 
     @model_validator(mode="after")
     def _the_sampler_can_serve_it(self) -> "PolicySection":

@@ -1,6 +1,7 @@
 """Checkpoints: everything that the next step depends on, renamed into place as one directory.
 
-``adapter/`` is an ordinary peft adapter that vLLM or transformers can load. ``trainer.pt`` holds
+``adapter/`` is an ordinary peft adapter that vLLM or transformers can load; with ``policy.train:
+full`` it is ``model/``, a Hugging Face folder. ``trainer.pt`` holds
 the optimizer, torch's random state, the samples that wait for the learner with what they answer,
 and what the environment remembers (:meth:`flowright.environments.environment.Environment.state`).
 ``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match it is passed over
@@ -18,22 +19,25 @@ from pickle import UnpicklingError
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from flowright.config import Config
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pending, Pipeline, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
-from flowright.policy.model import ADAPTER_FILE, CONFIG_FILE, Policy
+from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
 from flowright.runs import (
     FORMAT,
+    Best,
     RunDirectory,
     atomic_directory,
+    best_of,
     checkpoints,
+    keep_best,
     look_at_checkpoints,
     newest_whole,
+    read_metrics,
     sha256_of,
     step_name,
     write_json,
@@ -55,10 +59,11 @@ class Restored:
     remembered: Sequence[Any] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Saves:
     """One run's checkpoints. All ranks call its methods alike: the first reads and writes, the
-    others take over from it what only their own device has."""
+    others take over from it what only their own device has. ``best`` is that of the evaluations so
+    far, whose checkpoint is kept; None where ``run.keep_best`` is off."""
 
     config: Config
     run: RunDirectory | Follower
@@ -67,6 +72,19 @@ class Saves:
     pipeline: Pipeline
     reporter: Reporter
     ranks: Ranks
+    best: Best | None = None
+
+    def is_best(self, step: int, metrics: Mapping[str, float]) -> bool:
+        """Whether a step's evaluation is better than all before it; then it is known as the best,
+        and :meth:`save` is to follow."""
+        before = self.best
+        if self.config.run.keep_best:
+            self.best = best_of([{"step": step, **metrics}], self._unscored_limit, before)
+        return self.best != before
+
+    @property
+    def _unscored_limit(self) -> float:
+        return self.config.grpo.max_unscored
 
     async def save(self, step: int) -> None:
         """Everything that the step after this one depends on. Raises RunError (a full disk)."""
@@ -77,7 +95,7 @@ class Saves:
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
             state = Surroundings(pending, self.pipeline.tasks_hash, remembered)
-            save_checkpoint(root, step, self.policy, self.learner, keep, state)
+            save_checkpoint(root, step, self.policy, self.learner, keep, state, self.best)
 
     async def restore(self) -> int | None:
         """Put back the newest checkpoint that is whole, take up what was waiting for the learner,
@@ -94,8 +112,19 @@ class Saves:
         lines = self.pipeline.restore(restored.pending or {})
         self.pipeline.remember(restored.remembered)
         self.run.go_on(restored.step)
+        self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
         return restored.step
+
+    def _best_before(self) -> Best | None:
+        """Of the evaluations whose checkpoint is still there."""
+        if not self.ranks.is_first or not self.config.run.keep_best:
+            return None
+        there = {path.name for path in checkpoints(self.run.checkpoints_path)}
+        rows = [row for row in read_metrics(self.run.path) if step_name(row["step"]) in there]
+        best = best_of(rows, self._unscored_limit)
+        keep_best(self.run.checkpoints_path, best)
+        return best
 
     def _newest(self) -> Restored | None:
         root = self.run.checkpoints_path
@@ -140,14 +169,15 @@ def save_checkpoint(
     learner: Learner,
     keep: int,
     surroundings: Surroundings = Surroundings(),
+    best: Best | None = None,
 ) -> Path:
-    """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest.
+    """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest and the ``best``.
 
     Raises RunError (a full disk, say) and then leaves the older ones as they were.
     """
     path = root / step_name(step)
     with atomic_directory(path) as part:
-        policy.save_adapter(part / "adapter")
+        policy.save(part / policy.tuning.folder)
         about = {
             "pending": {
                 number: [asdict(waiting) for waiting in waiting_P]
@@ -159,10 +189,12 @@ def save_checkpoint(
         (part / "trainer.pt").write_bytes(_saved(learner, step=step, **about))
         files = sorted(path for path in part.rglob("*") if path.is_file())
         hashes = {str(file.relative_to(part)): sha256_of(file) for file in files}
-        manifest = {"format": FORMAT, "step": step, "sha256": hashes}
-        write_json(part / "manifest.json", manifest)
+        manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}
+        write_json(part / "manifest.json", {**manifest, "sha256": hashes})
+    keep_best(root, best)
     for old in checkpoints(root)[:-keep]:
-        shutil.rmtree(old)
+        if best is None or old.name != step_name(best.step):
+            shutil.rmtree(old)
     return path
 
 
@@ -175,9 +207,9 @@ def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
 def restore(
     path: Path, policy: Policy, learner: Learner, passed_over: Sequence[str] = ()
 ) -> Restored:
-    """Put back the adapter and the optimizer of a whole checkpoint. Raises RunError where they do
-    not fit."""
-    load_adapter(path, policy)
+    """Put back what is trained and the optimizer of a whole checkpoint. Raises RunError where they
+    do not fit."""
+    load_weights(path, policy)
     try:
         state = _loaded(path / "trainer.pt", learner)
         waiting = {number: [_waiting(w) for w in some] for number, some in _pending(state).items()}
@@ -203,13 +235,13 @@ def _waiting(fields: Mapping[str, Any]) -> Waiting:
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:
-    """Adapter, optimizer and torch's random state, for another rank to :func:`take_over`."""
-    return _saved(learner, adapter=policy.adapter_state())
+    """Weights, optimizer and torch's random state, for another rank to :func:`take_over`."""
+    return _saved(learner, weights=policy.state())
 
 
 def take_over(state: bytes, policy: Policy, learner: Learner) -> None:
     """Put another rank's state in the place of this one's."""
-    policy.load_adapter_state(_loaded(io.BytesIO(state), learner)["adapter"])
+    policy.load(_loaded(io.BytesIO(state), learner)["weights"])
 
 
 def _saved(learner: Learner, **more: Any) -> bytes:
@@ -229,26 +261,13 @@ def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
     return state
 
 
-def load_adapter(path: Path, policy: Policy) -> None:
-    """The adapter of a checkpoint directory, for evaluation as for training.
+def load_weights(path: Path, policy: Policy) -> None:
+    """What was trained, of a checkpoint directory, for evaluation as for training.
 
-    Raises RunError where there is none, or one of another base model: it would load and mean
-    nothing. Models are told apart by the last part of their name or path.
+    Raises RunError where there is none, or where it is of another base model, adapter or precision
+    of the base: it would load and mean nothing.
     """
-    file = path / "adapter" / ADAPTER_FILE
-    if not file.is_file():
-        raise RunError(f"{path}: no adapter in it; give a checkpoint such as .../step_000050")
-    config = json.loads(file.with_name(CONFIG_FILE).read_text(encoding="utf-8"))
-    trained_on = str(config.get("base_model_name_or_path"))
-    if Path(trained_on).name != Path(policy.name).name:
-        raise RunError(
-            f"{path}: its adapter was trained on {trained_on}, this policy is {policy.name}; "
-            "evaluate or resume with the configuration of that run"
-        )
-    has: Any = policy.model.peft_config["default"]
-    if config.get("lora_alpha") != has.lora_alpha:
-        raise RunError(
-            f"{path}: its adapter has policy.lora.alpha {config.get('lora_alpha')}, this policy "
-            f"{has.lora_alpha}; evaluate or resume with the configuration of that run"
-        )
-    policy.load_adapter_state(load_file(file))
+    folder = path / policy.tuning.folder
+    if not folder.is_dir():
+        raise RunError(f"{path}: no {folder.name} in it; give a checkpoint such as .../step_000050")
+    policy.tuning.read(folder, policy.name)

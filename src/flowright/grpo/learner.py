@@ -23,7 +23,7 @@ from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
 from flowright.plugins import Table
 from flowright.policy.layout import to_device
-from flowright.policy.model import Policy, adapter_off, recomputing
+from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.chunks import chunks
 
 Kind = TypeVar("Kind")
@@ -176,7 +176,7 @@ class Learner:
         )
 
     def _reference(self, groups: Sequence[Group]) -> list[Tensor]:
-        with adapter_off(self._policy):
+        with self._policy.reference():
             return score(self._policy, groups, self._section, self._temperature)
 
     def divergences(self, groups: Sequence[Group]) -> list[float]:

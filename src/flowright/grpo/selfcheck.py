@@ -20,7 +20,7 @@ from flowright.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained, drawn_groups, sample_logprobs, score
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
-from flowright.policy.model import Policy, adapter_off
+from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE
 from flowright.policy.sampler import Sampling
@@ -36,7 +36,7 @@ PROBED_OUTPUTS = 2**20
 and its mean over this many is little."""
 
 PROBED_STEP = 0.01
-"""Standard deviation of the adapter weights that sampler and learner are compared with."""
+"""Standard deviation of what is added to the weights that sampler and learner are compared with."""
 
 LEAST_KEPT = 0.5
 """Share of a young adapter's effect that a layer has to show."""
@@ -72,10 +72,12 @@ def check_sharing(policy: Policy, section: GrpoSection) -> None:
 
 def check_adapter(policy: Policy, learning_rate: float) -> None:
     """Raises RunError where a layer's output hardly shows what an update adds to a fresh adapter:
-    products that round between the adapter's share and the base's lose all of it in bfloat16."""
-    if policy.gpus > 1:
-        return  # a layer's weights are gathered for whole passes only
-    layer = _adapted(policy)[0]
+    products that round between the adapter's share and the base's lose all of it in bfloat16. Of a
+    policy without one nothing is asked: its weights add up in float32."""
+    adapted = _adapted(policy)
+    if policy.gpus > 1 or not adapted:
+        return  # of several, a layer's weights are gathered for whole passes only
+    layer = adapted[0]
     a, b = layer.adapter()
     scale = layer.scaling[layer.active_adapters[0]]
     draw = torch.Generator().manual_seed(0)
@@ -87,7 +89,7 @@ def check_adapter(policy: Policy, learning_rate: float) -> None:
         x = random(PROBED_OUTPUTS // b.shape[0], a.shape[1]).to(policy.causal_lm.dtype)
         b.copy_(learning_rate * random(*b.shape).sign())  # as AdamW's first step moves it
         wanted = scale * (x.float() @ a.float().T) @ b.float().T
-        with adapter_off(policy):
+        with policy.reference():
             without = layer(x).float()
         change = layer(x).float() - without
         size = wanted.square().sum()
@@ -104,7 +106,7 @@ def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> N
     """Raises RunError where the sampler draws from another distribution than the learner's."""
     prompts = [group.prompt_ids for group in _groups(policy.causal_lm.config.vocab_size)]
     sampler = LocalSampler(policy, decode_batch=8, sharing=section.prefix_sharing)
-    with _another_adapter(policy):
+    with _another_policy(policy):
         drawn = sampler.draw(prompts, 3, Sampling(temperature, 1.0, 6, seed=0))
         groups = drawn_groups(prompts, drawn)
         told = torch.tensor([x for group in drawn for s in group for x in s.logprobs])
@@ -120,14 +122,17 @@ def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> N
 
 
 @contextmanager
-def _another_adapter(policy: Policy) -> Iterator[None]:
-    """One that changes the policy: a fresh one's second half is 0."""
+def _another_policy(policy: Policy) -> Iterator[None]:
+    """One that has moved: a fresh adapter's second half is 0. Without an adapter it is norms and
+    biases that move, of which there are few."""
     draw = torch.Generator().manual_seed(0)
-    halves = [layer.adapter()[1] for layer in _adapted(policy)]
-    with _put_back(halves):
+    moved = [layer.adapter()[1] for layer in _adapted(policy)]
+    moved = moved or [weight for weight in policy.trainable() if weight.ndim == 1]
+    with _put_back(moved):
         with torch.no_grad():
-            for half in halves:
-                half.add_((PROBED_STEP * torch.randn(half.shape, generator=draw)).to(half.device))
+            for weight in moved:
+                noise = PROBED_STEP * torch.randn(weight.shape, generator=draw)
+                weight.add_(noise.to(weight.device))
         yield
 
 
@@ -175,7 +180,7 @@ def _groups(vocab_size: int) -> list[Group]:
 
 
 def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bool) -> list[Tensor]:
-    """Of the summed log-probability, in the adapter's weights; what was there before is dropped.
+    """Of the summed log-probability, in what is trained; what was there before is dropped.
 
     A fresh adapter's second half is 0, so its first half has no gradient: one half is enough.
     """

@@ -96,8 +96,9 @@ class Trainer:
         self.reporter.step(step, steps, metrics)
         asked = await self.ranks.all_gather(self._stopping)  # one rank's signal is everybody's
         self._stopping = next((name for name in asked if name), None)
+        best = self.saves.is_best(step, metrics)
         last = step == steps or self._stopping is not None or bool(problems)
-        if last or step % self.config.run.checkpoint_every == 0:
+        if last or best or step % self.config.run.checkpoint_every == 0:
             await self._save(step)
         if problems:
             raise RunError(*problems, f"step {step} is saved; once that is mended: --resume")
@@ -107,6 +108,7 @@ class Trainer:
         await self.pipeline.refresh(0)
         metrics = await self._evaluate(0) if self.config.evaluation.every else {}
         self.run.record(0, metrics | await self._requests())
+        self.saves.is_best(0, metrics)
         await self._save(0)
         return 0
 

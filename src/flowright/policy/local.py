@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from flowright.llm.counters import Counters
-from flowright.policy.model import Policy, adapter_off, decoding_weights
+from flowright.policy.model import Policy
 from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
 from flowright.policy.sampler import Sample, Sampling
 
@@ -88,18 +88,18 @@ class _Completion:
 
 
 class LocalSampler:
-    """A Sampler that shares its weights with the learner, so it can never serve a stale adapter.
+    """A Sampler that shares its weights with the learner, so it can never serve stale ones.
 
     ``decode_batch``: rows that are decoded at once; a single prompt's may be more.
-    ``adapter=False`` samples from the base model: the policy before training. ``sharing=False``
+    ``trained=False`` samples from the reference: the policy before training. ``sharing=False``
     decodes with the model's own attention. One call at a time on a policy, and no update beside it.
     """
 
     def __init__(
-        self, policy: Policy, decode_batch: int, adapter: bool = True, sharing: bool = True
+        self, policy: Policy, decode_batch: int, trained: bool = True, sharing: bool = True
     ) -> None:
         self._policy = policy
-        self._weights = decoding_weights if adapter else adapter_off
+        self._weights = policy.decoding if trained else policy.reference
         self._decoding = shared_decoding if sharing else _plain_decoding
         self._decode_batch = decode_batch
         self.version = 0
@@ -148,7 +148,7 @@ class LocalSampler:
         groups: list[list[Sample]] = []
         with (
             torch.inference_mode(),
-            self._weights(policy),
+            self._weights(),
             self._decoding(policy, prompts) as decoding,
         ):
             for start in range(0, len(prompts), at_once):

@@ -1,6 +1,18 @@
 """The run directory: what a run writes and what everybody else reads."""
 
-from flowright.runs.checkpoints import FORMAT, checkpoints, find_damage, newest_whole, sha256_of
+from flowright.runs.checkpoints import (
+    FORMAT,
+    Best,
+    best_of,
+    checkpoint_of,
+    checkpoints,
+    chosen_as_best,
+    find_damage,
+    keep_best,
+    newest_whole,
+    read_best,
+    sha256_of,
+)
 from flowright.runs.directory import Record, RunDirectory, changes_of, look_at, look_at_checkpoints
 from flowright.runs.files import (
     Lock,
@@ -28,23 +40,29 @@ from flowright.runs.reading import (
 
 __all__ = [
     "FORMAT",
+    "Best",
     "Lock",
     "Record",
     "RunDirectory",
     "atomic_directory",
+    "best_of",
     "changes_of",
     "check_writable",
+    "checkpoint_of",
     "checkpoints",
+    "chosen_as_best",
     "disk_errors",
     "find_damage",
     "free_run_name",
     "in_turn",
     "is_held",
+    "keep_best",
     "look_at",
     "look_at_checkpoints",
     "nearest",
     "newest_run",
     "newest_whole",
+    "read_best",
     "read_config",
     "read_evaluation",
     "read_metrics",

@@ -4,12 +4,82 @@ nothing is loaded or written. What is in them is :mod:`flowright.grpo.checkpoint
 
 import hashlib
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from flowright.errors import RunError
+from flowright.runs.files import write_json
 
 FORMAT = 2
 """Of a checkpoint's files; a manifest without one is of format 1."""
+
+
+BEST = "best.json"
+"""In the run directory: the best evaluation so far, and its checkpoint."""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The best evaluation of a run: its step, and what it is the best by."""
+
+    step: int
+    metric: str
+    value: float
+
+    def __str__(self) -> str:
+        return f"step {self.step} by {self.metric} {self.value:.1%}"
+
+
+def best_of(
+    rows: Sequence[Mapping[str, float]], max_unscored: float, best: Best | None = None
+) -> Best | None:
+    """The best evaluation among the metrics of steps, in their order, and the ``best`` before them.
+
+    By ``val/gold``, or ``val/judge`` where nothing has a known answer. The earlier of equal ones;
+    none with a larger share of unscored, whose mean is of what was left.
+    """
+    for row in rows:
+        metric = next((name for name in ("val/gold", "val/judge") if name in row), None)
+        if metric is None or row.get("val/unscored", 0.0) > max_unscored:
+            continue
+        if best is None or (metric == best.metric and row[metric] > best.value):
+            best = Best(int(row["step"]), metric, row[metric])
+    return best
+
+
+def keep_best(root: Path, best: Best | None) -> None:
+    """Say in the run directory which of the checkpoints of ``root`` is the best."""
+    if best is None:
+        (root.parent / BEST).unlink(missing_ok=True)
+        return
+    path = f"{root.name}/step_{best.step:06d}"
+    write_json(root.parent / BEST, {**asdict(best), "checkpoint": path})
+
+
+def read_best(run: Path) -> Best | None:
+    """What :func:`keep_best` said of a run; None where there is none that can be read."""
+    try:
+        known: dict[str, Any] = json.loads((run / BEST).read_text(encoding="utf-8"))
+        return Best(int(known["step"]), str(known["metric"]), float(known["value"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The checkpoint that is meant: of a run directory its best, or else its newest."""
+    root = path / "checkpoints"
+    if not root.is_dir():
+        return path
+    best = read_best(path)
+    return root / f"step_{best.step:06d}" if best is not None else newest_whole(root)[0]
+
+
+def chosen_as_best(path: Path) -> Best | None:
+    """What a checkpoint was chosen by, where it is the best of its run."""
+    best = read_best(path.absolute().parent.parent)
+    return best if best is not None and path.name == f"step_{best.step:06d}" else None
 
 
 def checkpoints(root: Path) -> list[Path]:

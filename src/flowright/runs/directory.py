@@ -8,6 +8,7 @@
       metrics.jsonl           one flat object a step: {"step": 12, "reward/mean": 0.41, ...}
       rollouts/step_000012.jsonl.zst   one object a rollout
       evaluation.json         the before/after table
+      best.json               the best evaluation so far, and its checkpoint
       tensorboard/            event files
       checkpoints/step_000010/
       replaced/step_000010/   what a resume at that step replaced: settings, metrics, rollouts
@@ -49,6 +50,9 @@ from flowright.runs.reading import (
 
 Record = Mapping[str, Any]
 
+_EARLIER: Mapping[str, Any] = {"policy.train": "lora", "policy.quantised": None}
+"""What runs had that did not know these keys."""
+
 
 def look_at(path: Path, resume: bool = False) -> None:
     """Whether a run can be started there, or one resumed; nothing is written. Raises RunError
@@ -83,13 +87,18 @@ def look_at_checkpoints(path: Path, config: Config) -> None:
 def _refuse_another_policy(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raises RunError with a line for each setting that makes a checkpoint mean something else."""
     found = []
-    for key in ("environment", "strategy_model", "policy.lora"):
+    keys = ["environment", "strategy_model", *_EARLIER]
+    if _value(now, "policy.train") != "full":
+        keys.append("policy.lora")
+    for key in keys:
         old, new = _value(before, key), _value(now, key)
-        if key == "strategy_model":  # a folder may have moved
-            same = old is None or Path(old).name == Path(new).name
-        else:
-            same = old is None or old == new
-        if not same:
+        if old is None:
+            old = _EARLIER.get(key, new)
+        if isinstance(new, Mapping):  # what the run did not know is as the adapter's own file says
+            old = {**new, **old}
+        if key == "strategy_model" and Path(old).name == Path(new).name:
+            continue  # a folder may have moved
+        if old != new:
             changes = changes_of({key: old}, {key: new})
             found += [f"{path}: its checkpoints are of another run: {line}" for line in changes]
     if found:

@@ -24,7 +24,7 @@ from flowright.config import PolicySection
 from flowright.errors import RunError
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
-from flowright.policy.model import Policy, adapter_off
+from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.vllm.proof import Known, Probe, Weights, learner_scores, probe_ids
 from flowright.policy.vllm.server import PolicyServer
@@ -129,7 +129,7 @@ class VllmSampler:
         known = Known(f"version {version}", learner_scores(self._policy, self._ids))
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._policy.save_adapter(path)
+            self._policy.save(path)
         return Weights(f"flowright-{name}", version, known, path)
 
     def _probe(self) -> Probe:
@@ -139,7 +139,7 @@ class VllmSampler:
     def base_weights(self) -> Weights:
         """The base model's. They never change, so the learner is asked once."""
         if self._base is None:
-            with adapter_off(self._policy):
+            with self._policy.reference():
                 scores = learner_scores(self._policy, self._ids)
             self._base = Weights(self._model, 0, Known("the base model", scores))
         return self._base

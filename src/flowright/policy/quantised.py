@@ -1,0 +1,48 @@
+"""A frozen base in 4 bits, by bitsandbytes: NormalFloat with quantised scales, 4.13 bits a weight
+(Dettmers et al. 2023, arXiv 2305.14314, section 3).
+
+The linear layers of the decoder alone: embeddings, norms and head stay as they are. What is beside
+them is :mod:`flowright.policy.lora`'s.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from flowright.errors import ConfigError
+
+BITS = 4 + 8 / 64 + 32 / (64 * 256)
+"""Of a weight: itself; of each block of 64 a scale in 8 bits; of each 256 of these one in 32."""
+
+
+def quantise(causal_lm: Any) -> None:
+    """Have the decoder's linear layers quantised when they are moved to a device next, one weight
+    at a time. Raises ConfigError without bitsandbytes."""
+    try:
+        from bitsandbytes.nn import Linear4bit, Params4bit
+    except ImportError as error:
+        raise ConfigError(
+            "policy.quantised: bitsandbytes is not installed; pip install -r "
+            "requirements-quantised.txt, or leave the key out"
+        ) from error
+    decoder: nn.Module = causal_lm.model
+    for path, layer in [*decoder.named_modules()]:
+        if not isinstance(layer, nn.Linear):
+            continue
+        sizes, dtype = (layer.in_features, layer.out_features), layer.weight.dtype
+        packed: Any = Linear4bit(*sizes, bias=False, compute_dtype=dtype, device="meta")
+        packed.weight = Params4bit(
+            layer.weight.data, requires_grad=False, quant_type="nf4", module=packed
+        )
+        packed.bias = layer.bias
+        above, _, name = path.rpartition(".")
+        setattr(decoder.get_submodule(above), name, packed)
+
+
+def unpacked(weight: Tensor, state: Any) -> Tensor:
+    """The weight as it multiplies: of its packed numbers and their ``state``, or itself."""
+    if state is None:
+        return weight
+    from bitsandbytes.functional import dequantize_4bit
+
+    return dequantize_4bit(weight.data, state)
