@@ -2,7 +2,7 @@
 
 - plain: ``grpo.prefix_sharing: false`` and strictly in turn;
 - fast: sharing, and ``pipeline.max_staleness: 1``, so that a batch is sampled before the update of
-  the one before it;
+  the one before it, with ``grpo.off_policy: ratio``;
 - truncated: as fast, with ``grpo.off_policy: truncated``, where the clipped ratio is to the policy
   before the update and the sampler's has a weight of its own.
 
@@ -31,7 +31,7 @@ from flowright.runs import read_evaluation, read_metrics, read_state
 
 KINDS = {
     "plain": ("grpo.prefix_sharing=false", "pipeline.max_staleness=0"),
-    "fast": ("grpo.prefix_sharing=true", "pipeline.max_staleness=1"),
+    "fast": ("pipeline.max_staleness=1", "grpo.off_policy=ratio"),
     "truncated": ("pipeline.max_staleness=1", "grpo.off_policy=truncated"),
 }
 COLOURS = {"plain": "c2", "fast": "c1", "truncated": "c3"}

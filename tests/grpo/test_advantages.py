@@ -6,9 +6,11 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.config.grpo import ADVANTAGES
 from flowright.grpo.advantages import group_advantages
 
 # Multiples of 1/8: sums and shifts of them are exact, so that equality means equality.
+SCALES = st.sampled_from(list(ADVANTAGES))
 EIGHTHS = st.integers(-80, 80).map(lambda n: n / 8)
 GROUP = st.lists(st.none() | EIGHTHS, min_size=1, max_size=10)
 
@@ -49,6 +51,40 @@ def test_scale_batch_divides_by_the_deviation_of_every_scored_reward():
     assert (two.values, two.signal) == ((0.0, 0.0), "zero_variance")
 
 
+def test_scale_rloo_is_less_the_mean_of_the_others():
+    # 2 - (4 + 9) / 2, 4 - (2 + 9) / 2, 9 - (2 + 4) / 2.
+    assert values([2.0, None, 4.0, 9.0], "rloo") == pytest.approx((-4.5, 0.0, -1.5, 6.0), rel=1e-6)
+
+
+def test_scale_reinforce_plus_plus_divides_by_the_deviation_of_what_was_centred():
+    # Centred: 1/2, -1/2; 0, 0; 2, -2. Squares 1/4, 1/4, 0, 0, 4, 4 sum to 8.5, / 5 = 1.7, root
+    # 1.303840. How far the groups' means are apart does not matter.
+    rewards = [[1.0, None, 0.0], [3.0, 3.0], [104.0, 100.0]]
+    one, two, three = group_advantages(rewards, "reinforce_plus_plus_baseline")
+    assert one.values == pytest.approx([0.383482, 0.0, -0.383482], rel=1e-5)
+    assert (two.values, two.signal) == ((0.0, 0.0), "zero_variance")
+    assert three.values == pytest.approx([1.533930, -1.533930], rel=1e-5)
+
+
+def test_eight_right_answers_are_eight_right_answers_however_their_penalties_differ():
+    penalties = [-0.01 * nats for nats in (0.1, 0.4, 0.2, 0.9, 0.3, 0.2, 0.5, 0.1)]
+    for scale in ADVANTAGES:
+        (group,) = group_advantages([[1.0] * 8], scale, [penalties])
+        assert (group.values, group.signal) == ((0.0,) * 8, "zero_variance")
+
+
+@pytest.mark.parametrize("scale", list(ADVANTAGES))
+def test_a_penalty_is_centred_and_not_scaled(scale: str):
+    # Mean of those of the scored samples, -0.01, -0.03 and -0.05: -0.03.
+    rewards, penalties = [[1.0, None, 1.0, 0.0], [2.0, 0.0]], [[-0.01, -9.0, -0.03, -0.05], [0, 0]]
+    plain = group_advantages(rewards, scale)
+    one, two = group_advantages(rewards, scale, penalties)
+    moved = [a - b for a, b in zip(one.values, plain[0].values, strict=True)]
+    assert moved == pytest.approx([0.02, 0.0, 0.0, -0.02], abs=1e-9)
+    assert two == plain[1]
+    assert one.values[1] == 0.0, "unscored, whatever it would have paid"
+
+
 @pytest.mark.parametrize("rewards", [[None, None], [None, 1.0, None], [0.5]])
 def test_a_group_with_fewer_than_two_scored_samples_is_dropped(rewards: list[float | None]):
     (group,) = group_advantages([rewards])
@@ -70,7 +106,7 @@ def test_a_reward_that_is_no_number_is_refused(bad: float):
         group_advantages([[1.0, 0.0], [0.0, bad]])
 
 
-@given(GROUP, st.sampled_from(["group", "batch", "none"]))
+@given(GROUP, SCALES)
 def test_advantages_sum_to_zero_and_only_a_signal_has_any(rewards: list, scale: str):
     (group,) = group_advantages([rewards], scale)
     assert math.fsum(group.values) == pytest.approx(0.0, abs=1e-9)
@@ -78,7 +114,7 @@ def test_advantages_sum_to_zero_and_only_a_signal_has_any(rewards: list, scale: 
     assert all(a == 0.0 for a, r in zip(group.values, rewards, strict=True) if r is None)
 
 
-@given(GROUP, EIGHTHS, st.sampled_from(["group", "batch", "none"]))
+@given(GROUP, EIGHTHS, SCALES)
 def test_a_constant_added_to_every_reward_changes_nothing(rewards: list, shift: float, scale: str):
     shifted = [None if r is None else r + shift for r in rewards]
     assert values(shifted, scale) == pytest.approx(values(rewards, scale), rel=1e-9, abs=1e-12)
@@ -91,7 +127,7 @@ def test_the_order_of_a_group_is_the_order_of_its_advantages(rewards: list, rng)
     assert values([rewards[i] for i in order]) == tuple(before[i] for i in order)
 
 
-@given(st.lists(GROUP, min_size=1, max_size=4), st.sampled_from(["group", "batch", "none"]))
+@given(st.lists(GROUP, min_size=1, max_size=4), SCALES)
 def test_unscored_samples_could_as_well_not_be_there(groups: list, scale: str):
     scored = [[r for r in group if r is not None] for group in groups]
     for rewards, whole, part in zip(

@@ -1,14 +1,15 @@
 """The objectives, against values and gradients worked out by hand."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
 from torch import Tensor
 
-from flowright.config.grpo import KL_ESTIMATORS, OBJECTIVES
-from flowright.grpo.objectives import Objective, Terms, Tokens, k1, k2, k3, truncated_weights
+from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
+from flowright.grpo.objectives import Correction, Objective, Terms, Tokens, k1, k2, k3
 
 LOW, HIGH = 0.2, 0.28
 PPO_LIKE = ("grpo", "dr_grpo", "dapo")
@@ -29,6 +30,7 @@ def play(
     advantages: list[float],
     probabilities: list[float] | None = None,
     samples: list[int] | None = None,
+    dual_clip: float | None = None,
 ) -> tuple[Terms, Tensor]:
     """Terms of tokens with the given ratios, and the gradient of their sum by each log-prob."""
     chosen = probabilities or [0.5] * len(ratios)
@@ -36,7 +38,7 @@ def play(
     old = logprobs.detach() - torch.tensor(ratios, dtype=torch.float64).log()
     gains = torch.tensor(advantages, dtype=torch.float64)
     numbers = torch.tensor(samples or [0] * len(ratios))
-    terms = objective(loss).terms(Tokens(logprobs, old, gains, numbers, LOW, HIGH))
+    terms = objective(loss).terms(Tokens(logprobs, old, gains, numbers, LOW, HIGH, dual_clip))
     (gradient,) = torch.autograd.grad(terms.policy_N.sum(), logprobs)
     return terms, gradient
 
@@ -59,6 +61,35 @@ def test_the_clipped_objective_of_worse_than_average_samples(loss: str):
     assert terms.policy_N.tolist() == pytest.approx([1.5, 0.8, 1.1], rel=1e-5)
     assert terms.clipped_N.tolist() == [False, True, False]
     assert gradient.tolist() == pytest.approx([1.5, 0.0, 1.1], rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", (*PPO_LIKE, "gspo"))
+def test_the_dual_clip_bounds_what_a_likelier_worse_sample_costs(loss: str):
+    # c = 3. A = -1: r = 5 costs 5 and is held at 3, r = 2 costs 2, r = 0.5 is held at 0.8 as ever.
+    # A = 2: r = 5 earns 1.28 * 2, r = 0.5 earns 1, with the bound and without it.
+    ratios, gains = [5.0, 2.0, 0.5, 5.0, 0.5], [-1.0, -1.0, -1.0, 2.0, 2.0]
+    terms, gradient = play(loss, ratios, gains, samples=[0, 1, 2, 3, 4], dual_clip=3.0)
+    assert terms.policy_N.tolist() == pytest.approx([3.0, 2.0, 0.8, -2.56, -1.0], rel=1e-5)
+    assert gradient.tolist() == pytest.approx([0.0, 2.0, 0.0, 0.0, -1.0], rel=1e-5)
+    assert terms.clipped_N.tolist() == [True, False, True, True, False]
+    assert terms.dual_N is not None and terms.dual_N.tolist() == [True, *[False] * 4]
+    assert terms.ratio_N is not None and terms.ratio_N.tolist() == pytest.approx(ratios)
+    without, _ = play(loss, ratios, gains, samples=[0, 1, 2, 3, 4])
+    assert without.policy_N.tolist() == pytest.approx([5.0, 2.0, 0.8, -2.56, -1.0], rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("loss", "bounds"),
+    [
+        ("grpo", (0.2, 0.2)),
+        ("dr_grpo", (0.2, 0.2)),
+        ("dapo", (0.2, 0.28)),
+        ("gspo", (3e-4, 4e-4)),
+        ("cispo", (0.2, 4.0)),
+    ],
+)
+def test_every_objective_has_its_papers_bounds(loss: str, bounds: tuple[float, float]):
+    assert (objective(loss).clip_low, objective(loss).clip_high) == bounds
 
 
 def test_gspo_clips_a_sample_as_a_whole():
@@ -178,9 +209,68 @@ def test_as_a_loss_k1_has_no_gradient_on_average_and_k2_has_that_of_the_kl():
         assert got.tolist() == pytest.approx(gradient.tolist(), abs=1e-12)
 
 
-def test_truncated_importance_weights_have_a_cap_no_floor_and_no_gradient():
-    # p_old / p_sampler: 0.6 / 0.2 = 3 (capped at 2), 0.3 / 0.2 = 1.5, 0.01 / 0.5 = 0.02.
-    old = torch.tensor([0.6, 0.3, 0.01]).log().requires_grad_()
-    found = truncated_weights(old, torch.tensor([0.2, 0.2, 0.5]).log(), 2.0)
-    assert found.tolist() == pytest.approx([2.0, 1.5, 0.02], rel=1e-5)
-    assert not found.requires_grad
+def correction(name: str) -> Correction:
+    return CORRECTIONS.load(name)
+
+
+def weights(name: str, ratios: Sequence[float], samples: Sequence[int], cap: float) -> list[float]:
+    made = correction(name).weights
+    assert made is not None
+    logs = torch.tensor(ratios, dtype=torch.float64).log()
+    return made(logs, torch.tensor(samples), cap).tolist()
+
+
+WEIGHTED = ("truncated", "masked", "sequence_truncated", "sequence_masked")
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Two samples, of 3, 1.5 and 0.02, and of 0.5 and 1.6: their products are 0.09 and 0.8.
+        ("truncated", [2.0, 1.5, 0.02, 0.5, 1.6]),
+        ("masked", [0.0, 1.5, 0.0, 0.5, 1.6]),
+        ("sequence_truncated", [0.09, 0.09, 0.09, 0.8, 0.8]),
+        ("sequence_masked", [0.0, 0.0, 0.0, 0.8, 0.8]),
+    ],
+)
+def test_importance_weights_by_hand(name: str, expected: list[float]):
+    found = weights(name, [3.0, 1.5, 0.02, 0.5, 1.6], [0, 0, 0, 1, 1], 2.0)
+    assert found == pytest.approx(expected, rel=1e-6)
+
+
+RATIOS = st.lists(st.lists(st.floats(0.05, 20), min_size=1, max_size=6), min_size=1, max_size=5)
+
+
+@given(RATIOS, st.sampled_from(WEIGHTED), st.floats(1, 10))
+def test_importance_weights_are_those_of_a_loop_over_samples(
+    batch: list[list[float]], name: str, cap: float
+):
+    expected = []
+    for ratios in batch:
+        for ratio in ratios:
+            weight = math.prod(ratios) if name.startswith("sequence") else ratio
+            inside = 1 / cap <= weight <= cap
+            dropped = 0.0 if not inside else weight
+            expected.append(dropped if name.endswith("masked") else min(weight, cap))
+    samples = [number for number, ratios in enumerate(batch) for _ in ratios]
+    found = weights(name, [ratio for ratios in batch for ratio in ratios], samples, cap)
+    for one, other in zip(found, expected, strict=True):
+        at_the_edge = 0.0 in (one, other) and (one or other) == pytest.approx(cap, rel=1e-9)
+        at_the_edge |= 0.0 in (one, other) and (one or other) == pytest.approx(1 / cap, rel=1e-9)
+        assert one == pytest.approx(other, rel=1e-9) or at_the_edge
+
+
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_importance_weights_stay_finite_however_far_the_policies_are_apart(name: str):
+    made = correction(name).weights
+    assert made is not None
+    far = torch.tensor([500.0, 400.0, -600.0, -700.0])
+    found = made(far, torch.tensor([0, 0, 1, 1]), 2.0)
+    high = 0.0 if name.endswith("masked") else 2.0
+    assert found.tolist() == [high, high, 0.0, 0.0]
+
+
+def test_without_weights_the_ratio_is_all_there_is():
+    assert correction("ratio") == Correction(to_sampler=True)
+    assert correction("ignored") == Correction(to_sampler=False)
+    assert not any(correction(name).to_sampler for name in WEIGHTED)

@@ -23,6 +23,7 @@ from flowright.config import SIMULATED, SMOLLM2, TINY, Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment
 from flowright.errors import UserError
+from flowright.grpo.choices import settled
 from flowright.policy.memory import shape_of
 from flowright.runs import disk_errors, nearest
 
@@ -51,7 +52,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
     found = Findings()
     check_choices(config.grpo)
-    config = config.on("cpu" if _on_cpu(config) else "cuda")
+    config = settled(config, "cpu" if _on_cpu(config) else "cuda")
     environment = make_environment(config)
     found.check("data", lambda: _data(environment))
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
@@ -186,11 +187,12 @@ def _on_cpu(config: Config) -> bool:
 
 
 def _settings(config: Config) -> str:
-    """What depends on the device, where the configuration does not say it."""
-    policy = config.policy
+    """What depends on the device or on other keys, where the configuration does not say it."""
+    policy, grpo = config.policy, config.grpo
     return (
         f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
-        f", rollouts {config.pipeline.max_staleness} steps ahead of the learner"
+        f", rollouts {config.pipeline.max_staleness} steps ahead of the learner, off_policy "
+        f"{grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}"
     )
 
 

@@ -35,6 +35,7 @@ from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Meas
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
 from flowright.evaluation.ledger import Ledger
 from flowright.grpo.checkpoint import Saves, load_weights
+from flowright.grpo.choices import settled
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
@@ -54,7 +55,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
     config = start.config
-    start = replace(start, config=config.on(choose_device(config.policy).type))
+    start = replace(start, config=settled(config, choose_device(config.policy).type))
     config = start.config
     path = config.run.output_dir / config.run.name
     run = RunDirectory(path, config, start.resume) if ranks.is_first else Follower(path)
@@ -208,7 +209,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
 
 async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
-    config = given.on(choose_device(given.policy).type)
+    config = settled(given, choose_device(given.policy).type)
     with stage_progress(console, "making the policy") as progress:
         policy = open_policy(config, environment, tasks.train, progress)
     for path in evaluation.checkpoints:  # those that do not fit are named before servers are asked

@@ -28,16 +28,24 @@ ADVANTAGES = Table(
         "group": "flowright.grpo.advantages:by_group",
         "batch": "flowright.grpo.advantages:by_batch",
         "none": "flowright.grpo.advantages:centred",
+        "rloo": "flowright.grpo.advantages:leave_one_out",
+        "reinforce_plus_plus_baseline": "flowright.grpo.advantages:whitened",
     },
 )
-"""Functions of the scored rewards of all groups to their advantages."""
+"""Functions of the scored rewards of all groups to their advantages, one for each sample."""
 
 KL_ESTIMATORS = Table("KL estimator", {n: f"{_OBJECTIVES}:{n}" for n in ("k1", "k2", "k3")})
 """Functions of the tokens' log-probabilities under the policy and under the reference."""
 
 CORRECTIONS = Table(
     "off-policy correction",
-    {n: f"{_OBJECTIVES}:{n.upper()}" for n in ("ratio", "truncated", "ignored")},
+    {
+        n: f"{_OBJECTIVES}:{n.upper()}"
+        for n in (
+            *("ratio", "truncated", "masked", "sequence_truncated", "sequence_masked"),
+            "ignored",
+        )
+    },
 )
 """Each a Correction: what the ratio is to, and a weight besides."""
 
@@ -59,33 +67,48 @@ class GrpoSection(Section):
     epochs: Positive = 1
     """Passes over a step's samples."""
     minibatches: Positive = 1
-    """Optimizer updates per pass."""
+    """Optimizer updates per pass; fewer where fewer groups have a signal, so that none of them has
+    much less than prompts_per_step / minibatches groups."""
     loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = "dapo"
     """The objective: how token terms are made and averaged; see `flowright.grpo.objectives`."""
     advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
-    """What a group's centred rewards are divided by; a function of your own makes all advantages of
-    a step."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio is clipped at 1 - clip_low."""
-    clip_high: PositiveFloat = 0.2
-    """The ratio is clipped at 1 + clip_high."""
+    """What a group's centred rewards are divided by: its own deviation, the batch's, nothing.
+    `rloo`: rewards less the mean of the group's others; `reinforce_plus_plus_baseline`: centred
+    rewards divided by their own deviation in the batch. A function of your own makes all advantages
+    of a step."""
+    clip_low: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """The ratio is clipped at 1 - clip_low. Default: the objective's: 3e-4 of `gspo`, 0.2 of the
+    others; `cispo` has none."""
+    clip_high: PositiveFloat | None = None
+    """The ratio is clipped at 1 + clip_high. Default: the objective's: 0.28 of `dapo`, 4e-4 of
+    `gspo`, 4 of `cispo`, which caps a weight, 0.2 of the others."""
+    dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
+    """Where an advantage is negative, its term counts the ratio as this at most (dual clip; all
+    losses but `cispo`, whose cap does that); null: no bound."""
     kl_coefficient: NonNegativeFloat = 0.01
     """Weight of the KL to the base model."""
     kl_in: Literal["loss", "reward"] = "loss"
-    """Where the KL counts: at each token of the loss, or summed over a sample in its reward."""
+    """Where the KL counts: at each token of the loss, or summed over a sample in its reward, where
+    advantage_scale does not scale it."""
     kl_estimator: Annotated[str, AfterValidator(KL_ESTIMATORS.check)] = "k3"
     """Schulman's estimators of the KL; k3 is never negative."""
     entropy_coefficient: NonNegativeFloat = 0.0
     """Weight of an entropy bonus."""
-    off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] = "ratio"
+    off_policy: Annotated[str, AfterValidator(CORRECTIONS.check)] | None = None
     """How the learner's distance from what sampled (an older policy, another engine) is corrected
-    for: by the clipped ratio itself; by truncated importance weights, the ratio then being to the
-    learner's own start; not at all."""
+    for: `ratio` by the clipped ratio itself; `truncated` by importance weights of tokens, the ratio
+    then being to the learner's own start; `masked` by those between 1 / cap and cap, others being
+    0; `sequence_truncated`, `sequence_masked` by one weight a sample, the product of its tokens';
+    `ignored` not at all. Default: `truncated` where pipeline.max_staleness is 1 or more or the
+    sampler is vllm, else `ratio`."""
     off_policy_cap: float = Field(default=2.0, ge=1)
-    """Largest weight of `off_policy: truncated`."""
-    overlong: Literal["keep", "filter"] = "keep"
+    """Largest weight of `off_policy`."""
+    overlong: Literal["keep", "soft", "filter"] = "keep"
     """`filter` leaves completions that were cut at their longest out of the loss; their rewards
-    count in their group."""
+    count in their group. `soft` takes from the reward what a completion has of the last
+    overlong_buffer tokens before its longest, 1 for all of them."""
+    overlong_buffer: Positive | None = None
+    """Tokens of `overlong: soft`. Default: a fifth of policy.max_new_tokens."""
     resample_rounds: NonNegative = 0
     """Further rounds of a step that draw new problems in the place of groups without a signal; 0:
     such groups are only left out."""
@@ -109,6 +132,19 @@ class GrpoSection(Section):
     memory grows with it."""
     max_unscored: Fraction = 0.2
     """A step with a larger share of unscored samples pauses the run (law 1)."""
+
+    def on(self, behind: bool, longest: int) -> "GrpoSection":
+        """With every default that depends on the rest of the configuration, but for the
+        objective's own: ``behind``, whether samples come from an older policy or another engine,
+        and ``longest``, the token limit of completions. What is given stays."""
+        off_policy = self.off_policy or ("truncated" if behind else "ratio")
+        return self.model_copy(
+            update={"off_policy": off_policy, "overlong_buffer": self.buffer(longest)}
+        )
+
+    def buffer(self, longest: int) -> int:
+        """Tokens of `overlong: soft`, given the token limit of completions."""
+        return self.overlong_buffer or max(1, longest // 5)
 
 
 class PipelineSection(Section):

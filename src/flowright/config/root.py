@@ -89,6 +89,16 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _completions_are_longer_than_the_buffer(self) -> "Config":
+        buffer, longest = self.grpo.overlong_buffer, self.policy.max_new_tokens
+        if self.grpo.overlong == "soft" and buffer is not None and buffer > longest:
+            raise ValueError(
+                f"grpo.overlong_buffer: {buffer} tokens of completions of at most {longest}; give "
+                "a part of policy.max_new_tokens"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _a_server_has_the_policy(self) -> "Config":
         served = self.policy.sampler == "vllm" and not self.policy.vllm.model_name
         if served and self.strategy_model == TINY:
@@ -103,8 +113,10 @@ class Config(Section):
         a run has it and keeps it in config.json. The embedded policy is small: it has a CPU's."""
         if self.strategy_model == TINY:
             device = "cpu"
-        sections = {"policy": self.policy.on(device), "pipeline": self.pipeline.on(device)}
-        return self.model_copy(update=sections)
+        policy, pipeline = self.policy.on(device), self.pipeline.on(device)
+        behind = bool(pipeline.max_staleness) or policy.sampler == "vllm"
+        grpo = self.grpo.on(behind, policy.max_new_tokens)
+        return self.model_copy(update={"policy": policy, "pipeline": pipeline, "grpo": grpo})
 
     @property
     def served_policy(self) -> str:

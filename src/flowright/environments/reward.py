@@ -8,6 +8,7 @@ from judging it comes here as a verdict "wrong" (``source="floor"``) and earns w
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from flowright.config import RewardSection
 from flowright.errors import Blame, Failure, Reason
@@ -29,11 +30,18 @@ INVALID = frozenset(
 class Reward:
     """``value`` is the sum of ``parts``, or None for a sample that could not be scored, which has
     no parts. The parts of a scored sample are always ``validity`` (0 unless the program failed),
-    ``correctness`` (0 if it failed) and, where costs count, ``cost`` (0 or below); where the
-    distance from the base model counts, ``kl``."""
+    ``correctness`` (0 if it failed) and, where costs count, ``cost`` (0 or below); penalties of the
+    training (:func:`with_penalty`) are ``kl`` and ``overlong``, and ``task`` is the value without
+    them, None where there are none."""
 
     value: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
+    task: float | None = None
+
+    @property
+    def unpenalised(self) -> float | None:
+        """What the task itself gave."""
+        return self.value if self.task is None else self.task
 
     def __post_init__(self) -> None:
         if self.value is None:
@@ -93,12 +101,14 @@ def with_cost(
     return [costed(*each) for each in zip(rewards, tokens, right, strict=True)]
 
 
-def with_penalty(reward: Reward, penalty: float) -> Reward:
-    """The reward with a part ``kl`` of minus the penalty: what the policy's distance from the base
-    model costs it (``grpo.kl_in: reward``). An unscored sample stays unscored."""
+def with_penalty(reward: Reward, part: Literal["kl", "overlong"], penalty: float) -> Reward:
+    """The reward with a part of minus the penalty: what the policy's distance from the base model
+    costs it (``grpo.kl_in: reward``), or its length (``grpo.overlong: soft``). An unscored sample
+    stays unscored."""
     if reward.value is None:
         return reward
-    return Reward(reward.value - penalty, {**reward.parts, "kl": -penalty})
+    parts = {**reward.parts, part: -penalty}
+    return Reward(reward.value - penalty, parts, reward.unpenalised)
 
 
 def _scored(validity: float, correctness: float) -> Reward:

@@ -102,7 +102,7 @@ def to_record(
         **own,
         "verdict": plain(rollout.verdict),
         "gold": plain(rollout.gold),
-        "reward": {"value": rollout.reward.value, "parts": dict(rollout.reward.parts)},
+        "reward": _reward(rollout.reward),
         "advantage": advantage,
         "failure": _failure(rollout.failure),
     }
@@ -111,6 +111,11 @@ def to_record(
 def plain(value: "DataclassInstance | None") -> dict[str, Any] | None:
     """A dataclass as a mapping."""
     return None if value is None else asdict(value)
+
+
+def _reward(reward: Reward) -> dict[str, Any]:
+    kept: dict[str, Any] = {"value": reward.value, "parts": dict(reward.parts)}
+    return kept if reward.task is None else kept | {"unpenalised": reward.task}
 
 
 def _failure(failure: Failure | None) -> Mapping[str, Any] | None:

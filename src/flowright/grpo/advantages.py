@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Literal
 
 from flowright.config.grpo import ADVANTAGES
@@ -25,32 +26,50 @@ class GroupAdvantages:
 
 
 def group_advantages(
-    rewards: Sequence[Sequence[float | None]], scale: str = "group"
+    rewards: Sequence[Sequence[float | None]],
+    scale: str = "group",
+    penalties: Sequence[Sequence[float]] | None = None,
 ) -> list[GroupAdvantages]:
     """Advantages of all groups of a step, None being an unscored sample.
 
     ``scale`` is a value of ``grpo.advantage_scale``: a function of the scored rewards of all
     groups, group by group, to their advantages. What it says of groups without a signal is not
     used. Rewards are compared for equality, not by a rounded deviation.
+
+    ``penalties``, of the shape of the rewards and no part of them, are what a sample's length or
+    its distance from the base model costs. They are centred within their group and added as they
+    are: divided by a deviation, what is small would become as large as the difference between right
+    and wrong wherever nothing else differs. So the KL has the weight that it has as a part of the
+    loss, beside scaled advantages. They are no signal by themselves.
     """
     scored = [[r for r in group if r is not None] for group in rewards]
-    for reward in (r for group in scored for r in group):
-        if not math.isfinite(reward):
-            raise ValueError(f"reward {reward}: an unscored sample is None, never NaN or infinite")
+    costs = penalties or [[0.0] * len(group) for group in rewards]
+    for value in (*(r for group in scored for r in group), *(c for group in costs for c in group)):
+        if not math.isfinite(value):
+            raise ValueError(f"reward {value}: an unscored sample is None, never NaN or infinite")
     advantages = []
     computed = ADVANTAGES.load(scale)(scored)
-    for group, known, found in zip(rewards, scored, computed, strict=True):
-        signal = _signal(known)
+    for group, known, found, cost in zip(rewards, scored, computed, costs, strict=True):
+        signal = signal_of(group)
         if signal != "ok":
             advantages.append(GroupAdvantages((0.0,) * len(group), signal))
             continue
         if len(found) != len(known) or not all(map(math.isfinite, found)):
             raise ValueError(f"grpo.advantage_scale: {scale} gave {found} for rewards {known}")
-        values = iter(found)
+        paid = [c for c, r in zip(cost, group, strict=True) if r is not None]
+        values = map(add, found, _centred(paid, 1.0))
         advantages.append(
             GroupAdvantages(tuple(0.0 if r is None else next(values) for r in group), signal)
         )
     return advantages
+
+
+def signal_of(rewards: Sequence[float | None]) -> Signal:
+    """Whether a group with these rewards can teach."""
+    known = [reward for reward in rewards if reward is not None]
+    if len(known) < 2:
+        return "too_few"
+    return "zero_variance" if all(r == known[0] for r in known) else "ok"
 
 
 def by_group(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -71,10 +90,24 @@ def centred(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     return [_centred(group, 1.0) for group in rewards]
 
 
-def _signal(known: Sequence[float]) -> Signal:
-    if len(known) < 2:
-        return "too_few"
-    return "zero_variance" if all(r == known[0] for r in known) else "ok"
+def leave_one_out(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+    """r_i - mean of the group's others, which is n / (n - 1) (r_i - mean(r)) (RLOO, arXiv
+    2402.14740, section 3)."""
+    return [
+        _centred(group, (len(group) - 1) / len(group) if len(group) > 1 else 1.0)
+        for group in rewards
+    ]
+
+
+def whitened(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+    """r_i - mean(r) of the group, divided by the deviation of just that over the whole batch
+    (REINFORCE++-baseline, arXiv 2501.03262). :func:`by_batch` divides by the deviation of the
+    rewards themselves, which grows with the difference between easy problems and hard ones. An
+    advantage is a sample's here, and so is the deviation: published code takes it over tokens,
+    where long samples count more."""
+    centres = centred(rewards)
+    deviation = _deviation([value for group in centres for value in group])
+    return [[value / (deviation + EPSILON) for value in group] for group in centres]
 
 
 def _centred(values: Sequence[float], divisor: float) -> list[float]:

@@ -3,6 +3,7 @@ how likely a policy finds their tokens. What is made of that is the caller's: a 
 (:mod:`flowright.grpo.learner`), a divergence, a comparison (:mod:`flowright.grpo.selfcheck`).
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,39 @@ class Group:
     def completions(self) -> list[Sequence[int]]:
         """As a :class:`flowright.policy.prefix.chunks.PromptGroup`."""
         return [sample.token_ids for sample in self.samples]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the groups of an update are a part of: a step asked for ``groups`` groups, further
+    rounds included it drew ``drawn``, and ``idle`` are the lengths of the scored samples that do
+    not train, as their group has no signal or as they were cut.
+
+    Weights are normalised over all of that: what a group without a signal adds to the mean is 0,
+    and no reason to make more of the others. Unscored samples are no part of it (law 1).
+    """
+
+    groups: int
+    drawn: int
+    idle: Sequence[int]
+
+    def minibatches(self, most: int, trained: int) -> int:
+        """Into how many optimizer steps ``trained`` groups go: ``most`` where all that was asked
+        for trains, and fewer where less does, so that none has fewer groups than the smallest
+        then."""
+        return max(1, min(most, trained // max(1, self.groups // most)))
+
+
+def asked_for(batch: Batch, groups: Sequence[Group], prompts: int) -> Asked:
+    """Of a step of so many ``prompts`` whose ``batch`` gave these groups to train on."""
+    scored = Counter(
+        len(sample.token_ids)
+        for samples_G, rollouts_G in zip(batch.samples_P_G, batch.rollouts_P_G, strict=True)
+        for sample, rollout in zip(samples_G, rollouts_G, strict=True)
+        if rollout.reward.value is not None
+    )
+    scored.subtract(len(sample.token_ids) for group in groups for sample in group.samples)
+    return Asked(prompts, len(batch.prompts_P), tuple(scored.elements()))
 
 
 def drawn_groups(

@@ -9,37 +9,20 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from flowright.config import GrpoSection
-from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
-from flowright.errors import ConfigError
-from flowright.grpo.batch import Group, Trained, sample_logprobs, score
-from flowright.grpo.objectives import Correction, Objective, Tokens, k3
+from flowright.grpo.batch import Asked, Group, Trained, sample_logprobs, score
+from flowright.grpo.choices import choices_of
+from flowright.grpo.objectives import Tokens, k3
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
-from flowright.plugins import Table
+from flowright.grpo.update_metrics import Sums, step_norms, update_metrics
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.chunks import chunks
-
-Kind = TypeVar("Kind")
-
-
-class Sums:
-    """Sums over the tokens of an optimizer step, from which the metrics are made. They stay on the
-    device until they are read, so that adding to them does not wait for it."""
-
-    NAMES = ("tokens", "kl", "entropy", "clipped", "loss", "log_ratio", "capped")
-
-    def __init__(self, device: torch.device) -> None:
-        self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
-
-    def add(self, name: str, value: Tensor | int) -> None:
-        self.values[self.NAMES.index(name)] += value
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +39,9 @@ class Minibatch:
     old: Sequence[Tensor]
 
 
-def _loaded(table: Table, choice: str, kind: type[Kind]) -> Kind:
-    found = table.load(choice)
-    if not isinstance(found, kind):
-        raise ConfigError(f"{table.kind} {choice}: give a {kind.__module__}.{kind.__name__}")
-    return found
-
-
 class Learner:
-    """Owns the optimizer. One ``update`` is ``epochs`` passes over a step's groups, each pass in
-    ``minibatches`` optimizer steps, each of them accumulated over micro-batches of tokens."""
+    """Owns the optimizer. One ``update`` is ``epochs`` passes over a step's groups, each pass in up
+    to ``minibatches`` optimizer steps, each of them accumulated over micro-batches of tokens."""
 
     def __init__(
         self,
@@ -80,9 +56,7 @@ class Learner:
         self._section = section
         self._temperature = temperature
         self._seed = seed
-        self._objective = _loaded(OBJECTIVES, section.loss, Objective)
-        self._correction = _loaded(CORRECTIONS, section.off_policy, Correction)
-        self._kl = KL_ESTIMATORS.load(section.kl_estimator)
+        self._choices = choices_of(section)
         self._parameters = policy.trainable()
         self.optimizer = torch.optim.AdamW(
             self._parameters,
@@ -96,10 +70,13 @@ class Learner:
     def device(self) -> torch.device:
         return self._policy.device
 
-    def update(self, groups: Sequence[Group], step: int, longest: int) -> dict[str, float]:
+    def update(
+        self, groups: Sequence[Group], step: int, longest: int, asked: Asked | None = None
+    ) -> dict[str, float]:
         """Train on the groups of one step, all ranks' groups on every rank: each computes its share
         of them, and their gradients are summed, so that a token weighs the same wherever it is.
-        ``longest`` is the token limit of completions.
+        ``longest`` is the token limit of completions; ``asked`` what these groups are a part of,
+        by default all of it.
 
         An optimizer step whose gradient is not finite is skipped and counted
         (``policy/skipped_updates``); metrics that it made infinite are left out.
@@ -112,12 +89,17 @@ class Learner:
             return {"policy/lr": rate}
         for parameters in self.optimizer.param_groups:
             parameters["lr"] = rate
+        asked = asked or Asked(len(groups), len(groups), ())
         order = random.Random(f"{self._seed}/{step}/minibatches")
         shuffled = order.sample(groups, len(groups))
-        count = min(self._section.minibatches, len(groups))
-        parts = [shuffled[i::count] for i in range(count)]  # whole groups, of like number
+        count = asked.minibatches(self._section.minibatches, len(groups))
+        weights_P = self._weights(shuffled, longest, asked)
+        # Whole groups, of like number; each stands for its part of all that was asked for.
         moves = count * self._section.epochs
-        minibatches = [self._prepare(part, longest, moves) for part in parts]
+        minibatches = [
+            self._prepare(shuffled[i::count], [count * w_S for w_S in weights_P[i::count]], moves)
+            for i in range(count)
+        ]
         steps: list[Sums] = []
         norms: list[float] = []
         for _ in range(self._section.epochs):
@@ -126,52 +108,40 @@ class Learner:
                 norms.append(self._optimizer_step(minibatch, steps[-1]))
         sums_M = torch.stack([sums.values for sums in steps])
         self._ranks.sum([sums_M])
-        finite = [norm for norm in norms if math.isfinite(norm)]
+        weighted = self._choices.correction.weights is not None
         metrics = {
             "policy/lr": rate,
-            "policy/grad_norm": sum(finite) / len(finite) if finite else math.nan,
-            "policy/skipped_updates": float(len(norms) - len(finite)),
-            **self._metrics(sums_M, count),
+            **step_norms(norms),
+            **update_metrics(sums_M, count, self._kl_in_loss, weighted),
         }
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
-    def _metrics(self, sums_M: Tensor, epoch: int) -> dict[str, float]:
-        """From the :class:`Sums` of all M optimizer steps, of which an ``epoch`` has so many: loss,
-        entropy and KL as the samples met them; clipping after the first epoch had moved the policy;
-        the gap between sampler and learner before anything had. What was not computed is left out.
-        """
-        section, later = self._section, sums_M[epoch:] if len(sums_M) > epoch else sums_M
-        start, met, moved = (
-            dict(zip(Sums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
-            for some_M in (sums_M[:1], sums_M[:epoch], later)
-        )
-        metrics = {
-            "policy/sampler_logp_diff": start["log_ratio"] / start["tokens"],
-            "policy/loss": met["loss"] / epoch,
-            "policy/entropy": met["entropy"] / met["tokens"],
-            "policy/clip_frac": moved["clipped"] / moved["tokens"],
-        }
-        if section.kl_coefficient and section.kl_in == "loss":
-            metrics["policy/kl"] = met["kl"] / met["tokens"]
-        if self._correction.weights is not None:
-            metrics["policy/off_policy_capped_frac"] = met["capped"] / met["tokens"]
-        return metrics
+    @property
+    def _kl_in_loss(self) -> bool:
+        return self._section.kl_coefficient > 0 and self._section.kl_in == "loss"
 
-    def _prepare(self, groups: Sequence[Group], longest: int, moves: int) -> Minibatch:
+    def _weights(self, groups: Sequence[Group], longest: int, asked: Asked) -> list[Tensor]:
+        """Of each token of each sample, group by group: the objective's over all that was drawn,
+        for as much as was asked for."""
+        trained = [len(sample.token_ids) for group in groups for sample in group.samples]
+        lengths_S = torch.tensor([*trained, *asked.idle])
+        weights_S = self._choices.objective.weights(lengths_S, longest)[: len(trained)]
+        weights_S = weights_S * (asked.drawn / asked.groups)
+        return list(weights_S.split([len(group.samples) for group in groups]))
+
+    def _prepare(
+        self, groups: Sequence[Group], weights_P: Sequence[Tensor], moves: int
+    ) -> Minibatch:
         """This rank's share, with what is needed of the reference and of the policy before its
         ``moves`` optimizer steps: once for all passes. With a single one, the policy before it is
         the policy in it."""
         section, mine = self._section, self._ranks.mine(groups)
-        lengths_S = torch.tensor([len(sample.token_ids) for g in groups for sample in g.samples])
-        weights_S = self._objective.weights(lengths_S, longest)
-        shares = weights_S.split([len(group.samples) for group in groups])
-        by_loss = section.kl_coefficient and section.kl_in == "loss"
-        before = not self._correction.to_sampler and moves > 1
+        before = not self._choices.correction.to_sampler and moves > 1
         return Minibatch(
             mine,
             [sample for group in mine for sample in group.samples],
-            torch.cat([weights_S[:0], *self._ranks.mine(shares)]),
-            self._reference(mine) if by_loss else [],
+            torch.cat([torch.zeros(0), *self._ranks.mine(weights_P)]),
+            self._reference(mine) if self._kl_in_loss else [],
             score(self._policy, mine, section, self._temperature) if before else [],
         )
 
@@ -188,7 +158,7 @@ class Learner:
         sums = []
         for sample, reference_T in zip(samples, self._reference(groups), strict=True):
             sampled_T = torch.tensor(sample.sampled_logprobs)
-            sums.append(float(self._kl(sampled_T, reference_T.cpu()).sum()))
+            sums.append(float(self._choices.kl(sampled_T, reference_T.cpu()).sum()))
         return sums
 
     def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> float:
@@ -232,24 +202,27 @@ class Learner:
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
-        if self._correction.to_sampler:
+        if self._choices.correction.to_sampler:
             old_N = sampled_N
         elif minibatch.old:
             old_N = torch.cat([minibatch.old[number] for number in numbers])
         else:
             old_N = logprobs_N.detach()
         advantages_N = to_device(advantages_S, device)[sample_N]
-        terms = self._objective.terms(
-            Tokens(logprobs_N, old_N, advantages_N, sample_N, section.clip_low, section.clip_high)
-        )
+        choices = self._choices
+        bounds = choices.clip_low, choices.clip_high, section.dual_clip
+        tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds)
+        terms = choices.objective.terms(tokens)
         total_N = terms.policy_N
-        if self._correction.weights is not None:
-            weight_N = self._correction.weights(old_N, sampled_N, section.off_policy_cap)
+        if choices.correction.weights is not None:
+            cap, drift_N = section.off_policy_cap, (old_N - sampled_N).detach()
+            weight_N = choices.correction.weights(drift_N, sample_N, cap)
             total_N = weight_N * total_N
-            sums.add("capped", (weight_N >= section.off_policy_cap).sum())
+            sums.add("weight", weight_N.sum())
+            sums.add("capped", ((weight_N >= cap) | (weight_N == 0)).sum())
         if minibatch.reference:
             reference_N = torch.cat([minibatch.reference[number] for number in numbers])
-            total_N = total_N + section.kl_coefficient * self._kl(logprobs_N, reference_N)
+            total_N = total_N + section.kl_coefficient * self._choices.kl(logprobs_N, reference_N)
             sums.add("kl", k3(logprobs_N.detach(), reference_N).sum())
         if section.entropy_coefficient:
             total_N = total_N - section.entropy_coefficient * entropy_N
@@ -257,7 +230,7 @@ class Learner:
         loss = (weights_S[sample_N] * total_N).sum()
         sums.add("tokens", logprobs_N.numel())
         sums.add("entropy", entropy_N.detach().sum())
-        sums.add("clipped", terms.clipped_N.sum())
+        sums.add_clipping(terms, tokens.log_ratio_N.detach().exp())
         sums.add("log_ratio", (logprobs_N.detach() - sampled_N).abs().sum())
         sums.add("loss", loss.detach())
         return loss

@@ -25,9 +25,12 @@ def signal_metrics(
 
 
 def penalty_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """The mean part that the distance from the base model has in the rewards, where it has one."""
-    parts = [r.reward.parts["kl"] for r in rollouts if "kl" in r.reward.parts]
-    return {"reward/kl": sum(parts) / len(parts)} if parts else {}
+    """The mean part that each penalty has in the rewards, where there is one."""
+    metrics = {}
+    for name in ("kl", "overlong"):
+        if parts := [r.reward.parts[name] for r in rollouts if name in r.reward.parts]:
+            metrics[f"reward/{name}"] = sum(parts) / len(parts)
+    return metrics
 
 
 def added(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -8,18 +8,18 @@ k to the same numbers.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from flowright.config import Config
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.reward import with_penalty
 from flowright.environments.rollout import Rollout, to_record
 from flowright.errors import PeerLost, RunError, RunPaused
-from flowright.grpo.advantages import GroupAdvantages, group_advantages
-from flowright.grpo.batch import drawn_groups, trained_groups
+from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
+from flowright.grpo.batch import asked_for, drawn_groups, trained_groups
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
+from flowright.grpo.penalties import costs, penalised, task_rewards
 from flowright.grpo.pipeline import Batch, Pipeline, whole
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
 from flowright.grpo.safeguards import (
@@ -126,19 +126,21 @@ class Trainer:
     async def _step(self, step: int) -> dict[str, float]:
         batch = await self._roll_out(step)
         rewards_P_G = [[r.reward.value for r in group] for group in batch.rollouts_P_G]
-        advantages_P = group_advantages(rewards_P_G, self.config.grpo.advantage_scale)
+        grpo = self.config.grpo
+        advantages_P = group_advantages(task_rewards(batch), grpo.advantage_scale, costs(batch))
         self._keep(step, batch, advantages_P)
-        refuse_garbage(step, batch.rollouts, self.config.grpo.max_unscored)
+        refuse_garbage(step, batch.rollouts, grpo.max_unscored)
         warning = mind_the_judge(step, batch.rollouts, self.config.judge)
         if warning:
             self.reporter.say(warning)
 
         self._stage("update", step)
         began = time.perf_counter()
-        groups = trained_groups(batch, advantages_P, self.config.grpo.overlong == "filter")
+        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter")
+        asked = asked_for(batch, groups, grpo.prompts_per_step)
         # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
         longest = self.config.policy.max_new_tokens
-        metrics = await asyncio.to_thread(self.learner.update, groups, step, longest)
+        metrics = await asyncio.to_thread(self.learner.update, groups, step, longest, asked)
         self.pipeline.trained(step)
         if skipped := metrics.get("policy/skipped_updates"):
             self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
@@ -178,8 +180,7 @@ class Trainer:
         batch = await self._joined(self._take(step))
         grpo = self.config.grpo
         for number in range(1, grpo.resample_rounds + 1):
-            rewards_P_G = [[r.reward.value for r in group] for group in batch.rollouts_P_G]
-            signals = [found.signal for found in group_advantages(rewards_P_G)]
+            signals = [signal_of(rewards_G) for rewards_G in task_rewards(batch)]
             missing = grpo.prompts_per_step - signals.count("ok")
             if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
                 break
@@ -214,20 +215,13 @@ class Trainer:
         return {"reward/resampled_groups": float(more)} if grpo.resample_rounds else {}
 
     async def _penalised(self, batch: Batch) -> Batch:
-        """With the KL to the base model in the rewards, where it is to count there."""
-        grpo = self.config.grpo
-        if grpo.kl_in == "loss" or grpo.kl_coefficient == 0:
-            return batch
-        groups = drawn_groups([prompt.token_ids for prompt in batch.prompts_P], batch.samples_P_G)
-        nats = iter(await asyncio.to_thread(self.learner.divergences, groups))
-        rollouts_P_G = [
-            [
-                rollout.rewarded(with_penalty(rollout.reward, grpo.kl_coefficient * next(nats)))
-                for rollout in rollouts_G
-            ]
-            for rollouts_G in batch.rollouts_P_G
-        ]
-        return replace(batch, rollouts_P_G=rollouts_P_G)
+        """With what counts in the rewards beside the task: length, the KL to the base model."""
+        grpo, nats_S = self.config.grpo, None
+        if grpo.kl_in == "reward" and grpo.kl_coefficient:
+            prompts = [prompt.token_ids for prompt in batch.prompts_P]
+            groups = drawn_groups(prompts, batch.samples_P_G)
+            nats_S = await asyncio.to_thread(self.learner.divergences, groups)
+        return penalised(batch, grpo, self.config.policy.max_new_tokens, nats_S)
 
     def _keep(self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> None:
         """Rollouts are written before the update, so that a run killed in it can be looked at."""

@@ -96,7 +96,7 @@ def _refuse_another_policy(path: Path, before: Mapping[str, Any], now: Mapping[s
             old = _EARLIER.get(key, new)
         if isinstance(new, Mapping):  # what the run did not know is as the adapter's own file says
             old = {**new, **old}
-        if key == "strategy_model" and Path(old).name == Path(new).name:
+        if key == "strategy_model" and Path(str(old)).name == Path(str(new)).name:
             continue  # a folder may have moved
         if old != new:
             changes = changes_of({key: old}, {key: new})

@@ -1,0 +1,81 @@
+"""What an update says of itself: sums over its tokens, and the metrics that they give. What is
+summed is the learner's to say (:mod:`flowright.grpo.learner`).
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from flowright.grpo.objectives import Terms
+
+
+class Sums:
+    """Sums over the tokens of an optimizer step, from which the metrics are made. They stay on the
+    device until they are read, so that adding to them does not wait for it."""
+
+    NAMES = (
+        *("tokens", "kl", "entropy", "loss", "log_ratio", "ratio", "ratio_square"),
+        *("clipped_low", "clipped_high", "clipped_dual", "weight", "capped"),
+    )
+
+    def __init__(self, device: torch.device) -> None:
+        self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
+
+    def add(self, name: str, value: Tensor | int) -> None:
+        self.values[self.NAMES.index(name)] += value
+
+    def add_clipping(self, terms: Terms, ratio_N: Tensor) -> None:
+        """Which bounds hold the terms, and the ratios they are made of: ``ratio_N`` where the terms
+        have none of their own."""
+        ratio_N = ratio_N if terms.ratio_N is None else terms.ratio_N
+        high_N = terms.clipped_N & (ratio_N > 1)
+        if terms.dual_N is not None:
+            self.add("clipped_dual", terms.dual_N.sum())
+            high_N = high_N & ~terms.dual_N
+        self.add("clipped_low", (terms.clipped_N & (ratio_N <= 1)).sum())
+        self.add("clipped_high", high_N.sum())
+        off_N = ratio_N.double() - 1
+        self.add("ratio", off_N.sum())
+        self.add("ratio_square", off_N.square().sum())
+
+
+def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) -> dict[str, float]:
+    """From the :class:`Sums` [M, names] of all optimizer steps, of which an ``epoch`` has so many:
+    loss, entropy and KL as the samples met them; clipping and ratios over all of them; the gap
+    between sampler and learner before the first moved anything. ``weighted``: an off-policy
+    correction has weights."""
+    start, met, whole = (
+        dict(zip(Sums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
+        for some_M in (sums_M[:1], sums_M[:epoch], sums_M)
+    )
+    tokens = whole["tokens"]
+    off = whole["ratio"] / tokens
+    variance = whole["ratio_square"] / tokens - off * off
+    clipped = {name: whole[f"clipped_{name}"] / tokens for name in ("low", "high", "dual")}
+    metrics = {
+        "policy/sampler_logp_diff": start["log_ratio"] / start["tokens"],
+        "policy/loss": met["loss"] / epoch,
+        "policy/entropy": met["entropy"] / met["tokens"],
+        "policy/clip_frac": sum(clipped.values()),
+        **{f"policy/clip_{name}": share for name, share in clipped.items()},
+        "policy/ratio_mean": 1 + off,
+        "policy/ratio_std": math.sqrt(max(variance, 0.0)),
+    }
+    if with_kl:
+        metrics["policy/kl"] = met["kl"] / met["tokens"]
+    if weighted:
+        metrics["policy/off_policy_weight"] = met["weight"] / met["tokens"]
+        metrics["policy/off_policy_capped_frac"] = met["capped"] / met["tokens"]
+    return metrics
+
+
+def step_norms(norms: Sequence[float]) -> dict[str, float]:
+    """Of the gradients of the optimizer steps, before clipping; those that are not finite moved
+    nothing (``policy/skipped_updates``)."""
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    return {
+        "policy/grad_norm": sum(finite) / len(finite) if finite else math.nan,
+        "policy/skipped_updates": float(len(norms) - len(finite)),
+    }
