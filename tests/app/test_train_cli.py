@@ -66,6 +66,7 @@ def test_the_dry_run_of_the_quickstart_finds_all_it_needs(tmp_path: Path) -> Non
     done = train("--config", "config/quickstart.yaml", "--dry-run", f"run.output_dir={tmp_path}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "SIMULATED" in done.stdout and "ready" in done.stdout
+    assert "off_policy ratio, clip -0.2 +0.28" in done.stdout
     assert list(tmp_path.iterdir()) == []
 
 

@@ -13,6 +13,7 @@ from tiny_policy import checkpoint, random_groups, tiny_policy, weights
 from torch import Tensor
 
 from flowright.config import GrpoSection
+from flowright.grpo.batch import Asked
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks
 from flowright.policy.model import Policy
@@ -25,7 +26,10 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
     ({"loss": "dr_grpo", "minibatches": 2, "epochs": 2}, [(5, [2, 6]), (4, [3, 4]), (2, [7, 1])]),
     ({"loss": "gspo", "off_policy": "truncated", "epochs": 2}, [(5, [2, 6]), (3, [4, 4])]),
     ({"loss": "cispo", "entropy_coefficient": 0.1}, [(4, [3, 2])]),
+    ({"off_policy": "sequence_masked", "off_policy_cap": 9}, [(5, [2, 6]), (3, [4, 4]), (2, [3])]),
 )
+ASKED = Asked(4, 5, (3, 4, 8))
+"""Of each update, beside its groups."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ def updates(ranks: Ranks) -> list[Update]:
             steps.append([p.grad.clone() for p in policy.trainable() if p.grad is not None])
 
         learner.optimizer.register_step_pre_hook(keep)
-        metrics = learner.update(random_groups(seed, shapes), 1, LONGEST)
+        metrics = learner.update(random_groups(seed, shapes), 1, LONGEST, ASKED)
         found.append(Update(steps[0], weights(policy), metrics))
     return found
 

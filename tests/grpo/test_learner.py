@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Group, Trained, score
+from flowright.grpo.batch import Asked, Group, Trained, score
 from flowright.grpo.learner import Learner
 from flowright.grpo.schedules import learning_rate
 from flowright.policy.local import LocalSampler
@@ -34,7 +34,11 @@ def section(**given: Any) -> GrpoSection:
 
 
 def gradients(
-    policy: Policy, groups: Sequence[Group], temperature: float = 1.0, **given: Any
+    policy: Policy,
+    groups: Sequence[Group],
+    temperature: float = 1.0,
+    asked: Asked | None = None,
+    **given: Any,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Every gradient of one update, before clipping, and its metrics; the weights are put back."""
     before, found, handles = weights(policy), {}, []
@@ -47,7 +51,8 @@ def gradients(
 
             handles.append(parameter.register_post_accumulate_grad_hook(keep))
     try:
-        metrics = Learner(policy, section(**given), temperature, 0).update(groups, 1, LONGEST)
+        learner = Learner(policy, section(**given), temperature, 0)
+        metrics = learner.update(groups, 1, LONGEST, asked)
     finally:
         for handle in handles:
             handle.remove()
@@ -166,7 +171,11 @@ def test_the_gradient_is_that_of_the_definition(loss_name: str):
             with torch.no_grad(), policy.model.disable_adapter():
                 reference = token_logprobs(group, sample)
             ratio = (logprobs - torch.tensor(sample.sampled_logprobs)).exp()
-            gain = torch.minimum(ratio * sample.advantage, ratio.clamp(0.8, 1.2) * sample.advantage)
+            high = 1.28 if loss_name == "dapo" else 1.2
+            bounded = ratio.clamp(0.8, high) * sample.advantage
+            gain = torch.minimum(ratio * sample.advantage, bounded)
+            if sample.advantage < 0:
+                gain = gain.clamp(min=3.0 * sample.advantage)
             kl = (reference - logprobs).exp() - 1 + logprobs - reference
             # 4 samples, 10 tokens, 8 the longest there may be.
             share = {"grpo": 4 * len(sample.token_ids), "dr_grpo": 4 * LONGEST, "dapo": 10}
@@ -341,6 +350,93 @@ def test_the_loss_does_not_grow_with_the_number_of_minibatches():
     assert one["policy/loss"] != 0.0
     assert four["policy/loss"] == pytest.approx(one["policy/loss"], rel=1e-4)
     assert four["policy/grad_norm"] == pytest.approx(one["policy/grad_norm"], rel=1e-4)
+
+
+@settings(max_examples=25)
+@given(SHAPES, SHAPES, st.integers(0, 2**31), LOSSES)
+def test_a_group_without_a_signal_weighs_as_one_whose_advantages_are_0(
+    shapes: list, others: list, seed: int, loss: str
+):
+    """It is left out of the passes, and not of the mean."""
+    groups, silent = random_groups(seed, shapes), random_groups(seed + 1, others)
+    silent = [Group(g.prompt_ids, [replace(s, advantage=0.0) for s in g.samples]) for g in silent]
+    every = len(groups) + len(silent)
+    idle = [len(sample.token_ids) for group in silent for sample in group.samples]
+    options: dict[str, Any] = {"loss": loss, "kl_coefficient": 0.0}
+    whole, _ = gradients(POLICY, [*groups, *silent], **options)
+    part, _ = gradients(POLICY, groups, asked=Asked(every, every, idle), **options)
+    noise = 1e-6 * max(float(gradient.abs().max()) for gradient in whole.values())
+    for name, gradient in whole.items():
+        largest = float(gradient.abs().max())
+        assert float((gradient - part[name]).abs().max()) <= 1e-4 * largest + noise, name
+
+
+def test_what_further_rounds_drew_fills_the_step_that_was_asked_for():
+    """Four groups asked for, eight drawn, four with a signal: the update of four of four."""
+    groups = draw(POLICY, 1.0) * 2
+    lengths = [len(sample.token_ids) for group in groups for sample in group.samples]
+    whole = gradients(POLICY, groups)
+    assert_same_update(gradients(POLICY, groups, asked=Asked(4, 8, lengths)), whole)
+
+
+@given(st.integers(1, 64), st.integers(1, 8), st.data())
+def test_minibatches_shrink_with_the_groups(asked: int, most: int, data: st.DataObject):
+    trained = data.draw(st.integers(1, asked))
+    count = Asked(asked, asked, ()).minibatches(most, trained)
+    whole = min(most, asked)
+    assert Asked(asked, asked, ()).minibatches(most, asked) == whole
+    assert 1 <= count <= whole
+    sizes = [len(range(i, trained, count)) for i in range(count)]
+    assert min(sizes) >= min(trained, asked // whole)
+
+
+def test_few_groups_take_few_optimizer_steps():
+    policy = tiny_policy()
+    groups = draw(policy, 1.0)
+    learner = Learner(policy, section(minibatches=4), 1.0, 0)
+    learner.update(groups, 1, LONGEST, Asked(8, 8, (3,) * 24))
+    assert {int(state["step"]) for state in learner.optimizer.state.values()} == {1}
+
+
+@pytest.mark.parametrize("loss_name", ["grpo", "gspo", "cispo"])
+def test_clipping_and_ratios_are_those_of_all_tokens_of_all_passes(loss_name: str):
+    """With a rate that moves nothing, two passes over two minibatches meet every token twice."""
+    policy, groups = tiny_policy(), random_groups(6, [(3, [2, 4]), (5, [1, 3]), (2, [5, 4])])
+    options = {"epochs": 2, "minibatches": 2, "learning_rate": 1e-12, "loss": loss_name}
+    bounds = {"clip_low": 0.3, "clip_high": 0.5, "dual_clip": 2.0}
+    _, metrics = gradients(policy, groups, **options, **bounds)
+    ratios, low, high, dual = [], 0, 0, 0
+    samples = [sample for group in groups for sample in group.samples]
+    for sample, now_T in zip(samples, score(policy, groups, section(), 1.0), strict=True):
+        logs = [float(n) - s for n, s in zip(now_T, sample.sampled_logprobs, strict=True)]
+        if loss_name == "gspo":
+            logs = [sum(logs) / len(logs)] * len(logs)
+        for ratio in map(math.exp, logs):
+            ratios.append(ratio)
+            better, clips = sample.advantage > 0, loss_name != "cispo"
+            low += clips and not better and ratio < 0.7
+            high += (better or not clips) and ratio > 1.5
+            dual += clips and not better and ratio > 2.0
+    mean = sum(ratios) / len(ratios)
+    deviation = math.sqrt(sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios))
+    assert low + high + dual > 0
+    for name, count in (("low", low), ("high", high), ("dual", dual), ("frac", low + high + dual)):
+        assert metrics[f"policy/clip_{name}"] == pytest.approx(count / len(ratios)), name
+    assert metrics["policy/ratio_mean"] == pytest.approx(mean, rel=1e-4)
+    assert metrics["policy/ratio_std"] == pytest.approx(deviation, rel=1e-4)
+
+
+@pytest.mark.parametrize("off_policy", ["masked", "sequence_truncated", "sequence_masked"])
+def test_a_correction_weighs_the_samples_whatever_the_chunks(off_policy: str):
+    """Also where the old policy is that of before several steps, and chunks end anywhere."""
+    groups = random_groups(3, [(3, [2, 4]), (5, [1, 3])])
+    cap = 50.0 if off_policy == "sequence_masked" else 3.0
+    options = {"off_policy": off_policy, "off_policy_cap": cap, "epochs": 2}
+    whole = gradients(tiny_policy(), groups, micro_batch_tokens=1000, **options)
+    cut = gradients(tiny_policy(), groups, micro_batch_tokens=3, **options)
+    assert_same_update(whole, cut)
+    assert 0 < whole[1]["policy/off_policy_capped_frac"] < 1
+    assert whole[1]["policy/off_policy_weight"] > 0
 
 
 def test_an_update_makes_better_samples_likelier_and_leaves_the_base_alone():

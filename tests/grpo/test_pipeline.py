@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, strategies as st
 from tiny_policy import same, tiny_policy, weights
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
@@ -15,8 +16,9 @@ from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import RunPaused
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Group, Trained, trained_groups
+from flowright.grpo.batch import Asked, Group, Trained, asked_for, trained_groups
 from flowright.grpo.learner import Learner
+from flowright.grpo.penalties import overlong
 from flowright.grpo.pipeline import SEED_STRIDE, Batch
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import Prompt, render
@@ -58,15 +60,22 @@ async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(tmp_
             for task, group in zip(tasks, drawn, strict=True)
         ]
         rewards = [[r.reward.value for r in group] for group in await toy.rollout(groups)]
+        advantages = group_advantages(rewards)
         trained = [
             Group(
                 prompt,
                 [Trained(s.token_ids, s.logprobs, a) for s, a in zip(g, f.values, strict=True)],
             )
-            for prompt, g, f in zip(prompts, drawn, group_advantages(rewards), strict=True)
+            for prompt, g, f in zip(prompts, drawn, advantages, strict=True)
             if f.signal == "ok"
         ]
-        learner.update(trained, step, 6)
+        idle = [
+            len(sample.token_ids)
+            for samples, f in zip(drawn, advantages, strict=True)
+            for sample in samples
+            if f.signal != "ok"
+        ]
+        learner.update(trained, step, 6, Asked(2, 2, idle))
     assert same(done.weights, weights(policy))
 
 
@@ -255,8 +264,61 @@ def test_what_was_cut_leaves_the_loss_but_counts_in_its_group():
     assert [s.advantage for s in kept.samples] == pytest.approx([1.1547, -0.57735], rel=1e-4)
     (whole,) = trained_groups(batch, advantages)
     assert [s.token_ids for s in whole.samples] == [(5, 6), (5, 8), (5, 9)]
+    assert asked_for(batch, [kept], 1) == Asked(1, 1, (2,)), "asked for, and nothing unscored"
     cut = played([1.0, 0.0], ["length", "length"])
     assert trained_groups(cut, group_advantages([[1.0, 0.0]]), filter_overlong=True) == []
+
+
+def told_and_made(rows: Sequence[dict], part: str) -> tuple[list[float], list[float]]:
+    """The advantages that a step's records have, and those of their rewards and penalties."""
+    groups = [[r for r in rows if r["group"] == p] for p in {r["group"] for r in rows}]
+    rewards = [[r["reward"].get("unpenalised") for r in group] for group in groups]
+    paid = [[r["reward"]["parts"].get(part, 0.0) for r in group] for group in groups]
+    made = group_advantages(rewards, "group", paid)
+    told = [r["advantage"] for group in groups for r in group]
+    return told, [value for group in made for value in group.values]
+
+
+async def test_long_completions_pay_for_their_length(tmp_path: Path):
+    """Of 6 tokens at most the last 4 cost a quarter each; who is unscored pays nothing."""
+    config = configured({"overlong": "soft", "overlong_buffer": 4, "steps": 1}, evaluation=QUIET)
+    toy = Toy(lost=lambda completion: completion.key == "1/1/0/0")
+
+    def cut(group: list[Sample]) -> list[Sample]:
+        return [
+            replace(s, token_ids=s.token_ids[: 3 + g], logprobs=s.logprobs[: 3 + g])
+            for g, s in enumerate(group)
+        ]
+
+    done = await train(tmp_path, toy, config, sampler=lambda local: Wrapped(local, change=cut))
+    (row,) = done.metrics[1:]
+    rows = list(read_rollouts(tmp_path, 1))
+    lost = [r["reward"] for r in rows if r["reward"]["value"] is None]
+    assert lost == [{"value": None, "parts": {}}]
+    scored = [r for r in rows if r["reward"]["value"] is not None]
+    for r in scored:
+        reward, penalty = r["reward"], max(0.0, (r["tokens"] - 2) / 4)
+        assert reward["parts"]["overlong"] == pytest.approx(-penalty)
+        assert reward["value"] == pytest.approx(reward["unpenalised"] - penalty)
+    paid = [r["reward"]["parts"]["overlong"] for r in scored]
+    assert {*paid} == {-0.25, -0.5, -0.75, -1.0}
+    assert row["reward/overlong"] == pytest.approx(sum(paid) / len(paid))
+    told, made = told_and_made(rows, "overlong")
+    assert told == pytest.approx(made, abs=1e-9)
+    assert any(told)
+
+
+@given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 400))
+def test_the_penalty_of_length_is_dapos_with_a_minus(longest: int, buffer: int, length: int):
+    # arXiv 2503.14476, equation 13, as it stands.
+    buffer = min(buffer, longest)
+    if length <= longest - buffer:
+        published = 0.0
+    elif length <= longest:
+        published = ((longest - buffer) - length) / buffer
+    else:
+        published = -1.0
+    assert overlong(length, longest, buffer) == pytest.approx(-published)
 
 
 async def test_a_kl_in_the_reward_is_a_part_of_it(tmp_path: Path):
@@ -272,6 +334,10 @@ async def test_a_kl_in_the_reward_is_a_part_of_it(tmp_path: Path):
     assert any(abs(reward["parts"]["kl"]) > 1e-3 for reward in scored)
     for reward in scored:
         assert reward["value"] == pytest.approx(sum(reward["parts"].values()))
+        assert reward["value"] == pytest.approx(reward["unpenalised"] + reward["parts"]["kl"])
+    steps = [told_and_made(list(read_rollouts(tmp_path, step)), "kl") for step in (2, 3, 4)]
+    assert all(told == pytest.approx(made, abs=1e-9) for told, made in steps)
+    assert any(any(told) for told, _ in steps)
     mean = sum(reward["parts"]["kl"] for reward in scored) / len(scored)
     assert done.metrics[4]["reward/kl"] == pytest.approx(mean)
     assert "policy/kl" not in done.metrics[4]

@@ -76,7 +76,7 @@ def check_choices(section: GrpoSection) -> None:
         (SCHEDULES, section.schedule),
     ):
         try:
-            if choice not in table:
+            if choice is not None and choice not in table:
                 table.load(choice)
         except ConfigError as error:
             problems += error.problems

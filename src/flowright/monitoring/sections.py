@@ -56,6 +56,16 @@ LEARNER = (
     single("KL to the base model", "policy/kl"),
     single("Entropy, nats per token", "policy/entropy"),
     single("Clipped tokens, share", "policy/clip_frac"),
+    Chart(
+        "Clipped by which bound, share",
+        [
+            ("below", "c1", "policy/clip_low"),
+            ("above", "c2", "policy/clip_high"),
+            ("dual", "c3", "policy/clip_dual"),
+        ],
+        form=svg.plain,
+    ),
+    single("Ratio, standard deviation", "policy/ratio_std"),
     single("Gradient norm", "policy/grad_norm"),
     single("Learning rate", "policy/lr"),
     single("Prompts cut to fit, share", "prompt/truncated"),
