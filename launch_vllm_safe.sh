@@ -8,6 +8,8 @@ me="bash launch_vllm_safe.sh"
 [[ $PWD == "$called_from" ]] || me="bash $(printf %q "$PWD")/launch_vllm_safe.sh"
 # shellcheck source=scripts/environment.sh
 source scripts/environment.sh
+# shellcheck source=scripts/vllm_checks.sh
+source scripts/vllm_checks.sh
 
 usage() {
     cat <<'TEXT'
@@ -32,19 +34,22 @@ Environment variables, EXECUTOR_... for the executor and POLICY_... for the poli
   ..._HOST                127.0.0.1               127.0.0.1
   ..._PORT                8002                    8003
   ..._API_KEY             (none)                  (none)
+  ..._DEVICE              gpu                     gpu         cpu: a vLLM that is built for CPUs
   ..._GPUS                CUDA_VISIBLE_DEVICES, or 0 for the executor and 1 for the policy;
                           numbers as in nvidia-smi
   ..._TENSOR_PARALLEL     one per GPU of _GPUS    the same
   ..._GPU_MEMORY          0.95                    0.90        share of each GPU's memory
-  ..._MAX_MODEL_LEN       32768                   8192        prompt and reply, in tokens
-  ..._MAX_BATCHED_TOKENS  1024                    (vLLM's)
-  ..._REASONING_PARSER    openai_gptoss           (none)
+  ..._MAX_MODEL_LEN       32768, cpu: 4096        8192, 4096  prompt and reply, in tokens; never
+                          more than the model's own config.json says
+  ..._MAX_BATCHED_TOKENS  1024                    (vLLM's)    cpu: 4096, or all of MAX_MODEL_LEN
+  ..._REASONING_PARSER    openai_gptoss           (none)      not for what config.json calls another
   ..._MAX_LORA_RANK       (none)                  64
   ..._MAX_LORAS           (none)                  2
   ..._START_SECONDS       1800                    1800        patience until it serves
   ..._STOP_SECONDS        60                      60          patience before it is killed
 
-An empty value leaves a flag out. For both:
+An empty value leaves a flag out. With cpu, OMP_NUM_THREADS (1), VLLM_CPU_KVCACHE_SPACE (1, in GiB)
+and VLLM_CPU_OMP_THREADS_BIND (nobind) are passed on. For both:
   VLLM_BIN                the vllm to run (default: .venv-vllm/bin/vllm, or one on PATH)
   VLLM_STATE_DIR          outputs/vllm
   PYTHON                  the Python that .venv-vllm is made with (default: python3)
@@ -89,12 +94,20 @@ model="$(setting MODEL openai/gpt-oss-120b Qwen/Qwen2.5-7B-Instruct)"
 host="$(setting HOST 127.0.0.1 127.0.0.1)"
 port="$(setting PORT 8002 8003)"
 api_key="$(setting API_KEY '' '')"
+device="$(setting DEVICE gpu gpu)"
 gpus="$(setting GPUS "${CUDA_VISIBLE_DEVICES:-0}" "${CUDA_VISIBLE_DEVICES:-1}")"
 IFS=, read -ra gpu_list <<<"$gpus"
 tensor_parallel="$(setting TENSOR_PARALLEL ${#gpu_list[@]} ${#gpu_list[@]})"
 gpu_memory="$(setting GPU_MEMORY 0.95 0.90)"
-max_model_len="$(setting MAX_MODEL_LEN 32768 8192)"
-max_batched_tokens="$(setting MAX_BATCHED_TOKENS 1024 '')"
+if [[ $device == cpu ]]; then
+    max_model_len="$(setting MAX_MODEL_LEN 4096 4096)"
+    # What is not prefilled in chunks has to fit at once.
+    longest=$((max_model_len > 4096 ? max_model_len : 4096))
+    max_batched_tokens="$(setting MAX_BATCHED_TOKENS "$longest" "$longest")"
+else
+    max_model_len="$(setting MAX_MODEL_LEN 32768 8192)"
+    max_batched_tokens="$(setting MAX_BATCHED_TOKENS 1024 '')"
+fi
 reasoning_parser="$(setting REASONING_PARSER openai_gptoss '')"
 max_lora_rank="$(setting MAX_LORA_RANK '' 64)"
 max_loras="$(setting MAX_LORAS '' 2)"
@@ -110,6 +123,8 @@ if [[ $host == 0.0.0.0 || $host == :: ]]; then
 fi
 url="http://$reach:$port"
 
+[[ $device == [cg]pu ]] || fail "${role^^}_DEVICE=$device: gpu or cpu"
+[[ $max_model_len =~ ^[0-9]*$ ]] || fail "${role^^}_MAX_MODEL_LEN=$max_model_len: whole tokens"
 [[ $port =~ ^[0-9]+$ ]] || fail "${role^^}_PORT=$port: not a port number"
 [[ $start_seconds =~ ^[0-9]+$ ]] || fail "${role^^}_START_SECONDS=$start_seconds: whole seconds"
 [[ $stop_seconds =~ ^[0-9]+$ ]] || fail "${role^^}_STOP_SECONDS=$stop_seconds: whole seconds"
@@ -229,86 +244,6 @@ ownership() {
     fi
 }
 
-check_model() {
-    case $model in
-        "") problems+=("${role^^}_MODEL is empty: give a folder or a Hugging Face id") ;;
-        /*) check_model_folder "$model" "${role^^}_MODEL" ;;
-        *) check_model_cache ;;
-    esac
-}
-
-check_model_folder() { # DIR LABEL: config.json, weights, and every part that the index names
-    local missing=() part
-    if [[ ! -d $1 ]]; then
-        problems+=("$2: no such folder: $1")
-        return
-    fi
-    if [[ ! -e $1/config.json ]]; then
-        problems+=("$2: $1 has no config.json: not a model in the Hugging Face format")
-        return
-    fi
-    if ! compgen -G "$1/*.safetensors" >/dev/null; then
-        problems+=("$2: $1 has no *.safetensors: the weights are missing")
-        return
-    fi
-    if [[ -e $1/model.safetensors.index.json ]]; then
-        while read -r part; do
-            [[ -e $1/$part ]] || missing+=("$part")
-        done < <(grep -o '[^"/]*\.safetensors' "$1/model.safetensors.index.json" | sort -u)
-        if ((${#missing[@]})); then
-            problems+=("$2: $1 lacks ${#missing[@]} of its weight files, such as ${missing[0]};" \
-                "  bring the download to its end")
-        fi
-    fi
-}
-
-check_model_cache() { # a Hugging Face id: look into the cache, where vLLM looks
-    local cache="${HF_HUB_CACHE:-${HF_HOME:-$HOME/.cache/huggingface}/hub}" snapshot
-    for snapshot in "$cache/models--${model//\//--}"/snapshots/*/; do
-        if [[ -e $snapshot/config.json ]]; then
-            check_model_folder "${snapshot%/}" "${role^^}_MODEL=$model"
-            return
-        fi
-    done
-    if [[ ${HF_HUB_OFFLINE:-0} == 1 ]]; then
-        problems+=("${role^^}_MODEL: $model is not in $cache, and HF_HUB_OFFLINE is set;" \
-            "  download it elsewhere and give its folder")
-    else
-        echo "$role: $model is not in $cache; vLLM will download it first"
-    fi
-}
-
-check_gpus() { # vLLM wants its share of the whole memory to be free when it starts
-    local gpu line name free total need
-    if ! command -v nvidia-smi >/dev/null; then
-        problems+=("no nvidia-smi: this machine has no NVIDIA GPU or no driver")
-        return
-    fi
-    if ((${#gpu_list[@]} == 0)); then
-        problems+=("${role^^}_GPUS is empty: name the GPUs, such as 0 or 0,1")
-    fi
-    for gpu in "${gpu_list[@]}"; do
-        if ! line="$(nvidia-smi -i "$gpu" --query-gpu=memory.total,memory.free,name \
-            --format=csv,noheader,nounits 2>/dev/null)"; then
-            problems+=("GPU $gpu: nvidia-smi does not know it; set ${role^^}_GPUS" \
-                "  there are: $(nvidia-smi -L 2>&1 | sed 's/ (UUID.*//' | paste -sd ';' || true)")
-            continue
-        fi
-        IFS=', ' read -r total free name <<<"$line"
-        if [[ ! $total =~ ^[0-9]+$ || ! $free =~ ^[0-9]+$ ]]; then
-            echo "$role: GPU $gpu ($name) does not say how much memory is free: not checked"
-            continue
-        fi
-        need="$(awk -v total="$total" -v share="$gpu_memory" 'BEGIN { printf "%d", total * share }')"
-        if ((free < need)); then
-            problems+=("GPU $gpu ($name): $free of $total MiB are free, $need are needed" \
-                "  (${role^^}_GPU_MEMORY=$gpu_memory); end what runs there, lower the share, or set ${role^^}_GPUS")
-        else
-            echo "$role: GPU $gpu ($name): $free of $total MiB free"
-        fi
-    done
-}
-
 report_problems() { # print them and exit 2, if there are any
     ((${#problems[@]})) || return 0
     echo "$role: to mend before it can start:" >&2
@@ -327,14 +262,26 @@ find_vllm() { # set `vllm`: the one named, our own, one on PATH, or our own yet 
     elif [[ -x $own_vllm ]] || ! vllm="$(command -v vllm)"; then
         vllm="$own_vllm"
     fi
+    if [[ $device == cpu && ! -x $vllm && -z ${VLLM_BIN:-} ]]; then
+        problems+=("${role^^}_DEVICE=cpu: .venv-vllm would get a vLLM for GPUs;" \
+            "  set VLLM_BIN to one that is built for CPUs")
+    fi
 }
 
 build_command() { # set `variables` and `command`
-    # Without the second, CUDA numbers the GPUs by speed and nvidia-smi by slot.
-    variables=("CUDA_VISIBLE_DEVICES=$gpus" "CUDA_DEVICE_ORDER=PCI_BUS_ID")
     command=("$vllm" serve "$model" --host "$host" --port "$port")
-    flag --tensor-parallel-size "$tensor_parallel"
-    flag --gpu-memory-utilization "$gpu_memory"
+    if [[ $device == cpu ]]; then
+        variables=("OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}"
+            "VLLM_CPU_KVCACHE_SPACE=${VLLM_CPU_KVCACHE_SPACE:-1}"
+            "VLLM_CPU_OMP_THREADS_BIND=${VLLM_CPU_OMP_THREADS_BIND:-nobind}")
+        # With compilation or chunks, a seeded request ends the engine on CPUs.
+        command+=(--enforce-eager --no-enable-chunked-prefill)
+    else
+        # Without the second, CUDA numbers the GPUs by speed and nvidia-smi by slot.
+        variables=("CUDA_VISIBLE_DEVICES=$gpus" "CUDA_DEVICE_ORDER=PCI_BUS_ID")
+        flag --tensor-parallel-size "$tensor_parallel"
+        flag --gpu-memory-utilization "$gpu_memory"
+    fi
     flag --max-model-len "$max_model_len"
     flag --max-num-batched-tokens "$max_batched_tokens"
     flag --reasoning-parser "$reasoning_parser"
@@ -414,19 +361,6 @@ give_up() { # WHY PID: show the end of the log, end what is left of the server
     exit 1
 }
 
-hint() { # what the log's best-known complaints mean
-    local say="${role^^}"
-    if grep -qiE 'out of memory|no available memory for the cache blocks' "$log_file"; then
-        echo "  Memory: more GPUs (${say}_GPUS), a shorter ${say}_MAX_MODEL_LEN, or fewer ${say}_MAX_BATCHED_TOKENS."
-    elif grep -qiE 'unrecognized arguments|invalid choice' "$log_file"; then
-        echo "  This vLLM does not know a flag: an empty variable of --help leaves it out."
-    elif grep -qiE 'tiktoken|openai_harmony|HarmonyError' "$log_file"; then
-        echo "  GPT-OSS needs its tiktoken files: offline, bring them and set TIKTOKEN_ENCODINGS_BASE."
-    elif grep -qiE 'LocalEntryNotFound|offline mode|Max retries exceeded' "$log_file"; then
-        echo "  The model cannot be downloaded: bring it and set ${say}_MODEL to its folder."
-    fi
-}
-
 # --- What to do
 
 show_status() { # exits 0 when it serves, 3 when it does not
@@ -493,9 +427,10 @@ esac
 
 check_address
 find_vllm
+obey_model
 build_command
 check_model
-check_gpus
+[[ $device == cpu ]] || check_gpus
 if [[ $action == dry-run ]]; then
     if [[ $vllm == "$own_vllm" && ! -x $vllm ]]; then
         echo "$role: .venv-vllm would be made first, from requirements-vllm.txt"

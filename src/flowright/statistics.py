@@ -55,7 +55,7 @@ def unanimous(value: float, count: int, within: tuple[float, float]) -> tuple[fl
     probability; one that differs is taken to be 1 away. For 0 of n and n of n right that is
     Wilson's own interval; for paired differences of shares that are all 0 it is the upper bound of
     the discordant pairs either way, as squaring and adding the bounds of gains and losses gives it
-    (square-and-add: R. G. Newcombe 1998, "Improved confidence intervals for the difference between binomial
+    (R. G. Newcombe 1998, "Improved confidence intervals for the difference between binomial
     proportions based on paired data").
     """
     _, most = wilson(0, count)

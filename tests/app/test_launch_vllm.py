@@ -76,7 +76,8 @@ class House:
         self.path = path
         (path / "scripts").mkdir()
         shutil.copy(ROOT / "launch_vllm_safe.sh", path)
-        shutil.copy(ROOT / "scripts/environment.sh", path / "scripts")
+        for name in ("environment.sh", "vllm_checks.sh"):
+            shutil.copy(ROOT / "scripts" / name, path / "scripts")
         (path / "requirements-vllm.txt").write_text("")
         self.program("vllm", VLLM.format(python=sys.executable))
         self.program("nvidia-smi", NVIDIA_SMI)
@@ -144,9 +145,12 @@ def is_running(pid: int) -> bool:
     return state != "Z"  # dead, but not yet buried
 
 
-def make_model(folder: Path, weights: tuple[str, ...] = ("model.safetensors",)) -> Path:
+def make_model(
+    folder: Path, weights: tuple[str, ...] = ("model.safetensors",), **config: object
+) -> Path:
     folder.mkdir(parents=True)
-    for name in ("config.json", *weights):
+    (folder / "config.json").write_text(json.dumps(config))
+    for name in weights:
         (folder / name).write_text("{}")
     return folder
 
@@ -329,6 +333,105 @@ def test_dry_run_prints_the_command_and_starts_nothing(house: House) -> None:
     assert not house.seen.exists() and not (house.path / "outputs").exists()
 
 
+LAST_WORDS = {
+    "User-specified max_model_len (8192) is greater than the derived max_model_len (2048)":
+        "lower EXECUTOR_MAX_MODEL_LEN",
+    "ValueError: max_num_batched_tokens (4096) is smaller than max_model_len (8192)":
+        "EXECUTOR_MAX_BATCHED_TOKENS as many as EXECUTOR_MAX_MODEL_LEN",
+    "(4.0 GiB KV cache is needed, which is larger than the available KV cache memory (1.0 GiB)":
+        "VLLM_CPU_KVCACHE_SPACE",
+    "ValueError: No available memory for the cache blocks.": "more GPUs (EXECUTOR_GPUS)",
+    "OSError: [Errno 98] Address already in use": "is in use",
+    "Total number of attention heads (9) must be divisible by tensor parallel size (2).":
+        "EXECUTOR_TENSOR_PARALLEL to a divisor",
+    "RuntimeError: operator torchvision::nms does not exist": "uninstall torchvision",
+    "Transformers does not recognize this architecture": "a newer vLLM",
+    "Model architectures ['NewForCausalLM'] are not supported for now.": "a newer vLLM",
+    "vllm: error: unrecognized arguments: --odd": "does not know a flag",
+    "RuntimeError: Failed to infer device type": "EXECUTOR_DEVICE=cpu",
+}  # fmt: skip
+
+
+def test_the_usual_last_words_come_with_advice(tmp_path: Path) -> None:
+    logs = [tmp_path / f"{number}.log" for number in range(len(LAST_WORDS))]
+    for log, says in zip(logs, LAST_WORDS, strict=True):
+        log.write_text(f"INFO starting\n{says}\n")
+    script = 'source "$0"; role=executor; port=8002; for log_file in "$@"; do hint; done'
+    done = subprocess.run(
+        ["bash", "-euc", script, ROOT / "scripts/vllm_checks.sh", *logs],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for advice, line in zip(LAST_WORDS.values(), done.stdout.splitlines(), strict=True):
+        assert advice in line
+
+
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+OWN_LENGTHS = [
+    ({"max_position_embeddings": 8192}, "--max-model-len 8192"),
+    ({"max_position_embeddings": 131072}, "--max-model-len 32768"),
+    ({"text_config": {"max_position_embeddings": 4096}}, "--max-model-len 4096"),
+    ({"max_position_embeddings": 2048, "rope_scaling": YARN}, "--max-model-len 32768"),
+    ({"n_positions": 1024}, "--max-model-len 1024"),
+    ({}, "--max-model-len 32768"),
+]
+
+
+@pytest.mark.parametrize(("config", "expected"), OWN_LENGTHS)
+def test_no_more_is_asked_for_than_the_model_takes(
+    house: House, config: dict[str, object], expected: str
+) -> None:
+    folder = make_model(house.path / "own", **config)
+    done = house.call("--dry-run", EXECUTOR_MODEL=str(folder))
+    assert done.returncode == 0, done.stderr
+    assert f"{expected} " in done.stdout
+
+
+@pytest.mark.parametrize(("asked", "shown"), [("512", "--max-model-len 512 "), ("", "serve")])
+def test_a_length_that_is_given_counts_where_the_model_takes_it(
+    house: House, asked: str, shown: str
+) -> None:
+    folder = make_model(house.path / "own", max_position_embeddings=2048)
+    done = house.call("--dry-run", EXECUTOR_MODEL=str(folder), EXECUTOR_MAX_MODEL_LEN=asked)
+    assert shown in done.stdout
+    assert done.stdout.count("--max-model-len") == bool(asked)
+
+
+def test_a_cached_model_s_own_length_counts_and_so_does_its_kind(house: House) -> None:
+    folder = house.path / "hub/models--small--one/snapshots/abc"
+    make_model(folder, max_position_embeddings=2048, model_type="llama")
+    done = house.call("--dry-run", EXECUTOR_MODEL="small/one")
+    assert "small/one takes 2048 tokens, not 32768: --max-model-len is 2048" in done.stdout
+    assert "--reasoning-parser" not in done.stdout, "that is GPT-OSS's"
+
+
+def test_a_vllm_for_cpus_starts_where_there_is_no_gpu(house: House) -> None:
+    (house.path / "bin/nvidia-smi").unlink()
+    refused = house.call()
+    assert refused.returncode == 2 and "EXECUTOR_DEVICE=cpu" in refused.stderr
+    folder = make_model(house.path / "own", max_position_embeddings=8192, model_type="llama")
+    own = {"EXECUTOR_MODEL": str(folder), "EXECUTOR_DEVICE": "cpu", "OMP_NUM_THREADS": "2"}
+    done = house.call(**own, EXECUTOR_MAX_MODEL_LEN="6000")
+    assert done.returncode == 0, done.stdout + done.stderr
+    seen = json.loads(house.seen.read_text())
+    flags = " ".join(seen["arguments"])
+    assert "--enforce-eager --no-enable-chunked-prefill" in flags
+    assert "--max-model-len 6000 --max-num-batched-tokens 6000" in flags
+    assert "gpu" not in flags and "tensor" not in flags
+    told = {name: seen["environment"].get(name) for name in (
+        "OMP_NUM_THREADS", "VLLM_CPU_KVCACHE_SPACE", "VLLM_CPU_OMP_THREADS_BIND",
+        "CUDA_VISIBLE_DEVICES",
+    )}  # fmt: skip
+    assert list(told.values()) == ["2", "1", "nobind", None]
+    usual = house.call("policy", "--dry-run", POLICY_MODEL=str(folder), POLICY_DEVICE="cpu")
+    assert "--max-model-len 4096 --max-num-batched-tokens 4096" in usual.stdout
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1" in usual.stdout
+    (house.path / "bin/vllm").unlink()
+    none = house.call("policy", "--dry-run", POLICY_MODEL=str(folder), POLICY_DEVICE="cpu")
+    assert none.returncode == 2 and "set VLLM_BIN to one that is built for CPUs" in none.stderr
+
+
 def test_every_problem_is_named_at_once(house: House) -> None:
     broken = make_model(house.path / "broken", ("model-1-of-2.safetensors",))
     index = {"weight_map": {"a": "model-1-of-2.safetensors", "b": "model-2-of-2.safetensors"}}
@@ -347,6 +450,8 @@ def test_every_problem_is_named_at_once(house: House) -> None:
         ({"EXECUTOR_MODEL": "/no/such/model"}, "EXECUTOR_MODEL: no such folder: /no/such/model"),
         ({"HF_HUB_OFFLINE": "1"}, "is not in"),
         ({"VLLM_BIN": "/no/such/vllm"}, "VLLM_BIN: no such program"),
+        ({"EXECUTOR_DEVICE": "tpu"}, "EXECUTOR_DEVICE=tpu: gpu or cpu"),
+        ({"EXECUTOR_MAX_MODEL_LEN": "8k"}, "EXECUTOR_MAX_MODEL_LEN=8k: whole tokens"),
         ({"EXECUTOR_PORT": "eight"}, "EXECUTOR_PORT=eight: not a port number"),
     ],
 )

@@ -14,7 +14,7 @@ from rich.console import Console
 from flowright.app.first_look import Start
 from flowright.app.measuring import Evaluation
 from flowright.app.memory_plan import Demand
-from flowright.app.terminal import StepProgress, findings, stage_progress, table
+from flowright.app.terminal import StepProgress, findings, stage_progress, table, tell_outages
 from flowright.app.world import (
     check_samplers,
     open_policy,
@@ -41,6 +41,7 @@ from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
+from flowright.llm.counters import Counters
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.origin import origin_of
@@ -109,7 +110,9 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             trainer = make_trainer(
                 config, run, reporter, environment, tasks, policy, sampler, ranks
             )
-            step = await trainer.train(start.resume)
+            owners = partial(_asking, environment, sampler, before)
+            async with tell_outages(owners, reporter.say):
+                step = await trainer.train(start.resume)
             _say_best(run.path, trainer.saves.best, step, reporter)
         if step < config.grpo.steps or not ranks.is_first:
             return
@@ -120,7 +123,8 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1),
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
-        comparison = await run_comparison(config, environment, policies, measured, (), console)
+        async with tell_outages(owners, partial(_say, console)):
+            comparison = await run_comparison(config, environment, policies, measured, (), console)
         write_json(run.path / "evaluation.json", comparison.to_json())
         run.state(status="finished")
 
@@ -233,9 +237,11 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
             name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"
             policies[name] = partial(trained, name, path)
         problems, selection = evaluation.problems, evaluation.selection
-        return await run_comparison(
-            config, environment, policies, problems, selection, console, evaluation.ledger
-        )
+        owners = partial(_asking, environment, after, before)
+        async with tell_outages(owners, partial(_say, console)):
+            return await run_comparison(
+                config, environment, policies, problems, selection, console, evaluation.ledger
+            )
 
 
 async def run_comparison(
@@ -260,8 +266,17 @@ async def run_comparison(
         )
     console.print(table(comparison))
     for line in findings(comparison):
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        _say(console, line)
     return comparison
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _asking(environment: Environment, *samplers: Sampler) -> list[Counters]:
+    """Who asks servers."""
+    return [*environment.counters(), *(c for sampler in samplers for c in sampler.counters)]
 
 
 def _check(policy: Policy, config: Config) -> None:

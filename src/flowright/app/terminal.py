@@ -3,8 +3,11 @@
 On a terminal there is a bar below the lines; in a pipe or a log only the lines.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Self
 
@@ -21,6 +24,10 @@ from rich.table import Table
 
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison
 from flowright.evaluation.evaluator import Row, Score
+from flowright.llm.counters import Counters, Outage, outages
+
+PATIENCE = 5.0
+"""Seconds for which a server may serve nothing before the screen says so."""
 
 _SHOWN = (
     ("reward", "reward/mean", "{:.2f}"),
@@ -96,6 +103,49 @@ class StageProgress:
     def stop(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+
+
+@asynccontextmanager
+async def tell_outages(
+    owners: Callable[[], Iterable[Counters]],
+    say: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> AsyncIterator[None]:
+    """Meanwhile, say which servers are waited for: after :data:`PATIENCE` seconds, whenever that
+    time has doubled, and when it is over."""
+
+    async def watch() -> None:
+        told: dict[str, tuple[Outage, float]] = {}  # with the seconds after which it is said again
+        while True:
+            await sleep(1.0)
+            current = {outage.server: outage for outage in outages(owners())}
+            for server, outage in current.items():
+                seconds = clock() - outage.since
+                if seconds >= told.get(server, (outage, PATIENCE))[1]:
+                    told[server] = outage, 2 * seconds
+                    say(_waited_for(outage, seconds))
+            for server in told.keys() - current.keys():
+                outage, _ = told.pop(server)
+                say(f"{server}: waited for no longer, after {clock() - outage.since:.0f} s")
+
+    task = asyncio.create_task(watch())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _waited_for(outage: Outage, seconds: float) -> str:
+    since = datetime.now() - timedelta(seconds=seconds)
+    who = ", ".join(sorted(outage.roles))
+    calls = "1 call waits" if outage.waiting == 1 else f"{outage.waiting} calls wait"
+    return (
+        f"{outage.server}: serves nothing since {since:%H:%M:%S}, {seconds:.0f} s ago "
+        f"({outage.kind}); {calls} for it ({who}) and will go on when it is back: is it running?"
+    )
 
 
 def _bar(console: Console) -> Progress:

@@ -1,10 +1,13 @@
-"""What the requests of each role came to: calls, attempts, failures, waiting, tokens. No requests.
+"""What the requests of each role came to: calls, attempts, failures, waiting, tokens, and which
+servers are waited for. No requests.
 
-Whoever owns connections has :class:`Counters`; :func:`metrics_since` puts those of a run together.
+Whoever owns connections has :class:`Counters`; :func:`metrics_since` and :func:`outages` put those
+of a run together.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import cache
 from urllib.parse import urlsplit
 
@@ -14,14 +17,49 @@ FIGURES = (
 )  # fmt: skip
 
 
+@dataclass(slots=True)
+class Outage:
+    """A server that has served nobody since an attempt that began at ``since`` (seconds of
+    ``time.monotonic``): how attempts fail, those who ask it by role, and how many calls wait for
+    it."""
+
+    server: str
+    since: float
+    kind: str
+    roles: set[str] = field(default_factory=set)
+    calls: set[int] = field(default_factory=set)
+
+    @property
+    def waiting(self) -> int:
+        return len(self.calls)
+
+
 class RoleCounts(defaultdict[str, float]):
     """One role's FIGURES, failures by their kind (``http_503``, ``unreachable`` ...), and
     ``<host:port>/attempts`` and ``/failures`` of each server. A call is one request with all its
     attempts; ``empty`` are replies without content; ``wait_seconds`` pass in our own queue and in
     pauses between attempts."""
 
-    def __init__(self) -> None:
+    def __init__(self, role: str = "", outages: dict[str, Outage] | None = None) -> None:
         super().__init__(float)
+        self._role = role
+        self._outages = {} if outages is None else outages
+
+    def lost(self, url: str, kind: str, since: float, call: int) -> None:
+        """An attempt of a call, begun at ``since``, failed by the server's fault."""
+        outage = self._outages.setdefault(url, Outage(url.rpartition("@")[2], since, kind))
+        outage.kind = kind
+        outage.roles.add(self._role)
+        outage.calls.add(call)
+
+    def answered(self, url: str) -> None:
+        """The server did, whatever it said."""
+        self._outages.pop(url, None)
+
+    def ended(self, call: int) -> None:
+        """A call that will not be tried again."""
+        for outage in self._outages.values():
+            outage.calls.discard(call)
 
     def attempt(self, url: str) -> None:
         self["attempts"] += 1
@@ -43,12 +81,13 @@ class Counters:
 
     def __init__(self, urls: Iterable[str]) -> None:
         self.hosts = tuple(map(_host, urls))
-        self._roles: defaultdict[str, RoleCounts] = defaultdict(RoleCounts)
+        self._roles: dict[str, RoleCounts] = {}
+        self.outages: dict[str, Outage] = {}
         self._told: dict[str, dict[str, float]] = {}
 
     def role(self, name: str) -> RoleCounts:
         """The role's counts, to be added to."""
-        return self._roles[name]
+        return self._roles.setdefault(name, RoleCounts(name, self.outages))
 
     def since(self) -> dict[str, dict[str, float]]:
         """What was added since the last call of this method, by role and name."""
@@ -83,6 +122,12 @@ def metrics_since(owners: Iterable[Counters]) -> dict[str, float]:
         if any(counts.values()):
             metrics |= {f"servers/{role}/{name}": counts[name] for name in (*FIGURES, *each)}
     return metrics
+
+
+def outages(owners: Iterable[Counters]) -> list[Outage]:
+    """The servers that calls wait for, the longest away first."""
+    found = [outage for owner in owners for outage in owner.outages.values() if outage.calls]
+    return sorted(found, key=lambda outage: outage.since)
 
 
 @cache

@@ -151,11 +151,14 @@ class Retries:
         """What the first successful attempt returns. The first retries go to other servers, as
         many as there are in health, without a pause. Raises the last attempt's RequestError where
         there is no other."""
-        while True:
-            try:
-                return await self._once(call, attempt)
-            except RequestError as error:
-                await call.pause(error, self._fails_over(call))
+        try:
+            while True:
+                try:
+                    return await self._once(call, attempt)
+                except RequestError as error:
+                    await call.pause(error, self._fails_over(call))
+        finally:
+            call.counts.ended(id(call))
 
     async def _once(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
         queued = time.monotonic()
@@ -171,6 +174,7 @@ class Retries:
             try:
                 done = await attempt(lease)
                 report = self.balance.succeeded
+                call.counts.answered(lease.server.url)
                 return done
             except RequestError as error:
                 call.avoid = lease.server
@@ -178,6 +182,7 @@ class Retries:
                 call.failures[error.kind] += 1
                 report = self.balance.succeeded
                 if error.blames_server:
+                    call.counts.lost(lease.server.url, error.kind, began, id(call))
                     report = partial(self.balance.failed, at_once=error.kind == "unreachable")
                 self._change_key(lease, error)
                 raise

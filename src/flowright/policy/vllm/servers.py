@@ -107,10 +107,12 @@ class Fleet:
             await server.ready(weights, probe)
         except RequestError as error:
             self._away.add(server.url)
+            self.counters.role(ROLE).lost(server.url, error.kind, time.monotonic(), id(server))
             if error.final:
                 raise RunError(f"policy.vllm: {error.message}") from None
             return error
         self._away.discard(server.url)
+        self.counters.role(ROLE).answered(server.url)
         return None
 
 
