@@ -35,5 +35,6 @@ def test_the_shipped_models_can_be_pointed_elsewhere(monkeypatch: pytest.MonkeyP
     assert moved.model_name == "/models/gpt-oss-120b"
 
 
-def test_the_three_ways_to_train_are_shipped() -> None:
-    assert {"quickstart.yaml", "training.yaml", "mixed_simulated.yaml"} <= set(RUNS)
+def test_the_four_ways_to_train_are_shipped() -> None:
+    shipped = {"quickstart.yaml", "training.yaml", "mixed_simulated.yaml", "smollm2.yaml"}
+    assert shipped <= set(RUNS)

@@ -217,7 +217,7 @@ class _WarmStart:
                     for place, task in enumerate(tasks)
                 ]
                 metrics = learner.update(lessons, step)
-                progress(step, section.steps, f"loss {metrics.get('sft/loss', float('nan')):.3f}")
+                progress(step, section.steps, metrics.get("sft/loss", "not finite"))
 
     def _lesson(
         self, policy: Policy, example: Example, weights: Mapping[tuple[str, str], float], key: str

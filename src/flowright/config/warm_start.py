@@ -21,9 +21,9 @@ from flowright.config.section import (
 class SftSection(Section):
     """Supervised training on completions; the prompts are no part of the loss."""
 
-    steps: Positive = 40
+    steps: Positive = 48
     """Optimizer steps."""
-    prompts_per_step: Positive = 12
+    prompts_per_step: Positive = 8
     """Prompts of a step."""
     learning_rate: PositiveFloat = 1e-3
     """Of AdamW on the adapter, after the warm-up."""
@@ -44,11 +44,11 @@ class WarmStartSection(SftSection):
     folder: Path | None = None
     """Where the warm-started model is put, and what the policy of a run then starts from. Default:
     none, the policy starts as `strategy_model`."""
-    problems: Positive = 192
+    problems: Positive = 120
     """Train problems that completions are drawn for."""
     completions: Positive = 8
     """Drawn for each of them; equal ones count once."""
-    attempts: Positive = 2
+    attempts: Positive = 1
     """So often each is run."""
     least_passed: Annotated[Fraction, Field(gt=0)] = 0.5
     """Kept are those of whose attempts at least this share passed."""

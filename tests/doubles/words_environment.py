@@ -1,0 +1,44 @@
+"""An environment of words of one letter, which can show some that pass."""
+
+from collections.abc import Sequence
+
+from flowright.data.task import Task
+from flowright.environments.environment import Demonstration, Environment, TaskSets
+from flowright.environments.reward import UNSCORED, Reward
+from flowright.environments.rollout import Completion, Rollout
+from flowright.errors import Failure, Reason
+from flowright.grading import Gold
+
+WORDS = ("y", "n", "m")
+
+
+class Words(Environment):
+    """A word is its first letter. ``y`` is right, ``n`` wrong, ``m`` right on tasks of even number;
+    nothing else is valid. ``judge.model: lost`` loses every attempt."""
+
+    def tasks(self) -> TaskSets:
+        tasks = [Task(f"t{i}", "word", "words", f"Say it, {i}.", "y") for i in range(12)]
+        return TaskSets(tasks[:10], tasks[10:])
+
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        return [[self._one(completion) for completion in group] for group in groups]
+
+    def _one(self, completion: Completion) -> Rollout:
+        task, sample = completion.task, completion.sample
+        if self.config.judge.model == "lost":
+            return Rollout(task, sample, UNSCORED, Failure(Reason.JUDGE_FAILED, "unavailable"))
+        word = sample.text[:1]
+        if word not in WORDS:
+            failure = Failure(Reason.NO_PROGRAM, "no such word")
+            return Rollout(task, sample, Reward(-0.2, {"validity": -0.2}), failure)
+        even = int(task.id[1:]) % 2 == 0
+        right = word == "y" or (word == "m" and even)
+        return Rollout(
+            task, sample, Reward(float(right), {"correctness": float(right)}), gold=Gold(right, "")
+        )
+
+    def demonstrations(
+        self, tasks: Sequence[Task], count: int, completions: int, seed: int
+    ) -> list[Demonstration]:
+        words = [WORDS[(seed + i) % 3] for i in range(completions)]
+        return [Demonstration(self.messages(task), words) for task in tasks[:count]]
