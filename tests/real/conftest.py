@@ -1,15 +1,16 @@
 """The real servers of these tests: each started once, when the first test asks for it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from real_vllm import RealVllm
+from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, quickstart
 
-ROOT = Path(__file__).parents[2]
+from flowright.app.world import open_policy
+from flowright.environments.environment import make_environment
+
 LARGE = "smollm2-135m"
-POLICY = "tiny"
 
 
 @pytest.fixture(scope="session")
@@ -22,12 +23,58 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def large(logs: Path) -> Iterator[RealVllm]:
+def large_folder() -> str:
+    """SmolLM2-135M-Instruct's folder: ``FLOWRIGHT_SMOLLM2``, or where `smollm2-135m` comes from."""
+    if given := os.environ.get("FLOWRIGHT_SMOLLM2"):
+        return given
+    from flowright.policy.smollm2 import smollm2
+
+    return smollm2(ROOT / "data/cache")
+
+
+@pytest.fixture(scope="session")
+def large(logs: Path, large_folder: str) -> Iterator[RealVllm]:
     """SmolLM2-135M-Instruct, which answers operators and judges."""
-    folder = Path(os.environ["FLOWRIGHT_SMOLLM2"])
-    server = RealVllm(LARGE, folder, logs, "--max-model-len", "4096", "--dtype", "bfloat16")
+    if os.environ.get("DEV_LARGE"):
+        s = RealVllm(LARGE, large_folder, logs)
+        s.port = int(os.environ["DEV_LARGE"])
+        yield s
+        return
+    server = RealVllm(LARGE, large_folder, logs, "--max-model-len", "4096", "--dtype", "bfloat16")
     try:
         server.start()
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def policy_folder() -> str:
+    """The embedded policy, with a cold start that is short and kept."""
+    config = quickstart()
+    environment = make_environment(config)
+    policy = open_policy(config, environment, environment.tasks().train)
+    return str(Path(policy.causal_lm.config._name_or_path).absolute())
+
+
+@pytest.fixture(scope="session")
+def policy_server(logs: Path, policy_folder: str) -> Iterator[RealVllm]:
+    """The embedded policy in float32, with adapters that come and go."""
+    more = ("--max-model-len", "1024", "--dtype", "float32")
+    server = RealVllm(POLICY, policy_folder, logs, *more, *ADAPTERS)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def figure(logs: Path) -> Callable[[str], None]:
+    """Keep a line of measurements for the summary of scripts/test_real.sh."""
+
+    def keep(line: str) -> None:
+        with (logs / FIGURES).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    return keep
