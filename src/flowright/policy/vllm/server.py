@@ -5,6 +5,7 @@ right one. Which server is asked, and what is tried again, is
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -25,12 +26,14 @@ from flowright.llm.transport import (
 )
 from flowright.policy.sampler import Sampling
 from flowright.policy.vllm.proof import (
+    Evidence,
     Probe,
     Proof,
     Weights,
     consistent,
     prove_adapter,
     prove_base,
+    prove_trial,
     scales,
 )
 from flowright.policy.vllm.wire import (
@@ -83,7 +86,9 @@ class PolicyServer:
         self._vllm = section.vllm
         self._connection = Connection(url, section.vllm.no_proxy)
         self._proven: set[str] = set()
-        self._base: Tensor | None = None  # what it says of the probe without an adapter
+        self._base: dict[int, Tensor] = {}  # what it says of each text without an adapter
+        self._evidence = Evidence()
+        self._tried = False  # whether it has passed the trial
         self._lock = asyncio.Lock()
 
     async def aclose(self) -> None:
@@ -138,7 +143,9 @@ class PolicyServer:
     def _forget(self) -> None:
         """Take nothing for proven any more: it may have been started anew."""
         self._proven.clear()
-        self._base = None
+        self._base.clear()
+        self._evidence = Evidence()
+        self._tried = False
 
     @property
     def _where(self) -> str:
@@ -163,36 +170,70 @@ class PolicyServer:
         cards = await self._models()
         if problem := self._missing(cards):
             raise RunError(problem)
-        base = await self._proven_base(probe)
+        await self._check_base(probe)
         if weights.path is None:
             return
+        if probe.trial is not None and not self._tried:
+            await self._try(probe.trial, cards, probe)
+        await self._have(weights, cards)
+        self.proof = await self._prove(weights, probe)
+        await self._check_decoding(weights.name, probe)
+
+    async def _check_base(self, probe: Probe) -> None:
+        """Its base model, once until it is started anew."""
+        if not self._base:
+            if not await self._scales():
+                raise RunError(_RAW)
+            prove_base(await self._base_scores(probe, 1), probe.base, self._vllm.tolerance)
+
+    async def _have(self, weights: Weights, cards: dict[str, ModelCard]) -> None:
+        """Load what is not loaded, and look whether it is listed as it was."""
+        assert weights.path is not None
         if weights.name not in cards:
             await self._load(weights, weights.path)
             cards = await self._models()
         _check_card(cards, weights)
-        self.proof = prove_adapter(
-            await self._score(weights.name, probe.token_ids),
-            base,
-            weights.known,
-            probe.base,
-            [known for known in probe.earlier if known is not weights.known],
-            self._vllm.tolerance,
-        )
-        await self._check_decoding(weights.name, probe)
 
-    async def _proven_base(self, probe: Probe) -> Tensor:
-        """What it says of the probe without an adapter; asked once until it is started anew."""
-        served = self._base
-        if served is None:
-            if not await self._scales():
-                raise RunError(_RAW)
-            served = await self._score(self._model, probe.token_ids)
-            prove_base(served, probe.base, self._vllm.tolerance)
-            self._base = served
-        return served
+    async def _try(self, trial: Weights, cards: dict[str, ModelCard], probe: Probe) -> None:
+        """Have the trial adapter proven, and gone again."""
+        await self._have(trial, cards)
+        served = await self._scores(trial.name, probe, 0, 1)
+        prove_trial(served, await self._base_scores(probe, 1), trial.known, probe.base)
+        await self._post("/unload_lora_adapter", lora_name=trial.name)
+        self._tried = True
+
+    async def _prove(self, weights: Weights, probe: Probe) -> Proof:
+        """By as many texts as the error of the first asks for."""
+        texts, served = 1, await self._scores(weights.name, probe, 0, 1)
+        earlier = [known for known in probe.earlier if known is not weights.known]
+
+        async def prove(evidence: Evidence) -> Proof:
+            base = await self._base_scores(probe, texts)
+            tolerance = self._vllm.tolerance
+            return prove_adapter(
+                served, base, weights.known, probe.base, earlier, tolerance, evidence
+            )
+
+        lacking = (await prove(Evidence())).lacking
+        if lacking > 1:
+            first, texts = texts, math.ceil(min(len(probe.texts), lacking))
+            more = await self._scores(weights.name, probe, first, texts)
+            served = torch.cat([served, more])
+        return await prove(self._evidence)
+
+    async def _base_scores(self, probe: Probe, texts: int) -> Tensor:
+        """Without an adapter, of the first so many texts."""
+        for number in range(texts):
+            if number not in self._base:
+                self._base[number] = await self._score(self._model, probe.texts[number])
+        return torch.cat([self._base[number] for number in range(texts)])
+
+    async def _scores(self, model: str, probe: Probe, first: int, end: int) -> Tensor:
+        """Of the texts from ``first`` to before ``end``."""
+        return torch.cat([await self._score(model, text) for text in probe.texts[first:end]])
 
     async def _check_decoding(self, model: str, probe: Probe) -> None:
-        prompt = probe.token_ids[: len(probe.token_ids) // 2]
+        prompt = probe.texts[0][: len(probe.texts[0]) // 2]
         drawn = await self.draw(model, prompt, Sampling(1.0, 1.0, PROBE_DRAWS, 0), probe.end_ids)
         scored = await self._score(model, [*prompt, *drawn.token_ids])
         consistent(drawn.logprobs, scored[len(prompt) - 1 :].tolist(), self._vllm.tolerance)

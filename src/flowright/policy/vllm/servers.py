@@ -51,6 +51,13 @@ class Fleet:
         for server in self.servers.values():
             await server.aclose()
 
+    def proof_metrics(self) -> dict[str, float]:
+        """Of the newest proofs, and of several servers' the least certain one."""
+        proofs = [server.proof for server in self.servers.values() if server.proof is not None]
+        if not proofs:
+            return {}
+        return min(proofs, key=lambda proof: (proof.decided, -proof.lacking)).metrics()
+
     async def ask(self, key: str, work: Callable[[PolicyServer], Awaitable[T]]) -> T:
         """Let the server with the fewest requests do the work, and another one where it fails.
         ``key`` names the request; pauses are drawn from it.
