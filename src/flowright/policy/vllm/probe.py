@@ -99,7 +99,7 @@ def trial_scores(policy: Policy, texts: Sequence[Sequence[int]], base: Known, na
     halves = [key for key in fresh if ".lora_B." in key]
     draw = torch.Generator().manual_seed(0)
     random = {key: torch.randn(fresh[key].shape, generator=draw) for key in halves}
-    size, low, high = 0.01, 0.0, float("inf")
+    size, low, high, moved = 0.01, 0.0, float("inf"), 0.0
     for _ in range(_TRIAL_TRIES):
         drawn = {key: (size * value).to(fresh[key]) for key, value in random.items()}
         policy.load_adapter_state(fresh | drawn)

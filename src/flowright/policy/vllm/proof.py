@@ -16,13 +16,13 @@ model's, S and S_B the server's for both.
 
 The standard error is the jackknife's over tokens (HC3: MacKinnon and White 1985, equation 13;
 clusters: Liang and Zeger 1986): a token that moves most of all does not vouch for itself, and what
-the server's arithmetic does to one token in every version is counted once. With P(Z > 6.25) = 2.1e-10,
-the 135,450 comparisons of 300 versions (each with the base model and all before it: by the first
-text, by all, and added up) end a good run with a probability below 3e-5.
+the server's arithmetic does to one token in every version is counted once. P(Z > 6.25) is 2.1e-10,
+so the 135,450 comparisons of 300 versions (each with the base model and all before it: by the
+first text, by all, and added up) end a good run with a probability below 3e-5.
 
 A server in half precision adds the adapter's part to an output that is rounded already, which
-swallows a young one (``Known.kept``). So x is what such a server can show: kept times L - B. An exact
-server shows more. Moves of less than ``ROUNDING`` are float32's own error and judge nothing.
+swallows a young one (``Known.kept``). So x is what such a server can show: kept times L - B. An
+exact server shows more. Moves of less than ``ROUNDING`` are float32's own error and judge nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -118,33 +118,38 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Evidence by token: x y and x x, of one version or of several."""
+    """Evidence of one version or of several, [5, N]: by token the versions, and over these the sums
+    of x, y, x y and x x.
 
-    above: Tensor
-    below: Tensor
+    S_B is in every version's y, so that their errors have the covariance I + 1 1'. Its inverse is
+    I - 1 1' / (n + 1) with n versions: generalised least squares (Aitken 1936) with the weights
+    a = sum(x y) - sum(x) sum(y) / (n + 1) and b = sum(x x) - sum(x)^2 / (n + 1)."""
+
+    values: Tensor
 
     @staticmethod
     def of(shown: Tensor, move: Tensor) -> "Sums":
-        return Sums(shown * move, move * move)
+        return Sums(torch.stack([torch.ones_like(move), move, shown, move * shown, move * move]))
 
     def __add__(self, other: "Sums") -> "Sums":
-        above, below = torch.zeros(2, max(len(self.above), len(other.above)), dtype=torch.float64)
+        longest = max(self.values.shape[1], other.values.shape[1])
+        values = torch.zeros(5, longest, dtype=torch.float64)
         for sums in (self, other):
-            above[: len(sums.above)] += sums.above
-            below[: len(sums.below)] += sums.below
-        return Sums(above, below)
+            values[:, : sums.values.shape[1]] += sums.values
+        return Sums(values)
 
     @property
     def share(self) -> Share:
         """sum(a) / sum(b), and the jackknife's error over tokens: with h = b / sum(b), the root of
         sum(((a - c b) / (1 - h))^2) / sum(b)."""
-        total = float(self.below.sum())
-        value = float(self.above.sum()) / total
-        rest = 1 - self.below / total
+        n, x, y, xy, xx = self.values
+        a, b = xy - x * y / (n + 1), xx - x * x / (n + 1)
+        total = float(b.sum())
+        value = float(a.sum()) / total
+        rest = 1 - b / total
         if float(rest.min()) < 1e-9:
             return Share(value, float("inf"))
-        missed = (self.above - value * self.below) / rest
-        return Share(value, float(missed.square().sum().sqrt()) / total)
+        return Share(value, float(((a - value * b) / rest).square().sum().sqrt()) / total)
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,15 +17,18 @@ from torch import Tensor
 from flowright.checkout import here
 from flowright.config import MAX_LORA_RANKS, PolicySection
 from flowright.errors import RunError
+from flowright.llm.client import context_windows, openai_ends
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,
     RequestError,
     Response,
     message_of,
+    misplaced,
     status_error,
 )
 from flowright.policy.sampler import Sampling
+from flowright.policy.vllm.probe import Known
 from flowright.policy.vllm.proof import (
     Evidence,
     Probe,
@@ -53,6 +57,7 @@ T = TypeVar("T")
 
 MEND = "policy.vllm"
 PROBE_DRAWS = 16  # tokens
+NOBODY = Known("nobody's", torch.zeros(0))  # of an adapter that nothing is compared with
 # For a look at the temperature any prompt will do; these ids are in every vocabulary.
 _SOME_PROMPT = (65, 66, 67, 68)
 
@@ -65,9 +70,9 @@ _RAW = (
     "--logprobs-mode processed_logprobs, as launch_vllm_safe.sh policy does"
 )
 
-FORGOTTEN, BAD_REPLY = "forgotten", "bad reply"
-"""Kinds of failure: a server does not know the name of a model that it had, as after a restart; or
-its reply cannot be used."""
+FORGOTTEN, BAD_REPLY, NOT_SEEN = "forgotten", "bad reply", "not seen"
+"""Kinds of failure: a server does not know the name of a model that it had, as after a restart; its
+reply cannot be used; it finds no adapter in a folder."""
 
 
 def how_to_start() -> str:
@@ -127,8 +132,9 @@ class PolicyServer:
         except RequestError:
             return
 
-    async def check(self) -> list[str]:
-        """What keeps the server from being used, one line each, before there is an adapter."""
+    async def check(self, adapter: Path | None = None) -> list[str]:
+        """What keeps the server from being used, one line each. ``adapter`` is a folder with one
+        of the run's shape, which changes nothing: it is loaded, asked, and unloaded again."""
         try:
             if problem := self._missing(await self._models(CONNECT_SECONDS)):
                 return [f"{self._where}: {problem}"]
@@ -136,9 +142,30 @@ class PolicyServer:
             response = await self._post("/load_lora_adapter", lora_name="", lora_path="")
             if response.status in (404, 405):
                 return [f"{self._where}: {_NO_RUNTIME_LORA}"]
-            return [] if await self._scales() else [f"{self._where}: {_RAW}"]
+            if not await self._scales():
+                return [f"{self._where}: {_RAW}"]
+            if adapter is not None:
+                await self._answers_with(adapter)
+            return []
         except RequestError as error:
-            return [f"{MEND}: {error.message}; {how_to_start()}"]
+            if error.final or error.kind in (BAD_REPLY, NOT_SEEN, "http_404"):
+                return [f"{MEND}: {error.message}"]
+            return [f"{MEND}: {error.message}; {how_to_start()}, or wait until it has loaded"]
+
+    async def _answers_with(self, adapter: Path) -> None:
+        """Raises RequestError unless an adapter can be loaded and asked. It never stays, whatever
+        ends this."""
+        weights = Weights(f"flowright-{adapter.name}", 0, NOBODY, adapter)
+        # Who stops waiting does not stop the server from loading.
+        loading = asyncio.create_task(self._load(weights, adapter))
+        try:
+            await asyncio.shield(loading)
+            await self._score(weights.name, _SOME_PROMPT)
+        finally:
+            with suppress(RequestError):
+                await loading
+            with suppress(RequestError):
+                await self._post("/unload_lora_adapter", lora_name=weights.name)
 
     def _forget(self) -> None:
         """Take nothing for proven any more: it may have been started anew."""
@@ -263,6 +290,13 @@ class PolicyServer:
 
     async def _models(self, seconds: float | None = None) -> dict[str, ModelCard]:
         response = await self._ask("/models", None, seconds)
+        if response.status == 404:
+            key, ends = self._vllm.api_key, openai_ends(self.url)
+            found = await misplaced(self.url, self._vllm.no_proxy, key, ends)
+            if found is not None and context_windows(found[1]) is not None:
+                told = f"{self.url} answered 404 to /models, and {found[0]} serves"
+                mend = f"put {found[0]} into policy.vllm.base_urls"
+                raise RequestError("http_404", f"{told}: {mend}", final=True)
         if response.status != 200:
             raise status_error(response, self.url, MEND)
         return self._read(response, read_models)
@@ -322,7 +356,7 @@ def _load_error(response: Response, url: str, path: Path, rank: int) -> RequestE
     words = said.lower()
     if "no adapter found" in words:  # a network disk may show it a moment later
         hint = f"it must see {path} as we do; set policy.vllm.adapter_dir"
-        return RequestError("not seen", f"{url}: {said}; {hint}", blames_server=False)
+        return RequestError(NOT_SEEN, f"{url}: {said}; {hint}", blames_server=False)
     if response.status in (404, 405) and "adapter" not in words:
         told = _NO_RUNTIME_LORA
     elif "not enabled" in words or "enable_lora" in words:
@@ -330,6 +364,8 @@ def _load_error(response: Response, url: str, path: Path, rank: int) -> RequestE
     elif "max_lora_rank" in words:
         enough = next(limit for limit in MAX_LORA_RANKS if limit >= rank)
         told = f"{said}; start it with --max-lora-rank {enough} or above, or lower policy.lora.rank"
+    elif "target modules" in words or "target_modules" in words:
+        told = f"{said}; take out of policy.lora.target_modules what it does not adapt"
     elif "lora slots" in words:
         told = f"{said}; start it with --max-loras of policy.vllm.max_loras or above"
     else:

@@ -7,6 +7,7 @@ adapter proven, before it is asked.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flowright.config import PolicySection
@@ -147,11 +148,14 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def check_servers(section: PolicySection, model: str) -> list[str]:
-    """What keeps the servers from being sampled from, one line each; empty when all is well."""
+async def check_servers(
+    section: PolicySection, model: str, adapter: Path | None = None
+) -> list[str]:
+    """What keeps the servers from being sampled from, one line each; empty when all is well.
+    ``adapter``: see :meth:`flowright.policy.vllm.server.PolicyServer.check`."""
     fleet = Fleet(section, model)
     try:
-        found = await all_of(server.check() for server in fleet.servers.values())
+        found = await all_of(server.check(adapter) for server in fleet.servers.values())
     finally:
         await fleet.aclose()
     return [problem for problems in found for problem in problems]
