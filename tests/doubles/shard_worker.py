@@ -31,7 +31,7 @@ from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import Policy
 from flowright.policy.sharding import shard
-from flowright.policy.vllm.proof import learner_scores
+from flowright.policy.vllm.probe import learner_scores
 
 
 @dataclass(frozen=True)
@@ -124,10 +124,10 @@ def looked_at(policy: Policy, ranks: Ranks) -> dict[str, Any]:
     state = portable_state(policy, learner)
     before = weights(policy)
     shake(policy, seed=9)
-    moved = learner_scores(policy, list(range(5, 40)))
+    moved = learner_scores(policy, [list(range(5, 40)), list(range(9, 30))]).scores
     take_over(state, policy, learner)
     return {
-        "scores": learner_scores(policy, list(range(5, 40))),
+        "scores": learner_scores(policy, [list(range(5, 40)), list(range(9, 30))]).scores,
         "moved": moved,
         "divergences": learner.divergences(mine),
         "adapter": weights(policy),
@@ -198,7 +198,7 @@ async def main(out: Path, url: str) -> None:
             os._exit(0)  # as a process that is killed: nothing is closed in order
         try:
             with peers_of_passes():
-                learner_scores(policy, list(range(10, 20)))
+                learner_scores(policy, [list(range(10, 20))])
         except PeerLost as error:
             (out / "lost.txt").write_text(str(error))
 

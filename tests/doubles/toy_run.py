@@ -3,7 +3,7 @@
 The environment rewards completions that hold one of some tokens; nothing in it runs a program.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -121,6 +121,10 @@ class Wrapped:
     @property
     def counters(self) -> Sequence[Counters]:
         return self.inner.counters
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.inner.metrics
 
     async def sample(
         self,

@@ -83,7 +83,8 @@ class VllmDouble:
     capacity: int = 4  # adapters in memory; the least recently used goes first
     max_model_len: int | None = 4096
     runtime_lora: bool = True
-    ignores_loads: bool = False  # serves the base under the adapter's name
+    ignores: Callable[[str], bool] = lambda name: False  # the base serves under such a name
+    scales: float = 1.0  # of adapters: as where lora_alpha is not read
     serves_first: bool = False  # caches the first adapter for good
     decodes_with_base: bool = False
     sees: Callable[[str], bool] = lambda path: True
@@ -179,7 +180,9 @@ class VllmDouble:
         if self.serves_first and self.adapters:
             first = next(iter(self.adapters.values())).state
             state = first if first is not None else state
-        self.adapters[name] = Adapter(path, None if self.ignores_loads else state)
+        if self.scales != 1:
+            state = {n: t * self.scales if ".lora_B." in n else t for n, t in state.items()}
+        self.adapters[name] = Adapter(path, None if self.ignores(name) else state)
         return web.Response(text=f"Success: LoRA adapter '{name}' added successfully.")
 
     def _unload(self, body: dict[str, Any]) -> web.Response:

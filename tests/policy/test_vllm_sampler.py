@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tiny_policy import shake, tiny_policy, weights, whole_logits
+from tiny_policy import same, shake, tiny_policy, weights, whole_logits
 from torch import Tensor
 from vllm_double import BASE, VllmDouble, error, model
 
@@ -126,8 +126,10 @@ async def test_samples_are_the_trained_adapters_with_its_log_probabilities(
     assert await it.draw(sampling=sampling) == samples
     assert await it.draw(sampling=Sampling(temperature, 1.0, 6, 8)) != samples
     (proof,) = it.proofs.values()
-    assert proof.gap < 1e-4 and proof.told_apart == 2
-    assert proof.share == pytest.approx(1.0, abs=0.01)
+    assert proof.gap < 1e-4 and proof.told_apart == 2 and proof.decided
+    assert proof.share is not None and proof.share.value == pytest.approx(1.0, abs=0.01)
+    assert it.sampler.metrics["policy/proof_decided"] == 1.0
+    assert it.sampler.metrics["policy/proof_error"] < 0.01
 
 
 async def test_what_a_request_asks_for(bench: Any):
@@ -176,7 +178,8 @@ async def test_every_version_has_a_new_name_and_path_and_old_ones_go(bench: Any,
         seen += [name for name in it.server.adapters if name not in seen]
         assert list(it.server.adapters) == seen[-2:]
         folders = sorted(f"flowright-{path.name}" for path in (tmp_path / "adapters").iterdir())
-        assert folders == sorted(it.server.adapters)
+        trial = folders.pop()  # a server that is started anew is asked for it again
+        assert trial.startswith("flowright-trial-") and folders == sorted(it.server.adapters)
     assert len(seen) == 4
 
 
@@ -202,7 +205,7 @@ async def test_a_later_process_clears_what_an_earlier_one_left(bench: Any, tmp_p
     elsewhere = VllmSampler(it.policy, configured(it.server), BASE, tmp_path / "another run")
     await elsewhere.refresh(0)
     await other.refresh(3)
-    assert len(list((tmp_path / "adapters").iterdir())) == 1
+    assert len(list((tmp_path / "adapters").iterdir())) == 2  # with its trial adapter
     paths = {Path(adapter.path).parent.name for adapter in it.server.adapters.values()}
     assert paths == {"adapters", "another run"} and len(it.server.adapters) == 2
     await other.aclose()
@@ -236,14 +239,38 @@ async def refused(bench: Bench, version: int = 1, scale: float = 0.1) -> str:
     return str(caught.value)
 
 
+async def test_a_server_that_ignores_adapters_is_found_before_the_first_update(bench: Any):
+    it = await bench(VllmDouble(ignores=lambda name: True))
+    told = await refused(it, 0, 0.0)
+    assert "of what a trial adapter changes, its log-probabilities show 0% ± 0%" in told
+
+
+async def test_a_server_that_scales_adapters_otherwise_is_found_before_the_first_update(bench: Any):
+    it = await bench(VllmDouble(scales=0.5))
+    told = await refused(it, 0, 0.0)
+    assert "does not apply adapters as the learner does" in told
+
+
 @pytest.mark.parametrize("scale", [0.1, SMALL])
-async def test_a_server_that_ignores_the_load_is_told_from_one_that_does_not(
+async def test_a_server_that_ignores_a_later_adapter_is_told_from_one_that_does_not(
     bench: Any, scale: float
 ):
-    it = await bench(VllmDouble(ignores_loads=True))
+    it = await bench(VllmDouble(ignores=lambda name: "trial" not in name))
     await it.sampler.refresh(0)  # a fresh adapter is the base model: nothing can be said
     told = await refused(it, 1, scale)
     assert "does not serve version 1" in told and "the base model" in told
+
+
+async def test_the_trial_leaves_the_learner_as_it_was_and_no_adapter_behind(bench: Any):
+    it = await bench()
+    shake(it.policy, seed=1)
+    before = weights(it.policy)
+    await it.sampler.refresh(1)
+    assert same(weights(it.policy), before)
+    assert [name.split("-")[1] for name in it.server.adapters] == ["step_000001"]
+    assert it.server.seen["load_lora_adapter"] == 2
+    await it.train(2)
+    assert it.server.seen["load_lora_adapter"] == 3, "one trial is enough"
 
 
 @pytest.mark.parametrize("scale", [0.1, SMALL])
@@ -272,8 +299,8 @@ async def test_an_adapter_loaded_from_elsewhere_is_caught(bench: Any):
     it = await bench()
 
     def other_path(path: str, body: dict[str, Any]) -> None:
-        for adapter in it.server.adapters.values():
-            adapter.path = "/cache/adapter"
+        for name, adapter in it.server.adapters.items():
+            adapter.path = adapter.path if "trial" in name else "/cache/adapter"
 
     it.server.fail = other_path
     assert "lists flowright-step_000001" in await refused(it)
@@ -443,10 +470,10 @@ async def test_a_server_that_was_started_anew_gets_the_adapter_again_with_a_proo
     it.server.restart()
     it.server.requests.clear()
     assert await it.draw() == good
-    assert it.server.seen["load_lora_adapter"] == 1
-    assert sum("prompt_logprobs" in body for _, body in it.server.requests) == 3
+    assert it.server.seen["load_lora_adapter"] == 2  # the trial's, and this one
+    assert sum("prompt_logprobs" in body for _, body in it.server.requests) == 4
     it.server.restart()
-    it.server.ignores_loads = True
+    it.server.ignores = lambda name: "trial" not in name
     with pytest.raises(RunError, match="does not serve version 1"):
         await it.draw()
 
@@ -581,11 +608,11 @@ async def test_work_is_shared_and_goes_on_where_one_of_several_is_lost(bench: An
         await asyncio.sleep(0.1)
     first = it.servers[1].draws[0]
     paths = [path for path, body in it.servers[1].requests if body is not first]
-    assert "load_lora_adapter" in paths and paths.count("completions") == 4  # proven before
+    assert "load_lora_adapter" in paths and paths.count("completions") == 5  # proven before
 
 
 async def test_one_server_of_several_with_another_adapter_ends_the_run(bench: Any):
-    it = await bench(VllmDouble(), VllmDouble(ignores_loads=True))
+    it = await bench(VllmDouble(), VllmDouble(ignores=lambda name: "trial" not in name))
     told = await refused(it)
     assert it.servers[1].url in told and "the base model" in told
 

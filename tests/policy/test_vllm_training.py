@@ -24,6 +24,7 @@ async def test_every_step_is_sampled_from_the_adapter_just_trained(tmp_path: Pat
         assert server.adapters == {}  # taken away at the end
     assert not (tmp_path / "run" / "adapters").exists()
     loads = [body["lora_name"] for path, body in server.requests if path == "load_lora_adapter"]
+    assert loads.pop(0).startswith("flowright-trial-")
     assert [name.split("_")[1][:6] for name in loads] == ["000000", "000001", "000002", "000003"]
     for step in range(1, 4):
         rows = list(read_rollouts(tmp_path / "run", step))
@@ -31,6 +32,8 @@ async def test_every_step_is_sampled_from_the_adapter_just_trained(tmp_path: Pat
     for row in read_metrics(tmp_path / "run")[1:]:
         # The server's log-probabilities are the learner's own.
         assert abs(row.get("policy/sampler_logp_diff", 0.0)) < 1e-4
+        assert row["policy/proof_decided"] == 1.0
+        assert row["policy/proof_share"] == pytest.approx(1.0, abs=0.01)
 
 
 async def test_a_resumed_run_publishes_its_adapter_first(tmp_path: Path) -> None:
@@ -40,7 +43,8 @@ async def test_a_resumed_run_publishes_its_adapter_first(tmp_path: Path) -> None
         config = served(server.url, tmp_path)
         grpo = config.grpo.model_copy(update={"steps": 4})
         assert await train(config.model_copy(update={"grpo": grpo}), resume=True) == 4
-    first = next(body for path, body in server.requests if path == "load_lora_adapter")
+    trial, first, *_ = (body for path, body in server.requests if path == "load_lora_adapter")
+    assert trial["lora_name"].startswith("flowright-trial-")
     assert first["lora_name"].startswith("flowright-step_000003-")
     assert {row["policy_version"] for row in read_rollouts(tmp_path / "run", 4)} == {3}
 
@@ -63,7 +67,7 @@ async def test_a_server_that_is_lost_while_sampling_pauses_the_run_where_it_was(
 async def test_a_server_that_ignores_adapters_ends_the_run_at_the_first_one_and_loses_no_step(
     tmp_path: Path,
 ) -> None:
-    async with VllmDouble(ignores_loads=True) as server:
+    async with VllmDouble(ignores=lambda name: "trial" not in name) as server:
         with pytest.raises(RunError, match="it does not serve version 1") as caught:
             await train(served(server.url, tmp_path))
     assert caught.value.problems[-1] == "step 1 is saved; once that is mended: --resume"
@@ -98,10 +102,10 @@ async def test_several_ranks_share_out_the_servers_and_keep_folders_of_their_own
                 await sampler.refresh(0)
                 (adapter,) = server.adapters.values()
                 assert Path(adapter.path).parent == tmp_path / f"run/adapters/rank-{rank}"
-        assert one.seen["load_lora_adapter"] == other.seen["load_lora_adapter"] == 1
+        assert one.seen["load_lora_adapter"] == other.seen["load_lora_adapter"] == 2
         async with open_samplers(config, policy, ranks=Ranks(1, 2)) as (sampler, _):
             await sampler.refresh(0)  # one server for both
-        assert one.seen["load_lora_adapter"] == 2
+        assert one.seen["load_lora_adapter"] == 4
 
 
 async def test_the_sampler_is_the_configured_one(tmp_path: Path) -> None:
@@ -117,7 +121,7 @@ async def test_the_sampler_is_the_configured_one(tmp_path: Path) -> None:
         async with open_samplers(moved, policy, "evaluation-1") as (trained, _):
             assert isinstance(trained, VllmSampler)
             await trained.refresh(0)
-            assert len(list((folder / "run" / "evaluation-1").iterdir())) == 1
+            assert len(list((folder / "run" / "evaluation-1").iterdir())) == 2  # and the trial's
 
 
 async def test_the_dry_run_looks_at_the_policys_server(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The client against a real server: whole and streamed replies, schemas, limits, refusals."""
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -9,7 +10,7 @@ import pytest
 from real_vllm import RealVllm
 
 from flowright.config import LlmSection, ModelEntry
-from flowright.llm.chat import ChatRequest, Message
+from flowright.llm.chat import ChatRequest, Message, RequestRefused, ServerMisconfigured
 from flowright.llm.client import ChatClient
 
 pytestmark = pytest.mark.real

@@ -12,7 +12,7 @@ from tiny_policy import shake, weights, whole_logits
 
 from flowright.config import LoraSection, PolicySection, VllmSection
 from flowright.errors import RunError
-from flowright.policy.model import Policy, adapter_off, load_policy
+from flowright.policy.model import Policy, load_policy
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.servers import check_servers
@@ -109,7 +109,7 @@ async def test_each_version_is_sampled_from_and_the_base_beside_it(
         adapters = [name for name in served_models(policy_server.url) if name != POLICY]
         assert len(adapters) == 2, "policy.vllm.max_loras"
     assert float(apart(policy, PROMPTS[0], before, 1.0).max()) > 0.1
-    with adapter_off(policy):
+    with policy.reference():
         assert float(apart(policy, PROMPTS[0], before, 1.0).max()) < 1e-4
 
 
@@ -118,11 +118,11 @@ def stuck(policy: Policy) -> Policy:
     first = weights(policy)
 
     class Stuck(Policy):
-        def save_adapter(self, folder: Path) -> None:
+        def save(self, folder: Path) -> None:
             now = weights(policy)
-            policy.load_adapter_state(first)
-            policy.save_adapter(folder)
-            policy.load_adapter_state(now)
+            policy.load(first)
+            policy.save(folder)
+            policy.load(now)
 
     return Stuck(**{field.name: getattr(policy, field.name) for field in fields(policy)})
 

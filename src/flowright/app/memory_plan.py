@@ -33,16 +33,18 @@ def summary(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What a run asks of a GPU's memory, where ``gpus`` share the weights of the layers."""
+    """What a run asks of a GPU's memory, where ``gpus`` share the weights of the layers, or of the
+    machine's, where ``device`` is ``cpu``."""
 
     shape: ModelShape
     policy: PolicySection
     grpo: GrpoSection
     gpus: int = 1
+    device: str = "cuda"
 
     @property
     def plan(self) -> Plan:
-        return memory_plan(self.shape, self.policy, self.grpo, gpus=self.gpus)
+        return memory_plan(self.shape, self.policy, self.grpo, self.device, self.gpus)
 
     @property
     def least(self) -> int:
@@ -63,8 +65,10 @@ class Demand:
         elif self.least > available:
             advice = (
                 f"weights, adapter and optimizer alone take {_gib(self.least)} GiB: choose a "
-                "smaller strategy_model or a larger GPU, or policy.sharded over several"
+                "smaller strategy_model"
             )
+            if self.device == "cuda":
+                advice += " or a larger GPU, or policy.sharded over several"
         else:
             advice = "lower policy.max_prompt_tokens or policy.max_new_tokens"
         return (
@@ -80,14 +84,18 @@ class Demand:
         lines = [f"memory    {summary(self.plan)}"]
         shortage = self.shortage(available)
         if shortage is not None:
-            lines.append(f"WARNING: the GPU may run out of memory: {shortage}")
+            what = "GPU" if self.device == "cuda" else "machine"
+            lines.append(f"WARNING: the {what} may run out of memory: {shortage}")
         return lines
 
     def fitting(self, available: int) -> Mapping[str, str] | None:
         """The first settings that fit, by key: while updating gradient checkpointing and then
         smaller chunks, while sampling fewer rows. None where these are not enough."""
-        policy, grpo, found = self.policy.on("cuda"), self.grpo, {}
-        while (plan := memory_plan(self.shape, policy, grpo, gpus=self.gpus)).needed > available:
+        policy, grpo, found = self.policy.on(self.device), self.grpo, {}
+        while True:
+            plan = memory_plan(self.shape, policy, grpo, self.device, self.gpus)
+            if plan.needed <= available:
+                return found
             phases = plan.phases
             if phases["sampling"] >= phases["updating"] and plan.sampling:
                 rows = max(grpo.group_size, policy.decode_batch // 2)
@@ -104,7 +112,6 @@ class Demand:
                     return None
                 grpo = grpo.model_copy(update={"micro_batch_tokens": tokens})
                 found["grpo.micro_batch_tokens"] = str(tokens)
-        return found
 
 
 def _gib(size: int) -> str:

@@ -16,6 +16,7 @@ from huggingface_hub.errors import (
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from flowright.app.device import look_at_device, planned_device
 from flowright.app.first_look import check_choices, check_model, check_run, load_tasks
 from flowright.app.memory_plan import GIB, Demand, table
 from flowright.app.world import check_samplers
@@ -52,7 +53,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
     found = Findings()
     check_choices(config.grpo)
-    config = settled(config, "cpu" if _on_cpu(config) else "cuda")
+    config = settled(config, planned_device(config))
     environment = make_environment(config)
     found.check("data", lambda: _data(environment))
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
@@ -60,8 +61,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
     if config.policy.sharded:
         found.check("sharded", lambda: _sharded(config))
-    found.check("device", lambda: _device(config, demand))
-    found.check("sampler", lambda: uvloop.run(check_samplers(config)))
+    found.check("device", lambda: f"\n{' ' * 10}".join(look_at_device(config, demand)))
+    found.check("sampler", lambda: uvloop.run(check_samplers(config, with_adapter=True)))
     for what, look in environment.checks():
         found.check(what, lambda look=look: uvloop.run(_line(look)))
     found.plan.append(("settings", _settings(config)))
@@ -125,31 +126,9 @@ def _policy(config: Config) -> str:
     return f"{name} (will be downloaded)"
 
 
-def _device(config: Config, demand: Demand | None) -> str:
-    section = config.policy
-    if section.device == "cpu" or (section.device == "auto" and not torch.cuda.is_available()):
-        if config.strategy_model != TINY and section.device == "auto":
-            raise UserError(
-                "policy.device: torch sees no GPU; a model like this needs one (check nvidia-smi "
-                "and physical_gpus), or set policy.device: cpu to insist"
-            )
-        return "cpu"
-    if not torch.cuda.is_available():
-        raise UserError("policy.device: cuda, but torch sees no GPU; check nvidia-smi")
-    free, total = torch.cuda.mem_get_info()
-    line = f"{torch.cuda.get_device_name()}, {free / GIB:.0f} of {total / GIB:.0f} GiB free"
-    shortage = demand.shortage(free) if demand is not None else None
-    if shortage is not None:
-        raise UserError(
-            f"device: {line}: {shortage}; or end what else runs there, or choose another of "
-            "physical_gpus"
-        )
-    return line
-
-
 def _demand(config: Config) -> Demand | None:
-    """None for a run without a GPU, and for a model whose shape is not at hand."""
-    if config.strategy_model == TINY or config.policy.device == "cpu":
+    """None for the embedded policy, and for a model whose shape is not at hand."""
+    if config.strategy_model == TINY:
         return None
     try:
         architecture = AutoConfig.from_pretrained(config.strategy_model)
@@ -157,8 +136,8 @@ def _demand(config: Config) -> Demand | None:
             model = AutoModelForCausalLM.from_config(architecture)
     except (OSError, ValueError):
         return None  # reported when it is loaded
-    shape = shape_of(model, config.policy)
-    return Demand(shape, config.policy, config.grpo, _gpus(config) if config.policy.sharded else 1)
+    shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
+    return Demand(shape, config.policy, config.grpo, gpus, planned_device(config))
 
 
 def _sharded(config: Config) -> str:
@@ -176,14 +155,6 @@ def _sharded(config: Config) -> str:
 def _gpus(config: Config) -> int:
     """Those of this machine that the run may have: one process each."""
     return len(config.physical_gpus or ()) or torch.cuda.device_count() or 1
-
-
-def _on_cpu(config: Config) -> bool:
-    """Whether it trains on a CPU: as configured, or the embedded policy without a GPU. A larger
-    model is planned for the GPU that it needs."""
-    device = config.policy.device
-    without = device == "auto" and not torch.cuda.is_available()
-    return device == "cpu" or (without and config.strategy_model == TINY)
 
 
 def _settings(config: Config) -> str:

@@ -11,9 +11,10 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from flowright.app.device import look_at_device
 from flowright.app.first_look import Start
 from flowright.app.measuring import Evaluation
-from flowright.app.memory_plan import Demand
+from flowright.app.memory_plan import Demand, summary
 from flowright.app.terminal import StepProgress, findings, stage_progress, table, tell_outages
 from flowright.app.world import (
     check_samplers,
@@ -22,7 +23,7 @@ from flowright.app.world import (
     sampled_where,
 )
 from flowright.command_line import telling
-from flowright.config import Config
+from flowright.config import TINY, Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import (
@@ -321,11 +322,10 @@ def _introduce(
 
 
 def _memory(config: Config, policy: Policy) -> list[str]:
-    """What a step will take of the GPU's memory, of which the policy is there already."""
-    if policy.device.type != "cuda":
+    """What a step will take of the memory, of which the policy is there already."""
+    if config.strategy_model == TINY and policy.device.type == "cpu":
         return []
-    free, _ = torch.cuda.mem_get_info(policy.device)
-    available = free + torch.cuda.memory_reserved(policy.device)
     shape = shape_of(policy.causal_lm, config.policy)
-    demand = Demand(shape, config.policy, config.grpo, policy.gpus)
-    return demand.announce(available)
+    demand = Demand(shape, config.policy, config.grpo, policy.gpus, policy.device.type)
+    _, *warnings = look_at_device(config, demand, policy.device)
+    return [f"memory    {summary(demand.plan)}", *warnings]

@@ -3,7 +3,7 @@ needs is the environment's to open.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import torch
@@ -20,6 +20,7 @@ from flowright.policy.prompt import Tokenizer, render
 from flowright.policy.sampler import Sampler
 from flowright.policy.smollm2 import smollm2
 from flowright.policy.tiny import Example, tiny_checkpoint
+from flowright.policy.vllm.empty import empty_adapter
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.servers import check_servers
 
@@ -71,13 +72,21 @@ def sampled_where(config: Config) -> str:
     return f"vLLM at {', '.join(config.policy.vllm.base_urls)}"
 
 
-async def check_samplers(config: Config) -> str:
-    """:func:`sampled_where`. Raises UserError with a line for each server that cannot be used."""
-    if config.policy.sampler != "local":
-        problems = await check_servers(config.policy, config.served_policy)
-        if problems:
-            raise UserError(*problems)
-    return sampled_where(config)
+async def check_samplers(config: Config, with_adapter: bool = False) -> str:
+    """:func:`sampled_where`. Raises UserError with a line for each server that cannot be used.
+    ``with_adapter``: an empty one is loaded and unloaded, as a dry run does; a run proves more with
+    its first."""
+    section = config.policy
+    if section.sampler == "local":
+        return sampled_where(config)
+    root = section.vllm.adapter_dir or config.run.output_dir
+    empty = empty_adapter(config.strategy_model, section.lora, root) if with_adapter else None
+    with empty or nullcontext() as adapter:
+        problems = await check_servers(section, config.served_policy, adapter)
+    if problems:
+        raise UserError(*problems)
+    loaded = f", adapters of rank {section.lora.rank} load" if adapter is not None else ""
+    return f"{sampled_where(config)}{loaded}"
 
 
 @asynccontextmanager

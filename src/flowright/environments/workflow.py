@@ -15,6 +15,7 @@ from flowright.data.task import KINDS, Problem, Task
 from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
 from flowright.environments.metrics import mean_of, outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow_checks import budgets, check_servers
 from flowright.environments.workflow_display import DISPLAY
 from flowright.environments.workflow_rollout import WorkflowRollouts, details_of, workflow_record
 from flowright.errors import DataError, UserError
@@ -84,7 +85,7 @@ class WorkflowEnvironment(Environment):
             self._judge = await stack.enter_async_context(
                 open_judge(config.judge, config.judge_model, models.clients, algebra(self._sandbox))
             )
-            lines = [*await models.check(), *await self._judge.check()]
+            lines = [*await models.check(budgets(config)), *await self._judge.check()]
             if lines:
                 raise UserError(*lines)
             await stack.enter_async_context(self._sandbox)
@@ -192,26 +193,7 @@ class WorkflowEnvironment(Environment):
         return (("servers", self._check_servers), ("sandbox", self._check_sandbox))
 
     async def _check_servers(self) -> str:
-        """Asks all servers but the embedded one, which is started with the run."""
-        config = self.config
-        names = config.models - {SIMULATED}
-        async with open_models(names, config.llm, config.simulated, None, ()) as models:
-            problems = await models.check()
-            shown = [
-                f"{name} at {', '.join(client.entry.base_urls)}"
-                for name, client in models.clients.items()
-            ]
-        if config.judge.service is not None:
-            alone = config.judge.model_copy(update={"panel": (), "weights": ()})
-            async with open_judge(alone, None, {}) as judge:
-                problems += await judge.check()
-                stands_in = " (simulated)" if judge.simulated else ""
-            shown.append(f"judge service at {config.judge.service.judge_url}{stands_in}")
-        if problems:
-            raise UserError(*problems)
-        if SIMULATED in config.models:
-            shown.append(f"{SIMULATED}: started with the run on a free loopback port")
-        return "; ".join(shown)
+        return await check_servers(self.config)
 
     async def _check_sandbox(self) -> str:
         async with open_sandbox(self.config) as sandbox:

@@ -125,10 +125,11 @@ class Pipeline:
         """A new step: its seconds are counted from here."""
         self.seconds = {"time/sample": 0.0, "time/wait_for_llm": 0.0}
 
-    async def refresh(self, version: int) -> None:
-        """Sample from the learner's weights of this moment from now on, as ``version``. Raises
-        RunError where the sampler can't."""
+    async def refresh(self, version: int) -> Mapping[str, float]:
+        """Sample from the learner's weights of this moment from now on, as ``version``; the
+        metrics of its proof. Raises RunError where the sampler can't."""
         await self._sampler.refresh(version)
+        return self._sampler.metrics
 
     def requests(self) -> dict[str, float]:
         """What servers were asked since this was last asked for, as metrics ``servers/*``."""

@@ -165,7 +165,7 @@ class Trainer:
         """
         began, problems = time.perf_counter(), ()
         try:
-            await self.pipeline.refresh(step)
+            metrics |= await self.pipeline.refresh(step)
         except PeerLost:
             raise
         except RunError as error:

@@ -31,7 +31,13 @@ from flowright.judge.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
-from flowright.llm.transport import CONNECT_SECONDS, Connection, RequestError, status_error
+from flowright.llm.transport import (
+    CONNECT_SECONDS,
+    Connection,
+    RequestError,
+    misplaced,
+    status_error,
+)
 
 FIRST_PAUSE = 0.25  # seconds
 ROLE = "judge_service"
@@ -117,6 +123,12 @@ class RemoteJudge:
             why = error.message.removeprefix(f"{self.name}: ")
             mend = "start the judge service or change judge_url"
             return [f"{self.name}: cannot be reached ({why}); {mend}"]
+        if response.status in (404, 405):
+            ends = dict.fromkeys(_parents(self.name), "/health")
+            found = await misplaced(self.name, None, self._key, ends)
+            if found is not None:
+                told = f"{self.name}: answered {response.status} to /health, and {found[0]} is up"
+                return [f"{told}: set judge_url to {found[0]}"]
         limits = read_limits(response.content)
         self.simulated = limits.simulated
         self._reach.obey(limits)
@@ -245,6 +257,12 @@ class RemoteJudge:
         elif error.kind == "malformed" and others_pass:
             status = "parse_error"
         return Verdict(None, None, "llm", status, said, judge=self.name, seconds=seconds)
+
+
+def _parents(url: str) -> list[str]:
+    """The addresses above a URL's path."""
+    parts = url.split("/")
+    return ["/".join(parts[:end]) for end in range(len(parts) - 1, 2, -1)]
 
 
 def _divides(error: RequestError, others_pass: bool) -> bool:

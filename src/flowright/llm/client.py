@@ -6,6 +6,7 @@ make one per model and share it between roles.
 
 import asyncio
 import json
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -33,6 +34,7 @@ from flowright.llm.transport import (
     Connection,
     RequestError,
     Response,
+    misplaced,
     status_error,
 )
 from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
@@ -152,7 +154,7 @@ class ChatClient:
         self._contexts[url] = None
         with suppress(RequestError):  # a reply was had, whatever becomes of this
             response = await self._connections[url].ask("/models", key, CONNECT_SECONDS)
-            self._contexts[url] = context_of(_models(response) or (), self.entry.model_name)
+            self._contexts[url] = context_of(model_cards(response) or (), self.entry.model_name)
 
     def _failure(self, call: Call, error: RequestError) -> FailureError:
         if error.kind in ("http_400", "http_413", "http_422"):
@@ -164,15 +166,19 @@ class ChatClient:
         told = f"no usable reply after {made} ({kinds}); last: {error.message}"
         return FailureError(Reason.LLM_UNAVAILABLE, f"{self.name}: {told}")
 
-    async def check(self) -> list[str]:
+    async def check(self, budgets: Mapping[str, int] | None = None) -> list[str]:
         """What keeps this model from being used, one line per server; empty when all is well.
 
-        Asks every server for its list of models; one that has no such list passes.
+        Asks every server for its list of models; one that has no such list passes. ``budgets``:
+        by the key that sets them, tokens that a reply may have, which must leave room for a prompt
+        where the server says how long its context is (vLLM's ``max_model_len``).
         """
-        found = await asyncio.gather(*(self._check_server(url) for url in self._connections))
+        found = await asyncio.gather(
+            *(self._check_server(url, budgets or {}) for url in self._connections)
+        )
         return [problem for problem in found if problem]
 
-    async def _check_server(self, url: str) -> str | None:
+    async def _check_server(self, url: str, budgets: Mapping[str, int]) -> str | None:
         where = f"{self._section.file}: models.{self.name}: {url}"
         key = self._retries.balance.keys[0].value
         try:
@@ -182,28 +188,54 @@ class ChatClient:
                 late = f"no answer within {CONNECT_SECONDS:g} s"
                 return f"{where}: {late}; is the server still loading?"
             why = error.message.removeprefix(f"{url}: ")
-            return f"{where}: cannot be reached ({why}); start the server or change base_url"
+            mend = "start the server, wait until it has loaded, or change base_url"
+            return f"{where}: cannot be reached ({why}); {mend}"
         if response.status in (404, 405, 501):
-            return None
+            found = await misplaced(url, self.entry.no_proxy, key, openai_ends(url))
+            if found is None or (cards := model_cards(found[1])) is None:
+                return None
+            return (
+                f"{where}: answered {response.status} to /models, and {found[0]} serves "
+                f"{_shown([str(card['id']) for card in cards])}: set base_url to {found[0]}"
+            )
         if response.status != 200:
             hint = HINTS.get(response.status, "see the server's log")
             return f"{where}: answered {response.status} to /models; {hint}"
-        cards = _models(response)
+        cards = model_cards(response)
         if cards is None:
             return f"{where}: this is not an OpenAI-compatible server; check base_url"
-        self._contexts[url] = context_of(cards, self.entry.model_name)
-        served = [str(card["id"]) for card in cards]
-        if not served or self.entry.model_name in served:
+        model, names = self.entry.model_name, [str(card["id"]) for card in cards]
+        if names and model not in names:
+            hint = suggest(model, names)
+            return f"{where}: serves {_shown(names)}, not {model}; set model_name{hint}"
+        window = self._contexts[url] = context_of(cards, model)
+        above = [f"{name} is {n}" for name, n in budgets.items() if window and n >= window]
+        if not above:
             return None
-        shown = ", ".join(served[:5]) + (f" and {len(served) - 5} more" if len(served) > 5 else "")
-        hint = suggest(self.entry.model_name, served)
-        return f"{where}: serves {shown}, not {self.entry.model_name}; set model_name{hint}"
+        return (
+            f"{where}: max_model_len of {self.entry.model_name} is {window}, but "
+            f"{' and '.join(above)}, which leaves no room for a prompt: lower it, or start the "
+            "server with a larger --max-model-len"
+        )
 
 
-def _models(response: Response) -> list[dict[str, Any]] | None:
+def openai_ends(url: str) -> dict[str, str]:
+    """Where the list of models may be, if not at ``url``: below it, or where it was copied from a
+    request's whole address."""
+    root = url.removesuffix("/completions").removesuffix("/chat")
+    ends = [f"{url}/v1", root, f"{root.rpartition('/')[0]}/v1"]
+    return {end: "/models" for end in ends if end != url and end.count("/") > 2}
+
+
+def model_cards(response: Response) -> list[dict[str, Any]] | None:
     """The rows of a list of models, each with an id; None where this is none."""
     try:
         rows = json.loads(response.content)["data"]
         return [{**row, "id": row["id"]} for row in rows]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return (", ".join(names[:5]) or "nothing") + more

@@ -58,8 +58,11 @@ def too_long(message: str) -> TooLong | None:
 
 
 def context_of(cards: Sequence[Mapping[str, Any]], model: str) -> int | None:
-    """What the list of models says of one; where there is a single one, whatever its name."""
-    mine = [card for card in cards if card.get("id") == model or len(cards) == 1]
+    """What the list of models says of one, or of the model that an adapter is of; where there is a
+    single one, whatever its name."""
+    named = [card for card in cards if card.get("id") == model or len(cards) == 1]
+    parents = [card.get("parent") for card in named]
+    mine = [*named, *(card for card in cards if card.get("id") in parents)]
     said = [card.get(key) for card in mine for key in _CARD_KEYS]
     return next((n for n in said if isinstance(n, int) and n > 0), None)
 

@@ -144,6 +144,24 @@ class Connection:
         )
 
 
+async def misplaced(
+    url: str, no_proxy: str | None, key: str, ends: Mapping[str, str]
+) -> tuple[str, Response] | None:
+    """Where a server that knows nothing at ``url`` answers 200 after all, and with what: ``ends``
+    are further addresses, each with the path that is looked at there."""
+    for other, path in ends.items():
+        connection = Connection(other, no_proxy)
+        try:
+            response = await connection.ask(path, key, CONNECT_SECONDS)
+        except RequestError:
+            continue
+        finally:
+            await connection.aclose()
+        if response.status == 200:
+            return other, response
+    return None
+
+
 RETRIED_STATUS = frozenset({408, 409, 425, 429})  # and every 5xx
 _MALFORMED_REQUEST = "the server refused the request itself; its message says which part"
 _MOVED = "the server redirects; put the address that it points to into base_url or judge_url"
@@ -159,6 +177,7 @@ HINTS = {
     404: "check model_name and the address; an OpenAI API's base_url ends in /v1",
     413: "the prompt is larger than the server takes",
     422: _MALFORMED_REQUEST,
+    503: "it may still be loading; try again when it serves",
 }
 
 

@@ -7,7 +7,7 @@ Here are the draws, the waves and the rows' ends; how the rows' logits are compu
 import asyncio
 import random
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -104,6 +104,7 @@ class LocalSampler:
         self._decode_batch = decode_batch
         self.version = 0
         self.counters: Sequence[Counters] = ()
+        self.metrics: Mapping[str, float] = {}
 
     async def refresh(self, version: int) -> None:
         self.version = version

@@ -1,6 +1,6 @@
 """What a sampler is: token ids and log-probabilities for prompts, and which policy made them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -39,6 +39,12 @@ class Sampler(Protocol):
     @property
     def counters(self) -> Sequence[Counters]:
         """What servers were asked for samples; empty where there is no server."""
+        ...
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What the newest refresh proved, under ``policy/proof_*``; empty where nothing had to be
+        proven."""
         ...
 
     async def sample(

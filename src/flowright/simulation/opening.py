@@ -31,9 +31,12 @@ class Models:
         """What they were asked, of each client."""
         return tuple(client.counters for client in self.clients.values())
 
-    async def check(self) -> list[str]:
-        """What keeps them from being used, one line per server; empty when all is well."""
-        found = await asyncio.gather(*(client.check() for client in self.clients.values()))
+    async def check(self, budgets: Mapping[str, Mapping[str, int]] | None = None) -> list[str]:
+        """What keeps them from being used, one line per server; empty when all is well.
+        ``budgets``: by model what :meth:`flowright.llm.client.ChatClient.check` compares."""
+        found = await asyncio.gather(
+            *(client.check((budgets or {}).get(name)) for name, client in self.clients.items())
+        )
         return [problem for problems in found for problem in problems]
 
 

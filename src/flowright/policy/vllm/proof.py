@@ -1,68 +1,55 @@
 """Does a server really sample from the adapter that was just trained? The evidence is the
-log-probabilities of a fixed text, the server's beside the learner's own. No requests here.
+log-probabilities of fixed texts, the server's beside the learner's own. No requests here.
 
-Two comparisons, over the N tokens of the probe. Let L be the learner's with the adapter, B its base
+Three comparisons, over N tokens of the texts. Let L be the learner's with the adapter, B its base
 model's, S and S_B the server's for both.
 
 1. mean |S_B - B| and mean |S - L| must be within the tolerance: the same base model, the same
    adapter, the same positions.
 2. A young adapter moves less than that. But where the arithmetic of server and learner differs, it
-   does so with and without an adapter, so S - S_B is compared with L - B. Its share along that
-   direction, c = <S - S_B, L - B> / <L - B, L - B> (least squares), is 1 for the right adapter and
-   0 for none. With an earlier version's log-probabilities E in B's place, c is 0 where the server
-   still has that one. Nearer to the other (c < 1/2) is fatal, wherever the two can be told apart at
-   all: c's standard error is at most a tenth, and mean |L - E| exceeds three times mean |S_B - B|
-   and a share of the tolerance. Below that, half precision may swallow an adapter honestly
-   (benchmarks/vllm_proof.py).
+   does so with and without an adapter, so y = S - S_B is compared with x = L - B. The share of the
+   move that the server shows, c = <y, x> / <x, x> (least squares), is 1 for the right adapter and 0
+   for none. With an earlier version's E in B's place, it is 0 where the server still has that one.
+   Nearer to the other (c < 1/2) is fatal where c's standard error puts 1/2 ``ERRORS`` from either
+   answer; else further texts are asked for, and then the evidence of versions is added up.
+3. The first comparison of all is that of a trial adapter whose move nobody can miss.
+
+The standard error is the jackknife's over tokens (HC3: MacKinnon and White 1985, equation 13;
+clusters: Liang and Zeger 1986): a token that moves most of all does not vouch for itself, and what
+the server's arithmetic does to one token in every version is counted once. P(Z > 6.25) is 2.1e-10,
+so the 135,450 comparisons of 300 versions (each with the base model and all before it: by the
+first text, by all, and added up) end a good run with a probability below 3e-5.
+
+A server in half precision adds the adapter's part to an output that is rounded already, which
+swallows a young one (``Known.kept``). So x is what such a server can show: kept times L - B. An
+exact server shows more. Moves of less than ``ROUNDING`` are float32's own error and judge nothing.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from flowright.errors import RunError
-from flowright.policy.model import Policy
+from flowright.policy.vllm.probe import Known
 
-LARGEST_ERROR = 0.1
-"""Of the share: five standard errors between 1/2 and either answer."""
+ERRORS = 6.25
+"""Standard errors between 1/2 and either answer."""
+LARGEST_ERROR = 0.5 / ERRORS
 
-NOISES, FLOOR = 3.0, 0.05
-"""Times the noise, times the tolerance: a smaller mean difference is not judged by the share."""
+ROUNDING = 3e-4
+"""Nats a token, root mean square; float32 on both sides was 5e-7 to 1e-5 apart."""
 
-LONGEST = 256  # tokens of the probe
-
-TEXT = """\
-<|im_start|>user
-Natalia sold clips to 48 of her friends in April, and then half as many in May. How many did she \
-sell altogether? Write a workflow that solves problems of this kind.<|im_end|>
-<|im_start|>assistant
-async def workflow(problem):
-    answers = await asyncio.gather(*[answer(problem) for _ in range(3)])
-    code = await programmer(problem, instruction="Compute the result step by step.")
-    best = await ensemble(problem, [*answers, code])
-    review_text = await review(problem, best)
-    if "wrong" in review_text.lower():
-        best = await revise(problem, best, review_text)
-    return await format(problem, best)<|im_end|>
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """The learner's log-probabilities [N] of the probe for one set of weights, float64 on the CPU;
-    ``name`` is for people."""
-
-    name: str
-    scores: Tensor
+TRIAL_MISS = 0.2
+"""How far from 1 a trial adapter's share may be."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
     """What is to be sampled from: an adapter under its name on the servers, or the base model,
-    whose ``path`` is None. ``known`` is what the learner says of the probe with them."""
+    whose ``path`` is None. ``known`` is what the learner says of the texts with them."""
 
     name: str
     version: int
@@ -73,49 +60,136 @@ class Weights:
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What every server is asked for a proof, and the weights that its reply is held to: the base
-    model and all earlier versions."""
+    model and all earlier versions. ``trial`` comes before the first of them."""
 
-    token_ids: tuple[int, ...]
+    texts: tuple[tuple[int, ...], ...]
     base: Known
     earlier: Sequence[Known]
     end_ids: Collection[int]
+    trial: Weights | None = None
+
+    def tokens(self, texts: int) -> int:
+        """Of the first so many texts, those with a log-probability."""
+        return sum(len(text) - 1 for text in self.texts[:texts])
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """c of the module's text with its standard error, inf where nothing bounds it."""
+
+    value: float
+    error: float
+
+    @property
+    def decides(self) -> bool:
+        return self.error <= LARGEST_ERROR
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
     """What was found: ``gap`` is mean |S - L| and ``noise`` mean |S_B - B| in nats a token,
-    ``share`` is c against the base model (None where the two can't be told apart), ``told_apart``
-    the number of other weights that it is certainly not."""
+    ``share`` c against the base model (None where nothing moved), of which ``kept`` is what half
+    precision leaves; ``told_apart`` the number of other weights that it is certainly not, and
+    ``decided`` whether the base model is one of them. Over ``tokens``."""
 
     gap: float
     noise: float
-    share: float | None
+    share: Share | None
+    kept: float
+    decided: bool
     told_apart: int
+    tokens: int
+
+    @property
+    def lacking(self) -> float:
+        """How many times as many tokens it takes to decide; 0 where it is decided, or nothing
+        moved."""
+        if self.decided or self.share is None:
+            return 0.0
+        return (self.share.error / self.kept / LARGEST_ERROR) ** 2
+
+    def metrics(self) -> dict[str, float]:
+        """Under ``policy/``; the share only where there is one."""
+        found = {"gap": self.gap, "noise": self.noise, "decided": float(self.decided)}
+        if self.share is not None and self.share.error < float("inf"):
+            found |= {"share": self.share.value, "error": self.share.error, "kept": self.kept}
+        return {f"policy/proof_{name}": value for name, value in found.items()}
 
 
-def probe_ids(policy: Policy) -> list[int]:
-    """The probe's tokens: like what is trained on, so that training moves them."""
-    return policy.tokenizer.encode(TEXT, add_special_tokens=False)[:LONGEST]
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Evidence of one version or of several, [5, N]: by token the versions, and over these the sums
+    of x, y, x y and x x.
+
+    S_B is in every version's y, so that their errors have the covariance I + 1 1'. Its inverse is
+    I - 1 1' / (n + 1) with n versions: generalised least squares (Aitken 1936) with the weights
+    a = sum(x y) - sum(x) sum(y) / (n + 1) and b = sum(x x) - sum(x)^2 / (n + 1)."""
+
+    values: Tensor
+
+    @staticmethod
+    def of(shown: Tensor, move: Tensor) -> "Sums":
+        return Sums(torch.stack([torch.ones_like(move), move, shown, move * shown, move * move]))
+
+    def __add__(self, other: "Sums") -> "Sums":
+        longest = max(self.values.shape[1], other.values.shape[1])
+        values = torch.zeros(5, longest, dtype=torch.float64)
+        for sums in (self, other):
+            values[:, : sums.values.shape[1]] += sums.values
+        return Sums(values)
+
+    @property
+    def share(self) -> Share:
+        """sum(a) / sum(b), and the jackknife's error over tokens: with h = b / sum(b), the root of
+        sum(((a - c b) / (1 - h))^2) / sum(b)."""
+        n, x, y, xy, xx = self.values
+        a, b = xy - x * y / (n + 1), xx - x * x / (n + 1)
+        total = float(b.sum())
+        value = float(a.sum()) / total
+        rest = 1 - b / total
+        if float(rest.min()) < 1e-9:
+            return Share(value, float("inf"))
+        return Share(value, float(((a - value * b) / rest).square().sum().sqrt()) / total)
 
 
-def learner_scores(policy: Policy, token_ids: Sequence[int]) -> Tensor:
-    """Log-probabilities [N - 1] at temperature 1 of all tokens but the first, by the weights as
-    they are now."""
-    model = policy.causal_lm
-    ids = torch.tensor([list(token_ids)], device=policy.device)
-    with torch.no_grad():
-        hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state[0, :-1]
-        found, _ = policy.head.logprobs(hidden, ids[0, 1:], 1.0)
-    return found.double().cpu()
+@dataclass(slots=True)
+class Evidence:
+    """What one server has shown of several versions, by what it was compared with: only while that
+    has not decided."""
+
+    undecided: dict[str, Sums] = field(default_factory=dict)
+
+    def weigh(self, other: str, sums: Sums) -> Share | None:
+        """The share that decides, of this version alone or with those before; None for neither."""
+        alone = sums.share
+        together = self.undecided[other] + sums if other in self.undecided else sums
+        for share in (alone, together.share):
+            if share.decides:
+                self.undecided.pop(other, None)
+                return share
+        self.undecided[other] = together
+        return None
 
 
 def prove_base(served: Tensor, base: Known, tolerance: float) -> None:
     """Raises RunError unless the server has the learner's base model."""
-    gap = _mean(served - base.scores)
+    gap = _mean(served - base.scores[: len(served)])
     if not gap <= tolerance:
         raise RunError(
             f"its base model is not the learner's: log-probabilities differ by {gap:.3g} nats a "
             f"token (policy.vllm.tolerance {tolerance:g}); serve strategy_model, unquantised"
+        )
+
+
+def prove_trial(served: Tensor, served_base: Tensor, trial: Known, base: Known) -> None:
+    """Raises RunError where the server shows another move than the trial adapter's."""
+    size = len(served)
+    share = Sums.of(served - served_base, (trial.scores - base.scores)[:size]).share
+    if not abs(share.value - 1) <= TRIAL_MISS + ERRORS * share.error:
+        raise RunError(
+            f"it does not apply adapters as the learner does: of what {trial.name} changes, its "
+            f"log-probabilities show {share.value:.0%} ± {share.error:.0%}; 0% is a server that "
+            "ignores adapters: start another vLLM, without a cache of adapters by path"
         )
 
 
@@ -126,49 +200,46 @@ def prove_adapter(
     base: Known,
     earlier: Sequence[Known],
     tolerance: float,
+    evidence: Evidence,
 ) -> Proof:
-    """Raises RunError unless ``served`` [N] are the wanted weights', as the module says."""
-    noise = _mean(served_base - base.scores)
-    gap = _mean(served - wanted.scores)
-    clean = served - (served_base - base.scores)
+    """Raises RunError unless ``served`` [N] are the wanted weights', as the module says. What does
+    not decide yet stays in ``evidence``."""
+    size = len(served)
+    noise = _mean(served_base - base.scores[:size])
+    gap = _mean(served - wanted.scores[:size])
+    clean = served - (served_base - base.scores[:size])
     others = [base, *earlier]
     if not gap <= tolerance:
-        nearest = min([wanted, *others], key=lambda known: _mean(clean - known.scores))
+        nearest = min([wanted, *others], key=lambda known: _mean(clean - known.scores[:size]))
         raise RunError(
             f"it does not serve {wanted.name}: log-probabilities differ by {gap:.3g} nats a token "
             f"(policy.vllm.tolerance {tolerance:g}); {_guess(clean, nearest, wanted, tolerance)}"
         )
-    floor = max(NOISES * noise, FLOOR * tolerance)
-    shares = [share_of(clean, wanted.scores, other.scores, floor) for other in others]
-    nearer = [
-        (_mean(clean - other.scores), share, other.name)
-        for other, share in zip(others, shares, strict=True)
-        if share is not None and share < 0.5
-    ]
+    told: list[tuple[float, str, Share]] = []
+    for other in others:
+        move = (wanted.scores - other.scores)[:size]
+        if not float(move.square().mean()) ** 0.5 > ROUNDING:
+            continue
+        shown = clean - other.scores[:size]
+        share = evidence.weigh(other.name, Sums.of(shown, wanted.kept * move))
+        if share is not None:
+            told.append((_mean(shown), other.name, share))
+    nearer = [(distance, name, share) for distance, name, share in told if share.value < 0.5]
     if nearer:
-        _, share, name = min(nearer)
+        _, name, share = min(nearer, key=lambda found: found[0])
         raise RunError(
             f"it does not serve {wanted.name} but what {name} was: of the difference between the "
-            f"two its log-probabilities show {share:.0%}"
+            f"two its log-probabilities show {share.value:.0%} ± {share.error:.0%}"
         )
-    return Proof(gap, noise, shares[0], sum(share is not None for share in shares))
-
-
-def share_of(clean: Tensor, wanted: Tensor, other: Tensor, floor: float) -> float | None:
-    """c of the module's text, or None where the two weights can't be told apart. ``clean``: the
-    server's log-probabilities without what its arithmetic does to the base model's."""
-    way = wanted - other
-    length = float(way @ way)
-    if not _mean(way) > floor:
-        return None
-    share = float((clean - other) @ way) / length
-    rest = clean - other - share * way
-    error = (float(rest @ rest) / (len(way) - 1) / length) ** 0.5
-    return share if error <= LARGEST_ERROR else None
+    move = (wanted.scores - base.scores)[:size]
+    moved = float(move.square().mean()) ** 0.5 > ROUNDING
+    share = Sums.of(clean - base.scores[:size], move).share if moved else None
+    decided = any(name == base.name for _, name, _ in told)
+    return Proof(gap, noise, share, wanted.kept, decided, len(told), size)
 
 
 def _guess(clean: Tensor, nearest: Known, wanted: Known, tolerance: float) -> str:
-    if nearest is wanted or _mean(clean - nearest.scores) > tolerance:
+    if nearest is wanted or _mean(clean - nearest.scores[: len(clean)]) > tolerance:
         return "they are no weights of this run either"
     return f"they are those of {nearest.name}"
 

@@ -14,7 +14,7 @@ import asyncio
 import secrets
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
@@ -26,7 +26,8 @@ from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampling
-from flowright.policy.vllm.proof import Known, Probe, Weights, learner_scores, probe_ids
+from flowright.policy.vllm.probe import Known, learner_scores, probe_texts, trial_scores
+from flowright.policy.vllm.proof import Probe, Weights
 from flowright.policy.vllm.server import PolicyServer
 from flowright.policy.vllm.servers import ROLE, Fleet, all_of
 from flowright.policy.vllm.wire import Drawn
@@ -45,7 +46,8 @@ class VllmSampler:
         self._max_loras = section.vllm.max_loras
         self._fleet = Fleet(section, model)
         self.counters: Sequence[Counters] = (self._fleet.counters,)
-        self._ids = tuple(probe_ids(policy))
+        self._texts = tuple(tuple(text) for text in probe_texts(policy))
+        self._trial: Weights | None = None
         self._base: Weights | None = None
         self._kept: list[Weights] = []  # on the servers, the newest last
         self._earlier: list[Known] = []
@@ -70,7 +72,8 @@ class VllmSampler:
         and at once where one serves something else. Samples go on being drawn from the version
         before until this returns.
         """
-        weights = self._save(version)
+        self._trial = self._trial or self._save_trial()
+        weights = self._save(f"version {version}", version)
         await self._fleet.publish(weights, self._probe())
         self._kept.append(weights)
         self._earlier.append(weights.known)
@@ -122,26 +125,43 @@ class VllmSampler:
         assert isinstance(text, str)
         return Sample(drawn.token_ids, drawn.logprobs, text, drawn.finish_reason, weights.version)
 
-    def _save(self, version: int) -> Weights:
-        name = f"{step_name(version)}-{secrets.token_hex(4)}"
-        path = self._folder / name
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self._fleet.proof_metrics()
+
+    def _save(self, name: str, version: int, known: Known | None = None) -> Weights:
+        """The adapter as it is, in a folder of its own. ``name`` is for people."""
+        folder = f"{step_name(version) if known is None else 'trial'}-{secrets.token_hex(4)}"
+        path = self._folder / folder
         # Before what may fail: where weights are split, all processes run this together.
-        known = Known(f"version {version}", learner_scores(self._policy, self._ids))
+        known = known or learner_scores(self._policy, self._texts, name)
         with disk_errors(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._policy.save(path)
-        return Weights(f"flowright-{name}", version, known, path)
+        return Weights(f"flowright-{folder}", version, known, path)
+
+    def _save_trial(self) -> Weights:
+        """An adapter whose move nobody can miss: a server that ignores adapters, or scales them
+        otherwise, is found before the first update."""
+        base = self.base_weights().known
+        adapter = {name: tensor.clone() for name, tensor in self._policy.state().items()}
+        try:
+            known = trial_scores(self._policy, self._texts, base, "a trial adapter")
+            return self._save("", 0, known)
+        finally:
+            self._policy.load(adapter)
 
     def _probe(self) -> Probe:
         base = self.base_weights().known
-        return Probe(self._ids, base, tuple(self._earlier), self._policy.end_ids)
+        earlier = tuple(self._earlier)
+        return Probe(self._texts, base, earlier, self._policy.end_ids, self._trial)
 
     def base_weights(self) -> Weights:
         """The base model's. They never change, so the learner is asked once."""
         if self._base is None:
             with self._policy.reference():
-                scores = learner_scores(self._policy, self._ids)
-            self._base = Weights(self._model, 0, Known("the base model", scores))
+                known = learner_scores(self._policy, self._texts, "the base model")
+            self._base = Weights(self._model, 0, known)
         return self._base
 
     @contextmanager
@@ -158,8 +178,8 @@ class VllmSampler:
         newest = {weights.name for weights in self._kept[-self._max_loras :]}
         self._kept = [w for w in self._kept if w.name in newest or self._in_use[w.name]]
         await self._drop({weights.name for weights in self._kept})
-        folders = {weights.path for weights in self._kept}
-        for path in self._folder.glob("step_*"):
+        folders = {weights.path for weights in (*self._kept, self._trial) if weights is not None}
+        for path in self._folder.iterdir():
             if path not in folders:
                 shutil.rmtree(path)
 
@@ -172,6 +192,7 @@ class UntrainedSampler:
     proven to be the learner's."""
 
     version = 0
+    metrics: Mapping[str, float] = {}
 
     def __init__(self, sampler: VllmSampler) -> None:
         self._sampler = sampler

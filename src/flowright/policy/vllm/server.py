@@ -5,7 +5,9 @@ right one. Which server is asked, and what is tried again, is
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,22 +17,27 @@ from torch import Tensor
 from flowright.checkout import here
 from flowright.config import MAX_LORA_RANKS, PolicySection
 from flowright.errors import RunError
+from flowright.llm.client import model_cards, openai_ends
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,
     RequestError,
     Response,
     message_of,
+    misplaced,
     status_error,
 )
 from flowright.policy.sampler import Sampling
+from flowright.policy.vllm.probe import Known
 from flowright.policy.vllm.proof import (
+    Evidence,
     Probe,
     Proof,
     Weights,
     consistent,
     prove_adapter,
     prove_base,
+    prove_trial,
     scales,
 )
 from flowright.policy.vllm.wire import (
@@ -50,6 +57,7 @@ T = TypeVar("T")
 
 MEND = "policy.vllm"
 PROBE_DRAWS = 16  # tokens
+NOBODY = Known("nobody's", torch.zeros(0))  # of an adapter that nothing is compared with
 # For a look at the temperature any prompt will do; these ids are in every vocabulary.
 _SOME_PROMPT = (65, 66, 67, 68)
 
@@ -62,9 +70,9 @@ _RAW = (
     "--logprobs-mode processed_logprobs, as launch_vllm_safe.sh policy does"
 )
 
-FORGOTTEN, BAD_REPLY = "forgotten", "bad reply"
-"""Kinds of failure: a server does not know the name of a model that it had, as after a restart; or
-its reply cannot be used."""
+FORGOTTEN, BAD_REPLY, NOT_SEEN = "forgotten", "bad reply", "not seen"
+"""Kinds of failure: a server does not know the name of a model that it had, as after a restart; its
+reply cannot be used; it finds no adapter in a folder."""
 
 
 def how_to_start() -> str:
@@ -83,7 +91,9 @@ class PolicyServer:
         self._vllm = section.vllm
         self._connection = Connection(url, section.vllm.no_proxy)
         self._proven: set[str] = set()
-        self._base: Tensor | None = None  # what it says of the probe without an adapter
+        self._base: dict[int, Tensor] = {}  # what it says of each text without an adapter
+        self._evidence = Evidence()
+        self._tried = False  # whether it has passed the trial
         self._lock = asyncio.Lock()
 
     async def aclose(self) -> None:
@@ -122,8 +132,9 @@ class PolicyServer:
         except RequestError:
             return
 
-    async def check(self) -> list[str]:
-        """What keeps the server from being used, one line each, before there is an adapter."""
+    async def check(self, adapter: Path | None = None) -> list[str]:
+        """What keeps the server from being used, one line each. ``adapter`` is a folder with one
+        of the run's shape, which changes nothing: it is loaded, asked, and unloaded again."""
         try:
             if problem := self._missing(await self._models(CONNECT_SECONDS)):
                 return [f"{self._where}: {problem}"]
@@ -131,14 +142,37 @@ class PolicyServer:
             response = await self._post("/load_lora_adapter", lora_name="", lora_path="")
             if response.status in (404, 405):
                 return [f"{self._where}: {_NO_RUNTIME_LORA}"]
-            return [] if await self._scales() else [f"{self._where}: {_RAW}"]
+            if not await self._scales():
+                return [f"{self._where}: {_RAW}"]
+            if adapter is not None:
+                await self._answers_with(adapter)
+            return []
         except RequestError as error:
-            return [f"{MEND}: {error.message}; {how_to_start()}"]
+            if error.final or error.kind in (BAD_REPLY, NOT_SEEN, "http_404"):
+                return [f"{MEND}: {error.message}"]
+            return [f"{MEND}: {error.message}; {how_to_start()}, or wait until it has loaded"]
+
+    async def _answers_with(self, adapter: Path) -> None:
+        """Raises RequestError unless an adapter can be loaded and asked. It never stays, whatever
+        ends this."""
+        weights = Weights(f"flowright-{adapter.name}", 0, NOBODY, adapter)
+        # Who stops waiting does not stop the server from loading.
+        loading = asyncio.create_task(self._load(weights, adapter))
+        try:
+            await asyncio.shield(loading)
+            await self._score(weights.name, _SOME_PROMPT)
+        finally:
+            with suppress(RequestError):
+                await loading
+            with suppress(RequestError):
+                await self._post("/unload_lora_adapter", lora_name=weights.name)
 
     def _forget(self) -> None:
         """Take nothing for proven any more: it may have been started anew."""
         self._proven.clear()
-        self._base = None
+        self._base.clear()
+        self._evidence = Evidence()
+        self._tried = False
 
     @property
     def _where(self) -> str:
@@ -163,36 +197,70 @@ class PolicyServer:
         cards = await self._models()
         if problem := self._missing(cards):
             raise RunError(problem)
-        base = await self._proven_base(probe)
+        await self._check_base(probe)
         if weights.path is None:
             return
+        if probe.trial is not None and not self._tried:
+            await self._try(probe.trial, cards, probe)
+        await self._have(weights, cards)
+        self.proof = await self._prove(weights, probe)
+        await self._check_decoding(weights.name, probe)
+
+    async def _check_base(self, probe: Probe) -> None:
+        """Its base model, once until it is started anew."""
+        if not self._base:
+            if not await self._scales():
+                raise RunError(_RAW)
+            prove_base(await self._base_scores(probe, 1), probe.base, self._vllm.tolerance)
+
+    async def _have(self, weights: Weights, cards: dict[str, ModelCard]) -> None:
+        """Load what is not loaded, and look whether it is listed as it was."""
+        assert weights.path is not None
         if weights.name not in cards:
             await self._load(weights, weights.path)
             cards = await self._models()
         _check_card(cards, weights)
-        self.proof = prove_adapter(
-            await self._score(weights.name, probe.token_ids),
-            base,
-            weights.known,
-            probe.base,
-            [known for known in probe.earlier if known is not weights.known],
-            self._vllm.tolerance,
-        )
-        await self._check_decoding(weights.name, probe)
 
-    async def _proven_base(self, probe: Probe) -> Tensor:
-        """What it says of the probe without an adapter; asked once until it is started anew."""
-        served = self._base
-        if served is None:
-            if not await self._scales():
-                raise RunError(_RAW)
-            served = await self._score(self._model, probe.token_ids)
-            prove_base(served, probe.base, self._vllm.tolerance)
-            self._base = served
-        return served
+    async def _try(self, trial: Weights, cards: dict[str, ModelCard], probe: Probe) -> None:
+        """Have the trial adapter proven, and gone again."""
+        await self._have(trial, cards)
+        served = await self._scores(trial.name, probe, 0, 1)
+        prove_trial(served, await self._base_scores(probe, 1), trial.known, probe.base)
+        await self._post("/unload_lora_adapter", lora_name=trial.name)
+        self._tried = True
+
+    async def _prove(self, weights: Weights, probe: Probe) -> Proof:
+        """By as many texts as the error of the first asks for."""
+        texts, served = 1, await self._scores(weights.name, probe, 0, 1)
+        earlier = [known for known in probe.earlier if known is not weights.known]
+
+        async def prove(evidence: Evidence) -> Proof:
+            base = await self._base_scores(probe, texts)
+            tolerance = self._vllm.tolerance
+            return prove_adapter(
+                served, base, weights.known, probe.base, earlier, tolerance, evidence
+            )
+
+        lacking = (await prove(Evidence())).lacking
+        if lacking > 1:
+            first, texts = texts, math.ceil(min(len(probe.texts), lacking))
+            more = await self._scores(weights.name, probe, first, texts)
+            served = torch.cat([served, more])
+        return await prove(self._evidence)
+
+    async def _base_scores(self, probe: Probe, texts: int) -> Tensor:
+        """Without an adapter, of the first so many texts."""
+        for number in range(texts):
+            if number not in self._base:
+                self._base[number] = await self._score(self._model, probe.texts[number])
+        return torch.cat([self._base[number] for number in range(texts)])
+
+    async def _scores(self, model: str, probe: Probe, first: int, end: int) -> Tensor:
+        """Of the texts from ``first`` to before ``end``."""
+        return torch.cat([await self._score(model, text) for text in probe.texts[first:end]])
 
     async def _check_decoding(self, model: str, probe: Probe) -> None:
-        prompt = probe.token_ids[: len(probe.token_ids) // 2]
+        prompt = probe.texts[0][: len(probe.texts[0]) // 2]
         drawn = await self.draw(model, prompt, Sampling(1.0, 1.0, PROBE_DRAWS, 0), probe.end_ids)
         scored = await self._score(model, [*prompt, *drawn.token_ids])
         consistent(drawn.logprobs, scored[len(prompt) - 1 :].tolist(), self._vllm.tolerance)
@@ -222,6 +290,13 @@ class PolicyServer:
 
     async def _models(self, seconds: float | None = None) -> dict[str, ModelCard]:
         response = await self._ask("/models", None, seconds)
+        if response.status == 404:
+            key, ends = self._vllm.api_key, openai_ends(self.url)
+            found = await misplaced(self.url, self._vllm.no_proxy, key, ends)
+            if found is not None and model_cards(found[1]) is not None:
+                told = f"{self.url} answered 404 to /models, and {found[0]} serves"
+                mend = f"put {found[0]} into policy.vllm.base_urls"
+                raise RequestError("http_404", f"{told}: {mend}", final=True)
         if response.status != 200:
             raise status_error(response, self.url, MEND)
         return self._read(response, read_models)
@@ -281,7 +356,7 @@ def _load_error(response: Response, url: str, path: Path, rank: int) -> RequestE
     words = said.lower()
     if "no adapter found" in words:  # a network disk may show it a moment later
         hint = f"it must see {path} as we do; set policy.vllm.adapter_dir"
-        return RequestError("not seen", f"{url}: {said}; {hint}", blames_server=False)
+        return RequestError(NOT_SEEN, f"{url}: {said}; {hint}", blames_server=False)
     if response.status in (404, 405) and "adapter" not in words:
         told = _NO_RUNTIME_LORA
     elif "not enabled" in words or "enable_lora" in words:
@@ -289,6 +364,8 @@ def _load_error(response: Response, url: str, path: Path, rank: int) -> RequestE
     elif "max_lora_rank" in words:
         enough = next(limit for limit in MAX_LORA_RANKS if limit >= rank)
         told = f"{said}; start it with --max-lora-rank {enough} or above, or lower policy.lora.rank"
+    elif "target modules" in words or "target_modules" in words:
+        told = f"{said}; take out of policy.lora.target_modules what it does not adapt"
     elif "lora slots" in words:
         told = f"{said}; start it with --max-loras of policy.vllm.max_loras or above"
     else:

@@ -7,6 +7,7 @@ adapter proven, before it is asked.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flowright.config import PolicySection
@@ -50,6 +51,13 @@ class Fleet:
     async def aclose(self) -> None:
         for server in self.servers.values():
             await server.aclose()
+
+    def proof_metrics(self) -> dict[str, float]:
+        """Of the newest proofs, and of several servers' the least certain one."""
+        proofs = [server.proof for server in self.servers.values() if server.proof is not None]
+        if not proofs:
+            return {}
+        return min(proofs, key=lambda proof: (proof.decided, -proof.lacking)).metrics()
 
     async def ask(self, key: str, work: Callable[[PolicyServer], Awaitable[T]]) -> T:
         """Let the server with the fewest requests do the work, and another one where it fails.
@@ -142,11 +150,14 @@ async def all_of(work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def check_servers(section: PolicySection, model: str) -> list[str]:
-    """What keeps the servers from being sampled from, one line each; empty when all is well."""
+async def check_servers(
+    section: PolicySection, model: str, adapter: Path | None = None
+) -> list[str]:
+    """What keeps the servers from being sampled from, one line each; empty when all is well.
+    ``adapter``: see :meth:`flowright.policy.vllm.server.PolicyServer.check`."""
     fleet = Fleet(section, model)
     try:
-        found = await all_of(server.check() for server in fleet.servers.values())
+        found = await all_of(server.check(adapter) for server in fleet.servers.values())
     finally:
         await fleet.aclose()
     return [problem for problems in found for problem in problems]

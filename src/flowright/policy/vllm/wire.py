@@ -184,7 +184,9 @@ def _choice(content: bytes, model: str) -> Mapping[str, Any]:
 
 
 def _same_prompt(choice: Mapping[str, Any], prompt: Sequence[int]) -> None:
-    if choice.get("prompt_token_ids") != list(prompt):
+    if choice.get("prompt_token_ids") is None:
+        raise BadReply("no prompt_token_ids; it takes a vLLM of requirements-vllm.txt")
+    if choice["prompt_token_ids"] != list(prompt):
         raise BadReply("the prompt that it answers is not the one that was sent")
 
 
