@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,14 +15,16 @@ from huggingface_hub.errors import (
     HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
 )
 from rich.console import Console
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from flowright.app.first_look import check_choices, check_model_folder, check_run, load_tasks
 from flowright.app.memory_plan import GIB, Demand, table
+from flowright.app.plan_words import lines
+from flowright.app.time_plan import plan_run
 from flowright.app.world import check_samplers
 from flowright.config import SIMULATED, TINY, Config
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.environment import Environment, make_environment
+from flowright.environments.environment import Environment, make_environment, prompt_encoder
 from flowright.errors import UserError
 from flowright.policy.memory import shape_of
 from flowright.runs import disk_errors, nearest
@@ -53,7 +56,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     check_choices(config.grpo)
     config = config.on("cpu" if _on_cpu(config) else "cuda")
     environment = make_environment(config)
-    found.check("data", lambda: _data(environment))
+    has_data = found.check("data", lambda: _data(environment))
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
@@ -76,6 +79,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
         )
     )
     found.check("run", lambda: check_run(config, resume))
+    if has_data:
+        found.check("plan", lambda: _plan(config, environment, bool(found.problems)))
     for what, text in found.plan:
         console.print(f"{what:<9} {text}", highlight=False, markup=False, soft_wrap=True)
     if SIMULATED in config.models:
@@ -190,6 +195,19 @@ def _settings(config: Config) -> str:
         f"{policy.dtype}, gradient checkpointing {'on' if policy.gradient_checkpointing else 'off'}"
         f", rollouts {config.pipeline.max_staleness} steps ahead of the learner"
     )
+
+
+def _plan(config: Config, environment: Environment, has_problems: bool) -> str:
+    """Servers are probed where all is well: what ails them has been said."""
+    if has_problems:
+        config = config.model_copy(update={"plan": config.plan.model_copy(update={"probe": 0})})
+    encode = None
+    if config.strategy_model != TINY:  # the embedded one is made at the first run
+        with suppress(OSError, ValueError):
+            tokenizer = AutoTokenizer.from_pretrained(config.strategy_model, local_files_only=True)
+            encode = prompt_encoder(environment, tokenizer, config.policy.max_prompt_tokens)
+    plan = uvloop.run(plan_run(config, environment, load_tasks(environment), encode))
+    return ("\n" + " " * 10).join(lines(plan))
 
 
 def _disk(config: Config) -> str:
