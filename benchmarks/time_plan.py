@@ -1,12 +1,12 @@
-"""How far off the plan of time is: runs against the embedded server's latency, planned and measured.
+"""How far off the plan of time is: runs against the embedded server, planned and measured.
 
-A first run is the earlier run that the others are planned by; they differ from it in their batch, in
-the requests in flight and in how far rollouts run ahead of the learner. The last one is planned by a
-probe of the server, with the sampler's and the learner's rates of the first. Latency is the largest
-part of a step everywhere, so that other work on the machine matters little. Printed are planned,
-measured and the ratio of seconds of training and of calls, each from the run's ``plan.json``.
+A first run is the earlier run that others are planned by; they differ from it in their batch, in
+the requests in flight and in how far rollouts run ahead of the learner. The last one is planned by
+a probe of the server, with the sampler's and the learner's rates of the first. Latency is the
+largest part of a step everywhere, so that other work on the machine matters little. Printed are
+planned, measured and the ratio of seconds and of calls, each from the run's ``plan.json``.
 
-    python benchmarks/time_plan.py [--latency 1500] [--steps 5]
+    python benchmarks/time_plan.py [--latency 1500] [--steps 4]
 """
 
 import argparse
@@ -20,14 +20,14 @@ from flowright.runs import read_metrics
 
 EARLIER = {
     "grpo.prompts_per_step": 6,
-    "grpo.group_size": 4,
+    "grpo.group_size": 6,
     "grpo.epochs": 1,
     "grpo.minibatches": 1,
     "grpo.learning_rate": 1e-6,  # the mix of workflows stays what it is
-    "llm.max_concurrency": 16,
+    "llm.max_concurrency": 12,
     "pipeline.max_staleness": 0,
     "evaluation.every": 0,
-    "evaluation.final_problems": 12,
+    "evaluation.final_problems": 24,
     "evaluation.samples": 1,
     "evaluation.baselines": False,
     "run.tensorboard": False,
@@ -35,7 +35,7 @@ EARLIER = {
 }
 OTHERS = {
     "twice the batch": {"grpo.prompts_per_step": 12},
-    "half the requests in flight": {"llm.max_concurrency": 8},
+    "half the requests in flight": {"llm.max_concurrency": 6},
     "one step ahead": {"pipeline.max_staleness": 1},
     "one step ahead, 64 in flight": {"pipeline.max_staleness": 1, "llm.max_concurrency": 64},
 }
@@ -72,7 +72,7 @@ def rows_of(name: str, path: Path) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--latency", type=float, default=1500.0, help="mean ms of a reply")
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4)
     parser.add_argument("--only", choices=[*OTHERS, PROBED], help="beside the first run")
     options = parser.parse_args()
     shared = {

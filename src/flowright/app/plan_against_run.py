@@ -1,19 +1,18 @@
 """A run's plan in its directory, and how far off it was once the run is over: ``plan.json``."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowright.app.first_look import Start
 from flowright.app.plan_basis import ROLES
-from flowright.app.plan_words import amount, time_lines
+from flowright.app.plan_words import time_lines
 from flowright.app.time_plan import plan_run
 from flowright.config import Config
 from flowright.environments.environment import prompt_encoder
 from flowright.policy.prompt import Tokenizer
-from flowright.rendering.series import duration
-from flowright.runs import disk_errors, read_metrics, write_json
+from flowright.rendering.series import amount, duration
+from flowright.runs import disk_errors, read_metrics, read_plan, write_json
 
 NAME = "plan.json"
 
@@ -35,11 +34,9 @@ def settle(run: Path, config: Config, seconds: float, asked: Mapping[str, float]
     """Add what was measured to ``plan.json``; a line for each figure that was planned, too. The
     comparison took so many ``seconds`` and ``asked`` servers for that (metrics ``servers/*``); the
     rest is in the run's metrics. Nothing where the run has no plan."""
-    path = run / NAME
-    if not path.exists():
+    path, planned = run / NAME, read_plan(run).get("planned")
+    if planned is None:
         return []
-    with disk_errors(path):
-        planned = json.loads(path.read_text(encoding="utf-8"))["planned"]
     measured = _measured(read_metrics(run), config, seconds, asked)
     compared = {
         name: {"planned": planned_figure, "measured": measured[name]}

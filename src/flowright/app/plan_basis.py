@@ -14,13 +14,15 @@ from typing import Any
 from zstandard import ZstdError
 
 from flowright.app.replay import (
+    DRAWS,
     EXECUTOR,
     JUDGE,
     Attempt,
     attempt_of,
     attempt_read,
-    batch_seconds,
     in_series,
+    like_the_executor,
+    replayed,
     scaled,
     with_calls,
 )
@@ -113,8 +115,12 @@ def _read(run: Path, config: Config) -> Basis:
     if not before or not rows or not steps:
         raise RunError(f"plan.earlier_run: {run}: no run with a step to measure by")
     rows = rows[1:] or rows  # the first one pays for whatever is first-time
-    picked = sorted({steps[len(steps) * i // READ_STEPS] for i in range(READ_STEPS)})
-    records = [record for step in picked for record in read_rollouts(run, step)]
+    picked = {row["step"]: row for row in rows if row["step"] in steps}
+    every = max(1, len(picked) // READ_STEPS)
+    batches = [(row, [*read_rollouts(run, step)]) for step, row in [*picked.items()][::every]]
+    if not batches:
+        raise RunError(f"plan.earlier_run: {run}: no step kept its rollouts; name another run")
+    records = [record for _, batch in batches for record in batch]
     source = f"as measured in {run} ({len(rows)} steps)"
     found = _from_records(records, _sums(rows), source)
     grpo = before["grpo"]
@@ -133,21 +139,26 @@ def _read(run: Path, config: Config) -> Basis:
         },
         sampler=drawn / sampling if sampling > 0 else None,
         learner=grpo["epochs"] * (drawn + asked) / updating if updating > 0 else None,
-        own=_own(found, before, config, rows),
+        own=_own(found, before, config, [row for row, _ in batches]),
         assumed=tuple(f"the earlier run had another {line}" for line in differing),
     )
 
 
 def _own(found: Basis, before: Mapping[str, Any], config: Config, rows: Sequence[Any]) -> float:
-    """What the earlier run's rollouts took beyond its requests, for each attempt. Where batches
-    overlapped, the one's waiting is in the other's time, and nothing can be told."""
+    """What an earlier run's rollouts took beyond their requests, for each attempt; ``found`` has
+    the attempts of the steps ``rows``, in their order. Where batches overlapped, the one's waiting
+    is in the other's time, and nothing can be told."""
     if (before.get("pipeline") or {}).get("max_staleness"):
         return 0.0
-    size = before["grpo"]["prompts_per_step"] * before["grpo"]["group_size"]
+    size = len(found.attempts) // len(rows)
     places = dict.fromkeys(slots(config), int(before["llm"]["max_concurrency"]))
-    waited = batch_seconds(found.attempts, size, places)
+    waited = [
+        replayed(found.attempts[size * i : size * (i + 1)], places, seed)
+        for i in range(len(rows))
+        for seed in range(DRAWS)
+    ]
     took = sum(row["time/rollout"] for row in rows) / len(rows)
-    return max(0.0, took - waited) / size
+    return max(0.0, took - sum(waited) / len(waited)) / size
 
 
 async def probed(config: Config, tasks: TaskSets) -> Basis:
@@ -203,7 +214,7 @@ def _from_records(
         if (calls := counts.get(f"servers/{role}/calls", 0.0))
         and f"servers/{role}/wire_seconds" in counts
     }
-    attempts = scaled([attempt_of(record) for record in records], means)
+    attempts = scaled(like_the_executor([attempt_of(record) for record in records]), means)
     return Basis(source, figures, frozenset(), attempts, frozenset(ROLES), assumed=assumed)
 
 

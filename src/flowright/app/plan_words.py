@@ -2,7 +2,7 @@
 
 from flowright.app.plan_basis import FIGURES, ROLES
 from flowright.app.time_plan import Figures, TimePlan
-from flowright.rendering.series import duration
+from flowright.rendering.series import amount, duration
 
 
 def lines(plan: TimePlan) -> list[str]:
@@ -65,11 +65,3 @@ def _amounts(figures: Figures, bounds: frozenset[str]) -> str:
         ]
         parts.append(f"{who} {', '.join(said) or 'unknown'}")
     return "; ".join(parts)
-
-
-def amount(number: float) -> str:
-    """``812``, ``34.5k``, ``1.2M``, ``3.4G``."""
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if number >= size:
-            return f"{number / (1e3 if letter == 'k' else size):.3g}{letter}"
-    return f"{number:,.0f}"

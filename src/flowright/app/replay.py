@@ -6,7 +6,7 @@ import ast
 import heapq
 import random
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,14 +121,12 @@ def scaled(attempts: Sequence[Attempt], means: Mapping[str, float]) -> list[Atte
         some = requests_of(attempts, role)
         if total := sum(request.seconds for request in some):
             factors[role] = mean * len(some) / total
+    return _changed(attempts, lambda r: Request(r.role, r.seconds * factors.get(r.role, 1.0)))
+
+
+def _changed(attempts: Sequence[Attempt], change: Callable[[Request], Request]) -> list[Attempt]:
     return [
-        tuple(
-            tuple(
-                tuple(Request(r.role, r.seconds * factors.get(r.role, 1.0)) for r in chain)
-                for chain in wave
-            )
-            for wave in attempt
-        )
+        tuple(tuple(tuple(map(change, chain)) for chain in wave) for wave in attempt)
         for attempt in attempts
     ]
 
@@ -153,6 +151,18 @@ def with_calls(attempts: Sequence[Attempt], calls: Mapping[str, float]) -> list[
             mean = sum(request.seconds for request in some) / len(some)
             means[role] = mean * wanted * len(attempts) / len(some)
     return scaled(attempts, means)
+
+
+def like_the_executor(attempts: Sequence[Attempt], seed: int = 0) -> list[Attempt]:
+    """The attempts with a judge's seconds drawn from the executor's: those of verdicts hold waiting
+    in our queue. As they are where there is no executor."""
+    known = [request.seconds for request in requests_of(attempts, EXECUTOR)]
+    if not known:
+        return list(attempts)
+    rng = random.Random(seed)
+    return _changed(
+        attempts, lambda r: r if r.role == EXECUTOR else Request(r.role, rng.choice(known))
+    )
 
 
 def attempt_of(record: Mapping[str, Any]) -> Attempt:

@@ -8,6 +8,7 @@
       metrics.jsonl           one flat object a step: {"step": 12, "reward/mean": 0.41, ...}
       rollouts/step_000012.jsonl.zst   one object a rollout
       evaluation.json         the before/after table
+      plan.json               what the run was planned to take, and what it took
       tensorboard/            event files
       checkpoints/step_000010/
       replaced/step_000010/   what a resume at that step replaced: settings, metrics, rollouts
