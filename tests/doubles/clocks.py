@@ -8,5 +8,5 @@ def without_clocks(row: Mapping[str, float]) -> dict[str, float]:
     return {
         name: value
         for name, value in row.items()
-        if not name.startswith("time/") and not name.endswith("/wait_seconds")
+        if not name.startswith("time/") and not name.endswith(("/wait_seconds", "/wire_seconds"))
     }

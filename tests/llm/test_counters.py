@@ -34,6 +34,7 @@ def test_a_roles_metrics_and_their_names() -> None:
         "servers/judge/failures": 5,
         "servers/judge/empty": 0,
         "servers/judge/wait_seconds": 1.5,
+        "servers/judge/wire_seconds": 0.0,
         "servers/judge/prompt_tokens": 30,
         "servers/judge/completion_tokens": 4,
     }

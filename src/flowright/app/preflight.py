@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,15 +15,17 @@ from huggingface_hub.errors import (
     HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
 )
 from rich.console import Console
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from flowright.app.device import look_at_device, planned_device
 from flowright.app.first_look import check_choices, check_model, check_run, load_tasks
 from flowright.app.memory_plan import GIB, Demand, table
+from flowright.app.plan_words import lines
+from flowright.app.time_plan import plan_run
 from flowright.app.world import check_samplers
 from flowright.config import SIMULATED, SMOLLM2, TINY, Config
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.environment import Environment, make_environment
+from flowright.environments.environment import Environment, make_environment, prompt_encoder
 from flowright.errors import UserError
 from flowright.grpo.choices import settled
 from flowright.policy.memory import shape_of
@@ -55,7 +58,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     check_choices(config.grpo)
     config = settled(config, planned_device(config))
     environment = make_environment(config)
-    found.check("data", lambda: _data(environment))
+    has_data = found.check("data", lambda: _data(environment))
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
@@ -78,6 +81,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
         )
     )
     found.check("run", lambda: check_run(config, resume))
+    if has_data:
+        found.check("plan", lambda: _plan(config, environment, bool(found.problems)))
     for what, text in found.plan:
         console.print(f"{what:<9} {text}", highlight=False, markup=False, soft_wrap=True)
     if SIMULATED in config.models:
@@ -165,6 +170,19 @@ def _settings(config: Config) -> str:
         f", rollouts {config.pipeline.max_staleness} steps ahead of the learner, off_policy "
         f"{grpo.off_policy}, clip -{grpo.clip_low:g} +{grpo.clip_high:g}"
     )
+
+
+def _plan(config: Config, environment: Environment, has_problems: bool) -> str:
+    """Servers are probed where all is well: what ails them has been said."""
+    if has_problems:
+        config = config.model_copy(update={"plan": config.plan.model_copy(update={"probe": 0})})
+    encode = None
+    if config.strategy_model != TINY:  # the embedded one is made at the first run
+        with suppress(OSError, ValueError):
+            tokenizer = AutoTokenizer.from_pretrained(config.strategy_model, local_files_only=True)
+            encode = prompt_encoder(environment, tokenizer, config.policy.max_prompt_tokens)
+    plan = uvloop.run(plan_run(config, environment, load_tasks(environment), encode))
+    return ("\n" + " " * 10).join(lines(plan))
 
 
 def _disk(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
@@ -15,6 +16,7 @@ from flowright.app.device import look_at_device
 from flowright.app.first_look import Start
 from flowright.app.measuring import Evaluation
 from flowright.app.memory_plan import Demand, summary
+from flowright.app.plan_against_run import keep_plan, settle
 from flowright.app.terminal import StepProgress, findings, stage_progress, table, tell_outages
 from flowright.app.world import (
     check_samplers,
@@ -42,7 +44,7 @@ from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
-from flowright.llm.counters import Counters
+from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.origin import origin_of
@@ -107,6 +109,8 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             reporter = Follower(run.path)
             if isinstance(run, RunDirectory):
                 _introduce(config, run, environment, policy, console, ranks)
+                for line in await keep_plan(run.path, start, policy.tokenizer):
+                    console.print(line, highlight=False, markup=False, soft_wrap=True)
                 reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
             trainer = make_trainer(
                 config, run, reporter, environment, tasks, policy, sampler, ranks
@@ -124,9 +128,13 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1),
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
+        began = time.perf_counter()
         async with tell_outages(owners, partial(_say, console)):
             comparison = await run_comparison(config, environment, policies, measured, (), console)
+        took, asked = time.perf_counter() - began, metrics_since(environment.counters())
         write_json(run.path / "evaluation.json", comparison.to_json())
+        for line in settle(run.path, config, took, asked):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
         run.state(status="finished")
 
 

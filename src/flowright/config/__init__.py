@@ -21,6 +21,7 @@ from flowright.config.loading import (
     load_judge_server,
     load_models,
 )
+from flowright.config.plan import PlanSection, PlanServerSection
 from flowright.config.policy import (
     MAX_LORA_RANKS,
     SMOLLM2,
@@ -64,6 +65,8 @@ __all__ = [
     "LoraSection",
     "ModelEntry",
     "PipelineSection",
+    "PlanSection",
+    "PlanServerSection",
     "PolicySection",
     "Positive",
     "RaySection",

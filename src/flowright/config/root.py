@@ -12,6 +12,7 @@ from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
 from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.llm import LlmSection
+from flowright.config.plan import PlanSection
 from flowright.config.policy import TINY, PolicySection
 from flowright.config.run import RunSection
 from flowright.config.section import Name, NonNegative, NonNegativeFloat, Positive, Section
@@ -73,6 +74,7 @@ class Config(Section):
     simulated: SimulatedSection = SimulatedSection()
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
+    plan: PlanSection = PlanSection()
 
     @field_validator("environment")
     @classmethod

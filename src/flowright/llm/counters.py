@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 FIGURES = (
     "calls", "attempts", "http_429", "http_5xx", "timeouts", "failures", "empty", "wait_seconds",
-    "prompt_tokens", "completion_tokens",
+    "wire_seconds", "prompt_tokens", "completion_tokens",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ class RoleCounts(defaultdict[str, float]):
     """One role's FIGURES, failures by their kind (``http_503``, ``unreachable`` ...), and
     ``<host:port>/attempts`` and ``/failures`` of each server. A call is one request with all its
     attempts; ``empty`` are replies without content; ``wait_seconds`` pass in our own queue and in
-    pauses between attempts."""
+    pauses between attempts, ``wire_seconds`` in attempts at a server."""
 
     def __init__(self, role: str = "", outages: dict[str, Outage] | None = None) -> None:
         super().__init__(float)

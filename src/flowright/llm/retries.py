@@ -189,6 +189,7 @@ class Retries:
             finally:
                 report(lease)
                 call.spent += time.monotonic() - began
+                call.counts["wire_seconds"] += time.monotonic() - began
 
     def _change_key(self, lease: Lease, error: RequestError) -> None:
         """With several keys, one that is refused or limited leaves the next attempt to another."""

@@ -54,6 +54,7 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
         ("judge", "Judge audit", trust.judge_audit(snapshot)),
         ("learner", "Learner", sections.learner(snapshot)),
         ("cost", "Time and tokens", sections.cost(snapshot)),
+        ("plan", "Plan and run", sections.plan(snapshot)),
         ("servers", "Servers", trust.servers_section(snapshot)),
         ("attempts", "Attempts", _attempts(selection, snapshot.display)),
     ]

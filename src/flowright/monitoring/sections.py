@@ -16,8 +16,8 @@ from flowright.monitoring.snapshot import (
 from flowright.rendering import svg
 from flowright.rendering.charts import Series, before_after, line_chart
 from flowright.rendering.markup import Html, el
-from flowright.rendering.page import grid, section
-from flowright.rendering.series import Form, Point, Record, duration
+from flowright.rendering.page import grid, section, table
+from flowright.rendering.series import Form, Point, Record, amount, duration, said
 from flowright.rendering.untrusted import one_line
 
 
@@ -173,6 +173,27 @@ def _stage_bars(stages: Mapping[str, float]) -> Html | None:
         for stage, seconds in stages.items()
     ]
     return el("div", bars, class_="stage") if bars else None
+
+
+def plan(snapshot: Snapshot) -> Html | None:
+    """What the run was planned to take beside what it took, where it is over."""
+    planned, compared = snapshot.plan.get("planned") or {}, snapshot.plan.get("compared") or {}
+    if not compared:
+        return None
+    body = []
+    for name, each in compared.items():
+        form = duration if name.endswith("seconds") else amount
+        most = "at most " if name in planned.get("bounds", ()) else ""
+        ratio = each["measured"] / each["planned"] if each["planned"] else None
+        cells = (most + form(each["planned"]), form(each["measured"]), said(ratio, "{:.2f}".format))
+        label = one_line(name.replace("_", " "), 60)
+        body.append(el("tr", el("th", label), [el("td", cell) for cell in cells]))
+    lead = (
+        f"Planned before the run: {one_line(planned.get('source', ''), 200)}. Tokens of the policy "
+        "are those of training; the rest is the whole run's, without loading and a cold start."
+    )
+    head = ("", "Planned", "Measured", "Measured / planned")
+    return section("plan", "Plan and run", lead, table(head, body))
 
 
 def settings(config: Record) -> list[tuple[str, str]]:

@@ -26,6 +26,7 @@ from flowright.runs import (
     read_config,
     read_evaluation,
     read_metrics,
+    read_plan,
     read_rollouts,
     read_state,
 )
@@ -52,6 +53,7 @@ class Snapshot:
     rows: Sequence[Record] = ()
     evaluation: Record | None = None
     config: Record = field(default_factory=dict)
+    plan: Record = field(default_factory=dict)
     alive: bool | None = None
     quiet_seconds: float = 0.0
 
@@ -209,6 +211,7 @@ class Watcher:
             rows=self._rows,
             evaluation=read_evaluation(self.run),
             config=read_config(self.run),
+            plan=read_plan(self.run),
             alive=self._alive(state),
             quiet_seconds=max(0.0, time.time() - updated) if is_number(updated) else 0.0,
         )

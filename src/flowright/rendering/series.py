@@ -53,3 +53,11 @@ def duration(seconds: float) -> str:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def amount(number: float) -> str:
+    """``812``, ``34.5k``, ``1.2M``, ``3.4G``."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if number >= size:
+            return f"{number / (1e3 if letter == 'k' else size):.3g}{letter}"
+    return f"{number:,.0f}"

@@ -51,6 +51,12 @@ def read_evaluation(run: Path) -> dict[str, Any] | None:
     return _read_object(run / "evaluation.json") or None
 
 
+def read_plan(run: Path) -> dict[str, Any]:
+    """``plan.json``: what the run was planned to take, under ``planned``, and once it is over what
+    was ``measured`` and how these compare; an empty mapping where it has none."""
+    return _read_object(run / "plan.json")
+
+
 def read_metrics(run: Path) -> list[dict[str, Any]]:
     """All complete lines of ``metrics.jsonl``; a torn last line (killed while writing) is not.
     Raises RunError for others that are no object with a step."""

@@ -1,0 +1,327 @@
+"""The plan of time and money: its arithmetic by hand, what is unknown, how far off it was."""
+
+import asyncio
+import json
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+from monitoring_run import make_run
+
+from flowright.app.plan_against_run import settle
+from flowright.app.plan_basis import Basis, find_basis, from_run, slots
+from flowright.app.plan_words import lines
+from flowright.app.replay import (
+    EXECUTOR,
+    JUDGE,
+    Attempt,
+    Request,
+    attempt_of,
+    attempt_read,
+    busy_seconds,
+    like_the_executor,
+    replayed,
+    requests_of,
+    scaled,
+    with_calls,
+)
+from flowright.app.time_plan import TimePlan, make_plan
+from flowright.config import Config, load_config
+from flowright.data.task import Problem
+from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.errors import ConfigError, RunError
+from flowright.monitoring.report import write_report
+from flowright.runs import RunDirectory, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+SHARED = {f"{EXECUTOR}+{JUDGE}": 2}
+OPERATORS = frozenset({"answer", "ensemble", "test", "write_code"})
+
+
+def one(*seconds: float, role: str = EXECUTOR) -> Attempt:
+    """Requests one after another."""
+    return tuple(((Request(role, each),),) for each in seconds)
+
+
+def configured(tmp_path: Path, *more: str) -> Config:
+    settings = [f"run.output_dir={tmp_path}", "plan.executor_gpus=2", "plan.trainer_gpus=1"]
+    return load_config(ROOT / "config/quickstart.yaml", [*settings, *more]).on("cpu")
+
+
+BASIS = Basis(
+    "by hand",
+    {
+        "policy_tokens_in": 100.0, "policy_tokens_out": 50.0,
+        "executor_calls": 2.0, "executor_tokens_in": 400.0, "executor_tokens_out": 200.0,
+        "judge_calls": 1.0, "judge_tokens_in": 300.0, "judge_tokens_out": 10.0,
+    },
+    attempts=[(*one(1.0, 1.0), *one(1.0, role=JUDGE))],
+    timed=frozenset({EXECUTOR, JUDGE}),
+    sampler=100.0,
+    learner=50.0,
+)  # fmt: skip
+SMALL = (
+    *("grpo.steps=10", "grpo.prompts_per_step=4", "grpo.group_size=2", "grpo.epochs=1"),
+    *("evaluation.every=4", "evaluation.problems=6", "evaluation.final_problems=8"),
+    *("evaluation.samples=2", "llm.max_concurrency=4", "pipeline.max_staleness=0"),
+)
+
+
+def test_a_queue_of_equal_requests_takes_calls_times_seconds_over_slots() -> None:
+    assert replayed([one(1.0)] * 6, SHARED) == 3.0
+    assert busy_seconds([one(1.0)] * 6, 6, SHARED) == 3.0
+    assert replayed([one(1.0, 1.0, 1.0)], SHARED) == 3.0  # a chain: more slots do not help
+    assert replayed([(((Request(EXECUTOR, 1.0),),) * 3,)], SHARED) == 2.0
+    parallel: Attempt = (((Request(EXECUTOR, 1.0),), (Request(EXECUTOR, 2.0),)),)
+    assert replayed([parallel], SHARED) == 2.0
+    assert replayed([], SHARED) == 0.0 and replayed([()], SHARED) == 0.0
+
+
+def test_roles_wait_for_each_other_only_where_they_share_a_model() -> None:
+    attempts = [one(1.0), one(1.0, role=JUDGE)]
+    assert replayed(attempts, {f"{EXECUTOR}+{JUDGE}": 1}) == 2.0
+    assert replayed(attempts, {EXECUTOR: 1, JUDGE: 1}) == 1.0
+
+
+SECONDS = st.floats(0.01, 10.0)
+WAVES = st.lists(
+    st.lists(st.lists(SECONDS, min_size=1, max_size=3), min_size=1, max_size=4), max_size=4
+)
+
+
+@given(st.lists(WAVES, max_size=8), st.integers(1, 6))
+def test_no_schedule_beats_the_work_or_the_longest_chain(
+    drawn: list[list[list[list[float]]]], places: int
+) -> None:
+    """Graham (1969): max(W / c, L) <= makespan <= W / c + L."""
+    attempts = [
+        tuple(tuple(tuple(Request(EXECUTOR, s) for s in chain) for chain in wave) for wave in waves)
+        for waves in drawn
+    ]
+    took = replayed(attempts, {EXECUTOR: places})
+    work = sum(r.seconds for r in requests_of(attempts, EXECUTOR)) / places
+    longest = max((sum(max(map(sum, wave)) for wave in waves) for waves in drawn), default=0.0)
+    assert max(work, longest) <= took + 1e-6
+    assert took <= work + longest + 1e-6
+
+
+def test_a_record_is_read_as_waves_and_a_verdict() -> None:
+    def call(started: float, seconds: float, *asked: float) -> dict[str, Any]:
+        exchanges = [{"seconds": each} for each in asked]
+        return {"started": started, "seconds": seconds, "exchanges": exchanges}
+
+    trace = [call(2.0, 1.0, 1.0), call(0.0, 2.0, 0.5, 1.5), call(0.1, 1.0, 1.0), call(2.5, 0.1)]
+    record = {
+        "execution": {"trace": trace},
+        "verdict": {"usage": {"calls": 2}, "seconds": 3.0},
+    }
+    assert attempt_of(record) == (
+        ((Request(EXECUTOR, 0.5), Request(EXECUTOR, 1.5)), (Request(EXECUTOR, 1.0),)),
+        ((Request(EXECUTOR, 1.0),),),
+        ((Request(JUDGE, 1.5), Request(JUDGE, 1.5)),),
+    )
+    assert attempt_of({"execution": None, "verdict": None}) == ()
+
+
+def test_a_program_is_read_with_its_loops_to_their_end() -> None:
+    def widths(program: str) -> list[int]:
+        read = attempt_read(program, OPERATORS, 1, random.Random(0))
+        assert read is not None
+        return [len(wave) for wave in read]
+
+    vote = "samples = await asyncio.gather(*[answer(problem) for _ in range(5)])\n"
+    assert widths(vote + "await ensemble(problem, samples)") == [5, 1, 1]
+    loop = "for _ in range(3):\n    code = await write_code(problem)\n    await test(code)"
+    assert widths(loop) == [1, 1, 1, 1]
+    assert widths("x = 1") == [1]  # the judge
+    assert attempt_read("async def (", OPERATORS, 1, random.Random(0)) is None
+
+
+def test_seconds_are_scaled_role_by_role() -> None:
+    attempts = [(*one(1.0, 3.0), *one(5.0, role=JUDGE))]
+    to = {EXECUTOR: 4.0, JUDGE: 1.0}
+    assert scaled(attempts, to) == [(*one(2.0, 6.0), *one(1.0, role=JUDGE))]
+    assert with_calls(attempts, {EXECUTOR: 4.0}) == [(*one(2.0, 6.0), *one(5.0, role=JUDGE))]
+    judged = requests_of(like_the_executor(attempts), JUDGE)
+    assert judged[0].seconds in (1.0, 3.0)
+
+
+def planned(tmp_path: Path, basis: Basis, *more: str) -> TimePlan:
+    return make_plan(configured(tmp_path, *SMALL, *more), basis, validation=7, baselines=3)
+
+
+def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
+    """8 attempts a step, 3 calls of 1 s each, 4 in flight: 24 calls keep the servers busy for 6 s,
+    and with equal seconds a batch takes as long. Evaluations: steps 0, 4, 8, 10 of 6 problems x 2;
+    the comparison has 7 problems (all there are): 2 x 14 of policies, 3 + 1 x 7 of baselines."""
+    plan = planned(tmp_path, BASIS)
+    assert plan.step["policy_tokens_in"] == 400 and plan.step["policy_tokens_out"] == 400
+    assert plan.step["executor_calls"] == 16 and plan.step["judge_tokens_out"] == 80
+    assert plan.seconds["sample"] == 4.0 and plan.seconds["update"] == 16.0
+    assert plan.seconds["rollout"] == plan.seconds["busy"] == 6.0
+    assert plan.seconds["step"] == 26.0 and plan.seconds["training"] == 260.0
+    attempts = 80 + 4 * 12 + 2 * 14 + 4 * 7
+    assert plan.total["executor_calls"] == 2 * attempts
+    assert plan.total["policy_tokens_out"] == 50 * (80 + 4 * 12 + 2 * 14)
+    assert plan.total["policy_tokens_in"] == 100 * (10 * 4 + 4 * 6 + 2 * 7)
+    assert plan.seconds["evaluations"] == 4 * (6.0 + 9.0)
+    # 14 attempts are 42 calls, 7 are 21: the last wave of a batch is not full.
+    assert plan.seconds["comparison"] == pytest.approx(2 * (7.0 + 11.0) + 4 * 6.0)
+    assert plan.bounds == frozenset() and plan.missing == ()
+
+
+def test_stages_overlap_where_rollouts_run_ahead(tmp_path: Path) -> None:
+    """S + U = 20 s hide a rollout of 6 s. With S + U = 2 s and rollouts of 30 s one step ahead, two
+    batches wait at once: 16 s a step, unless the servers are busy longer."""
+    ahead = "pipeline.max_staleness=1"
+    plan = planned(tmp_path, BASIS, ahead)
+    assert plan.seconds["step"] == 20.0
+    assert plan.seconds["training"] == 9 * 20.0 + 26.0
+    quick = Basis("", BASIS.figures, attempts=[one(10.0, 10.0, 10.0)], timed=BASIS.timed,
+                  sampler=400.0, learner=800.0)  # fmt: skip
+    wide = "llm.max_concurrency=64"
+    assert planned(tmp_path, quick, ahead, wide).seconds["step"] == pytest.approx(16.0)
+    assert planned(tmp_path, quick, ahead).seconds["step"] == pytest.approx(60.0)  # 240 s / 4
+
+
+def test_gpus_that_keep_each_other_busy_and_the_price(tmp_path: Path) -> None:
+    """Two executor GPUs are busy 6 of 20 s: 0.6 would do for one trainer."""
+    prices = ("plan.usd_per_gpu_hour=3.6", "plan.judge.usd_per_million_in=1000")
+    plan = planned(tmp_path, BASIS, *prices)
+    assert plan.balance == pytest.approx(2 * 6 / 20)
+    assert plan.usd["GPUs"] == pytest.approx(3 * 3.6 * plan.total["seconds"] / 3600)
+    assert plan.usd["tokens"] == pytest.approx(plan.total["judge_tokens_in"] / 1000)
+    shown = "\n".join(lines(plan))
+    assert "executor GPUs per trainer GPU that keep both busy: 0.6" in shown
+    assert "USD" in shown and "at most" not in shown
+
+
+def test_what_nobody_measured_or_gave_stays_unknown(tmp_path: Path) -> None:
+    config = configured(tmp_path, "plan.usd_per_gpu_hour=2")
+    environment = make_environment(config)
+    plan = planned_by(config, environment, environment.tasks())
+    assert "step" not in plan.seconds and "seconds" not in plan.total
+    assert plan.balance is None and plan.usd == {"GPUs": None}
+    assert plan.bounds >= {"policy_tokens_in", "policy_tokens_out", "executor_tokens_out"}
+    assert 1.0 < plan.step["executor_calls"] / plan.step["judge_calls"] < 5.0
+    shown = "\n".join(lines(plan))
+    assert "time: unknown without an earlier run or plan.executor.call_seconds" in shown
+    assert "price: unknown (GPUs unknown)" in shown
+
+
+def planned_by(config: Config, environment: Environment, tasks: TaskSets) -> TimePlan:
+    basis = asyncio.run(find_basis(config, environment, tasks))
+    return make_plan(config, basis, len(tasks.val), len(environment.baselines()))
+
+
+def test_given_rates_make_it_known(tmp_path: Path) -> None:
+    rates = (
+        *("plan.sampler_tokens_per_second=1000", "plan.learner_tokens_per_second=1000"),
+        *("plan.executor.call_seconds=2", "plan.judge.tokens_out=64"),
+        *("plan.judge.tokens_per_second=128", "plan.calls_per_attempt=4"),
+    )
+    config = configured(tmp_path, *rates)
+    environment = make_environment(config)
+    tasks = environment.tasks()
+    basis = asyncio.run(find_basis(config, environment, tasks))
+    attempts = len(basis.attempts)
+    work = sum(request.seconds for request in requests_of(basis.attempts, EXECUTOR))
+    assert work / attempts == pytest.approx(4 * 2.0)
+    # Little's law: 64 in flight at 2 calls a second.
+    judged = requests_of(basis.attempts, JUDGE)
+    assert sum(request.seconds for request in judged) / attempts == pytest.approx(32.0)
+    plan = make_plan(config, basis, len(tasks.val), 0)
+    assert "seconds" in plan.total
+    assert "time: at most" in "\n".join(lines(plan))  # completions of the longest length
+
+
+class Bare(Environment):
+    """An environment that asks nobody and has nothing to show."""
+
+    def tasks(self) -> TaskSets:
+        tasks = [Problem(f"t{i}", "math", "toy", f"What is {i}?", str(i)) for i in range(40)]
+        return TaskSets(tasks, tasks)
+
+
+def test_a_probe_without_baselines_says_what_to_set(tmp_path: Path) -> None:
+    path = f"{__name__}:Bare"
+    config = configured(tmp_path, "plan.probe=2").model_copy(update={"environment": path})
+    bare = Bare(config)
+    with pytest.raises(ConfigError, match=r"plan.probe: environment .* has no baselines"):
+        asyncio.run(find_basis(config, bare, bare.tasks()))
+    calm = config.model_copy(update={"plan": Config().plan})
+    assert "executor_calls" not in planned_by(calm, bare, bare.tasks()).step
+
+
+def earlier_run(path: Path, **changes: Any) -> Path:
+    """TEST DATA: a run of the monitoring's tests with what a plan reads."""
+    run = make_run(path, steps=12)
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    measured = {
+        "time/sample": 2.0, "time/update": 3.0, "time/rollout": 4.0, "time/step": 9.0,
+        "tokens/prompt_mean": 100.0, "tokens/completion_mean": 50.0,
+    }  # fmt: skip
+    lines = [json.dumps({**row, **measured, **changes}) for row in rows if row["step"] > 0]
+    (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    return run
+
+
+def test_an_earlier_run_is_the_measure(tmp_path: Path) -> None:
+    run = earlier_run(tmp_path / "earlier")
+    before = json.loads((run / "config.json").read_text())
+    size = before["grpo"]["prompts_per_step"] * before["grpo"]["group_size"]
+    config = configured(tmp_path, f"plan.earlier_run={run}")
+    found = from_run(run, config)
+    assert found.figures["policy_tokens_out"] == 50.0
+    assert found.sampler == pytest.approx(size * 50.0 / 2.0)
+    read = before["grpo"]["prompts_per_step"] * 100.0
+    assert found.learner == pytest.approx(before["grpo"]["epochs"] * (size * 50 + read) / 3.0)
+    assert found.timed == {EXECUTOR, JUDGE} and found.figures["executor_calls"] > 0
+    assert slots(config) == {"executor+judge": 64}
+
+
+def test_a_run_of_other_models_is_not_taken_and_a_damaged_one_is_named(tmp_path: Path) -> None:
+    run = earlier_run(tmp_path / "earlier")
+    config = configured(tmp_path, "simulated.latency_ms=123")
+    environment = make_environment(config)
+    plan = planned_by(config, environment, environment.tasks())
+    assert plan.source == "nothing measured yet"
+    told = from_run(run, config).assumed
+    assert any("simulated.latency_ms" in line for line in told)
+    for file in (run / "rollouts").iterdir():
+        file.write_bytes(b"no zstd")
+    with pytest.raises(RunError, match=r"plan.earlier_run: .* its records cannot be read"):
+        from_run(run, config)
+    with pytest.raises(RunError, match=r"plan.earlier_run: .*no run"):
+        from_run(tmp_path / "nowhere", config)
+
+
+def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:
+    config = configured(tmp_path, "grpo.prompts_per_step=4", "grpo.group_size=2")
+    run = RunDirectory(tmp_path / "run", config)
+    asked = {"servers/executor/calls": 10.0, "servers/executor/prompt_tokens": 1e6}
+    try:
+        run.record(0, {"time/evaluate": 5.0, **asked})
+        for step in (1, 2):
+            lengths = {"tokens/completion_mean": 50.0, "tokens/prompt_mean": 100.0}
+            run.record(step, {"time/step": 30.0, "time/evaluate": 5.0, **lengths, **asked})
+        run.state(status="finished")
+    finally:
+        run.close()
+    assert settle(run.path, config, 7.0, asked) == []
+    plan = make_plan(config, BASIS, 7, 3)
+    write_json(run.path / "plan.json", {"planned": plan.to_json()})
+    told = settle(run.path, config, 7.0, asked)
+    kept = json.loads((run.path / "plan.json").read_text())
+    measured: Mapping[str, float] = kept["measured"]
+    assert measured["executor_calls"] == 40 and measured["executor_tokens_in"] == 4e6
+    assert measured["policy_tokens_out"] == 2 * 8 * 50 and measured["policy_tokens_in"] == 800
+    assert measured["training seconds"] == 50.0 and measured["seconds"] == 50 + 15 + 7
+    assert kept["compared"]["seconds"]["planned"] == plan.total["seconds"]
+    assert any(line.startswith("plan      whole run: planned") for line in told)
+    assert any("policy tokens out, training: planned" in line for line in told)
+    page = write_report(run.path).read_text()
+    assert "Plan and run" in page and "executor tokens in" in page and "4M" in page
