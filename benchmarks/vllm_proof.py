@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -60,7 +61,7 @@ def checkpoint(kind: str, folder: Path) -> Path:
     return folder
 
 
-def load(folder: Path, dtype: str) -> Policy:
+def load(folder: Path, dtype: Literal["float32", "bfloat16"]) -> Policy:
     section = PolicySection(device="cpu", dtype=dtype, lora=LoraSection(rank=8, alpha=8))
     return load_policy(str(folder), section, seed=0)
 
@@ -201,13 +202,13 @@ def drawn(runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--adapters", type=int, default=40, help="of each kind of model")
     parser.add_argument("--runs", type=int, default=200, help="of each drawn case")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.disable_progress_bar()
-    for kind in KINDS:
+    for kind in KINDS if arguments.adapters else ():
         computed(kind, arguments.adapters)
     drawn(arguments.runs)
 
