@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 HANG = object()
 DROP = object()
@@ -129,7 +130,7 @@ class StandIn:
         headers = {k.lower(): v.strip() for k, _, v in (h.partition(":") for h in head[1:] if h)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         seen = Seen(method, path, headers, body)
-        if path not in ("/v1/models", "/v1/chat/completions"):  # as FastAPI says it
+        if urlsplit(path).path not in ("/v1/models", "/v1/chat/completions"):  # as FastAPI says it
             writer.write(http(404, b'{"detail": "Not Found"}'))
             await writer.drain()
             return True
