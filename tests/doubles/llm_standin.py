@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 HANG = object()
 DROP = object()
@@ -72,13 +73,14 @@ class Seen:
 class StandIn:
     """Answers chat requests with ``script``, one step each, then with ``rest`` for ever.
 
-    ``models`` is the body of ``/v1/models`` (ids), or a whole response. ``delay``: seconds before
-    each reply.
+    ``models`` is the body of ``/v1/models`` (ids), or a whole response. ``window`` is
+    their ``max_model_len``, ``delay`` the seconds before each reply. Other paths are unknown.
     """
 
     script: Iterable[Step] = ()
     rest: Step = field(default_factory=good)
     models: list[str] | bytes = field(default_factory=lambda: ["standin-7b"])
+    window: int | None = None
     delay: float = 0.0
     seen: list[Seen] = field(default_factory=list)
     most_at_once: int = 0
@@ -128,10 +130,15 @@ class StandIn:
         headers = {k.lower(): v.strip() for k, _, v in (h.partition(":") for h in head[1:] if h)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         seen = Seen(method, path, headers, body)
+        if urlsplit(path).path not in ("/v1/models", "/v1/chat/completions"):  # as FastAPI says it
+            writer.write(http(404, b'{"detail": "Not Found"}'))
+            await writer.drain()
+            return True
         if method == "GET":
             models = self.models
             if not isinstance(models, bytes):
-                rows = [{"id": name, "object": "model"} for name in models]
+                window = {} if self.window is None else {"max_model_len": self.window}
+                rows = [{"id": name, "object": "model", **window} for name in models]
                 models = http(200, json.dumps({"object": "list", "data": rows}).encode())
             writer.write(models)
             await writer.drain()

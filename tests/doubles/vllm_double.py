@@ -22,6 +22,7 @@ from safetensors.torch import load_file
 from tiny_policy import tiny_policy, whole_logits
 from torch import Tensor
 
+from flowright.config import LoraSection
 from flowright.policy.local import _nucleus
 from flowright.policy.model import Policy
 
@@ -80,6 +81,7 @@ class VllmDouble:
     port: int = 0
     logprobs_mode: str = "processed_logprobs"
     max_lora_rank: int = 64
+    adapts: frozenset[str] = frozenset(LoraSection().target_modules)
     capacity: int = 4  # adapters in memory; the least recently used goes first
     max_model_len: int | None = 4096
     runtime_lora: bool = True
@@ -99,6 +101,7 @@ class VllmDouble:
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=2**26)
         app.router.add_route("*", "/v1/{path:.*}", self._answer)
+        app.router.add_route("*", "/{path:.*}", _unknown)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -146,7 +149,7 @@ class VllmDouble:
             await asyncio.sleep(self.delay)
             route = self._routes().get(path)
             if route is None:
-                return web.json_response({"detail": "Not Found"}, status=404)
+                return unknown()
             return route(body)
         finally:
             self.in_flight -= 1
@@ -171,11 +174,20 @@ class VllmDouble:
             return error(400, f"The lora adapter '{name}' has already been loaded.")
         folder = Path(path)
         if not self.sees(path) or not folder.is_dir():
-            return error(404, f"Loading lora {name} failed: No adapter found for {path}")
+            told = f"Loading lora {name} failed: No adapter found for {path}"
+            return error(404, told, "NotFoundError")
         rank = json.loads((folder / "adapter_config.json").read_text())["r"]
         if rank > self.max_lora_rank:
             limit = f"max_lora_rank {self.max_lora_rank}"
-            return error(400, f"LoRA rank {rank} is greater than {limit}.")
+            return error(500, f"LoRA rank {rank} is greater than {limit}.", "InternalServerError")
+        found = json.loads((folder / "adapter_config.json").read_text())["target_modules"]
+        if other := sorted(set(found) - self.adapts):
+            return error(
+                500,
+                f"While loading {path}, expected target modules in {self.adapts} but received "
+                f"{other}. Please verify that the loaded LoRA module is correct",
+                "InternalServerError",
+            )
         state = load_file(folder / "adapter_model.safetensors")
         if self.serves_first and self.adapters:
             first = next(iter(self.adapters.values())).state
@@ -258,6 +270,16 @@ class VllmDouble:
         return drawn, logprobs, top, "length"
 
 
-def error(status: int, message: str) -> web.Response:
+def error(status: int, message: str, kind: str = "BadRequestError") -> web.Response:
     """An error as vLLM words it."""
-    return web.json_response({"error": {"message": message, "code": status}}, status=status)
+    told = {"message": message, "type": kind, "param": None, "code": status}
+    return web.json_response({"error": told}, status=status)
+
+
+async def _unknown(request: web.Request) -> web.StreamResponse:
+    return unknown()
+
+
+def unknown() -> web.Response:
+    """What FastAPI says of a path that it does not have."""
+    return web.json_response({"detail": "Not Found"}, status=404)

@@ -116,7 +116,7 @@ def versions(
 def test_undecided_versions_add_up_to_a_decision() -> None:
     """By hand, with N = 255: one version's error is 0.053 sqrt(2 / N) / (0.002 v), at most 0.08
     from v = 30 on. Of all up to v it is 0.053 / (0.002 sqrt(N b)), where b, the sum of v^2 less
-    the squared sum of v over v + 1, is 308 at v = 15 and 507 at 18: 0.095 and 0.074."""
+    the squared sum of v over v + 1, is 408 at v = 16 and 484.5 at 17: 0.082 and 0.075."""
     alone = 0.053 * (2 / 255) ** 0.5 / 0.002 / LARGEST_ERROR
     assert alone == pytest.approx(29.3, abs=0.1)
     found = [versions(40, 0.002, 255, 0.0, seed) for seed in range(5)]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tiny_policy import same, shake, tiny_policy, weights, whole_logits
+from tiny_policy import checkpoint, same, shake, tiny_policy, weights, whole_logits
 from torch import Tensor
 from vllm_double import BASE, VllmDouble, error, model
 
@@ -19,6 +19,7 @@ from flowright.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import metrics_since
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.vllm.empty import empty_adapter
 from flowright.policy.vllm.proof import Proof
 from flowright.policy.vllm.sampler import VllmSampler
 from flowright.policy.vllm.servers import check_servers
@@ -668,6 +669,81 @@ async def test_the_check_names_a_model_that_is_not_served_and_a_server_that_is_n
         section = configured(gone)
     (line,) = await check_servers(section, BASE)
     assert "Connection refused; start it with: bash launch_vllm_safe.sh policy" in line
+
+
+# With an empty adapter
+
+
+async def tried(server: VllmDouble, tmp_path: Path, lora: LoraSection | None = None) -> list[str]:
+    """What the check says that loads an empty adapter, which must leave nothing behind."""
+    async with server:
+        section = configured(server)
+        lora = lora or section.lora
+        section = section.model_copy(update={"lora": lora})
+        with empty_adapter(str(checkpoint()), lora, tmp_path / "a" / "b") as adapter:
+            assert adapter is not None
+            found = await check_servers(section, BASE, adapter)
+        assert server.adapters == {} and list(tmp_path.iterdir()) == []
+        return found
+
+
+async def test_an_empty_adapter_is_loaded_asked_and_gone(tmp_path: Path) -> None:
+    server = VllmDouble()
+    assert await tried(server, tmp_path) == []
+    paths = [path for path, _ in server.requests]
+    assert paths[-3:] == ["load_lora_adapter", "completions", "unload_lora_adapter"]
+
+
+REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    ({"max_lora_rank": 16}, {"rank": 32}, "start it with --max-lora-rank 32 or above, or lower"),
+    ({"adapts": frozenset({"q_proj"})}, {}, "take out of policy.lora.target_modules what"),
+    ({"sees": lambda path: False}, {}, "as we do; set policy.vllm.adapter_dir"),
+    ({"fail": lambda path, body: error(500, "LoRA is not enabled. Use --enable-lora.")
+      if body.get("lora_name") else None}, {}, "takes no adapters while it runs"),
+    ({"runtime_lora": False}, {}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
+    ({"edit": lambda reply, body: reply["choices"][0].pop("prompt_token_ids", None)}, {},
+     "it takes a vLLM of requirements-vllm.txt"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setup", "lora", "told"), REFUSALS, ids=[told for *_, told in REFUSALS])
+async def test_what_a_server_says_of_an_empty_adapter_is_named_with_the_mend(
+    tmp_path: Path, setup: dict[str, Any], lora: dict[str, Any], told: str
+) -> None:
+    (line,) = await tried(
+        VllmDouble(**setup), tmp_path, LoraSection(**{"rank": 4, "alpha": 8, **lora})
+    )
+    assert told in line and line.startswith("policy.vllm: http://127.0.0.1:")
+
+
+async def test_a_check_that_is_interrupted_while_it_loads_leaves_no_adapter(tmp_path: Path) -> None:
+    async with VllmDouble() as server:
+        section = configured(server)
+        loading = asyncio.Event()
+
+        def heard(path: str, body: dict[str, Any]) -> None:
+            if body.get("lora_name") and path == "load_lora_adapter":
+                server.delay = 0.05  # it loads on, whoever waits
+                loading.set()
+
+        server.fail = heard
+        with empty_adapter(str(checkpoint()), section.lora, tmp_path) as adapter:
+            checking = asyncio.create_task(check_servers(section, BASE, adapter))
+            await loading.wait()
+            checking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await checking
+        assert server.seen["unload_lora_adapter"] == 1 and server.adapters == {}
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_an_address_without_v1_is_told_with_the_one_that_serves(tmp_path: Path) -> None:
+    async with VllmDouble() as server:
+        section = configured(server)
+        root = server.url.removesuffix("/v1")
+        vllm = section.vllm.model_copy(update={"base_urls": (root,)})
+        (line,) = await check_servers(section.model_copy(update={"vllm": vllm}), BASE)
+    assert f"{root} answered 404 to /models, and {server.url} serves: put {server.url} into" in line
 
 
 def test_refusals_are_for_the_user_to_mend() -> None:

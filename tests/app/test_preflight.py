@@ -1,0 +1,168 @@
+"""What the dry run asks of servers, and that it and the run choose one device."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from judge_serving import served
+from llm_standin import StandIn, good, problem
+from tiny_policy import checkpoint
+
+from flowright.app.device import look_at_device, planned_device
+from flowright.app.memory_plan import Demand
+from flowright.app.session import _memory
+from flowright.config import Config, GrpoSection, JudgeServerSection, PolicySection
+from flowright.environments.environment import make_environment
+from flowright.environments.workflow_checks import check_servers
+from flowright.errors import ConfigError, UserError
+from flowright.judge.rules import RuleJudge
+from flowright.judge_service.app import create_app
+from flowright.policy.memory import shape_of
+from flowright.policy.model import choose_device, load_policy
+
+VERDICT = '{"reason": "It is 42.", "verdict": true}'
+
+
+def asking(tmp_path: Path, urls: Mapping[str, str], **given: Any) -> Config:
+    """A run whose executor is the model ``large``; models by name at these addresses."""
+    file = tmp_path / "models.yaml"
+    entry = {"model_name": "standin-7b"}
+    file.write_text(
+        yaml.safe_dump({"models": {n: {"base_url": u, **entry} for n, u in urls.items()}})
+    )
+    llm = {"file": file, "attempts": 1, "reconnect_seconds": 0}
+    return Config.model_validate({"aflow_executor_model": "large", "llm": llm, **given})
+
+
+async def told(config: Config) -> str:
+    with pytest.raises(UserError) as caught:
+        await check_servers(config)
+    return "\n".join(caught.value.problems)
+
+
+async def test_each_model_is_asked_once_as_it_will_be(tmp_path: Path) -> None:
+    async with StandIn(rest=good(VERDICT), window=32768) as server:
+        line = await check_servers(asking(tmp_path, {"large": server.url}))
+    assert line == f"large at {server.url}"
+    as_executor, as_judge = (seen.json for seen in server.seen)
+    assert as_executor["max_tokens"] == as_judge["max_tokens"] == 16
+    assert as_executor["temperature"] == 0.7 and "response_format" not in as_executor
+    assert as_judge["response_format"]["type"] == "json_schema" and as_judge["temperature"] == 0
+
+
+@pytest.mark.parametrize("role", ["executor", "judge", "panel"])
+async def test_an_address_without_v1_is_told_for_every_role(tmp_path: Path, role: str) -> None:
+    async with StandIn(rest=good(VERDICT)) as server:
+        right, wrong = server.url, server.url.removesuffix("/v1")
+        urls = {"large": wrong if role == "executor" else right, "other": wrong}
+        given = {
+            "judge": {"judge": {"model": "other"}, "panel": {"panel": ["other"]}}.get(role, {})
+        }
+        config = asking(tmp_path, urls, **given)
+        found = await told(config)
+        assert f"{wrong}: answered 404 to /models, and {right} serves standin-7b" in found
+        assert f"set base_url to {right}" in found and len(found.splitlines()) == 1
+        with pytest.raises(UserError, match="set base_url to"):  # a run says it as well
+            async with make_environment(config).open([]):
+                pass
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/openai", ""])
+async def test_an_address_that_was_copied_wrongly_is_told_too(tmp_path: Path, path: str) -> None:
+    async with StandIn(rest=good(VERDICT)) as server:
+        found = await told(asking(tmp_path, {"large": server.url.removesuffix("/v1") + path}))
+    assert f"set base_url to {server.url}" in found
+
+
+async def test_budgets_above_the_servers_context_are_told_with_both_numbers(tmp_path: Path) -> None:
+    async with StandIn(rest=good(VERDICT), window=2048) as server:
+        config = asking(tmp_path, {"large": server.url})
+        found = await told(config)
+        assert "max_model_len of standin-7b is 2048, but executor.max_tokens is 4096" in found
+        assert "judge.max_tokens is 2048" in found and "--max-model-len" in found
+        small = {"executor": {"max_tokens": 512}, "judge": {"max_tokens": 512}}
+        assert "large at" in await check_servers(asking(tmp_path, {"large": server.url}, **small))
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (problem(401, "invalid key"), "check api_key"),
+        (problem(403, "not yours"), "may use this model"),
+        (problem(404, "The model `standin-7b` does not exist."), "check model_name"),
+        (problem(400, "reasoning_effort is unknown"), "reasoning_effort is unknown"),
+        (problem(503, "loading"), "503"),
+        (problem(500, "EngineDeadError"), "EngineDeadError"),
+    ],
+)
+async def test_what_only_a_completion_shows_is_found(
+    tmp_path: Path, reply: bytes, words: str
+) -> None:
+    async with StandIn(rest=reply) as server:
+        found = await told(asking(tmp_path, {"large": server.url}))
+    executor, judge = found.splitlines()
+    assert executor.startswith("aflow_executor_model: large: ") and words in executor
+    assert judge.startswith("judge: large: ") and words in judge
+
+
+async def test_a_judge_that_refuses_schemas_is_no_problem_but_said(tmp_path: Path) -> None:
+    def choose(seen: Any) -> bytes:
+        schema = seen.json.get("response_format", {}).get("type") == "json_schema"
+        return problem(400, "json_schema is not supported") if schema else good(VERDICT)
+
+    async with StandIn(choose=choose) as server:
+        line = await check_servers(asking(tmp_path, {"large": server.url}))
+    assert line.endswith("(judges by json_object: it refuses json_schema)")
+
+
+async def test_a_judge_service_is_asked_one_question(tmp_path: Path) -> None:
+    app = create_app(RuleJudge(), JudgeServerSection())
+    async with served(app) as (url, _):
+        fine = Config.model_validate({"judge": {"service": {"judge_url": url}}})
+        assert f"judge service at {url}" in await check_servers(fine)
+        deep = Config.model_validate({"judge": {"service": {"judge_url": f"{url}/v1"}}})
+        assert f"set judge_url to {url}" in await told(deep)
+
+
+async def test_a_models_server_is_no_judge_service() -> None:
+    """vLLM answers /health, too, and knows no /batch_judge."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        known = head.startswith(b"GET /health")
+        line = b"200 OK" if known else b"404 Not Found"
+        writer.write(b"HTTP/1.1 " + line + b"\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        found = await told(Config.model_validate({"judge": {"service": {"judge_url": url}}}))
+    assert "gave no verdict on a trial question" in found and "an entry of llm.file" in found
+
+
+def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
+    """The dry run and the run look with one function, which warns and does not refuse."""
+    section = PolicySection(device="cpu", max_prompt_tokens=64, max_new_tokens=16)
+    policy = load_policy(str(checkpoint()), section, 0)
+    config = Config(strategy_model=str(checkpoint()), policy=section).on("cpu")
+    demand = Demand(shape_of(policy.causal_lm, config.policy), config.policy, config.grpo, 1, "cpu")
+    assert planned_device(config) == choose_device(section).type == "cpu"
+    free, warning = look_at_device(config, demand)
+    assert free.startswith("cpu, ") and "slow for all but small models" in warning
+    memory, same = _memory(config, policy)
+    assert memory.startswith("memory ") and same == warning
+
+
+def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:
+    section = PolicySection(device="cpu")
+    policy = load_policy(str(checkpoint()), section, 0)
+    shape = shape_of(policy.causal_lm, section)
+    demand = Demand(shape, section, GrpoSection(), 1, "cpu")
+    with pytest.raises(ConfigError, match=r"choose a smaller strategy_model$"):
+        demand.announce(demand.least - 1)
+    _, warning = demand.announce(demand.least + 1)
+    assert warning.startswith("WARNING: the machine may run out of memory")
