@@ -3,9 +3,9 @@ second, each side's own.
 
 The server is one that runs already, with its base model: its CPU seconds are those of the process
 ``--pid`` and all below it, ours (of the requests) are added. The trainer's sampler draws from the
-same model (``--model``, the folder that is served) on one thread. Both get the environment's prompt
-in its full form for problems of the offline data, and as many tokens for each completion; end tokens
-are ignored. A first request of each, which is not counted, has first-time work in it. vLLM keeps
+same model (``--model``, the folder that is served) on one thread. Both get the environment's full
+prompt for problems of the offline data, and as many tokens for each completion; end tokens are
+ignored. A first request of each, which is not counted, has first-time work in it. vLLM keeps
 prompts that it has read unless it runs with ``--no-enable-prefix-caching``; ours begins anew.
 
     python benchmarks/sampling_vllm.py --model FOLDER --url http://127.0.0.1:8003/v1 --pid PID
