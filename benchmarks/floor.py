@@ -10,43 +10,44 @@ occur, one thread.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
-from shapes import MODEL, RANK, Shape, groups_of
+from shapes import RANK
+from transformers import PreTrainedConfig
 
+from flowright.grpo.batch import Group
 from flowright.policy.prefix.tree import shared_length
 
 
-def linears() -> list[tuple[int, int]]:
+def linears(model: PreTrainedConfig) -> list[tuple[int, int]]:
     """Inputs and outputs of a layer's linear maps, all of them adapted."""
-    hidden, intermediate = MODEL.hidden_size, MODEL.intermediate_size
-    keys = hidden // MODEL.num_attention_heads * MODEL.num_key_value_heads
+    hidden, intermediate = model.hidden_size, model.intermediate_size
+    keys = hidden // model.num_attention_heads * model.num_key_value_heads
     attention = [(hidden, hidden), (hidden, keys), (hidden, keys), (hidden, hidden)]
     return [*attention, (hidden, intermediate), (hidden, intermediate), (intermediate, hidden)]
 
 
-def update_flops(shape: Shape, sharing: bool) -> float:
+def update_flops(model: PreTrainedConfig, groups: Sequence[Group], sharing: bool) -> float:
     """Of one update."""
-    tokens, seen, predicted = (_shared_counts if sharing else _plain_counts)(shape)
-    weights = sum(a * b for a, b in linears())
-    adapters = sum(RANK * (a + b) for a, b in linears())
-    layer = tokens * (2 * 2 * weights + 3 * 2 * adapters) + 7 * 2 * seen * MODEL.hidden_size
-    head = 2 * 2 * predicted * MODEL.hidden_size * MODEL.vocab_size
-    return MODEL.num_hidden_layers * layer + head
+    tokens, seen, predicted = (_shared_counts if sharing else _plain_counts)(groups)
+    weights = sum(a * b for a, b in linears(model))
+    adapters = sum(RANK * (a + b) for a, b in linears(model))
+    layer = tokens * (2 * 2 * weights + 3 * 2 * adapters) + 7 * 2 * seen * model.hidden_size
+    head = 2 * 2 * predicted * model.hidden_size * model.vocab_size
+    return model.num_hidden_layers * layer + head
 
 
-def _plain_counts(shape: Shape) -> tuple[int, int, int]:
+def _plain_counts(groups: Sequence[Group]) -> tuple[int, int, int]:
     """Tokens computed, pairs of query and key that see each other, tokens predicted: of a row for
     each completion, padding left out."""
-    pairs = [(len(g.prompt_ids), len(s.token_ids)) for g in groups_of(shape) for s in g.samples]
+    pairs = [(len(g.prompt_ids), len(s.token_ids)) for g in groups for s in g.samples]
     seen = sum(_own(prompt + length) for prompt, length in pairs)
     return sum(map(sum, pairs)), seen, sum(length for _, length in pairs)
 
 
-def _shared_counts(shape: Shape) -> tuple[int, int, int]:
+def _shared_counts(groups: Sequence[Group]) -> tuple[int, int, int]:
     """The same, of each text once."""
-    groups = groups_of(shape)
     template = shared_length([group.prompt_ids for group in groups])
     tokens, seen, predicted = template, _own(template), 0
     for group in groups:
@@ -67,18 +68,18 @@ def _own(length: int) -> int:
     return length * (length + 1) // 2
 
 
-def rate(rows: int) -> float:
+def rate(model: PreTrainedConfig, rows: int) -> float:
     """FLOPs a second of the fastest product that occurs, of ``rows`` tokens, on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        return max(_speed(*sizes) for sizes in _products(rows))
+        return max(_speed(*sizes) for sizes in _products(model, rows))
     finally:
         torch.set_num_threads(before)
 
 
-def _products(rows: int) -> Iterator[tuple[int, int, int]]:
-    for inputs, outputs in {*linears(), (MODEL.hidden_size, MODEL.vocab_size)}:
+def _products(model: PreTrainedConfig, rows: int) -> Iterator[tuple[int, int, int]]:
+    for inputs, outputs in {*linears(model), (model.hidden_size, model.vocab_size)}:
         yield rows, inputs, outputs
 
 

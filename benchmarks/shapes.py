@@ -1,21 +1,29 @@
-"""The steps that the learner's benchmarks measure, and the random model that they train.
+"""The steps that the learner's benchmarks measure, and the model that they train: a random one, or
+a real one with real prompts. Both with LoRA of rank 16 on every linear layer, float32, and without
+an end token: every completion that is sampled is as long as it may be.
 
-A Qwen2 of 4 layers, hidden_size 256 and vocab_size 8,192, with LoRA of rank 16 on every linear
-layer, float32. It has no end token: every completion is as long as it may be.
+The random one is a Qwen2 of 4 layers, hidden_size 256 and vocab_size 8,192. A real one is given as
+a folder; its prompts are the environment's, in their full form, for problems of the offline data,
+and the completions that are trained on are programs of the grammar, as long as they are.
 """
 
+import json
 import random
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from flowright.config import GrpoSection, LoraSection, PolicySection
+from flowright.config import Config, GrpoSection, LoraSection, PolicySection
+from flowright.data.mixture import Mixture
+from flowright.data.task import Problem
+from flowright.environments.environment import make_environment, prompt_encoder
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer
+from flowright.workflows.grammar import draw_program
 
 MODEL = Qwen2Config(
     vocab_size=8192,
@@ -83,6 +91,54 @@ def checkpoint(folder: Path) -> None:
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
     policy(folder).save(folder / "adapter")
+
+
+REAL = "real prompts"
+"""The name of a shape of a real model."""
+
+
+def real_checkpoint(model: Path, folder: Path, shape: Shape) -> None:
+    """As :func:`checkpoint`, of the model in a folder, and beside it the groups of ``shape`` with
+    real prompts; the shape's lengths are those of sampling alone."""
+    config = AutoConfig.from_pretrained(model)
+    config.eos_token_id = None
+    config.save_pretrained(folder)
+    for weights in model.glob("*.safetensors*"):
+        (folder / weights.name).symlink_to(weights.resolve())
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    environment = make_environment(Config())
+    encode = prompt_encoder(environment, tokenizer, Config().policy.max_prompt_tokens)
+    rng = random.Random(0)
+    groups: list[dict[str, object]] = []
+    for task in Mixture(environment.tasks().train, 0).batch(0, shape.groups):
+        assert isinstance(task, Problem)
+        programs = [draw_program(task.kind, rng) for _ in range(shape.size)]
+        tokens = [tokenizer.encode(text, add_special_tokens=False) for text in programs]
+        groups.append(
+            {"prompt": encode(task).token_ids, "completions": [t[: shape.length] for t in tokens]}
+        )
+    (folder / "groups.json").write_text(json.dumps(groups))
+    tokenizer.eos_token = None
+    tokenizer.save_pretrained(folder)
+    policy(folder).save_adapter(folder / "adapter")
+
+
+def groups_in(folder: Path, shape: Shape) -> list[Group]:
+    """The groups of a shape: those beside a real model, else random ones."""
+    path = folder / "groups.json"
+    if not path.exists():
+        return groups_of(shape)
+    draw = random.Random(0)
+    return [
+        Group(
+            group["prompt"],
+            [
+                Trained(tokens, [-1.0] * len(tokens), draw.choice([-1.0, 1.0]))
+                for tokens in group["completions"]
+            ],
+        )
+        for group in json.loads(path.read_text())
+    ]
 
 
 def policy(folder: Path) -> Policy:

@@ -1,6 +1,7 @@
 """A whole training step, generation and update: TRL's trainer, our plain path and our shared one.
 
-The same random model, adapter and prompts, on one thread, each in a process of its own, so that
+The same model (random; with ``--model``, a real one with real prompts, see ``shapes.py``), adapter
+and prompts, on one thread, each in a process of its own, so that
 one's memory is not another's. CPU seconds and the most memory held above the loaded model, in
 either phase. All generate at full length: in the ragged shape completions are cut afterwards, which
 is what rows that ended early cost transformers' ``generate`` anyway; ours would let them go.
@@ -18,6 +19,7 @@ The floor is what an update's products alone would take at the rate of the faste
 any waste.
 
     python benchmarks/step.py [--trl PYTHON] [--repeats 3] [--shape NAME]
+    python benchmarks/step.py --model FOLDER [--groups 2] [--size 8] [--length 300] [--trl PYTHON]
 """
 
 import argparse
@@ -25,14 +27,30 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 from floor import rate, update_flops
 from meter import Meter, apart, least
-from shapes import MODEL, ROWS, SHAPES, WARM, Shape, checkpoint, groups_of, learner, policy
+from shapes import (
+    REAL,
+    ROWS,
+    SHAPES,
+    WARM,
+    Shape,
+    checkpoint,
+    groups_in,
+    groups_of,
+    learner,
+    policy,
+    real_checkpoint,
+)
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoConfig
 
+from flowright.grpo.batch import Group
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampling
@@ -45,6 +63,7 @@ AIMS = {
     "P=1500 C=300": (5, 4),
     "P=1500 C=300 ragged": (None, None),
     "workload: 8 x (1300 + 200) C=300": (7, 5),
+    REAL: (None, None),
 }
 """At least so many times faster: a step than TRL's, an update than the plain one."""
 MEMORY_AIM = 0.1
@@ -53,21 +72,23 @@ MEMORY_AIM = 0.1
 Costs = dict[str, float]
 
 
-def generate_plain(policy: Policy, shape: Shape) -> None:
-    prompts = [g.prompt_ids for g in groups_of(shape) for _ in range(shape.size)]
-    ids = torch.tensor(prompts)
+def generate_plain(policy: Policy, groups: Sequence[Group], shape: Shape) -> None:
+    """Prompts of different lengths are padded on their left, as its users do."""
+    prompts = [torch.tensor(g.prompt_ids) for g in groups for _ in range(shape.size)]
+    ids = pad_sequence(prompts, batch_first=True, padding_side="left")
+    mask = pad_sequence([torch.ones_like(p) for p in prompts], True, padding_side="left")
     with torch.no_grad():
         policy.model.generate(  # pyright: ignore[reportCallIssue]
-            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=shape.length,
+            input_ids=ids, attention_mask=mask, max_new_tokens=shape.length,
             do_sample=True, temperature=1.0, top_p=1.0, top_k=0, pad_token_id=0,
         )  # fmt: skip
 
 
-def generate_shared(policy: Policy, shape: Shape) -> None:
-    prompts = [group.prompt_ids for group in groups_of(shape)]
+def generate_shared(policy: Policy, groups: Sequence[Group], shape: Shape) -> None:
+    prompts = [group.prompt_ids for group in groups]
     sampling = Sampling(temperature=1.0, top_p=1.0, max_new_tokens=shape.length, seed=0)
-    groups = asyncio.run(LocalSampler(policy, 256).sample(prompts, shape.size, sampling))
-    assert all(len(s.token_ids) == shape.length for group in groups for s in group)
+    drawn = asyncio.run(LocalSampler(policy, 256).sample(prompts, shape.size, sampling))
+    assert all(len(s.token_ids) == shape.length for group in drawn for s in group)
 
 
 def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> Costs:
@@ -75,28 +96,27 @@ def measure(folder: Path, shape: Shape, sharing: bool, budget: int) -> Costs:
     torch.set_num_threads(1)
     model = policy(folder)
     trainer = learner(model, sharing, budget)
-    generate: Callable[[Policy, Shape], None] = generate_shared if sharing else generate_plain
-    generate(model, WARM)
-    groups = groups_of(shape)
+    generate = generate_shared if sharing else generate_plain
+    generate(model, groups_of(WARM), WARM)
+    groups = groups_in(folder, shape)
     meter = Meter()
-    meter.measure("generate", lambda: generate(model, shape))
+    meter.measure("generate", lambda: generate(model, groups, shape))
     meter.measure("update", lambda: trainer.update(groups, 2, 512))
     return meter.found()
 
 
-def of_ours(folder: Path, name: str, path: str, budget: int) -> Costs:
-    command = [sys.executable, __file__, "--measure", str(folder), "--shape", name]
+def of_ours(folder: Path, shape: Shape, path: str, budget: int) -> Costs:
+    command = [sys.executable, __file__, "--measure", str(folder), json.dumps(asdict(shape))]
     return apart([*command, "--path", path, "--budget", str(budget)], sys.path)
 
 
-def of_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
+def of_trl(folder: Path, shape: Shape, python: str, compact: bool) -> Costs:
     """In another environment, which sees nothing of this project but two files."""
-    shape = SHAPES[name]
-    groups = groups_of(shape)
+    groups = groups_in(folder, shape)
     case = {
         "model": str(folder),
         "adapter": str(folder / "adapter"),
-        "vocab_size": MODEL.vocab_size,
+        "vocab_size": AutoConfig.from_pretrained(folder).vocab_size,
         "prompts": [group.prompt_ids for group in groups],
         "lengths": [len(sample.token_ids) for group in groups for sample in group.samples],
         "size": shape.size,
@@ -109,14 +129,17 @@ def of_trl(folder: Path, name: str, python: str, compact: bool) -> Costs:
     return apart([python, str(Path(__file__).with_name("step_trl.py")), str(path)], [])
 
 
-def rows_of_table(name: str, found: dict[str, Costs], flops_a_second: float) -> list[str]:
+def rows_of_table(
+    name: str, folder: Path, shape: Shape, found: dict[str, Costs], flops_a_second: float
+) -> list[str]:
     """A row for each path, with its ratios to the shared one and their aims."""
+    model, groups = AutoConfig.from_pretrained(folder), groups_in(folder, shape)
     shared = found["shared"]
     step_aim, update_aim = AIMS[name]
     rows = []
     for path, costs in found.items():
         step = costs["generate s"] + costs["update s"]
-        floor = update_flops(SHAPES[name], path == "shared") / flops_a_second
+        floor = update_flops(model, groups, path == "shared") / flops_a_second
         ratios = (
             _ratio(step / (shared["generate s"] + shared["update s"]), step_aim, path == "TRL"),
             _ratio(costs["update s"] / shared["update s"], update_aim, path == "plain"),
@@ -154,22 +177,29 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="the least of so many counts")
     parser.add_argument("--shape", choices=SHAPES, help="only this one")
     parser.add_argument("--budget", type=int, default=768, help="grpo.micro_batch_tokens, shared")
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a real one, real prompts")
+    for name, count in (("groups", 2), ("size", 8), ("length", 300)):
+        parser.add_argument(f"--{name}", type=int, default=count, help="of a real model's step")
     parser.add_argument("--path", choices=PATHS, help=argparse.SUPPRESS)
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        shape = SHAPES[options.shape]
-        found = measure(options.measure, shape, options.path == "shared", options.budget)
-        print(json.dumps(found))
+        folder, shape = Path(options.measure[0]), Shape(**json.loads(options.measure[1]))
+        print(json.dumps(measure(folder, shape, options.path == "shared", options.budget)))
         return
     if not options.trl:
         print("TRL is left out; give --trl PYTHON of an environment that has it\n")
     print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}")
-    flops_a_second = rate(options.budget)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        checkpoint(folder)
-        for shape in [options.shape] if options.shape else SHAPES:
+        shapes = {options.shape: SHAPES[options.shape]} if options.shape else SHAPES
+        if options.model:
+            shapes = {REAL: Shape(options.groups, 0, 0, options.size, options.length)}
+            real_checkpoint(options.model, folder, shapes[REAL])
+        else:
+            checkpoint(folder)
+        flops_a_second = rate(AutoConfig.from_pretrained(folder), options.budget)
+        for told, shape in shapes.items():
             runs: dict[str, list[Costs]] = {}
             for _ in range(options.repeats):  # in turn, so that a busy minute hits all
                 for path, compact in TRL.items() if options.trl else ():
@@ -178,7 +208,8 @@ def main() -> None:
                 for path in PATHS:
                     runs.setdefault(path, []).append(of_ours(folder, shape, path, options.budget))
             found = {path: least(some) for path, some in runs.items()}
-            print("\n".join(rows_of_table(shape, found, flops_a_second)), flush=True)
+            rows = rows_of_table(told, folder, shape, found, flops_a_second)
+            print("\n".join(rows), flush=True)
     print(f"\nproducts at {flops_a_second / 1e9:.0f} GFLOP/s")
 
 
