@@ -47,7 +47,9 @@ class Case:
 
     @property
     def section(self) -> GrpoSection:
-        return GrpoSection(**{"kl_coefficient": 0.0, "learning_rate": 1e-3, **self.grpo})
+        return GrpoSection(
+            **{"kl_coefficient": 0.0, "learning_rate": 1e-3, "dual_clip": None, **self.grpo}
+        )
 
     def groups(self, seed: int) -> list[Group]:
         template = list(range(10, 30))

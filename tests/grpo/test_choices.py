@@ -39,6 +39,7 @@ def test_older_samples_and_other_engines_are_corrected_for(
         ({}, (0.2, 0.28)),
         ({"loss": "grpo"}, (0.2, 0.2)),
         ({"loss": "gspo"}, (3e-4, 4e-4)),
+        ({"loss": "flowright.grpo.objectives:GSPO"}, (3e-4, 4e-4)),  # as one of a user's own
         ({"loss": "gspo", "clip_high": 0.1}, (3e-4, 0.1)),
         ({"loss": "cispo", "clip_low": 0.1, "clip_high": 0.3}, (0.1, 0.3)),
     ],
