@@ -15,11 +15,21 @@ BITS = 4 + 8 / 64 + 32 / (64 * 256)
 """Of a weight: itself; of each block of 64 a scale in 8 bits; of each 256 of these one in 32."""
 
 
+class PackedLinear(nn.Linear):
+    """A frozen layer in 4 bits; its weight is whole for a product, then no more. The library's own
+    layer has kernels besides, which round otherwise and on a CPU repack the weight for good:
+    sampler, learner and reference are to multiply by one and the same numbers."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        state = getattr(self.weight, "quant_state", None)
+        return nn.functional.linear(input, unpacked(self.weight, state), self.bias)
+
+
 def quantise(causal_lm: Any) -> None:
     """Have the decoder's linear layers quantised when they are moved to a device next, one weight
     at a time. Raises ConfigError without bitsandbytes."""
     try:
-        from bitsandbytes.nn import Linear4bit, Params4bit
+        from bitsandbytes.nn import Params4bit
     except ImportError as error:
         raise ConfigError(
             "policy.quantised: bitsandbytes is not installed; pip install -r "
@@ -29,11 +39,8 @@ def quantise(causal_lm: Any) -> None:
     for path, layer in [*decoder.named_modules()]:
         if not isinstance(layer, nn.Linear):
             continue
-        sizes, dtype = (layer.in_features, layer.out_features), layer.weight.dtype
-        packed: Any = Linear4bit(*sizes, bias=False, compute_dtype=dtype, device="meta")
-        packed.weight = Params4bit(
-            layer.weight.data, requires_grad=False, quant_type="nf4", module=packed
-        )
+        packed = PackedLinear(layer.in_features, layer.out_features, bias=False, device="meta")
+        packed.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
         packed.bias = layer.bias
         above, _, name = path.rpartition(".")
         setattr(decoder.get_submodule(above), name, packed)
