@@ -16,7 +16,13 @@ from huggingface_hub.errors import (
 from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from flowright.app.first_look import check_choices, check_model_folder, check_run, load_tasks
+from flowright.app.first_look import (
+    check_choices,
+    check_model_folder,
+    check_quantised,
+    check_run,
+    load_tasks,
+)
 from flowright.app.memory_plan import GIB, Demand, table
 from flowright.app.world import check_samplers
 from flowright.config import SIMULATED, TINY, Config
@@ -57,6 +63,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
+    if config.policy.quantised:
+        found.check("quantised", lambda: check_quantised(config.policy))
     if config.policy.sharded:
         found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: _device(config, demand))

@@ -9,8 +9,6 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flowright.errors import ConfigError
-
 BITS = 4 + 8 / 64 + 32 / (64 * 256)
 """Of a weight: itself; of each block of 64 a scale in 8 bits; of each 256 of these one in 32."""
 
@@ -27,14 +25,9 @@ class PackedLinear(nn.Linear):
 
 def quantise(causal_lm: Any) -> None:
     """Have the decoder's linear layers quantised when they are moved to a device next, one weight
-    at a time. Raises ConfigError without bitsandbytes."""
-    try:
-        from bitsandbytes.nn import Params4bit
-    except ImportError as error:
-        raise ConfigError(
-            "policy.quantised: bitsandbytes is not installed; pip install -r "
-            "requirements-quantised.txt, or leave the key out"
-        ) from error
+    at a time. Needs bitsandbytes."""
+    from bitsandbytes.nn import Params4bit
+
     decoder: nn.Module = causal_lm.model
     for path, layer in [*decoder.named_modules()]:
         if not isinstance(layer, nn.Linear):
