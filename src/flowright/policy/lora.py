@@ -53,8 +53,8 @@ class LoraLinear(Linear):
     @property
     def base_dtype(self) -> torch.dtype:
         """The precision in which the base multiplies."""
-        state = self._state
-        return self.get_base_layer().weight.dtype if state is None else state.dtype
+        weight: Any = self.get_base_layer().weight
+        return (self._state or weight).dtype
 
     def adapter(self) -> tuple[Tensor, Tensor]:
         """A [rank, in] and B [out, rank] of the one that is active, as they are trained."""

@@ -26,7 +26,7 @@ class PackedLinear(nn.Linear):
 def quantise(causal_lm: Any) -> None:
     """Have the decoder's linear layers quantised when they are moved to a device next, one weight
     at a time. Needs bitsandbytes."""
-    from bitsandbytes.nn import Params4bit
+    from bitsandbytes.nn import Params4bit  # pyright: ignore[reportMissingImports]  # optional
 
     decoder: nn.Module = causal_lm.model
     for path, layer in [*decoder.named_modules()]:
@@ -43,6 +43,6 @@ def unpacked(weight: Tensor, state: Any) -> Tensor:
     """The weight as it multiplies: of its packed numbers and their ``state``, or itself."""
     if state is None:
         return weight
-    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports]
 
     return dequantize_4bit(weight.data, state)
