@@ -3,14 +3,24 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_run import Killed, Lines, Toy, configured, train
 
+from flowright.app.first_look import check_checkpoint
 from flowright.app.session import say_best
+from flowright.config import Config, LoraSection, PolicySection
 from flowright.environments.rollout import Completion
 from flowright.errors import RunError
-from flowright.runs import Best, best_of, checkpoint_of, chosen_as_best, read_best
+from flowright.runs import (
+    Best,
+    best_of,
+    checkpoint_of,
+    chosen_as_best,
+    look_at_checkpoints,
+    read_best,
+)
 
 CONFIG = configured(
     {"steps": 6, "epochs": 1, "minibatches": 1},
@@ -101,3 +111,43 @@ def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no usable checkpoint"):
         checkpoint_of(tmp_path)
     assert checkpoint_of(tmp_path / "elsewhere") == tmp_path / "elsewhere"
+
+
+async def test_a_checkpoint_to_be_measured_is_of_its_configuration(tmp_path: Path) -> None:
+    """The model's folder, the adapter's scale and how its base was quantised, before torch."""
+    done = await train(tmp_path / "run", Toy(), CONFIG)
+    path = checkpoint_of(done.path)
+    has = {"lora": LoraSection(rank=4, alpha=8)}
+
+    def look(**policy: Any) -> None:
+        check_checkpoint(path, Config(policy=PolicySection(**{**has, **policy})))
+
+    look()
+    stable = LoraSection(rank=4, alpha=8, rank_stabilised=True)
+    with pytest.raises(RunError, match="use_rslora: False -> True"):
+        look(lora=stable)
+    with pytest.raises(RunError, match=r"policy\.quantised: None -> nf4"):
+        look(quantised="nf4")
+    with pytest.raises(RunError, match="no model in it"):
+        look(train="full")
+    (path / "model").mkdir()
+    (path / "model" / "model.safetensors").touch()
+    look(train="full")
+
+
+async def test_a_run_resumes_only_what_it_trained(tmp_path: Path) -> None:
+    """One that did not know these keys trained an adapter of a plain base, scaled by alpha/r."""
+    config = configured({"steps": 2})
+    done = await train(tmp_path / "run", Toy(), config)
+    known = json.loads((done.path / "config.json").read_text())
+    del known["policy"]["train"], known["policy"]["quantised"]
+    del known["policy"]["lora"]["rank_stabilised"]
+    (done.path / "config.json").write_text(json.dumps(known))
+    look_at_checkpoints(done.path, config)
+    for change, said in (
+        ({"train": "full"}, "policy.train: lora -> full"),
+        ({"quantised": "nf4"}, "policy.quantised: None -> nf4"),
+    ):
+        policy = config.policy.model_copy(update=change)
+        with pytest.raises(RunError, match=said):
+            look_at_checkpoints(done.path, config.model_copy(update={"policy": policy}))
