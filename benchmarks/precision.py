@@ -5,8 +5,9 @@ gradient at confident tokens.
 
 At the width of Qwen2.5-7B (hidden_size 3,584), with random weights of its scale, LoRA of rank 64
 and scaling 1, and a learning rate of 1e-5. Without a trained model: the adapter's B moves by
-AdamW's step, once with one sign per weight, once with a new one at every update. Half a minute on
-one core.
+AdamW's step, once with one sign per weight, once with a new one at every update. Then the same of
+the layer's own weights at a tenth of that rate: in bfloat16, and in float32, from which
+a copy in bfloat16 is made. Half a minute on one core.
 """
 
 import torch
@@ -79,6 +80,28 @@ def head_errors(p: float) -> list[float]:
     ]
 
 
+def kept_of_full(updates: int, walk: bool) -> tuple[float, float, float]:
+    """Share of the sum of all steps of 1e-6 that weights hold: bfloat16 ones that are trained,
+    float32 ones, and a bfloat16 copy of these."""
+    draw = torch.Generator().manual_seed(2)
+    exact = (0.02 * torch.randn(WIDTH, 256, generator=draw)).to(HALF).double()
+    start, half, master = exact.clone(), exact.to(HALF), exact.float()
+    sign = torch.randn(exact.shape, generator=draw).sign()
+    for _ in range(updates):
+        step = RATE / 10 * sign
+        exact += step
+        master += step
+        half += step.to(HALF)
+        if walk:
+            sign = torch.randn(exact.shape, generator=draw).sign()
+    wanted = exact - start
+    low, high, copy = (
+        float(((found.double() - start) * wanted).sum() / wanted.square().sum())
+        for found in (half, master, master.to(HALF))
+    )
+    return low, high, copy
+
+
 def main() -> None:
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(0)
@@ -92,6 +115,11 @@ def main() -> None:
                 row = "   ".join(f"{100 * share:6.1f} %" for share in shares(x, weight, a, b))
                 how = "a new sign each" if walk else "one sign"
                 print(f"{updates:4} updates, {how:24} {row}")
+    print("\nshare of steps of 1e-6 in weights   in bfloat16   in float32   its copy in bfloat16")
+    for walk in (False, True):
+        for updates in (1, 10, 100, 300):
+            row = "   ".join(f"{100 * share:8.1f} %" for share in kept_of_full(updates, walk))
+            print(f"{updates:4} updates, {'a new sign each' if walk else 'one sign':18} {row}")
     print("\nrelative error of the head's gradient   two products   one product")
     for p in (0.9, 0.99, 0.995, 0.998):
         print(f"p = {p:<6}" + " ".join(f"{error:20.4f}" for error in head_errors(p)))

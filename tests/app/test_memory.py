@@ -131,6 +131,51 @@ def test_an_update_takes_what_is_planned(
     assert measured <= sum(planned.values()) <= 1.6 * measured
 
 
+@pytest.mark.parametrize(
+    ("kind", "dtype", "gradient_checkpointing", "prefix_sharing"),
+    [
+        ("qwen2", "float32", True, True),
+        ("qwen3", "bfloat16", False, True),
+    ],
+)
+def test_an_update_of_whole_layers_takes_what_is_planned(
+    kind: str, dtype: str, gradient_checkpointing: bool, prefix_sharing: bool
+) -> None:
+    section, grpo = sections(
+        dtype, gradient_checkpointing=gradient_checkpointing, prefix_sharing=prefix_sharing
+    )
+    section = section.model_copy(update={"train": "full"})
+    policy = medium_policy(kind, section)
+    learner = Learner(policy, grpo, 1.0, 0)
+    groups = groups_of(64, 128, 64)
+    learner.update(groups, 1, 64)
+    measured = peak(lambda: learner.update(groups, 2, 64))
+    shape = shape_of(policy.causal_lm, section)
+    plan = memory_plan(shape, section, grpo, "cpu")
+    assert measured <= sum(plan.updating.values()) <= 1.6 * measured
+    assert shape.own == sum(p.numel() for p in policy.trainable())
+    assert plan.held["optimizer"] == 2 * plan.held["trained weights"] == 8 * shape.own
+    number = BYTES[dtype]
+    assert plan.held["base weights"] == number * (shape.weights - shape.own)
+    assert plan.sampling["weights to decode with"] == number * shape.own
+
+
+def test_a_base_in_4_bits_takes_an_eighth_of_float32() -> None:
+    """4.127 bits a weight (arXiv 2305.14314, section 3), and the largest one unpacked."""
+    config = Qwen2Config(vocab_size=512, num_hidden_layers=2, **SIZES)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    section, grpo = sections("bfloat16")
+    shape = shape_of(model, section)
+    section = section.model_copy(update={"quantised": "nf4"})
+    held = memory_plan(shape, section, grpo).held
+    linear = 2 * (128 * (2 * 128 + 2 * 32) + 3 * 128 * 384)
+    assert shape.linear == linear and shape.widest == 128 * 384
+    packed = held["base weights"] - 2 * (shape.weights - linear)
+    assert packed == pytest.approx(linear * 4.127 / 8, rel=1e-4)
+    assert held["a weight, unpacked"] == 2 * 128 * 384
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_sampling_takes_what_is_planned(dtype: str) -> None:
     section, grpo = sections(dtype, max_new_tokens=16, decode_batch=8)

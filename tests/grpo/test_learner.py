@@ -73,6 +73,7 @@ def assert_same_update(one: tuple, other: tuple) -> None:
 
 POLICY = tiny_policy()
 RECOMPUTING = tiny_policy(gradient_checkpointing=True)
+FULL = tiny_policy(train="full")
 LOSSES = st.sampled_from(["grpo", "dr_grpo", "dapo", "gspo", "cispo"])
 
 
@@ -114,6 +115,20 @@ def test_the_shared_prefix_gives_the_plain_batchs_update(
     plain = gradients(POLICY, groups, prefix_sharing=False, **options)
     assert_same_update(shared, plain)
     assert any(float(g.abs().max()) > 0 for g in shared[0].values())
+
+
+@settings(max_examples=20)
+@given(SHAPES, st.integers(0, 2**31), st.sampled_from([0, 20]))
+def test_the_shared_prefix_gives_the_plain_update_of_whole_layers(
+    shapes: list, seed: int, template: int
+):
+    alike = [100 + n for n in range(template)]
+    groups = [
+        Group([*alike, *group.prompt_ids], group.samples) for group in random_groups(seed, shapes)
+    ]
+    shared, plain = (gradients(FULL, groups, prefix_sharing=sharing) for sharing in (True, False))
+    assert_same_update(shared, plain)
+    assert len(shared[0]) == len(FULL.trainable())
 
 
 @settings(max_examples=30)

@@ -38,7 +38,7 @@ async def test_two_steps_from_end_to_end(tmp_path: Path):
         assert "val/judge" not in row, "it has none"
         assert row["policy/sampler_logp_diff"] < 1e-5  # strictly on-policy
     assert done.metrics[0].keys() >= {"val/gold", "val/gold/math"}
-    assert done.checkpoints == [0, 2]
+    assert {0, 2} <= {*done.checkpoints}, "and step 1's where it was the best"
     assert not same(done.weights, weights(tiny_policy(trained=False)))
     state = read_state(done.path)
     assert (state["status"], state["step"], state["steps"]) == ("running", 2, 2)

@@ -2,6 +2,7 @@
 the run directory, the checkpoint, the model's folder, the problems. Nothing is written or asked.
 """
 
+import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.checkout import here
-from flowright.config import SMOLLM2, TINY, Config, GrpoSection, load_entries
+from flowright.config import SMOLLM2, TINY, Config, GrpoSection, PolicySection, load_entries
 from flowright.config.grpo import (
     ADVANTAGES,
     CORRECTIONS,
@@ -45,6 +46,7 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     shared = (lambda: check_run(config, resume), lambda: check_model(config))
     own = (
         lambda: check_choices(config.grpo),
+        lambda: check_quantised(config.policy),
         lambda: load_entries(config.llm.file, config.models),
         lambda: found.append(load_tasks(environment)),
     )
@@ -82,6 +84,16 @@ def check_choices(section: GrpoSection) -> None:
             problems += error.problems
     if problems:
         raise ConfigError(*problems)
+
+
+def check_quantised(section: PolicySection) -> str:
+    """How the base is quantised. Raises ConfigError without what that needs."""
+    if section.quantised and importlib.util.find_spec("bitsandbytes") is None:
+        raise ConfigError(
+            "policy.quantised: bitsandbytes is not installed; pip install -r "
+            "requirements-quantised.txt, or leave the key out"
+        )
+    return section.quantised or "no"
 
 
 def check_run(config: Config, resume: bool) -> str:

@@ -13,6 +13,7 @@ from flowright.app.first_look import (
     check_checkpoint,
     check_count,
     check_model,
+    check_quantised,
     load_tasks,
     refuse,
     weight_files,
@@ -51,6 +52,7 @@ def open_evaluation(
     given: list[Task] = []
     refuse(
         *(lambda path=path: check_checkpoint(path, config) for path in checkpoints),
+        lambda: check_quantised(config.policy),
         lambda: check_writable(out),
         lambda: check_model(config),
         lambda: sets.append(load_tasks(environment, batches=False)),

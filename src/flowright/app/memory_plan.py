@@ -50,7 +50,8 @@ class Demand:
     def least(self) -> int:
         """Bytes that no knob but the model and the adapter's rank lowers."""
         plan = self.plan
-        return sum(plan.held.values()) + plan.sampling.get("merged adapter", 0)
+        decoding = ("merged adapter", "weights to decode with")
+        return sum(plan.held.values()) + sum(plan.sampling.get(name, 0) for name in decoding)
 
     def shortage(self, available: int) -> str | None:
         """What is missing of ``available`` bytes, and what to lower; None where nothing is."""
@@ -63,18 +64,26 @@ class Demand:
         if found is not None:
             advice = "it fits with " + ", ".join(f"{key}: {value}" for key, value in found.items())
         elif self.least > available:
+            larger = " or a larger GPU" if self.device == "cuda" else ""
             advice = (
-                f"weights, adapter and optimizer alone take {_gib(self.least)} GiB: choose a "
-                "smaller strategy_model"
+                f"weights and optimizer alone take {_gib(self.least)} GiB: choose a smaller "
+                f"strategy_model{larger}, or {self._less()}"
             )
-            if self.device == "cuda":
-                advice += " or a larger GPU, or policy.sharded over several"
         else:
             advice = "lower policy.max_prompt_tokens or policy.max_new_tokens"
         return (
             f"{_gib(plan.needed)} GiB may be needed while {largest}, and {_gib(available)} GiB are "
             f"free; {advice}"
         )
+
+    def _less(self) -> str:
+        """What takes less of one device's memory."""
+        if self.policy.train == "full":
+            return "train an adapter (policy.train: lora)"
+        if self.policy.quantised:
+            return "an adapter of a lower policy.lora.rank"
+        quantised = "policy.quantised: nf4"
+        return f"policy.sharded over several, or {quantised}" if self.device == "cuda" else quantised
 
     def announce(self, available: int) -> list[str]:
         """What to say before a run with ``available`` bytes: the plan, and a warning where it does

@@ -18,7 +18,13 @@ from rich.console import Console
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from flowright.app.device import look_at_device, planned_device
-from flowright.app.first_look import check_choices, check_model, check_run, load_tasks
+from flowright.app.first_look import (
+    check_choices,
+    check_model,
+    check_quantised,
+    check_run,
+    load_tasks,
+)
 from flowright.app.memory_plan import GIB, Demand, table
 from flowright.app.plan_words import lines
 from flowright.app.time_plan import plan_run
@@ -62,6 +68,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
+    if config.policy.quantised:
+        found.check("quantised", lambda: check_quantised(config.policy))
     if config.policy.sharded:
         found.check("sharded", lambda: _sharded(config))
     found.check("device", lambda: f"\n{' ' * 10}".join(look_at_device(config, demand)))

@@ -118,14 +118,15 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             owners = partial(_asking, environment, sampler, before)
             async with tell_outages(owners, reporter.say):
                 step = await trainer.train(start.resume)
-            _say_best(run.path, trainer.saves.best, step, reporter)
+            say_best(run.path, trainer.saves.best, step, reporter)
         if step < config.grpo.steps or not ranks.is_first:
             return
         run.state(status="running", stage="evaluate", step=step)
         evaluator = _evaluator(config, environment, policy)
+        samples = config.evaluation.final_samples
         policies = {
-            UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1),
-            TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1),
+            UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1, samples=samples),
+            TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1, samples=samples),
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
         began = time.perf_counter()
@@ -138,7 +139,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         run.state(status="finished")
 
 
-def _say_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:
+def say_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:
     """Which checkpoint was the best, where it is not the last, and how to measure it."""
     if best is None or best.step == step:
         return
@@ -239,9 +240,11 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
             load_weights(path, policy)
             await after.refresh(after.version + 1)
-            return await evaluator.row(name, after, some)
+            return await evaluator.row(name, after, some, samples=samples)
 
-        policies: dict[str, Measure] = {UNTRAINED: partial(evaluator.row, UNTRAINED, before)}
+        samples = config.evaluation.final_samples
+        base = partial(evaluator.row, UNTRAINED, before, samples=samples)
+        policies: dict[str, Measure] = {UNTRAINED: base}
         for path in evaluation.checkpoints:
             name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"
             policies[name] = partial(trained, name, path)

@@ -36,6 +36,8 @@ class EvaluationSection(Section):
     """Of the before/after table."""
     samples: Positive = 1
     """Workflows sampled per problem."""
+    final_samples: Positive | None = None
+    """Of the before/after table. Default: `samples`."""
     temperature: NonNegativeFloat = 1.0
     """Of the policy when evaluated."""
     baselines: bool = True

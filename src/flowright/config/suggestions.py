@@ -90,6 +90,10 @@ ELSEWHERE: dict[str, tuple[str, ...] | str] = {
     ),
     **dict.fromkeys(("lora_r", "lora_rank", "r"), ("policy.lora.rank",)),
     **dict.fromkeys(("lora_alpha",), ("policy.lora.alpha",)),
+    **dict.fromkeys(("use_rslora", "rslora"), ("policy.lora.rank_stabilised",)),
+    **dict.fromkeys(("load_in_4bit", "quantization", "use_qlora"), ("policy.quantised",)),
+    **dict.fromkeys(("finetuning_type", "use_peft", "use_lora"), ("policy.train",)),
+    **dict.fromkeys(("load_best_model_at_end", "save_best"), ("run.keep_best",)),
     **dict.fromkeys(("lora_dropout",), "the adapter has no dropout"),
     **dict.fromkeys(("lora_target_modules",), ("policy.lora.target_modules",)),
     **dict.fromkeys(

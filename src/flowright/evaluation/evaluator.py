@@ -66,9 +66,18 @@ class Evaluator:
     config: Config
     ranks: Ranks = ONE
 
-    async def row(self, name: str, sampler: Sampler, tasks: Sequence[Task], draw: int = 0) -> Row:
-        """The row of the policy that ``sampler`` serves; ``draw`` tells evaluations apart."""
+    async def row(
+        self,
+        name: str,
+        sampler: Sampler,
+        tasks: Sequence[Task],
+        draw: int = 0,
+        samples: int | None = None,
+    ) -> Row:
+        """The row of the policy that ``sampler`` serves, of so many ``samples`` a problem (None: as
+        while training); ``draw`` tells evaluations apart."""
         config, section = self.config, self.config.evaluation
+        number = samples or section.samples
         sampling = Sampling(
             section.temperature,
             config.policy.top_p,
@@ -79,7 +88,7 @@ class Evaluator:
         places = self.ranks.mine(range(len(tasks)))
         mine = [tasks[place] for place in places]
         prompts = [self.encode(task).token_ids for task in mine]
-        drawn = await sampler.sample(prompts, section.samples, sampling, places) if mine else []
+        drawn = await sampler.sample(prompts, number, sampling, places) if mine else []
         key = f"{config.seed}/evaluation/{draw}"
         groups = [
             [Completion(task, sample, f"{key}/{task.id}/{i}") for i, sample in enumerate(group)]

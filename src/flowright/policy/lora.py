@@ -40,8 +40,6 @@ class LoraLinear(Linear):
         adapter = self._only_adapter(x)
         base: Any = self.get_base_layer()
         if adapter is None or args or named:
-            if self.disable_adapters and self._state is not None:  # as the products below read it
-                return nn.functional.linear(x, unpacked(base.weight, self._state), base.bias)
             return super().forward(x, *args, **named)
         a, b = self.halves or self._cast()
         scale = self.scaling[adapter]

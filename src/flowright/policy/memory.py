@@ -8,7 +8,8 @@ Of a layer's token the backward pass keeps, in the model's precision unless floa
 the adapters multiply (both norms' outputs, attention's, the product of gate and up) and their
 intermediate values; queries, keys and values, and the log-sum-exp in float32; gate, its activation
 and up; the norms' inputs in float32. With ``policy.gradient_checkpointing`` it keeps the layer's
-input alone, and one layer at a time is as above.
+input alone, and one layer at a time is as above. Where the layers' own weights are trained, the
+norms keep what they multiply, too, and of each pass the weights in the model's precision.
 """
 
 import math
@@ -18,9 +19,11 @@ from typing import Any
 
 from torch import nn
 
-from flowright.config import GrpoSection, PolicySection
+from flowright.config import GrpoSection, LoraSection, PolicySection
 from flowright.policy.head import LOGITS_AT_ONCE
 from flowright.policy.prefix.decoding import PREFILL_TOKENS
+from flowright.policy.quantised import BITS
+from flowright.policy.tuning import plain_name
 
 FLOAT = 4
 BYTES = {"float32": FLOAT, "bfloat16": 2}
@@ -35,7 +38,8 @@ FRAGMENTS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Sizes of a decoder; ``targets`` are the names of the adapted layers."""
+    """Sizes of a decoder; ``targets`` are the names of the adapted layers. Without an adapter
+    ``own`` weights are trained, and ``rank`` is 0."""
 
     layers: int
     hidden_size: int
@@ -51,6 +55,14 @@ class ModelShape:
     adapter: int
     rank: int
     targets: frozenset[str]
+    own: int = 0
+    linear: int = 0  # of the layers' weights, in linear layers
+    widest: int = 0  # of these, in the largest
+
+    @property
+    def trained(self) -> int:
+        """Weights that the optimizer moves."""
+        return self.own or self.adapter
 
     @property
     def kv_numbers(self) -> int:
@@ -82,15 +94,21 @@ class Plan:
 def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
     """The shape of a loaded model, or of one without contents (on the meta device)."""
     config: Any = causal_lm.config
-    targets = frozenset(section.lora.target_modules)
-    modules: dict[str, Any] = dict(causal_lm.named_modules())
-    sizes = [
-        (module.in_features, module.out_features)
+    full = section.train == "full"
+    targets = frozenset(LoraSection().target_modules if full else section.lora.target_modules)
+    modules: dict[str, Any] = {n: m for n, m in causal_lm.named_modules() if "lora_" not in n}
+    adapted = [] if full else [m for n, m in modules.items() if n.rpartition(".")[2] in targets]
+    sizes = [(module.in_features, module.out_features) for module in adapted]
+    linear = {  # a weight in 4 bits is packed: it counts by what it stands for
+        f"{name}.weight": module.in_features * module.out_features
         for name, module in modules.items()
-        if name.rpartition(".")[2] in targets
-    ]
-    weights = {n: p.numel() for n, p in causal_lm.named_parameters() if "lora_" not in n}
+        if ".layers." in name and isinstance(module, nn.Linear)
+    }
+    found = {n: p.numel() for n, p in causal_lm.named_parameters() if "lora_" not in n}
+    weights = {plain_name(name): size for name, size in found.items()} | linear
     heads = config.num_attention_heads
+    rank = 0 if full else section.lora.rank
+    embedded = sum(size for n, size in weights.items() if "embed" in n or "lm_head" in n)
     return ModelShape(
         layers=config.num_hidden_layers,
         hidden_size=config.hidden_size,
@@ -103,9 +121,12 @@ def shape_of(causal_lm: nn.Module, section: PolicySection) -> ModelShape:
         weights=sum(weights.values()),
         layered=sum(size for name, size in weights.items() if ".layers." in name),
         adapted=sum(a * b for a, b in sizes),
-        adapter=section.lora.rank * sum(a + b for a, b in sizes),
-        rank=section.lora.rank,
+        adapter=rank * sum(a + b for a, b in sizes),
+        rank=rank,
         targets=targets,
+        own=sum(weights.values()) - embedded if full else 0,
+        linear=sum(linear.values()),
+        widest=max(linear.values(), default=0),
     )
 
 
@@ -121,14 +142,15 @@ def memory_plan(
     policy = policy.on(device)
     number = _number(policy)
     held = {
-        **_base(shape, number, gpus),
-        "adapter": FLOAT * shape.adapter,
-        "optimizer": 2 * FLOAT * shape.adapter,  # AdamW: two means of each weight's gradient
+        **_base(shape, policy, gpus),
+        **({"trained weights": FLOAT * shape.own} if shape.own else {}),
+        **({"adapter": FLOAT * shape.adapter} if shape.adapter else {}),
+        "optimizer": 2 * FLOAT * shape.trained,  # AdamW: two means of each weight's gradient
     }
     update = (_shared if grpo.prefix_sharing else _plain)(shape, policy, grpo)
     head = _head(shape, _chunk(policy, grpo), number, grpo.entropy_coefficient != 0, device)
     update["the head or one layer, backward"] = max(head, update.pop("one layer, backward"))
-    updating = {"gradients": FLOAT * shape.adapter, **update}
+    updating = {"gradients": FLOAT * shape.trained, **update}
     return Plan(held, _sampling(shape, policy, grpo), updating)
 
 
@@ -138,9 +160,17 @@ def _number(policy: PolicySection) -> int:
     return BYTES[policy.dtype]
 
 
-def _base(shape: ModelShape, number: int, gpus: int) -> dict[str, int]:
+def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]:
+    """What is frozen; in 4 bits, with the one weight that is whole at a time."""
+    number = _number(policy)
+    if policy.quantised:
+        packed = math.ceil(shape.linear * BITS / 8)
+        return {
+            "base weights": number * (shape.weights - shape.linear) + packed,
+            "a weight, unpacked": number * shape.widest,
+        }
     if gpus == 1:
-        return {"base weights": number * shape.weights}
+        return {"base weights": number * (shape.weights - shape.own)}
     return {
         "base weights": number * (shape.weights - shape.layered + math.ceil(shape.layered / gpus)),
         "layers, gathered": number * GATHERED * (shape.layered // shape.layers),
@@ -159,9 +189,12 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
     copies, tokens = rows, prompts * longest
     if grpo.prefix_sharing:
         copies, tokens = prompts, min(tokens, max(PREFILL_TOKENS, longest))
-    # See decoding_weights of flowright.policy.model.
-    decoding = {"merged adapter": FLOAT * shape.adapted}
-    if policy.dtype != "float32":
+    # See :meth:`flowright.policy.tuning.Tuning.decoding`.
+    if shape.own:  # or the reference's, for the row of the policy before training
+        decoding = {"weights to decode with": number * shape.own}
+    elif policy.dtype == "float32" and not policy.quantised:
+        decoding = {"merged adapter": FLOAT * shape.adapted}
+    else:
         decoding = {"adapter's copy": number * shape.adapter}
     read = 3 * number * shape.intermediate_size + 2 * (number + FLOAT) * shape.hidden_size
     drawn = shape.vocab_size * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
@@ -218,7 +251,7 @@ def _plain(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[
 
 def _all_layers(shape: ModelShape, policy: PolicySection, kept: int) -> tuple[int, int]:
     """What the backward pass keeps of a token in all layers, ``kept`` in each or its input alone;
-    and, of a pass, the adapter's weights in the model's precision."""
+    and, of a pass, what is trained in the model's precision."""
     number = _number(policy)
     if policy.gradient_checkpointing:
         return shape.layers * number * shape.hidden_size, 0
@@ -238,7 +271,7 @@ def _one_layer(shape: ModelShape, policy: PolicySection, tokens: int, kept: int)
 
 
 def _casts(shape: ModelShape, number: int) -> int:
-    return 0 if number == FLOAT else number * shape.adapter
+    return 0 if number == FLOAT else number * shape.trained
 
 
 def layer_bytes(shape: ModelShape, number: int) -> int:
@@ -254,6 +287,8 @@ def layer_bytes(shape: ModelShape, number: int) -> int:
     attention = 2 * queries + 2 * keys  # its output is what o_proj reads
     exact = 2 * (shape.hidden_size + 1) + shape.heads  # the norms; the log-sum-exp
     exact += shape.norms_heads * (queries + keys)
+    if shape.own:  # what the norms' weights multiply
+        between += 2 * shape.hidden_size + shape.norms_heads * (queries + keys)
     return number * (inputs + between + attention + 3 * shape.intermediate_size) + FLOAT * exact
 
 

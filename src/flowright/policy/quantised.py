@@ -9,31 +9,31 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from flowright.errors import ConfigError
-
 BITS = 4 + 8 / 64 + 32 / (64 * 256)
 """Of a weight: itself; of each block of 64 a scale in 8 bits; of each 256 of these one in 32."""
 
 
+class PackedLinear(nn.Linear):
+    """A frozen layer in 4 bits; its weight is whole for a product, then no more. The library's own
+    layer has kernels besides, which round otherwise and on a CPU repack the weight for good:
+    sampler, learner and reference are to multiply by one and the same numbers."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        state = getattr(self.weight, "quant_state", None)
+        return nn.functional.linear(input, unpacked(self.weight, state), self.bias)
+
+
 def quantise(causal_lm: Any) -> None:
     """Have the decoder's linear layers quantised when they are moved to a device next, one weight
-    at a time. Raises ConfigError without bitsandbytes."""
-    try:
-        from bitsandbytes.nn import Linear4bit, Params4bit
-    except ImportError as error:
-        raise ConfigError(
-            "policy.quantised: bitsandbytes is not installed; pip install -r "
-            "requirements-quantised.txt, or leave the key out"
-        ) from error
+    at a time. Needs bitsandbytes."""
+    from bitsandbytes.nn import Params4bit  # pyright: ignore[reportMissingImports]  # optional
+
     decoder: nn.Module = causal_lm.model
     for path, layer in [*decoder.named_modules()]:
         if not isinstance(layer, nn.Linear):
             continue
-        sizes, dtype = (layer.in_features, layer.out_features), layer.weight.dtype
-        packed: Any = Linear4bit(*sizes, bias=False, compute_dtype=dtype, device="meta")
-        packed.weight = Params4bit(
-            layer.weight.data, requires_grad=False, quant_type="nf4", module=packed
-        )
+        packed = PackedLinear(layer.in_features, layer.out_features, bias=False, device="meta")
+        packed.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
         packed.bias = layer.bias
         above, _, name = path.rpartition(".")
         setattr(decoder.get_submodule(above), name, packed)
@@ -43,6 +43,6 @@ def unpacked(weight: Tensor, state: Any) -> Tensor:
     """The weight as it multiplies: of its packed numbers and their ``state``, or itself."""
     if state is None:
         return weight
-    from bitsandbytes.functional import dequantize_4bit
+    from bitsandbytes.functional import dequantize_4bit  # pyright: ignore[reportMissingImports]
 
     return dequantize_4bit(weight.data, state)

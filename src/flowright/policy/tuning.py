@@ -272,11 +272,16 @@ class FullTuning:
         self.load(state)
 
     def _whole(self) -> dict[str, Tensor]:
-        """Everything, by the names that it would have without parametrizations."""
+        """Everything, by its plain name."""
         by_name = cast(dict[str, Tensor], self.model.state_dict())
         return {
             re.sub(r"parametrizations\.(\w+)\.original$", r"\1", n): t for n, t in by_name.items()
         }
+
+
+def plain_name(name: str) -> str:
+    """Of a weight, as it was called before it was trained itself."""
+    return re.sub(r"parametrizations\.(\w+)\.original$", r"\1", name)
 
 
 def _refuse_misfits(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], mend: str) -> None:

@@ -95,10 +95,10 @@ def _refuse_another_policy(path: Path, before: Mapping[str, Any], now: Mapping[s
         old, new = _value(before, key), _value(now, key)
         if old is None:
             old = _EARLIER.get(key, new)
-        if isinstance(new, Mapping):  # what the run did not know is as the adapter's own file says
-            old = {**new, **old}
         if key == "strategy_model" and Path(str(old)).name == Path(str(new)).name:
             continue  # a folder may have moved
+        if key == "policy.lora":  # what the run did not know is as the adapter's own file says
+            old = {**new, **old}
         if old != new:
             changes = changes_of({key: old}, {key: new})
             found += [f"{path}: its checkpoints are of another run: {line}" for line in changes]
