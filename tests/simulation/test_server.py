@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import openai
@@ -56,6 +57,9 @@ def ask(task: Problem, seed: int | None = 0, temperature: float = 0.7) -> ChatRe
 def to_judge(task: Problem, answer: str) -> ChatRequest:
     query = JudgeQuery(task.problem, answer, task.reference, "math_expression")
     return ChatRequest(question(query).messages("text"), temperature=0.0)
+
+
+RIGHT = to_judge(TASKS[5], TASKS[5].reference)
 
 
 async def all_replies(
@@ -143,6 +147,56 @@ def test_the_openai_client_talks_to_it(server: SimulatedServer):
         assert len(short.choices[0].message.content or "") == 20
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_ends_before_its_stop_text(server: SimulatedServer, stream: bool) -> None:
+    """Also where the pieces of a stream cut the stop text in two."""
+    prompt = f"{TASKS[3].problem}\nThink step by step."
+
+    def said(**options: object) -> tuple[str, str | None]:
+        body: Any = {"model": "simulated", "messages": [{"role": "user", "content": prompt}]}
+        with plain_client(server.base_url) as client:
+            reply = client.chat.completions.create(temperature=0, stream=stream, **body, **options)
+            if not stream:
+                return reply.choices[0].message.content or "", reply.choices[0].finish_reason
+            chunks = [chunk.choices[0] for chunk in reply if chunk.choices]
+            return "".join(c.delta.content or "" for c in chunks), chunks[-1].finish_reason
+
+    whole, _ = said()
+    across = whole[60:70]  # pieces have 64 characters
+    at = whole.index(across)
+    assert said(stop=across) == (whole[:at], "stop")
+    assert said(stop=["never said", whole[80:90], across]) == (whole[:at], "stop")
+    assert said(stop="never said") == (whole, "stop")
+    assert said(stop=across, max_tokens=2) == (whole[:8], "length")
+    assert said(stop=whole[0]) == ("", "stop")
+
+
+@pytest.mark.parametrize(
+    ("schema", "right"),
+    [
+        ({"type": "boolean"}, True),
+        ({"type": "object", "properties": {"review": {"type": "object", "properties": {
+            "verdict": {"type": "boolean"}}, "required": ["verdict"]}}},
+         {"review": {"verdict": True}}),
+        ({"type": "object", "properties": {"verdict": {"enum": ["no", "yes"]}}},
+         {"verdict": "yes"}),
+        ({"type": "object", "properties": {"grade": {"anyOf": [{"type": "null"}, {
+            "type": "integer", "minimum": 7, "maximum": 7}]}}}, {"grade": 7}),
+    ],
+)  # fmt: skip
+def test_a_verdict_in_any_schema(server: SimulatedServer, schema: Any, right: Any) -> None:
+    messages = [{"role": m.role, "content": m.content} for m in RIGHT.messages]
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "v", "schema": schema}}
+    with plain_client(server.base_url) as client:
+        reply = client.chat.completions.create(
+            model="simulated",
+            messages=messages,  # pyright: ignore[reportArgumentType]
+            response_format=wanted,
+            temperature=0,
+        )
+    assert json.loads(reply.choices[0].message.content or "") == right
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
@@ -156,6 +210,23 @@ def test_the_openai_client_talks_to_it(server: SimulatedServer):
             b'{"model": "simulated", "n": 0, "messages": [{"role": "user", "content": "x"}]}',
             400,
             "n: must be between 1",
+        ),
+        (
+            b'{"model": "simulated", "stop": [""], "messages": [{"role": "user", "content": "x"}]}',
+            400,
+            "stop: must be a text that is not empty",
+        ),
+        (
+            b'{"model": "simulated", "logprobs": true,'
+            b' "messages": [{"role": "user", "content": "x"}]}',
+            400,
+            "logprobs: this simulated server has none",
+        ),
+        (
+            b'{"model": "simulated", "messages": [{"role": "user", "content": "x"}],'
+            b' "response_format": {"type": "json_schema", "json_schema": {"schema": {"if": {}}}}}',
+            400,
+            "response_format: the schema cannot be filled: if",
         ),
         (
             b'{"model": "simulated", "seed": "a", "messages": [{"role": "user", "content": "x"}]}',

@@ -31,6 +31,7 @@ from flowright.simulation.protocol import (
     MODEL_CARD,
     ChatQuery,
     Choice,
+    choice_of,
     error_of,
     formed,
     parse,
@@ -38,6 +39,7 @@ from flowright.simulation.protocol import (
 )
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import TABLE
+from flowright.simulation.validity import Unfillable
 
 HANG_SECONDS = 600.0
 _REMEMBERED = 1 << 18  # requests whose occurrences are counted, for faults
@@ -98,6 +100,8 @@ class SimulatedApp(Starlette):
             choices = [await self._choice(query, asked, i, fault) for i in range(query.choices)]
         except FailureError as error:  # the sandbox that verifies wrong code
             return error_of(500, str(error))
+        except Unfillable as error:
+            return error_of(400, f"response_format: the schema cannot be filled: {error}")
         return reply_of(query, choices, name, malformed=fault == "malformed")
 
     async def _choice(
@@ -118,7 +122,7 @@ class SimulatedApp(Starlette):
         limit = len(text) // 2 if fault == "truncate" else len(text)
         if query.max_tokens is not None:
             limit = min(limit, query.max_tokens * CHARS_PER_TOKEN)
-        return Choice(text[:limit], "length" if limit < len(text) else "stop")
+        return choice_of(text, limit, query.stop)
 
     def _count(self, name: str) -> int:
         """How often this very request has come before; forgotten after many others."""

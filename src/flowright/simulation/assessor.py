@@ -1,7 +1,8 @@
 """The judge: verdicts by comparison with the reference, then its errors and its planted biases."""
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowright.config import SimulatedSection
@@ -9,16 +10,20 @@ from flowright.errors import ConfigError
 from flowright.plugins import suggest
 from flowright.simulation.cues import Judgement
 from flowright.simulation.draws import Draws
+from flowright.simulation.instances import filled
 from flowright.simulation.requested_format import (
     VERDICT,
     WINNER,
     RequestedField,
     Said,
+    by_rule,
     chosen,
     requested_fields,
+    schema_of,
     worded,
 )
 from flowright.simulation.solver import Solver
+from flowright.simulation.validity import Rule
 from flowright.simulation.values import says
 
 _PASSED = re.compile(
@@ -44,26 +49,35 @@ class Assessor:
         self, asked: Judgement, draws: Draws, response_format: Mapping[str, Any] | None
     ) -> str:
         """The reply to a judge's prompt, with what it asks for in the format that it requests."""
+        schema = schema_of(response_format)
         wanted = requested_fields(asked.said, response_format)
         if asked.rival is not None:
             winner = self._winner(asked, asked.rival, draws)
             reason = f"Answer {winner} is closer to what the problem asks for. (simulated judge)"
-            told = {field: _told(field, winner, reason, draws) for field in wanted or [WINNER]}
-            return worded(reason, told, response_format)
+
+            def said_of(field: RequestedField) -> Said:
+                return _told(field, winner, reason, draws)
+
+            if schema is not None:
+                return _in_schema(schema, said_of)
+            return worded(reason, {f: said_of(f) for f in wanted or [WINNER]}, response_format)
         right = self.is_right(asked, asked.answer)
         verdict = draws.chance("verdict", self._probability(right, asked.answer))
         stated = "states the same as" if verdict else "differs from"
         reason = f"The final answer {stated} the reference answer. (simulated judge)"
         if asked.criteria:
             reason = "Each criterion was held against the final answer. (simulated judge)"
-        told: dict[RequestedField, Said] = {}
-        for field in wanted or [VERDICT]:
+
+        def said_about(field: RequestedField) -> Said:
             said = verdict
             if criterion := asked.criteria.get(field.key.casefold().replace(" ", "_")):
                 met = _is_met(criterion, asked.answer, right)
                 said = draws.chance(field.key.casefold(), self._probability(met, asked.answer))
-            told[field] = _told(field, said, reason, draws)
-        return worded(reason, told, response_format)
+            return _told(field, said, reason, draws)
+
+        if schema is not None:
+            return _in_schema(schema, said_about)
+        return worded(reason, {f: said_about(f) for f in wanted or [VERDICT]}, response_format)
 
     def is_right(self, asked: Judgement, answer: str) -> bool:
         """What a judge without errors would say."""
@@ -96,6 +110,10 @@ def _is_met(criterion: str, answer: str, right: bool) -> bool:
     return said != (_FAULT.search(_QUOTED.sub("", criterion)) is not None)
 
 
+def _in_schema(schema: Rule, said_of: Callable[[RequestedField], Said]) -> str:
+    return json.dumps(filled(schema, lambda key, rule: said_of(by_rule(key, rule))))
+
+
 def _told(field: RequestedField, verdict: bool | str, reason: str, draws: Draws) -> Said:
     """A verdict (right or wrong, or "A" or "B") as a field has it."""
     positive = verdict in (True, "A")
@@ -105,11 +123,12 @@ def _told(field: RequestedField, verdict: bool | str, reason: str, draws: Draws)
         case "side":
             return verdict if isinstance(verdict, str) else "A" if positive else "B"
         case "grade":
-            far = draws.chance(f"grade {field.key}", 0.7)
-            return (4 if far else 3) if positive else (0 if far else 1)
+            near = 0 if draws.chance(f"grade {field.key}", 0.7) else 1
+            return round(field.most - near if positive else field.least + near)
         case "share":
             drawn = 0.25 * draws.unit(f"share {field.key}")
-            return round(1 - drawn if positive else drawn, 2)
+            width = field.most - field.least
+            return round(field.least + width * (1 - drawn if positive else drawn), 2)
         case "choice":
             return chosen(field, verdict)
         case "text":

@@ -12,12 +12,16 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from flowright.simulation.requested_format import asks_for_json, schema_properties
+from flowright.simulation.instances import filled
+from flowright.simulation.requested_format import asks_for_json, schema_of
+from flowright.simulation.validity import Rule
+from flowright.simulation.values import final_answer, number
 
 MODEL = "simulated"
 FINGERPRINT = "simulated"
 CHARS_PER_TOKEN = 4
 MAX_CHOICES = 128
+_LARGE = 10**300  # near the end of floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class ChatQuery:
     response_format: Mapping[str, Any] | None
     stream: bool
     stream_usage: bool
+    stop: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,9 @@ def parse(body: bytes) -> ChatQuery:
     model = data.get("model")
     if model != MODEL:
         raise HTTPException(404, f"the model {model!r} does not exist; this server has {MODEL!r}")
+    for name in ("logprobs", "top_logprobs"):
+        if data.get(name):
+            raise HTTPException(400, f"{name}: this simulated server has none; leave it out")
     response_format = data.get("response_format")
     options = data.get("stream_options")
     temperature = _number(data, "temperature", 1.0)
@@ -68,6 +76,7 @@ def parse(body: bytes) -> ChatQuery:
         response_format=response_format if isinstance(response_format, dict) else None,
         stream=data.get("stream") is True,
         stream_usage=isinstance(options, dict) and options.get("include_usage") is True,
+        stop=_stops(data.get("stop")),
     )
 
 
@@ -75,18 +84,34 @@ def _messages(given: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(given, list) or not given:
         raise HTTPException(400, "messages: must be a non-empty list")
     messages = []
-    for number, message in enumerate(given):
+    for place, message in enumerate(given):
         role = message.get("role") if isinstance(message, dict) else None
         if not isinstance(role, str):
-            raise HTTPException(400, f"messages[{number}]: must be an object with a role")
+            raise HTTPException(400, f"messages[{place}]: must be an object with a role")
         content = message.get("content")
         if isinstance(content, list):
             texts = [part.get("text") for part in content if isinstance(part, dict)]
             content = "".join(text for text in texts if isinstance(text, str))
         if content is not None and not isinstance(content, str):
-            raise HTTPException(400, f"messages[{number}].content: must be text")
+            raise HTTPException(400, f"messages[{place}].content: must be text")
         messages.append((role, content or ""))
     return tuple(messages)
+
+
+def _stops(given: Any) -> tuple[str, ...]:
+    texts = [given] if isinstance(given, str) else given or []
+    if not isinstance(texts, list) or not all(isinstance(t, str) and t for t in texts):
+        raise HTTPException(400, "stop: must be a text that is not empty, or a list of such")
+    return tuple(texts)
+
+
+def choice_of(text: str, limit: int, stops: Sequence[str]) -> Choice:
+    """What a client gets of a text that is generated up to ``limit`` characters: it ends before the
+    stop text that is complete first, or at the limit."""
+    ends = ((at + len(stop), at) for stop in stops if (at := text.find(stop, 0, limit)) >= 0)
+    if (first := min(ends, default=None)) is not None:
+        return Choice(text[: first[1]], "stop")
+    return Choice(text[:limit], "length" if limit < len(text) else "stop")
 
 
 def _number(data: Mapping[str, Any], key: str, default: float | None) -> float | None:
@@ -108,12 +133,21 @@ def _whole(data: Mapping[str, Any], key: str, least: int | None, most: int | Non
 
 
 def formed(text: str, response_format: Mapping[str, Any] | None) -> str:
-    """The text, or a JSON object where one is asked for: in every string property of the schema."""
+    """The text, or JSON where that is asked for: an instance of the schema, with the text in every
+    string and the value that it comes to in every number. Raises Unfillable."""
     if not asks_for_json(response_format):
         return text
-    properties = schema_properties(response_format)
-    names = ["answer"] if properties is None else list(properties)
-    return json.dumps(dict.fromkeys(names, text), ensure_ascii=False)
+    schema = schema_of(response_format)
+    if schema is None:
+        return json.dumps({"answer": text}, ensure_ascii=False)
+    value = number(final_answer(text))
+
+    def offer(key: str, rule: Rule) -> str | float | None:
+        if isinstance(rule, dict) and rule.get("type") in ("integer", "number"):
+            return float(value) if value is not None and abs(value) < _LARGE else None
+        return text
+
+    return json.dumps(filled(schema, offer), ensure_ascii=False)
 
 
 # Replies.

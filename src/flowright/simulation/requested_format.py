@@ -10,22 +10,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from flowright.simulation.validity import Rule
+
 Schema = Literal["truth", "side", "grade", "share", "choice", "text"]
 Said = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
 class RequestedField:
-    """``choices`` are those of a schema that is a list of words; ``tagged``: ``<key>...</key>``."""
+    """``choices`` are those of a schema that is a list of words; ``tagged``: ``<key>...</key>``.
+    A grade or share lies between ``least`` and ``most``."""
 
     key: str
     schema: Schema
     tagged: bool = False
     choices: tuple[str, ...] = ()
+    least: float = 0
+    most: float = 1
 
 
 VERDICT = RequestedField("verdict", "truth")
 WINNER = RequestedField("verdict", "side")
+
+_TOP: Mapping[Schema, int] = {"grade": 4}  # the highest value where none is named
 
 # Answer schemas as prompts write them.
 _SHOWN: Sequence[tuple[re.Pattern[str], Schema]] = (
@@ -42,19 +49,19 @@ _IN_LINES = re.compile(r"^[ \t*]*([A-Za-z][\w -]{0,60}):[ \t]*(\S[^\n]{0,60})$",
 def requested_fields(said: str, response_format: Mapping[str, Any] | None) -> list[RequestedField]:
     """The fields that a prompt that says this requests; empty where it does not tell.
 
-    ``said`` is the prompt without the texts that it hands over.
+    ``said`` is the prompt without the texts that it hands over. What a JSON Schema requests is
+    :func:`by_rule`'s.
     """
     kind = response_format.get("type") if response_format else None
-    if kind == "json_schema":
-        properties = schema_properties(response_format) or {}
-        return [_by_rule(str(key), rule) for key, rule in properties.items()]
     if kind == "json_object":
         found = [(key, shown, False) for key, shown in _IN_JSON.findall(said)]
     else:
         found = [(key, shown, True) for key, shown in _IN_TAGS.findall(said)]
         found += [(key, shown, False) for key, shown in _IN_LINES.findall(said)]
     read = [
-        RequestedField(key, schema, tag) for key, shown, tag in found if (schema := _schema(shown))
+        RequestedField(key, schema, tag, most=_TOP.get(schema, 1))
+        for key, shown, tag in found
+        if (schema := _schema(shown))
     ]
     return [*read, RequestedField("reason", "text")] if kind == "json_object" and read else read
 
@@ -64,37 +71,35 @@ def asks_for_json(response_format: Mapping[str, Any] | None) -> bool:
     return kind in ("json_schema", "json_object")
 
 
-def schema_properties(response_format: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The properties of the JSON Schema in a ``response_format``, if there is one."""
+def schema_of(response_format: Mapping[str, Any] | None) -> Rule | None:
+    """The JSON Schema in a ``response_format``, if there is one."""
     wrapper = response_format.get("json_schema") if response_format else None
     schema = wrapper.get("schema") if isinstance(wrapper, Mapping) else None
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    return properties if isinstance(properties, Mapping) else None
+    return schema if isinstance(schema, Mapping | bool) else None
 
 
 def _schema(shown: str) -> Schema | None:
     return next((schema for pattern, schema in _SHOWN if pattern.fullmatch(shown)), None)
 
 
-def _by_rule(key: str, rule: Any) -> RequestedField:
-    """What a property of a schema stands for."""
+def by_rule(key: str, rule: Rule) -> RequestedField:
+    """What a leaf of a schema stands for."""
     rule = rule if isinstance(rule, Mapping) else {}
-    words = rule.get("enum")
-    if isinstance(words, list) and words:
-        if all(isinstance(item, int) for item in words):
-            return RequestedField(key, "grade")
-        if all(isinstance(item, int | float) for item in words):
-            return RequestedField(key, "share")
+    words, kind = rule.get("enum") or (), rule.get("type")
+    numbers = [item for item in words if isinstance(item, int | float) and item is not True]
+    if words and len(numbers) == len(words):
+        is_whole = all(isinstance(item, int) for item in numbers)
+        shape: Schema = "grade" if is_whole else "share"
+        return RequestedField(key, shape, least=min(numbers), most=max(numbers))
+    if words:
         return RequestedField(key, "choice", choices=tuple(map(str, words)))
-    match rule.get("type"):
-        case "boolean":
-            return RequestedField(key, "truth")
-        case "integer":
-            return RequestedField(key, "grade")
-        case "number":
-            return RequestedField(key, "share")
-        case _:
-            return RequestedField(key, "text")
+    if kind in ("integer", "number"):
+        shape = "grade" if kind == "integer" else "share"
+        least = rule.get("minimum", 0)
+        return RequestedField(
+            key, shape, least=least, most=rule.get("maximum", least + _TOP.get(shape, 1))
+        )
+    return RequestedField(key, "truth" if kind == "boolean" else "text")
 
 
 def chosen(field: RequestedField, verdict: bool | str) -> str:
