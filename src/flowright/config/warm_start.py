@@ -50,7 +50,7 @@ class WarmStartSection(SftSection):
     """Drawn for each of them; equal ones count once."""
     attempts: Positive = 1
     """So often each is run."""
-    least_passed: Annotated[Fraction, Field(gt=0)] = 0.5
+    least_passed: float = Field(default=0.5, gt=0, le=1)
     """Kept are those of whose attempts at least this share passed."""
     completions_per_prompt: Positive = 3
     """Of those kept for a problem, drawn anew whenever a step trains on it."""
