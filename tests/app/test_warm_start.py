@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from words_environment import WORDS, Words
 
 from flowright.app.first_look import check_adapter, check_model
-from flowright.app.warm_start import MOST_WEIGHT, Example, balanced, passed, warm_start
+from flowright.app.warm_start import Example, balanced, passed, warm_start, weighted_sample
 from flowright.app.world import open_policy
 from flowright.config import Config
 from flowright.data.task import Task
@@ -165,15 +166,25 @@ def test_what_passes_is_known_by_gold_then_by_the_judge_and_lost_attempts_say_no
 
 
 @given(st.lists(st.lists(st.sampled_from(WORDS), unique=True, min_size=1), min_size=1))
-def test_every_completion_of_a_kind_weighs_the_same(shown: Sequence[Sequence[str]]):
+def test_every_way_weighs_the_same_and_every_completion_of_a_way(shown: Sequence[Sequence[str]]):
+    ways = {"y": ("vowel",), "n": ("consonant",), "m": ("consonant",)}
     examples = [
-        Example(Task(str(i), "word", "words", "?", ""), texts) for i, texts in enumerate(shown)
+        Example(Task(str(i), "word", "words", "?", ""), {text: ways[text] for text in texts})
+        for i, texts in enumerate(shown)
     ]
     weights = balanced(examples)
     sums = {
-        text: weights["word", text] * sum(text in texts for texts in shown)
-        for _, text in weights
-        if weights["word", text] < MOST_WEIGHT
+        text: weight * sum(text in texts for texts in shown)
+        for (_, text), weight in weights.items()
     }
-    assert len({round(total, 6) for total in sums.values()}) <= 1
-    assert all(0 < weight <= MOST_WEIGHT for weight in weights.values())
+    for way in {ways[text] for text in sums}:
+        alike = [total for text, total in sums.items() if ways[text] == way]
+        assert sum(alike) == pytest.approx(1.0)
+        assert max(alike) == pytest.approx(min(alike))
+
+
+def test_what_weighs_more_is_drawn_more_often_and_nothing_twice():
+    rng = random.Random(0)
+    draws = [weighted_sample({"a": 3.0, "b": 1.0}, 1, rng) for _ in range(400)]
+    assert 260 < draws.count(["a"]) < 340  # 300 are expected
+    assert sorted(weighted_sample({"a": 3.0, "b": 0.01}, 5, rng)) == ["a", "b"]

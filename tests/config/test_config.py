@@ -241,3 +241,11 @@ def test_a_judge_services_key_is_not_kept_but_reaches_other_processes() -> None:
     config = Config.model_validate({"judge": judge})
     assert "secret" not in config.model_dump_json()
     assert pickle.loads(pickle.dumps(config)) == config  # as the processes of a cluster get it
+
+
+def test_servers_have_the_warm_started_model_where_there_is_one(write):
+    smollm2 = "strategy_model: smollm2-135m\npolicy: {sampler: vllm"
+    (line,) = problems(write(f"{smollm2}}}"))
+    assert "policy.vllm.model_name" in line and "smollm2-135m is a folder" in line
+    config = load_config(write(f"{smollm2}, warm_start: {{folder: data/cache/warm}}}}"))
+    assert config.served_policy == "data/cache/warm"

@@ -1,10 +1,11 @@
 """``scripts/warm_start.py``: a policy that cannot do its task yet is shown how, before GRPO.
 
 It learns from completions that the environment draws, as the embedded policy does, kept where they
-passed on train problems (rejection sampling, as in arXiv 2308.01825, section 3.3). Each completion
-counts as much as any other for its kind of problem, however often it passed: what pays beyond being
-valid is left for the reward to teach. The result is an ordinary Hugging Face folder, the adapter
-merged, so that GRPO's reference is the warm-started policy.
+passed on train problems (rejection sampling, as in arXiv 2308.01825, section 3.3). For a kind of
+problem, each way (what a completion is made of, such as the operators that it calls) is shown as
+often as the others, however often it passed: what pays is left for the reward to teach. The result
+is an ordinary Hugging Face folder, the adapter merged, so that GRPO's reference is the warm-started
+policy.
 """
 
 import random
@@ -39,16 +40,16 @@ from flowright.policy.origin import Origin, origin_of
 from flowright.policy.sampler import Sample
 from flowright.runs import atomic_directory, check_writable, in_turn
 
-MOST_WEIGHT = 4.0
-"""Of a completion in the loss, 1 being the usual: one that passed once is no reason for a leap."""
+Way = tuple[str, ...]
+"""What a completion is made of, by the environment's ``mix``; its text where that says nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A train problem, and the completions that passed on it."""
+    """A train problem, and the completions that passed on it, each with its way."""
 
     task: Task
-    completions: Sequence[str]
+    completions: Mapping[str, Way]
 
 
 def warm_start(config: Config, console: Console, overwrite: bool = False) -> int:
@@ -179,8 +180,9 @@ class _WarmStart:
         with self._console.status("running what is to be shown"):
             rolled = await rollout_all(self._environment, groups)
         self._refuse_lost([rollout for group in rolled for rollout in group])
+        ways = {r.sample.text: self._way(r) for group in rolled for r in group if not r.lost}
         kept = [
-            Example(task, passed(group, section.least_passed))
+            Example(task, {text: ways[text] for text in passed(group, section.least_passed)})
             for task, group in zip(problems, rolled, strict=True)
         ]
         kept = [example for example in kept if example.completions]
@@ -194,6 +196,10 @@ class _WarmStart:
             f"{len(kept)} of {len(problems)} train problems; graded by gold where there is any"
         )
         return kept
+
+    def _way(self, rollout: Rollout) -> Way:
+        parts = {name for mix in self._environment.mix([rollout]).values() for name in mix}
+        return tuple(sorted(parts)) or (rollout.sample.text,)
 
     def _refuse_lost(self, rollouts: Sequence[Rollout]) -> None:
         lost = [rollout for rollout in rollouts if rollout.lost]
@@ -222,10 +228,11 @@ class _WarmStart:
     def _lesson(
         self, policy: Policy, example: Example, weights: Mapping[tuple[str, str], float], key: str
     ) -> Lesson:
-        count = min(self._section.completions_per_prompt, len(example.completions))
-        drawn = random.Random(f"{self._seed}/{key}").sample(example.completions, count)
-        pairs = [(text, weights[example.task.kind, text]) for text in drawn]
+        rng = random.Random(f"{self._seed}/{key}")
+        shares = {text: weights[example.task.kind, text] for text in example.completions}
+        drawn = weighted_sample(shares, self._section.completions_per_prompt, rng)
         messages = self._environment.messages(example.task)
+        pairs = [(text, 1.0) for text in drawn]
         return encode_lesson(policy, messages, pairs, self._config.policy.max_prompt_tokens)
 
     def _say(self, line: str) -> None:
@@ -254,15 +261,16 @@ def _passed(rollout: Rollout) -> bool | None:
 
 
 def balanced(examples: Sequence[Example]) -> dict[tuple[str, str], float]:
-    """The weight in the loss of each (kind of problem, completion), so that all of a kind weigh the
-    same, however often they passed; 1 on average over what is shown, but for those that the limit
-    cuts."""
+    """The weight of each (kind of problem, completion): summed over all examples, the ways of a
+    kind have the same, and so have the completions of a way."""
     counts = Counter((e.task.kind, text) for e in examples for text in e.completions)
-    shown, distinct = Counter[str](), Counter[str]()
-    for (kind, _), count in counts.items():
-        shown[kind] += count
-        distinct[kind] += 1
-    return {
-        (kind, text): min(MOST_WEIGHT, shown[kind] / distinct[kind] / count)
-        for (kind, text), count in counts.items()
-    }
+    way_of = {(e.task.kind, text): way for e in examples for text, way in e.completions.items()}
+    alike = Counter((kind, way) for (kind, _), way in way_of.items())
+    return {key: 1 / (alike[key[0], way_of[key]] * count) for key, count in counts.items()}
+
+
+def weighted_sample(weights: Mapping[str, float], count: int, rng: random.Random) -> list[str]:
+    """Up to ``count`` of the texts, one after the other with chances in proportion to their weights
+    (Efraimidis and Spirakis 2006, algorithm A)."""
+    keys = {text: rng.random() ** (1 / weight) for text, weight in weights.items()}
+    return sorted(keys, key=keys.__getitem__, reverse=True)[:count]

@@ -58,7 +58,7 @@ class TinySection(Section):
     """The embedded policy's cold start; read only when `strategy_model` is `tiny`."""
 
     cache_dir: Path = Path("data/cache")
-    """Where the checkpoint is kept."""
+    """Where the checkpoint is kept, and `smollm2-135m` once it is converted."""
     hidden_size: Positive = 192
     """Width of the residual stream."""
     layers: Positive = 2

@@ -13,7 +13,7 @@ from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
 from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.config.llm import LlmSection
 from flowright.config.plan import PlanSection
-from flowright.config.policy import TINY, PolicySection
+from flowright.config.policy import SMOLLM2, TINY, PolicySection
 from flowright.config.run import RunSection
 from flowright.config.section import Name, NonNegative, NonNegativeFloat, Positive, Section
 from flowright.config.simulation import SimulatedSection
@@ -53,7 +53,8 @@ class Config(Section):
     """What a completion means: `workflow`, or `package.module:factory` for an environment of your
     own; see docs/extending/environment.md."""
     strategy_model: Name = TINY
-    """The policy: a Hugging Face id or folder, or `tiny` (embedded)."""
+    """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
+    one that needs no hub; see docs/real_models.md)."""
     aflow_executor_model: Name = "simulated"
     """A name in `llm.file`, or `simulated` (embedded server)."""
     train_dataset: Name = "offline"
@@ -104,11 +105,10 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _a_server_has_the_policy(self) -> "Config":
-        served = self.policy.sampler == "vllm" and not self.policy.vllm.model_name
-        if served and self.strategy_model == TINY:
+        if self.policy.sampler == "vllm" and self.served_policy in (TINY, SMOLLM2):
             raise ValueError(
-                "policy.vllm.model_name: name the model that the servers have; the embedded policy "
-                "is a folder of policy.tiny.cache_dir"
+                "policy.vllm.model_name: name the model that the servers have; "
+                f"{self.strategy_model} is a folder of policy.tiny.cache_dir"
             )
         return self
 
@@ -125,7 +125,8 @@ class Config(Section):
     @property
     def served_policy(self) -> str:
         """The name of the policy's base model on vLLM servers."""
-        return self.policy.vllm.model_name or self.strategy_model
+        warm = self.policy.warm_start.folder
+        return self.policy.vllm.model_name or (str(warm) if warm else self.strategy_model)
 
     @property
     def judge_model(self) -> str | None:

@@ -46,13 +46,13 @@ class WarmStartSection(SftSection):
     none, the policy starts as `strategy_model`."""
     problems: Positive = 120
     """Train problems that completions are drawn for."""
-    completions: Positive = 8
+    completions: Positive = 24
     """Drawn for each of them; equal ones count once."""
     attempts: Positive = 1
     """So often each is run."""
-    least_passed: Annotated[Fraction, Field(gt=0)] = 0.5
+    least_passed: float = Field(default=0.5, gt=0, le=1)
     """Kept are those of whose attempts at least this share passed."""
-    completions_per_prompt: Positive = 3
+    completions_per_prompt: Positive = 4
     """Of those kept for a problem, drawn anew whenever a step trains on it."""
     enough_valid: Fraction = 0.8
     """No warm start is needed where so many of the policy's own completions are valid."""
