@@ -83,7 +83,9 @@ class Demand:
         if self.policy.quantised:
             return "an adapter of a lower policy.lora.rank"
         quantised = "policy.quantised: nf4"
-        return f"policy.sharded over several, or {quantised}" if self.device == "cuda" else quantised
+        return (
+            f"policy.sharded over several, or {quantised}" if self.device == "cuda" else quantised
+        )
 
     def announce(self, available: int) -> list[str]:
         """What to say before a run with ``available`` bytes: the plan, and a warning where it does
