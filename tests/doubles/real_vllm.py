@@ -52,13 +52,13 @@ class RealVllm:
     """`vllm serve` of a model's folder under ``name``. It keeps its port over restarts; its log is
     appended to. ``seconds`` is how long the latest start took."""
 
-    def __init__(self, name: str, folder: Path, logs: Path, *arguments: str) -> None:
+    def __init__(self, name: str, folder: str, logs: Path, *arguments: str) -> None:
         self.name = name
         self.port = free_port()
         self.log = logs / f"{name}.log"
         self.seconds = 0.0
         self._command = [
-            *(str(vllm_program()), "serve", str(folder), "--served-model-name", name),
+            *(str(vllm_program()), "serve", folder, "--served-model-name", name),
             *("--host", "127.0.0.1", "--port", str(self.port), *STEADY, *arguments),
         ]
         self._adapters = "--enable-lora" in arguments

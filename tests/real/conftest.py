@@ -5,14 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_vllm import ADAPTERS, RealVllm
+from real_vllm import RealVllm
 
-from flowright.config import Config, load_config
-from flowright.environments.environment import make_environment
-
-ROOT = Path(__file__).parents[2]
 LARGE = "smollm2-135m"
-POLICY = "tiny"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -25,10 +21,24 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def large(logs: Path) -> Iterator[RealVllm]:
+def large_folder() -> str:
+    """SmolLM2-135M-Instruct's folder: ``FLOWRIGHT_SMOLLM2``, or where `smollm2-135m` comes from."""
+    if given := os.environ.get("FLOWRIGHT_SMOLLM2"):
+        return given
+    from flowright.policy.smollm2 import smollm2
+
+    return smollm2(ROOT / "data/cache")
+
+
+@pytest.fixture(scope="session")
+def large(logs: Path, large_folder: str) -> Iterator[RealVllm]:
     """SmolLM2-135M-Instruct, which answers operators and judges."""
-    folder = Path(os.environ["FLOWRIGHT_SMOLLM2"])
-    server = RealVllm(LARGE, folder, logs, "--max-model-len", "4096", "--dtype", "bfloat16")
+    if os.environ.get("DEV_LARGE"):
+        s = RealVllm(LARGE, large_folder, logs)
+        s.port = int(os.environ["DEV_LARGE"])
+        yield s
+        return
+    server = RealVllm(LARGE, large_folder, logs, "--max-model-len", "4096", "--dtype", "bfloat16")
     try:
         server.start()
         yield server
