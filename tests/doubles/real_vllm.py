@@ -1,18 +1,22 @@
 """A real vLLM for the tests that need one: found, started on a free port, and ended. No stand-in."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 from processes import free_port
 
+from flowright.config import Config, load_config
+
 ROOT = Path(__file__).parents[2]
+POLICY = "tiny"
+FIGURES = "figures.txt"
 SETUP = "bash scripts/setup_real_vllm.sh"
 
 STEADY = ("--enforce-eager", "--no-enable-chunked-prefill", "--max-num-batched-tokens", "4096")
@@ -68,6 +72,12 @@ class RealVllm:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
+    @property
+    def serves(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.name in served_models(self.url)
+        return False
+
     def start(self) -> None:
         """Start it unless it runs, and wait until it serves."""
         if self._process is not None and self._process.poll() is None:
@@ -82,7 +92,7 @@ class RealVllm:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        while not serves(self.url):
+        while not self.serves:
             if self._process.poll() is not None or time.monotonic() - began > PATIENCE:
                 self.stop()
                 raise RuntimeError(f"{self.name} did not start; its log is {self.log}")
@@ -106,12 +116,10 @@ class RealVllm:
             self._process = None
 
 
-def serves(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/models", timeout=5) as reply:
-            return reply.status == 200
-    except (urllib.error.URLError, OSError):
-        return False
+def served_models(url: str) -> list[str]:
+    """The names that a server knows; OSError where there is none (yet)."""
+    with urllib.request.urlopen(f"{url}/models", timeout=30) as reply:
+        return [row["id"] for row in json.load(reply)["data"]]
 
 
 def engine_of(server: int) -> int:
@@ -146,3 +154,14 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
             break
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what outlived its leader
+
+
+def quickstart(*changes: str) -> Config:
+    """The configuration of the quickstart, its cold start a third as long."""
+    return load_config(ROOT / "config/quickstart.yaml", [*SHORT_COLD_START, *changes])
+
+
+SHORT_COLD_START = (
+    *("policy.tiny.steps=120", "policy.tiny.examples=960"),
+    f"policy.tiny.cache_dir={ROOT / 'data/cache'}",
+)

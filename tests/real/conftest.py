@@ -1,14 +1,16 @@
 """The real servers of these tests: each started once, when the first test asks for it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from real_vllm import RealVllm
+from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, quickstart
+
+from flowright.app.world import open_policy
+from flowright.environments.environment import make_environment
 
 LARGE = "smollm2-135m"
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +46,35 @@ def large(logs: Path, large_folder: str) -> Iterator[RealVllm]:
         yield server
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="session")
+def policy_folder() -> str:
+    """The embedded policy, with a cold start that is short and kept."""
+    config = quickstart()
+    environment = make_environment(config)
+    policy = open_policy(config, environment, environment.tasks().train)
+    return str(Path(policy.causal_lm.config._name_or_path).absolute())
+
+
+@pytest.fixture(scope="session")
+def policy_server(logs: Path, policy_folder: str) -> Iterator[RealVllm]:
+    """The embedded policy in float32, with adapters that come and go."""
+    more = ("--max-model-len", "1024", "--dtype", "float32")
+    server = RealVllm(POLICY, policy_folder, logs, *more, *ADAPTERS)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def figure(logs: Path) -> Callable[[str], None]:
+    """Keep a line of measurements for the summary of scripts/test_real.sh."""
+
+    def keep(line: str) -> None:
+        with (logs / FIGURES).open("a", encoding="utf-8") as file:
+            file.write(f"{line}\n")
+
+    return keep

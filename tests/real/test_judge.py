@@ -96,7 +96,7 @@ async def test_no_answer_leaves_a_judge_that_answers_without_a_verdict(model: Ch
     ],
 )
 async def test_each_mode_decides(mode: str, source: str, model: ChatClient) -> None:
-    """What rules can't tell, the model is asked where there is one; else it is wrong."""
+    """And the model is asked, where there is one, what no rule can tell."""
     queries = [query(text, answer_type="number") for text in ("Answer: 8", "Answer: 6")]
     queries.append(query("All of them, and no wings.", answer_type="free_text"))
     right, wrong, open_ = await judged(model, queries, mode=mode)
@@ -105,9 +105,7 @@ async def test_each_mode_decides(mode: str, source: str, model: ChatClient) -> N
     assert (right.usage.calls > 0) == (source == "llm")
     if source == "rule":
         assert (right.correct, wrong.correct) == (True, False)
-    assert (open_.source, open_.correct) == ("floor", False) if mode == "rules" else (
-        open_.usage.calls > 0
-    )
+    assert (open_.usage.calls > 0) == (mode != "rules")
 
 
 @pytest.mark.parametrize("combine", sorted(COMBINE))
