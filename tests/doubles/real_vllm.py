@@ -1,4 +1,4 @@
-"""A real vLLM for the tests that need one: found, started on a free port, and ended. No stand-in."""
+"""A real vLLM for the tests that need one: found, started on a free port, ended. No stand-in."""
 
 import contextlib
 import json
@@ -26,17 +26,31 @@ ADAPTERS = (
     *("--logprobs-mode", "processed_logprobs"),
 )
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 PATIENCE = 600.0
 """Seconds until a server that starts is given up: the machine may be busy."""
 
 
 def vllm_program() -> Path:
     """The ``vllm`` of ``FLOWRIGHT_REAL_VLLM`` (an environment's folder) or of ``.venv-vllm``."""
-    place = Path(os.environ.get("FLOWRIGHT_REAL_VLLM") or ROOT / ".venv-vllm")
+    place = ROOT / (os.environ.get("FLOWRIGHT_REAL_VLLM") or ".venv-vllm")
     program = place / "bin/vllm"
     if not program.exists():
         raise FileNotFoundError(f"{program}: make it with {SETUP}, or set FLOWRIGHT_REAL_VLLM")
     return program
+
+
+def interrupt_once() -> None:
+    """Let Ctrl-C and SIGTERM end the tests, and nothing after that the servers' end."""
+
+    def interrupt(number: int, frame: object) -> None:
+        for each in ENDING:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for each in ENDING:
+        signal.signal(each, interrupt)
 
 
 def vllm_environment(**more: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, quickstart
+from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, interrupt_once, quickstart
 
 from flowright.app.world import open_policy
 from flowright.environments.environment import make_environment
@@ -19,6 +19,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = os.environ.get("FLOWRIGHT_REAL_LOGS")
     path = Path(kept).absolute() if kept else tmp_path_factory.mktemp("logs")
     path.mkdir(parents=True, exist_ok=True)
+    interrupt_once()  # whoever leaves something there may have a server to end
     return path
 
 
@@ -33,16 +34,12 @@ def large_folder() -> str:
 
 
 @pytest.fixture(scope="session")
-def large(logs: Path, large_folder: str) -> Iterator[RealVllm]:
+def large(logs: Path, large_folder: str, figure: Callable[[str], None]) -> Iterator[RealVllm]:
     """SmolLM2-135M-Instruct, which answers operators and judges."""
-    if os.environ.get("DEV_LARGE"):
-        s = RealVllm(LARGE, large_folder, logs)
-        s.port = int(os.environ["DEV_LARGE"])
-        yield s
-        return
     server = RealVllm(LARGE, large_folder, logs, "--max-model-len", "4096", "--dtype", "bfloat16")
     try:
         server.start()
+        figure(f"{server.name} is served after {server.seconds:.0f} s")
         yield server
     finally:
         server.stop()
@@ -58,12 +55,15 @@ def policy_folder() -> str:
 
 
 @pytest.fixture(scope="session")
-def policy_server(logs: Path, policy_folder: str) -> Iterator[RealVllm]:
+def policy_server(
+    logs: Path, policy_folder: str, figure: Callable[[str], None]
+) -> Iterator[RealVllm]:
     """The embedded policy in float32, with adapters that come and go."""
     more = ("--max-model-len", "1024", "--dtype", "float32")
     server = RealVllm(POLICY, policy_folder, logs, *more, *ADAPTERS)
     try:
         server.start()
+        figure(f"{server.name} is served after {server.seconds:.0f} s")
         yield server
     finally:
         server.stop()

@@ -57,9 +57,8 @@ async def executor(model: ChatClient, sandbox: Sandbox) -> AsyncIterator[Executo
 async def test_each_operator_gets_its_reply(name: str, executor: Executor) -> None:
     """As its documentation shows it, on a problem that it is for."""
     operator = OPERATORS[name]
-    body = (
-        f'result = solution = code = "8"\nfeedback = "Check it."\n{operator.example}\nreturn "done"'
-    )
+    given = 'result = solution = code = "8"\nfeedback = "Check it."'
+    body = "\n".join([given, operator.example, 'return "done"'])
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     workflow = await executor.validate(f"async def workflow(problem):\n{lines}")
     execution = await executor.execute(workflow, TASKS[operator.kinds[0]], f"real/{name}")
