@@ -48,7 +48,7 @@ export FLOWRIGHT_REAL_VLLM="$vllm" FLOWRIGHT_REAL_LOGS="$logs"
 # One thread each: there are more processes than cores.
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 echo "logs in $logs"
-.venv/bin/python -m pytest tests/real -m real -v --durations=10 -o console_output_style=count \
+.venv/bin/python -m pytest tests/real -m real -vv --durations=10 -o console_output_style=count \
     --junitxml="$logs/results.xml" "$@" &
 tests=$!
 # Ctrl-C reaches the tests too; they end their servers, and this waits for it.
