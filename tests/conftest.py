@@ -19,12 +19,17 @@ settings.register_profile("flowright", deadline=None)
 settings.load_profile("flowright")
 
 
+REAL = Path(__file__).parent / "real"
 LEFT_OUT = "left out: the tests against a real vLLM; to run them: bash scripts/test_real.sh"
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Tests marked ``real`` run only where ``-m`` asks for them; else they are not imported."""
+    return True if collection_path == REAL and not _asks_for_real(config) else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked ``real`` run only where ``-m`` asks for them."""
-    if not _asks_for_real(config):
+    if not _asks_for_real(config):  # named by their path
         left_out = [item for item in items if item.get_closest_marker("real")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -33,9 +38,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    real = Path(__file__).parent / "real"
-    places = [Path(arg.split("::")[0]).resolve() for arg in config.args]
-    if not _asks_for_real(config) and any(real.is_relative_to(place) for place in places):
+    named = [Path(argument.split("::")[0]).resolve() for argument in config.args]
+    asked = any(REAL.is_relative_to(path) or path.is_relative_to(REAL) for path in named)
+    if asked and not _asks_for_real(config):
         terminalreporter.write_line(LEFT_OUT)
 
 

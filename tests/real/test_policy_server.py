@@ -24,7 +24,7 @@ SIZES = ((4, 0.003), (8, 0.01), (16, 0.03), (64, 0.05))
 """Ranks of adapters, and the spread of their random weights."""
 
 
-def section(server: RealVllm, rank: int = 8, **sampling: float) -> PolicySection:
+def section(server: RealVllm, rank: int = 8, temperature: float = 1.0) -> PolicySection:
     return PolicySection(
         device="cpu",
         sampler="vllm",
@@ -32,15 +32,15 @@ def section(server: RealVllm, rank: int = 8, **sampling: float) -> PolicySection
         max_new_tokens=24,
         lora=LoraSection(rank=rank, alpha=2 * rank),
         vllm=VllmSection(base_urls=(server.url,), model_name=POLICY, wait_seconds=30.0),
-        **sampling,
+        temperature=temperature,
     )
 
 
 @asynccontextmanager
 async def sampled(
-    policy: Policy, server: RealVllm, folder: Path, rank: int = 8, **sampling: float
+    policy: Policy, server: RealVllm, folder: Path, rank: int = 8, temperature: float = 1.0
 ) -> AsyncIterator[VllmSampler]:
-    sampler = VllmSampler(policy, section(server, rank, **sampling), POLICY, folder)
+    sampler = VllmSampler(policy, section(server, rank, temperature), POLICY, folder)
     try:
         yield sampler
     finally:
@@ -74,7 +74,7 @@ async def test_four_adapters_are_the_learners_token_by_token(
     for rank, spread in SIZES:
         policy = opened(policy_folder, policy_server, rank)
         shake(policy, seed=rank, scale=spread)
-        server = sampled(policy, policy_server, tmp_path / str(rank), rank, temperature=temperature)
+        server = sampled(policy, policy_server, tmp_path / str(rank), rank, temperature)
         async with server as sampler:
             await sampler.refresh(1)
             drawn = await sampler.sample(PROMPTS, 4, Sampling(temperature, 1.0, 24, seed=rank))
