@@ -15,7 +15,7 @@ from processes import free_port
 from flowright.config import Config, load_config
 
 ROOT = Path(__file__).parents[2]
-POLICY = "tiny"
+POLICY = "policy"
 FIGURES = "figures.txt"
 SETUP = "bash scripts/setup_real_vllm.sh"
 
