@@ -81,7 +81,7 @@ def versions(python: str, *names: str) -> str:
 
 
 cpu = next(
-    (line.partition(": ")[2] for line in open("/proc/cpuinfo") if line.startswith("model name")),
+    (line.partition(":")[2].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")),
     platform.machine(),
 )
 print(f"\n{time.strftime('%Y-%m-%d')}, {os.cpu_count()} cores ({cpu}), load "
@@ -95,7 +95,8 @@ for case in suite.iter("testcase"):
     name = (case.get("classname") or "").rpartition(".")[2]
     bad = {child.tag for child in case} & {"failure", "error", "skipped"}
     kind = "passed" if not bad else "skipped" if bad == {"skipped"} else "failed"
-    counts.setdefault(name, Counter())[kind] += 1
+    if name:  # else one that was interrupted
+        counts.setdefault(name, Counter())[kind] += 1
     seconds[name] += float(case.get("time") or 0)
 for name, count in counts.items():
     row = (str(count[kind]) for kind in ("passed", "failed", "skipped"))

@@ -81,7 +81,7 @@ async def test_a_server_is_started_watched_lost_started_again_and_stopped(
 
         launcher.kill_engine()
         again = asyncio.create_task(client.chat(request))
-        while (await asyncio.to_thread(launcher.call, "--status")).returncode == 0:
+        while "not running" not in (await asyncio.to_thread(launcher.call, "--status")).stdout:
             await asyncio.sleep(0.2)
         assert not again.done()  # it waits for the server
         await asyncio.to_thread(launcher.start)
