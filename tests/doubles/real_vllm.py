@@ -72,6 +72,7 @@ class RealVllm:
 
     def __init__(self, name: str, folder: str, logs: Path, *arguments: str) -> None:
         self.name = name
+        self.folder = folder
         self.port = free_port()
         self.log = logs / f"{name}.log"
         self.seconds = 0.0

@@ -33,7 +33,9 @@ def dry_run(path: Path, url: str, served: str, *changes: str) -> tuple[int, str]
 
 
 def sampled_by(server: RealVllm, *changes: str) -> tuple[str, ...]:
+    """With the policy's folder in the place of its name: what a user's own model is."""
     return (
+        *(f"strategy_model={server.folder}", "policy.device=cpu"),
         *("policy.sampler=vllm", f"policy.vllm.base_urls=[{server.url}]"),
         *(f"policy.vllm.model_name={POLICY}", *changes),
     )

@@ -113,14 +113,13 @@ async def test_each_version_is_sampled_from_and_the_base_beside_it(
         assert float(apart(policy, PROMPTS[0], before, 1.0).max()) < 1e-4
 
 
-def stuck(policy: Policy) -> Policy:
-    """The same learner, whose files keep the adapter that it has now."""
-    first = weights(policy)
+def stuck(policy: Policy, kept: list[dict[str, torch.Tensor]]) -> Policy:
+    """The same learner, whose files hold what is ``kept``, once something is."""
 
     class Stuck(Policy):
         def save(self, folder: Path) -> None:
             now = weights(policy)
-            policy.load(first)
+            policy.load(kept[0] if kept else now)
             policy.save(folder)
             policy.load(now)
 
@@ -130,9 +129,11 @@ def stuck(policy: Policy) -> Policy:
 async def test_an_adapter_that_is_not_the_learners_is_refused(
     policy_server: RealVllm, policy_folder: str, tmp_path: Path
 ) -> None:
-    policy = stuck(opened(policy_folder, policy_server))
+    kept: list[dict[str, torch.Tensor]] = []
+    policy = stuck(opened(policy_folder, policy_server), kept)
     async with sampled(policy, policy_server, tmp_path) as sampler:
-        await sampler.refresh(0)  # the learner's own, still
+        await sampler.refresh(0)
+        kept.append(weights(policy))
         shake(policy, scale=0.03)
         with pytest.raises(RunError, match="it does not serve version 1"):
             await sampler.refresh(1)

@@ -80,8 +80,10 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     if section.sampler == "local":
         return sampled_where(config)
     root = section.vllm.adapter_dir or config.run.output_dir
-    empty = empty_adapter(config.strategy_model, section.lora, root) if with_adapter else None
-    with empty or nullcontext() as adapter:
+    model = str(section.warm_start.folder or config.strategy_model)
+    made_later = model in (TINY, SMOLLM2)  # at the first run: its shape is not at hand
+    look = with_adapter and not made_later
+    with empty_adapter(model, section.lora, root) if look else nullcontext() as adapter:
         problems = await check_servers(section, config.served_policy, adapter)
     if problems:
         raise UserError(*problems)

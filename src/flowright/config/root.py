@@ -105,7 +105,8 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _a_server_has_the_policy(self) -> "Config":
-        if self.policy.sampler == "vllm" and self.served_policy in (TINY, SMOLLM2):
+        named = self.policy.sampler == "local" or self.policy.vllm.model_name
+        if not named and self.served_policy in (TINY, SMOLLM2):
             raise ValueError(
                 "policy.vllm.model_name: name the model that the servers have; "
                 f"{self.strategy_model} is a folder of policy.tiny.cache_dir"
