@@ -39,7 +39,7 @@ from flowright.judge.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judge.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.judge_reward import arguments
 from flowright.judge_service import openrlhf, raw, tables, wire as service_wire
-from flowright.llm import control_tokens, fences, replies, sizes, wire
+from flowright.llm import context, control_tokens, fences, replies, sizes, wire
 from flowright.llm.transport import RequestError
 from flowright.rendering import block_markup, glyphs, markup, untrusted
 from flowright.rendering.blocks import Fact, Text
@@ -115,6 +115,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "llm.control_tokens:OwnTokens": control_tokens.OwnTokens(
         ["<|im_end|>", "[INST]", "((("]
     ).broken,
+    "llm.context:too_long": context.too_long,
     "llm.sizes:most_tokens": sizes.most_tokens,
     "llm.sizes:first_tokens": lambda text: sizes.first_tokens(text, 300),
     "llm.sizes:last_tokens": lambda text: sizes.last_tokens(text, 300),

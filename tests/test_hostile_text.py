@@ -73,6 +73,7 @@ _ELSEWHERE: Mapping[str, str] = {
         "reads files": """
             llm.control_tokens:tokens_of judge_service.tables:rows_of
             judge_service.tables:write_rows""",
+        "reads a list of models": "llm.context:context_of",
         "takes settings": """
             simulation.assessor:check_biases judge_service.tables:check_out
             judge_service.openrlhf:add_openrlhf""",
@@ -95,7 +96,7 @@ _NO_TEXT: Mapping[str, str] = {
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
             judge_service.app judge_service.serve judge_service.verl""",
         "reads and writes files": "judge_service.scoring",
-        "reads what a server says of itself, cut": "llm.transport",
+        "reads what a server says of itself, cut": "llm.client llm.transport",
         "reads an exception's message, once": "workflows.faults",
         "writes replies, or starts a server": """
             simulation.opening simulation.phrasing simulation.process""",

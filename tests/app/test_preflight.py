@@ -162,7 +162,9 @@ def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:
     policy = load_policy(str(checkpoint()), section, 0)
     shape = shape_of(policy.causal_lm, section)
     demand = Demand(shape, section, GrpoSection(), 1, "cpu")
-    with pytest.raises(ConfigError, match=r"choose a smaller strategy_model$"):
+    with pytest.raises(
+        ConfigError, match=r"choose a smaller strategy_model, or policy.quantised: nf4$"
+    ):
         demand.announce(demand.least - 1)
     _, warning = demand.announce(demand.least + 1)
     assert warning.startswith("WARNING: the machine may run out of memory")

@@ -679,7 +679,7 @@ def test_the_shipped_service_starts_judges_and_ends() -> None:
                 while client.get("/health").status_code != 200:
                     assert time.monotonic() < deadline
                 right = {**RIGHT, "completion": "The answer is 42."}
-                wrong = {**RIGHT, "completion": "The answer is 41."}
+                wrong = {**RIGHT, "completion": "The answer is 40."}
                 answer = client.post("/batch_judge", json={"requests": [right, wrong]})
                 assert [r["score"] for r in answer.json()["responses"]] == [1.0, 0.0]
             process.send_signal(signal.SIGTERM)

@@ -78,7 +78,8 @@ def test_cut_at_the_limit() -> None:
         (changed(token_ids=[]), "0 tokens with 3"),
         (changed(token_ids=["70", "71", "2"]), "no token_ids"),
         (changed(finish_reason=None), "finish_reason None"),
-        (changed(prompt_token_ids=None), "not the one that was sent"),
+        (changed(prompt_token_ids=None), "no prompt_token_ids"),
+        (changed(prompt_token_ids=[1]), "not the one that was sent"),
     ],
 )
 def test_what_is_refused(content: bytes, told: str) -> None:
