@@ -10,7 +10,7 @@ from flowright.errors import ConfigError
 from flowright.plugins import suggest
 from flowright.simulation.cues import Judgement
 from flowright.simulation.draws import Draws
-from flowright.simulation.instances import filled
+from flowright.simulation.instances import Rule, filled
 from flowright.simulation.requested_format import (
     VERDICT,
     WINNER,
@@ -23,7 +23,6 @@ from flowright.simulation.requested_format import (
     worded,
 )
 from flowright.simulation.solver import Solver
-from flowright.simulation.validity import Rule
 from flowright.simulation.values import says
 
 _PASSED = re.compile(

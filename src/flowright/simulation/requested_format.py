@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flowright.simulation.validity import Rule
+from flowright.simulation.instances import Rule
 
 Schema = Literal["truth", "side", "grade", "share", "choice", "text"]
 Said = bool | int | float | str
