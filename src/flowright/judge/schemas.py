@@ -142,9 +142,9 @@ def _read_better(value: object) -> str | None:
 
 
 TRUTH = AnswerSchema(_read_truth, "True|False", {"type": "boolean"})
-# Hundredths, one by one: a menu is what grammars of servers have in common. Bounds alone let a model
-# write digits for ever, and multipleOf is ignored or refused. 0 and 1 as models write them. A server
-# that ignores the menu loses nothing: any number from 0 to 1 is read.
+# Hundredths, one by one: a menu is what the grammars of servers have in common. Bounds alone let a
+# model write digits for ever, and multipleOf is ignored or refused. 0 and 1 as models write them.
+# Where a server ignores the menu, any number from 0 to 1 is read.
 SHARE = AnswerSchema(
     _read_share,
     "a number from 0 to 1",
