@@ -121,7 +121,7 @@ class RetryingAsker:
     async def ask(self, question: Question, key: str) -> QuestionResult:
         """``key`` names what is asked; seeds are derived from it."""
         state = _State(question, self._section.deadline_seconds, self._section.max_attempts)
-        spared = NO_ATTEMPTS if self._strict else frozenset[Ending]()
+        spared = NO_ATTEMPTS
         attempt = first_attempt(self._section, self.forms.start, self.forms.bounded)
         while True:
             previous = state.last

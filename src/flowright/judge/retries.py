@@ -61,8 +61,8 @@ READING_ATTEMPTS = 3
 which a server that is empty at random 13 % of the time fails with a probability of 6e-7."""
 
 NO_ATTEMPTS: frozenset[Ending] = frozenset({"overlong", "bounds"})
-"""Refusals of how it was asked, which say nothing of the answer: the first of each leaves a second
-reading as many attempts as it had."""
+"""Refusals of how it was asked, which say nothing of the answer: the first of each leaves as many
+attempts as there were."""
 
 
 @dataclass(frozen=True, slots=True)
