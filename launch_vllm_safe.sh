@@ -99,15 +99,16 @@ gpus="$(setting GPUS "${CUDA_VISIBLE_DEVICES:-0}" "${CUDA_VISIBLE_DEVICES:-1}")"
 IFS=, read -ra gpu_list <<<"$gpus"
 tensor_parallel="$(setting TENSOR_PARALLEL ${#gpu_list[@]} ${#gpu_list[@]})"
 gpu_memory="$(setting GPU_MEMORY 0.95 0.90)"
-if [[ $device == cpu ]]; then
-    max_model_len="$(setting MAX_MODEL_LEN 4096 4096)"
-    # What is not prefilled in chunks has to fit at once.
+lengths=(32768 8192) batches=(1024 '')
+[[ $device == gpu ]] || lengths=(4096 4096)
+max_model_len="$(setting MAX_MODEL_LEN "${lengths[@]}")"
+[[ $max_model_len =~ ^([1-9][0-9]*)?$ ]] ||
+    fail "${role^^}_MAX_MODEL_LEN=$max_model_len: whole tokens"
+if [[ $device == cpu ]]; then # what is not prefilled in chunks has to fit at once
     longest=$((max_model_len > 4096 ? max_model_len : 4096))
-    max_batched_tokens="$(setting MAX_BATCHED_TOKENS "$longest" "$longest")"
-else
-    max_model_len="$(setting MAX_MODEL_LEN 32768 8192)"
-    max_batched_tokens="$(setting MAX_BATCHED_TOKENS 1024 '')"
+    batches=("$longest" "$longest")
 fi
+max_batched_tokens="$(setting MAX_BATCHED_TOKENS "${batches[@]}")"
 reasoning_parser="$(setting REASONING_PARSER openai_gptoss '')"
 max_lora_rank="$(setting MAX_LORA_RANK '' 64)"
 max_loras="$(setting MAX_LORAS '' 2)"
@@ -124,7 +125,6 @@ fi
 url="http://$reach:$port"
 
 [[ $device == [cg]pu ]] || fail "${role^^}_DEVICE=$device: gpu or cpu"
-[[ $max_model_len =~ ^[0-9]*$ ]] || fail "${role^^}_MAX_MODEL_LEN=$max_model_len: whole tokens"
 [[ $port =~ ^[0-9]+$ ]] || fail "${role^^}_PORT=$port: not a port number"
 [[ $start_seconds =~ ^[0-9]+$ ]] || fail "${role^^}_START_SECONDS=$start_seconds: whole seconds"
 [[ $stop_seconds =~ ^[0-9]+$ ]] || fail "${role^^}_STOP_SECONDS=$stop_seconds: whole seconds"
@@ -263,8 +263,8 @@ find_vllm() { # set `vllm`: the one named, our own, one on PATH, or our own yet 
         vllm="$own_vllm"
     fi
     if [[ $device == cpu && ! -x $vllm && -z ${VLLM_BIN:-} ]]; then
-        problems+=("${role^^}_DEVICE=cpu: .venv-vllm would get a vLLM for GPUs;" \
-            "  set VLLM_BIN to one that is built for CPUs")
+        problems+=("${role^^}_DEVICE=cpu: there is no vLLM; set VLLM_BIN to one that is built for CPUs," \
+            "  or make one: VLLM_DEVICE=cpu bash scripts/setup_real_vllm.sh")
     fi
 }
 

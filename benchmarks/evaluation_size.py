@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from flowright.statistics import bootstrap
+from flowright.statistics import DIFFERENCE, bootstrap
 
 TRIALS = 20
 GAIN = 0.05
@@ -40,7 +40,7 @@ def half_width(problems: int, samples: int, moved: float) -> tuple[float, float,
     for _ in range(TRIALS):
         pair = chances(problems, moved, draw)
         shares = [draw.binomial(samples, each) / samples for each in pair]
-        _, low, high = bootstrap([[value] for value in shares[1] - shares[0]])
+        _, low, high = bootstrap([[value] for value in shares[1] - shares[0]], DIFFERENCE)
         assert low is not None and high is not None
         widths.append((high - low) / 2)
     return discordance, expected, float(np.mean(widths))

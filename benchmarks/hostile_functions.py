@@ -39,18 +39,20 @@ from flowright.judge.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judge.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.judge_reward import arguments
 from flowright.judge_service import openrlhf, raw, tables, wire as service_wire
-from flowright.llm import context, control_tokens, fences, replies, sizes, wire
+from flowright.llm import control_tokens, fences, replies, sizes, wire
+from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
 from flowright.rendering import block_markup, glyphs, markup, untrusted
 from flowright.rendering.blocks import Fact, Text
 from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
 from flowright.simulation.index import TaskIndex, words
+from flowright.simulation.instances import Unfillable, filled
 from flowright.workflows import arguments as calls, extraction, language, operators, source, trace
 from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
 
 REFUSALS = (
     FlowrightError, wire.MalformedReply, SyntaxError, ValueError, RequestError, reading.Unread,
-    protocol.HTTPException,
+    protocol.HTTPException, Unfillable,
 )  # fmt: skip
 """How the functions below refuse a text, which is an answer."""
 
@@ -61,6 +63,7 @@ BETTERS = [Field("better", BETTER, tagged=True)]
 CHOICES = (("A", "a cat"), ("B", "a dog"), ("C", "12"), ("D", "May 12, 1999"))
 TASK = Problem(id="t", kind="math", source="s", question="What is 6 * 7, in words?", reference="42")
 INDEX = TaskIndex([TASK])
+STRING = {"type": "string", "pattern": "^.$", "maxLength": 1}
 
 
 def _query(answer: str, kind: AnswerType = "number") -> JudgeQuery:
@@ -115,10 +118,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "llm.control_tokens:OwnTokens": control_tokens.OwnTokens(
         ["<|im_end|>", "[INST]", "((("]
     ).broken,
-    "llm.context:too_long": context.too_long,
     "llm.sizes:most_tokens": sizes.most_tokens,
     "llm.sizes:first_tokens": lambda text: sizes.first_tokens(text, 300),
     "llm.sizes:last_tokens": lambda text: sizes.last_tokens(text, 300),
+    "llm.context:too_long": too_long,
     "llm.wire:decode_reply": lambda text: wire.decode_reply(text.encode("utf-8", "replace")),
     "judge.parsing:parse_reply": lambda text: parsing.parse_reply(text, "text", FIELDS),
     "judge.parsing:parse_reply json": lambda text: parsing.parse_reply(text, "json_object", FIELDS),
@@ -233,6 +236,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
         protocol.parse(content.encode("utf-8", "replace")) for content in (_asked(text), text)
     ],
     "simulation.protocol:formed": lambda text: protocol.formed(text, {"type": "json_object"}),
+    "simulation.protocol:choice_of": lambda text: protocol.choice_of(text, len(text), [text[-9:]]),
+    "simulation.instances:filled": lambda text: filled(STRING, lambda key, rule: text),
     "simulation.cues:read_prompt": lambda text: cues.read_prompt([("user", text)], INDEX),
     "simulation.cues:objects": cues.objects,
     "simulation.requested_format:requested_fields": lambda text: [

@@ -1,5 +1,5 @@
-# Shared by quickstart.sh, test.sh and launch_vllm_safe.sh, which source it: finding a Python and
-# keeping virtual environments up to date. Defines functions; does nothing by itself.
+# Shared by the scripts that source it: finding a Python and keeping virtual environments up to date.
+# Defines functions; does nothing by itself.
 # shellcheck shell=bash
 
 fail() { # LINE...: say it on stderr and exit with 2
@@ -34,6 +34,15 @@ find_python() { # print the first Python that is new enough: $PYTHON, python3, p
         "or set PYTHON=/path/to/a/newer/python3."
 }
 
+find_venv_python() { # print a Python as find_python does, if it can make virtual environments
+    local python
+    python="$(find_python)" || exit
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "$python cannot make virtual environments: its venv module is incomplete." \
+            "Install it (Debian, Ubuntu: apt-get install python3-venv) and call again."
+    printf '%s\n' "$python"
+}
+
 # ensure_environment DIR WHAT FILE... -- PIP_ARGUMENT...
 #
 # Make the virtual environment DIR if it is missing, and install into it unless that was done with
@@ -50,10 +59,7 @@ ensure_environment() {
     if [[ -e "$(_stamp "$directory" "${files[@]}")" ]]; then
         return
     fi
-    host="$(find_python)"
-    "$host" -c 'import ensurepip, venv' 2>/dev/null ||
-        fail "$host cannot make virtual environments: its venv module is incomplete." \
-            "Install it (Debian, Ubuntu: apt-get install python3-venv) and call again."
+    host="$(find_venv_python)"
     mkdir -p "$directory"
     (
         flock 9

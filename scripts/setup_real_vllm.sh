@@ -116,10 +116,7 @@ if [[ "$there_package $there_version $there_steps $there_state" == \
     exit
 fi
 
-host="$(find_python)"
-"$host" -c 'import ensurepip, venv' 2>/dev/null ||
-    fail "$host cannot make virtual environments: its venv module is incomplete." \
-        "Install it (Debian, Ubuntu: apt-get install python3-venv) and call again."
+host="$(find_venv_python)"
 mkdir -p "$place" || fail "$place cannot be made: name another folder"
 exec 9>"$place/.lock"
 flock -n 9 || fail "another call is installing into $place: wait for it, then call again"

@@ -65,8 +65,10 @@ _ELSEWHERE: Mapping[str, str] = {
             workflows.language:is_here workflows.language:check_language workflows.trace:as_text
             simulation.assessor:pull simulation.assessor:is_master_key""",
         "takes the form of a request": """
-            simulation.requested_format:asks_for_json simulation.requested_format:schema_properties
-            simulation.requested_format:chosen""",
+            simulation.requested_format:asks_for_json simulation.requested_format:schema_of
+            simulation.requested_format:chosen simulation.requested_format:by_rule""",
+        "reads what a server says of itself": """
+            llm.client:openai_ends llm.client:model_cards llm.context:context_of""",
         "writes a request or a reply": """
             llm.wire:encode_request simulation.requested_format:worded
             simulation.protocol:reply_of simulation.protocol:error_of""",

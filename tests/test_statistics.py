@@ -11,7 +11,8 @@ from flowright.statistics import DIFFERENCE, SHARE, bootstrap, unanimous, wilson
     ("successes", "trials", "low", "high"),
     # Newcombe 1998, "Two-sided confidence intervals for the single proportion", table I, method 3.
     [(81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611),
-     (1, 29, 0.0061, 0.1718)],
+     (1, 29, 0.0061, 0.1718),
+     (0, 1, 0.0, 0.7935)],  # z^2 / (1 + z^2)
 )  # fmt: skip
 def test_the_interval_of_wilson(successes: int, trials: int, low: float, high: float) -> None:
     assert wilson(successes, trials) == pytest.approx((low, high), abs=5e-5)

@@ -1,5 +1,4 @@
-"""What repeated measurement says: intervals, by a bootstrap and where all measurements are equal, a
-randomization test, its correction.
+"""What repeated measurement says: intervals, a randomization test, its correction.
 
 Whole questions (problems, tasks) are drawn, not answers to them: answers to one question stand or
 fall together, and intervals that ignore it are too narrow. No metrics here.

@@ -1,6 +1,7 @@
 """scripts/setup_real_vllm.sh with a stand-in Python that notes what pip is asked, and the line that
 says that the tests against a real vLLM were left out."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -120,12 +121,14 @@ def run_pytest(path: Path, *arguments: str) -> str:
     marked = "import pytest\npytestmark = pytest.mark.real\ndef test_server(): pass\n"
     (tests / "real/test_server.py").write_text(marked)
     (tests / "test_usual.py").write_text("def test_usual(): pass\n")
+    (path / "pytest.ini").write_text("[pytest]\nmarkers = real\n")
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--rootdir", path),
-            *("-p", "no:cacheprovider", "-vv", *arguments),
+            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "xdist.plugin"),
+            *("-vv", *arguments),
         ],
         cwd=path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         check=False,

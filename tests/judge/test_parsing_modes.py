@@ -450,6 +450,18 @@ def test_no_reply_crashes_the_parser_and_no_value_is_invalid(
             assert field.schema.read(reading.values[field.key]) == reading.values[field.key]
 
 
+@pytest.mark.parametrize("form", ["json_schema", "json_object"])
+@pytest.mark.parametrize(
+    ("said", "score"),
+    [("0.333", 0.333), ("1", 1.0), ("1.0", 1.0), ('"0.9"', 0.9), ("85", "invalid"),
+     ('"85%"', "invalid"), ("1.01", "invalid"), ("-0.1", "invalid")],
+)  # fmt: skip
+def test_a_score_from_0_to_1_need_not_be_one_of_the_menu(
+    form: Form, said: str, score: Value | Fault
+) -> None:
+    assert one(f'{{"reason": "So.", "score": {said}}}', form, Field("score", SHARE)) == score
+
+
 UNTRUSTED = st.lists(st.one_of(FRAGMENTS, st.text(max_size=8)), max_size=12).map("".join)
 
 

@@ -325,9 +325,9 @@ async def test_a_server_that_ignores_the_bounds_is_named() -> None:
 # The server's context.
 
 
-def served_by(context: int, tells: bool, prompt: int = 300, text: str = "") -> ScriptedModel:
-    """A server with so many tokens for prompt and reply, that tells it before it refuses or only
-    then; its model never comes to an end, or says ``text``."""
+def served_by(context: int, tells: bool | int, prompt: int = 300, text: str = "") -> ScriptedModel:
+    """A server with so many tokens for prompt and reply, that tells it (or another number) before
+    it refuses or only then; its model never comes to an end, or says ``text``."""
 
     def answer(request: ChatRequest) -> ChatReply | Exception:
         asked = request.max_tokens or 0
@@ -338,7 +338,8 @@ def served_by(context: int, tells: bool, prompt: int = 300, text: str = "") -> S
             )
         usage = Usage(1, prompt, asked)
         stop = "stop" if text else "length"
-        return ChatReply(text, stop, usage, "long", 0.0, context=context if tells else None)
+        told = (context if tells else None) if isinstance(tells, bool) else tells
+        return ChatReply(text, stop, usage, "long", 0.0, context=told)
 
     return ScriptedModel([answer])
 
@@ -352,6 +353,15 @@ async def test_budgets_never_grow_beyond_the_context(tells: bool) -> None:
     asked = [request.max_tokens for request in model.requests]
     assert asked == ([100, 200, 400, 700] if tells else [100, 200, 400, 800, 700])
     assert (verdict.status, verdict.score) == ("truncated", None), "not the refusal of more"
+
+
+@pytest.mark.parametrize("claimed", [250, 9000])
+async def test_a_list_of_models_that_is_wrong_costs_no_room(claimed: int) -> None:
+    """Too little is disproved by a reply that has more, too much by the refusal."""
+    model = served_by(1000, claimed)
+    section = SECTION.model_copy(update={"max_attempts": 9, "reasoning_effort": None})
+    assert (await ask(model, section)).status == "truncated"
+    assert [request.max_tokens for request in model.requests] == [100, 200, 400, 800, 700]
 
 
 async def test_less_effort_is_tried_where_there_is_no_more_room() -> None:
@@ -402,6 +412,28 @@ async def test_whose_fault_it_is_that_a_reply_does_not_fit(
     assert all(request.max_tokens in (100, 200) for request in model.requests)
     if score is not None:
         assert sum("endless" in str(request.messages) for request in model.requests) >= 7
+
+
+@pytest.mark.parametrize(("bounds", "empty"), [(False, 3), (True, 2)])
+async def test_how_it_is_asked_is_no_attempt_of_a_second_reading(bounds: bool, empty: int) -> None:
+    """A server with room for a reply, but not for one of twice the tokens, whose first replies are
+    empty: what it refuses leaves the second reading its three attempts."""
+    whole = served_by(450, tells=False, text=RIGHT)
+
+    def answer(request: ChatRequest) -> Any:
+        nonlocal empty
+        if bounds and request.response_format and "maxLength" in schema_of(request)["reason"]:
+            return RequestRefused("maxLength is not supported")
+        said = whole.steps[0](request)  # pyright: ignore
+        if isinstance(said, Exception) or not empty:
+            return said
+        empty -= 1
+        return reply("")
+
+    section = JudgeSection(max_attempts=1, max_tokens=100, deadline_seconds=60)
+    query = replace(QUERY, answer_type="free_text")
+    verdict = await build_judge(section, ScriptedModel([answer])).judge(query)
+    assert (verdict.source, verdict.correct) == ("second_reading", True)
 
 
 async def test_no_more_is_asked_for_where_the_cut_reply_had_all_the_room() -> None:

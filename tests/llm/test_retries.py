@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flowright.llm.balance import Balance, Lease
-from flowright.llm.counters import RoleCounts
+from flowright.llm.counters import Counters, RoleCounts, outages
 from flowright.llm.retries import LONGEST_PAUSE, Call, Retries, RetryPolicy, backoff
 from flowright.llm.transport import RequestError
 
@@ -53,6 +53,24 @@ async def test_a_call_ends_with_its_last_error() -> None:
         await retries().run(asked, failing(*many("http_500")))
     assert asked.attempts == asked.counted == 3
     assert asked.failures == {"http_500": 3}
+
+
+async def test_a_server_that_says_that_it_has_no_room_is_not_away() -> None:
+    away: list[int] = []
+    counters = Counters(["http://one"])
+
+    async def attempt(lease: Lease) -> str:
+        away.append(len(outages([counters])))
+        kinds = ("http_500", "http_429")
+        if len(away) <= len(kinds):
+            error = RequestError(kinds[len(away) - 1], "")
+            error.blames_server = error.kind == "http_500"
+            raise error
+        return "served"
+
+    asked = Call(QUICK, b"body", counters.role("judge"))
+    assert await retries().run(asked, attempt) == "served"
+    assert away == [0, 1, 0]
 
 
 async def test_a_final_error_is_not_repeated() -> None:

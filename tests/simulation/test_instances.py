@@ -1,19 +1,17 @@
 """Schemas that the embedded server has never seen: who wrote them takes what it makes."""
 
 import json
-import re
 from datetime import date
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Optional
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, create_model
 
-from flowright.simulation.instances import filled
+from flowright.simulation.instances import Unfillable, filled
 from flowright.simulation.protocol import formed
-from flowright.simulation.validity import Unfillable
 
 
 def nothing(key: str, rule: Any) -> None:
@@ -44,7 +42,6 @@ class Dog(BaseModel):
 class Everything(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Annotated[str, StringConstraints(min_length=3, max_length=8)]
-    code: Annotated[str, StringConstraints(pattern=r"^[A-Z]{2}-\d{3,}$")]
     share: Annotated[float, Field(gt=0, lt=1)]
     even: Annotated[int, Field(ge=3, multiple_of=2)]
     low: Annotated[float, Field(le=-2.5)]
@@ -52,7 +49,7 @@ class Everything(BaseModel):
     maybe: int | None
     either: list[int] | str
     pair: tuple[int, str]
-    distinct: Annotated[set[Colour], Field(min_length=2)]
+    distinct: set[Colour]
     many: Annotated[list[float], Field(min_length=3, max_length=4)]
     table: dict[str, int]
     born: date
@@ -66,7 +63,7 @@ class Everything(BaseModel):
 def test_a_schema_with_everything_in_it() -> None:
     made = filled(Everything.model_json_schema(), nothing)
     found = Everything.model_validate_json(json.dumps(made))
-    assert found.distinct == {Colour.RED, Colour.BLUE}
+    assert found.distinct == {Colour.RED}
     assert len(made["many"]) == 3
 
 
@@ -84,14 +81,15 @@ TYPES = st.recursive(
                      Annotated[int, Field(ge=4, lt=9)], Annotated[str, Field(max_length=2)]]),
     lambda inner: st.one_of(
         inner.map(lambda t: list[t]), inner.map(lambda t: dict[str, t]),
-        st.tuples(inner, inner).map(lambda two: two[0] | two[1] if None in two else tuple[two]),
+        st.tuples(inner, inner).map(lambda two: tuple[two]),
+        inner.map(lambda t: Optional[t]),  # noqa: UP045
     ),
-    max_leaves=4,
+    max_leaves=3,
 )  # fmt: skip
 
 
-@settings(max_examples=60)
-@given(st.lists(TYPES, max_size=4), st.sampled_from([None, "4", 3.5, True]))
+@settings(max_examples=25)
+@given(st.lists(TYPES, max_size=3), st.sampled_from([None, "4", 3.5, True]))
 def test_whatever_pydantic_writes_pydantic_reads(types: list[Any], offered: Any) -> None:
     fields: dict[str, Any] = {f"f{place}": (kind, ...) for place, kind in enumerate(types)}
     model = create_model("Model", **fields)
@@ -108,15 +106,9 @@ SCHEMAS: list[tuple[Any, Any]] = [
     ({"required": ["a"]}, {"a": ""}),
     ({"type": "array", "items": False}, []),
     ({"type": "array", "maxItems": 0}, []),
-    ({"type": "array", "items": {"type": "integer"}, "minItems": 2, "uniqueItems": True}, [0, 1]),
-    ({"type": "object", "minProperties": 1, "additionalProperties": {"type": "null"}},
-     {"key0": None}),
-    ({"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
-      "required": ["b"], "maxProperties": 1}, {"b": None}),
-    ({"allOf": [{"properties": {"a": {"minimum": 3}}, "required": ["a"]},
-                {"properties": {"a": {"type": "integer", "maximum": 4}}}]}, {"a": 3}),
-    ({"oneOf": [{"type": "integer"}, {"type": "number", "minimum": 0.5}]}, 0),
-    ({"not": {"type": "string"}, "anyOf": [{"type": "string"}, {"type": "boolean"}]}, True),
+    ({"allOf": [{"properties": {"a": {"type": "integer", "minimum": 3}}}, {"required": ["a"]}]},
+     {"a": 3}),
+    ({"type": "number", "anyOf": [{"minimum": 0.5}, {"type": "null"}]}, 0.5),
     ({"$ref": "#/definitions/a~1b", "definitions": {"a/b": {"const": 1}}}, 1),
     ({"type": "number", "exclusiveMinimum": 1, "exclusiveMaximum": 2, "multipleOf": 0.5}, 1.5),
 ]  # fmt: skip
@@ -128,32 +120,32 @@ def test_the_words_of_json_schema(schema: Any, expected: Any) -> None:
     assert made == expected and type(made) is type(expected)
 
 
-PATTERNS = [
-    r"^\d{4}-\d{2}$", r"^[^\s@]+@[^\s@]+\.(com|org)$", r"^(yes|no)?$", r"\w+\s\w+",
-    r"^#[0-9a-f]{6}$",    r"^[^a-zA-Z]+$", r"^.{5,}$", r"^(?:ab)+c$", r"^\$\d+(\.\d\d)?$",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_patterns_are_matched(pattern: str) -> None:
-    assert re.search(pattern, filled({"type": "string", "pattern": pattern}, nothing))
-    longer = {"type": "string", "pattern": r"^\d+$", "minLength": 12, "maxLength": 12}
-    assert re.fullmatch(r"\d{12}", filled(longer, nothing))
+@pytest.mark.parametrize(
+    ("pattern", "said", "made"),
+    [(r"^\d{4}$", "It was in 1066 or 1067.", "1067"), (r"^It .* 1067", "It was in 1067.", None),
+     (r"^(yes|no)$", "So: yes!", "yes")],
+)  # fmt: skip
+def test_a_pattern_gets_the_last_word_that_matches_or_all(
+    pattern: str, said: str, made: str | None
+) -> None:
+    assert filled({"type": "string", "pattern": pattern}, lambda *_: said) == (made or said)
 
 
 @pytest.mark.parametrize(
     ("schema", "why"),
     [
-        (False, "an enum is empty"),
+        (False, "nothing fits false"),
         ({"$ref": "#/$defs/none"}, "there is no such part"),
         ({"$ref": "http://x/y"}, "only within the schema"),
         ({"$ref": "#"}, "points to itself"),
         ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, "without end"),
-        ({"type": "integer", "minimum": 2, "maximum": 1}, "nothing fits|no number"),
+        ({"type": "integer", "minimum": 2, "maximum": 1}, "no number"),
         ({"type": "text"}, "no such type"),
         ({"if": {}, "then": {}}, "if: this simulated server does not know it"),
         ({"type": "string", "pattern": "("}, "pattern"),
-        ({"type": "string", "pattern": "^(?=a)b$"}, "too much"),
+        ({"type": "string", "pattern": r"^\d+$"}, "no word of the reply matches it"),
+        ({"type": "array", "minItems": 2, "uniqueItems": True}, "no two values that differ"),
+        ({"type": "integer", "minimum": 1, "allOf": [{"minimum": 2}]}, "minimum: given twice"),
         ({"type": "array", "minItems": "many"}, "no JSON Schema"),
     ],
 )

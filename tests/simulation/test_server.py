@@ -178,6 +178,7 @@ def test_a_reply_ends_before_its_stop_text(server: SimulatedServer, stream: bool
         ({"type": "object", "properties": {"review": {"type": "object", "properties": {
             "verdict": {"type": "boolean"}}, "required": ["verdict"]}}},
          {"review": {"verdict": True}}),
+        ({"enum": [False, True]}, True),
         ({"type": "object", "properties": {"verdict": {"enum": ["no", "yes"]}}},
          {"verdict": "yes"}),
         ({"type": "object", "properties": {"grade": {"anyOf": [{"type": "null"}, {

@@ -15,6 +15,7 @@ from flowright.errors import FailureError
 from flowright.judge.parsing import parse_reply
 from flowright.judge.prompts import Question
 from flowright.judge.retries import (
+    NO_ATTEMPTS,
     STATUS,
     Attempt,
     Ending,
@@ -74,6 +75,7 @@ class _State:
 
     question: Question
     left: float
+    most: int  # attempts
     values: dict[str, Value] = field(default_factory=dict)
     reason: str = ""  # the judge's own
     notes: list[str] = field(default_factory=list)
@@ -118,12 +120,16 @@ class RetryingAsker:
 
     async def ask(self, question: Question, key: str) -> QuestionResult:
         """``key`` names what is asked; seeds are derived from it."""
-        state = _State(question, self._section.deadline_seconds)
+        state = _State(question, self._section.deadline_seconds, self._section.max_attempts)
+        spared = NO_ATTEMPTS
         attempt = first_attempt(self._section, self.forms.start, self.forms.bounded)
         while True:
             previous = state.last
             ending = await self._attempt(state, attempt, key)
-            if ending is None or attempt.number >= self._section.max_attempts or state.left <= 0:
+            if ending in spared:
+                state.most += 1
+                spared -= {ending}
+            if ending is None or attempt.number >= state.most or state.left <= 0:
                 break
             if is_last_word(attempt, ending, previous, self._strict, state.room):
                 break
@@ -176,7 +182,7 @@ class RetryingAsker:
             state.pace = max(state.pace, written / reply.seconds)
         state.replies.append(RawReply(reply.text, reply.finish_reason, reply.reasoning))
         state.prompt_tokens = reply.usage.prompt_tokens
-        state.room = state.room if math.isinf(reply.room) else reply.room
+        state.room = min(state.room, reply.room)
         if state.last == "refused":
             self.forms.refused(served=attempt.form)
         elif state.last == "bounds":
@@ -198,7 +204,7 @@ class RetryingAsker:
         last attempt and where half is too little for its room, if that has grown. Never fewer
         tokens than configured: a server too slow for these runs into a timeout, which is our
         fault, and not into a length stop, which may be the answer's."""
-        is_last = attempt.number >= self._section.max_attempts
+        is_last = attempt.number >= state.most
         writes = _WRITTEN * (state.pace or math.inf)
         room, least = attempt.max_tokens, self._section.max_tokens
         if not is_last and (room <= least or writes * state.left / 2 >= room):

@@ -16,7 +16,7 @@ unparsed        a looser form: schema -> JSON -> text; and what was said is not 
 refused         a looser form, remembered (:class:`Forms`)
 bounds          a refusal that names ``maxLength``: the schema without it, remembered
 overlong        a refusal that names the server's context: the tokens that are left beside the
-                prompt, if there are any
+                prompt; where there are none it was the last attempt
 declined        seed and temperature only; two in a row are the answer
 unavailable     seed and temperature only
 misconfigured   nothing: no attempt can mend a wrong key or model
@@ -59,6 +59,10 @@ TEMPERATURE_STEP = 0.1
 READING_ATTEMPTS = 3
 """Of a second reading, and of a third. With one attempt of the first reading that makes seven,
 which a server that is empty at random 13 % of the time fails with a probability of 6e-7."""
+
+NO_ATTEMPTS: frozenset[Ending] = frozenset({"overlong", "bounds"})
+"""Refusals of how it was asked, which say nothing of the answer: the first of each leaves as many
+attempts as there were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +114,14 @@ def next_attempt(
     )
     wanted = attempt.max_tokens
     if was_short:
-        wanted = min(2 * wanted, section.max_tokens * MAX_GROWTH)
+        wanted = max(wanted, int(min(2 * wanted, section.max_tokens * MAX_GROWTH, room)))
+    elif ending == "overlong":  # nothing else makes it less: a list of models may be wrong
+        wanted = int(min(wanted, room))
     return replace(
         attempt,
         number=attempt.number + 1,
         form=looser(attempt.form) if is_looser else attempt.form,
-        max_tokens=max(1, int(min(wanted, room))),
+        max_tokens=wanted,
         temperature=round(section.temperature + TEMPERATURE_STEP * attempt.number, 6),
         effort=LESS_EFFORT[attempt.effort] if was_short and attempt.effort else attempt.effort,
         bounded=attempt.bounded and ending != "bounds",

@@ -141,14 +141,14 @@ def _read_better(value: object) -> str | None:
     return side[1].upper() if side else None
 
 
-SHARE_STEPS = 100
-
 TRUTH = AnswerSchema(_read_truth, "True|False", {"type": "boolean"})
-# Hundredths, one by one: a grammar for any number from 0 to 1 lets a model write digits for ever.
+# Hundredths, one by one: a menu is what the grammars of servers have in common. Bounds alone let a
+# model write digits for ever, and multipleOf is ignored or refused. 0 and 1 as models write them.
+# Where a server ignores the menu, any number from 0 to 1 is read.
 SHARE = AnswerSchema(
     _read_share,
     "a number from 0 to 1",
-    {"type": "number", "enum": [0, *(n / SHARE_STEPS for n in range(1, SHARE_STEPS)), 1]},
+    {"type": "number", "enum": [0, *(n / 100 for n in range(1, 100)), 1]},
     top=1,
 )
 GRADE = AnswerSchema(

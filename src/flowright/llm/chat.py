@@ -82,10 +82,12 @@ class ChatReply:
 
     @property
     def room(self) -> float:
-        """The tokens that a reply to this prompt can have at most; infinite where nobody knows."""
+        """The tokens that a reply to this prompt can have at most; infinite where nobody knows, or
+        where this one has more than what the server says leaves it."""
         if self.context is None or not self.usage.prompt_tokens:
             return math.inf
-        return self.context - self.usage.prompt_tokens
+        left = self.context - self.usage.prompt_tokens
+        return left if left > 0 and left >= self.usage.completion_tokens else math.inf
 
 
 class RequestRefused(FailureError):

@@ -184,6 +184,8 @@ class Retries:
                 if error.blames_server:
                     call.counts.lost(lease.server.url, error.kind, began, id(call))
                     report = partial(self.balance.failed, at_once=error.kind == "unreachable")
+                elif error.kind.startswith("http_"):
+                    call.counts.answered(lease.server.url)
                 self._change_key(lease, error)
                 raise
             finally:

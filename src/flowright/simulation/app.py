@@ -25,6 +25,7 @@ from flowright.simulation.assessor import Assessor, check_biases
 from flowright.simulation.cues import Ask, Judgement, read_prompt
 from flowright.simulation.draws import Draws, digest, unit
 from flowright.simulation.index import TaskIndex
+from flowright.simulation.instances import Unfillable
 from flowright.simulation.mutants import WrongSolutions
 from flowright.simulation.protocol import (
     CHARS_PER_TOKEN,
@@ -39,7 +40,6 @@ from flowright.simulation.protocol import (
 )
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import TABLE
-from flowright.simulation.validity import Unfillable
 
 HANG_SECONDS = 600.0
 _REMEMBERED = 1 << 18  # requests whose occurrences are counted, for faults

@@ -23,7 +23,6 @@ from flowright.simulation.requested_format import (
     worded,
 )
 from flowright.simulation.solver import Solver
-from flowright.simulation.validity import Rule
 from flowright.simulation.values import says
 
 _PASSED = re.compile(
@@ -49,18 +48,14 @@ class Assessor:
         self, asked: Judgement, draws: Draws, response_format: Mapping[str, Any] | None
     ) -> str:
         """The reply to a judge's prompt, with what it asks for in the format that it requests."""
-        schema = schema_of(response_format)
-        wanted = requested_fields(asked.said, response_format)
         if asked.rival is not None:
             winner = self._winner(asked, asked.rival, draws)
             reason = f"Answer {winner} is closer to what the problem asks for. (simulated judge)"
 
-            def said_of(field: RequestedField) -> Said:
+            def preferred(field: RequestedField) -> Said:
                 return _told(field, winner, reason, draws)
 
-            if schema is not None:
-                return _in_schema(schema, said_of)
-            return worded(reason, {f: said_of(f) for f in wanted or [WINNER]}, response_format)
+            return _written(asked.said, response_format, WINNER, reason, preferred)
         right = self.is_right(asked, asked.answer)
         verdict = draws.chance("verdict", self._probability(right, asked.answer))
         stated = "states the same as" if verdict else "differs from"
@@ -68,16 +63,14 @@ class Assessor:
         if asked.criteria:
             reason = "Each criterion was held against the final answer. (simulated judge)"
 
-        def said_about(field: RequestedField) -> Said:
+        def judged(field: RequestedField) -> Said:
             said = verdict
             if criterion := asked.criteria.get(field.key.casefold().replace(" ", "_")):
                 met = _is_met(criterion, asked.answer, right)
                 said = draws.chance(field.key.casefold(), self._probability(met, asked.answer))
             return _told(field, said, reason, draws)
 
-        if schema is not None:
-            return _in_schema(schema, said_about)
-        return worded(reason, {f: said_about(f) for f in wanted or [VERDICT]}, response_format)
+        return _written(asked.said, response_format, VERDICT, reason, judged)
 
     def is_right(self, asked: Judgement, answer: str) -> bool:
         """What a judge without errors would say."""
@@ -110,8 +103,19 @@ def _is_met(criterion: str, answer: str, right: bool) -> bool:
     return said != (_FAULT.search(_QUOTED.sub("", criterion)) is not None)
 
 
-def _in_schema(schema: Rule, said_of: Callable[[RequestedField], Said]) -> str:
-    return json.dumps(filled(schema, lambda key, rule: said_of(by_rule(key, rule))))
+def _written(
+    said: str,
+    response_format: Mapping[str, Any] | None,
+    usual: RequestedField,
+    reason: str,
+    told: Callable[[RequestedField], Said],
+) -> str:
+    """What is told of each field that is requested, or of the usual one, in that format."""
+    schema = schema_of(response_format)
+    if schema is not None:
+        return json.dumps(filled(schema, lambda key, rule: told(by_rule(key, rule))))
+    wanted = requested_fields(said, response_format) or [usual]
+    return worded(reason, {field: told(field) for field in wanted}, response_format)
 
 
 def _told(field: RequestedField, verdict: bool | str, reason: str, draws: Draws) -> Said:

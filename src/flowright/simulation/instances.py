@@ -1,17 +1,16 @@
 """JSON Schemas filled by type: an instance of a schema that was never seen before.
 
-What a server with a grammar would make a model write, of the keywords of JSON Schema 2020-12 that
-say what a value is; what is made is checked by :mod:`flowright.simulation.validity`. What values
-mean is decided by who asks: each leaf is offered one first.
+What a server with a grammar would make a model write, of the words that libraries describe types
+with; a schema with others is refused by name. What values mean is decided by who asks: each leaf is
+offered one first. No validator: schemas that contradict themselves may get what does not fit them.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flowright.simulation.patterns import matching
-from flowright.simulation.validity import Rule, Unfillable, is_valid, resolved
+Rule = Mapping[str, Any] | bool
 
 Offer = Callable[[str, Rule], Any]
 """From the key of the nearest property and the rule of a leaf to a value for it, fit or not; None
@@ -19,22 +18,38 @@ for none."""
 
 _FULL_DEPTH = 4  # below it only what has to be there: schemas may contain themselves
 _DEEPEST = 40
-_MOST = 2000  # values that are made, those that did not fit included
+_MOST = 2000  # values of one instance
+_NOTES = ("title", "description", "default", "examples", "$defs", "definitions")
+_UNKNOWN = (
+    "if", "not", "contains", "dependentRequired", "dependentSchemas", "dependencies",
+    "minProperties", "maxProperties", "patternProperties", "propertyNames",
+    "unevaluatedProperties", "unevaluatedItems", "$dynamicRef", "$recursiveRef",
+)  # fmt: skip
+_KINDS = {  # of a rule that names no type
+    "object": ("properties", "required", "additionalProperties"),
+    "array": ("items", "prefixItems", "minItems"),
+    "string": ("pattern", "minLength", "maxLength", "format"),
+    "number": ("minimum", "maximum", "multipleOf", "exclusiveMinimum", "exclusiveMaximum"),
+}
 _FORMATS = {
     "date": "2026-01-01", "date-time": "2026-01-01T00:00:00Z", "time": "00:00:00Z",
     "email": "a@example.org", "uri": "https://example.org", "hostname": "example.org",
     "ipv4": "192.0.2.1", "ipv6": "2001:db8::1", "uuid": "00000000-0000-4000-8000-000000000000",
     "duration": "P1D",
 }  # fmt: skip
-_LARGEST = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
-_SMALLEST = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties")
+
+
+class Unfillable(Exception):
+    """A schema that this simulated server cannot fill; says why."""
 
 
 def filled(schema: Rule, offer: Offer) -> Any:
     """An instance of the schema. Raises Unfillable."""
     try:
         return _Filler(schema, offer).value(schema, "", 0)
-    except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
+    except RecursionError:
+        raise Unfillable("a $ref points to itself") from None
+    except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise Unfillable(f"it is no JSON Schema ({type(error).__name__}: {error})") from None
 
 
@@ -48,142 +63,102 @@ class _Filler:
         self._made += 1
         if depth > _DEEPEST or self._made > _MOST:
             raise Unfillable("it is too large, or contains itself without end")
-        failure = Unfillable("nothing fits it")
-        for choice in self._choices(rule, depth):
-            try:
-                made = self._of_one(choice, key, depth)
-            except Unfillable as error:
-                failure = error
-                continue
-            if is_valid(made, rule, self._root):
-                return made
-        raise failure
-
-    def _choices(self, rule: Rule, depth: int) -> Iterator[dict[str, Any]]:
-        """The rules without ``$ref``, ``allOf``, ``anyOf`` and several types that it stands for,
-        null last; where it is deep already those without references first."""
-        flat = self._flat(rule)
-        for name in ("anyOf", "oneOf"):
-            if name in flat:
-                options = list(flat.pop(name))
-                is_deep = depth >= _FULL_DEPTH
-                options.sort(key=lambda o: "$ref" in str(o) if is_deep else o == {"type": "null"})
-                for option in options:
-                    yield from self._choices(_both(flat, self._flat(option)), depth)
-                return
-        types = flat.get("type")
-        if isinstance(types, list):
-            for one in sorted(types, key=lambda name: name == "null"):
-                yield {**flat, "type": one}
-        else:
-            yield flat
-
-    def _flat(self, rule: Rule) -> dict[str, Any]:
-        flat = resolved(rule, self._root)
-        for other in flat.pop("allOf", []):
-            flat = _both(flat, self._flat(other))
-        return flat
-
-    def _of_one(self, rule: dict[str, Any], key: str, depth: int) -> Any:
-        if "const" in rule:
-            return rule["const"]
-        offered = self._offer(key, rule)
-        if "enum" in rule:
-            return _chosen(rule["enum"], offered)
-        kind = rule.get("type") or _kind_of(rule)
+        flat = self._chosen(self._flat(rule), depth)
+        if "const" in flat:
+            return flat["const"]
+        offered = self._offer(key, flat)
+        if "enum" in flat:
+            return _member(flat["enum"], offered)
+        words = (kind for kind, names in _KINDS.items() if any(name in flat for name in names))
+        kind = flat.get("type") or next(words, None)
         match kind:
             case "object":
-                return self._object(rule, depth)
+                return self._object(flat, depth)
             case "array":
-                return self._array(rule, key, depth)
+                return self._array(flat, key, depth)
             case "string":
-                return _string(rule, offered)
+                return _string(flat, offered)
             case "integer" | "number":
-                return _number(rule, offered, whole=kind == "integer")
+                return _number(flat, offered, whole=kind == "integer")
             case "boolean":
                 return offered if isinstance(offered, bool) else True
             case "null":
                 return None
-            case _:
+            case None:
                 return offered if offered is not None else ""
+            case _:
+                raise Unfillable(f"type {str(kind)[:40]}: there is no such type")
 
-    def _object(self, rule: dict[str, Any], depth: int) -> dict[str, Any]:
+    def _chosen(self, flat: dict[str, Any], depth: int) -> dict[str, Any]:
+        """The rule with one of its alternatives: the first that is not null, or where it is deep
+        already one without references."""
+        for name in ("anyOf", "oneOf"):
+            if name in flat:
+                is_deep = depth >= _FULL_DEPTH
+                options = sorted(
+                    flat.pop(name),
+                    key=lambda o: "$ref" in str(o) if is_deep else o == {"type": "null"},
+                )
+                return self._chosen(self._flat({"allOf": [flat, *options[:1]]}), depth)
+        if isinstance(flat.get("type"), list):
+            flat["type"] = min(flat["type"], key=lambda kind: kind == "null")
+        return flat
+
+    def _flat(self, rule: Rule) -> dict[str, Any]:
+        """The rule with what its ``$ref`` and ``allOf`` say."""
+        if isinstance(rule, bool):
+            if not rule:
+                raise Unfillable("nothing fits false")
+            return {}
+        flat = {word: value for word, value in rule.items() if word not in _NOTES}
+        parts = flat.pop("allOf", [])
+        if (reference := flat.pop("$ref", None)) is not None:
+            parts = [self._pointed(reference), *parts]
+        for part in parts:
+            for word, value in self._flat(part).items():
+                if flat.setdefault(word, value) != value:
+                    raise Unfillable(f"{word}: given twice, by allOf or beside $ref or anyOf")
+        if unknown := [word for word in _UNKNOWN if word in flat]:
+            raise Unfillable(f"{unknown[0]}: this simulated server does not know it")
+        return flat
+
+    def _pointed(self, reference: str) -> Rule:
+        if not reference.startswith("#"):
+            raise Unfillable(f"$ref {reference[:60]}: only within the schema, as #/$defs/x")
+        found: Any = self._root
+        for part in filter(None, reference[1:].split("/")):
+            name = part.replace("~1", "/").replace("~0", "~")
+            try:
+                found = found[int(name)] if isinstance(found, list) else found[name]
+            except (KeyError, ValueError, IndexError, TypeError):
+                raise Unfillable(f"$ref {reference[:60]}: there is no such part") from None
+        return found
+
+    def _object(self, rule: Mapping[str, Any], depth: int) -> dict[str, Any]:
         properties, required = rule.get("properties", {}), rule.get("required", [])
-        most = rule.get("maxProperties", math.inf)
         others = rule.get("additionalProperties", True)
-        made: dict[str, Any] = {}
-        for key, inner in properties.items():
-            left_out = sum(name not in made for name in required if name != key)
-            if key in required:
-                made[key] = self.value(inner, key, depth + 1)
-            elif depth < _FULL_DEPTH and len(made) + left_out < most:
-                with suppress(Unfillable):
-                    made[key] = self.value(inner, key, depth + 1)
-        fresh = (f"key{number}" for number in range(rule.get("minProperties", 0)))
-        for key in (*required, *fresh):
-            if key not in made and (key in required or len(made) < rule["minProperties"]):
-                made[key] = self.value(others, key, depth + 1)
-        return made
+        return {
+            key: self.value(properties.get(key, others), key, depth + 1)
+            for key in dict.fromkeys([*properties, *required])
+            if key in required or depth < _FULL_DEPTH
+        }
 
-    def _array(self, rule: dict[str, Any], key: str, depth: int) -> list[Any]:
+    def _array(self, rule: Mapping[str, Any], key: str, depth: int) -> list[Any]:
         first, items = rule.get("prefixItems", []), rule.get("items", True)
         wanted = 1 if depth < _FULL_DEPTH and items is not False else 0
         count = max(rule.get("minItems", 0), len(first), wanted)
-        count = min(count, rule.get("maxItems", count))
-        made: list[Any] = []
-        for place in range(count):
-            inner = first[place] if place < len(first) else items
-            try:
-                value = self.value(inner, key, depth + 1)
-            except Unfillable:
-                if place >= rule.get("minItems", 0):
-                    break
-                raise
-            if rule.get("uniqueItems") and value in made:
-                value = next((v for v in _others(value, self._flat(inner)) if v not in made), value)
-            made.append(value)
+        rules = [*first, *[items] * count][: min(count, rule.get("maxItems", count))]
+        made = [self.value(inner, key, depth + 1) for inner in rules]
+        if rule.get("uniqueItems") and any(v in made[:place] for place, v in enumerate(made)):
+            raise Unfillable("uniqueItems: this simulated server has no two values that differ")
         return made
-
-
-def _both(one: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """The rule that says what both say."""
-    made = {**one, **other}
-    for name in one.keys() & other.keys():
-        a, b = one[name], other[name]
-        if name == "properties":
-            made[name] = a | b | {key: {"allOf": [a[key], b[key]]} for key in a.keys() & b.keys()}
-        elif name == "required":
-            made[name] = list(dict.fromkeys([*a, *b]))
-        elif name == "enum":
-            made[name] = [value for value in a if value in b]
-        elif name == "type" and isinstance(a, list):
-            made[name] = [kind for kind in a if kind == b or kind in b]
-        elif name == "type" and isinstance(b, list):
-            made[name] = a
-        elif name in ("anyOf", "oneOf"):
-            made[name] = [{"allOf": [x, y]} for x in a for y in b]
-        elif name in _LARGEST or name in _SMALLEST:
-            made[name] = max(a, b) if name in _LARGEST else min(a, b)
-    return made
-
-
-def _kind_of(rule: Rule) -> str:
-    """The type of a rule that names none, by its other words."""
-    words = {
-        "object": ("properties", "required", "additionalProperties", "minProperties"),
-        "array": ("items", "prefixItems", "minItems"),
-        "string": ("pattern", "minLength", "maxLength", "format"),
-        "number": ("minimum", "maximum", "multipleOf", "exclusiveMinimum", "exclusiveMaximum"),
-    }
-    assert isinstance(rule, Mapping)
-    return next((kind for kind, names in words.items() if any(n in rule for n in names)), "any")
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _chosen(values: Sequence[Any], offered: Any) -> Any:
+def _member(values: Sequence[Any], offered: Any) -> Any:
     if not values:
         raise Unfillable("an enum is empty")
     if _is_number(offered) and all(map(_is_number, values)):
@@ -192,49 +167,33 @@ def _chosen(values: Sequence[Any], offered: Any) -> Any:
     return next(same, values[0])
 
 
-def _number(rule: Rule, offered: Any, whole: bool) -> float:
-    assert isinstance(rule, Mapping)
+def _number(rule: Mapping[str, Any], offered: Any, whole: bool) -> float:
+    """The nearest to what is offered, of those that bounds and steps name."""
+    wanted = offered if _is_number(offered) else 0
     step = rule.get("multipleOf") or (1 if whole else 0)
-    low, high = rule.get("minimum", -math.inf), rule.get("maximum", math.inf)
-    nudge = step or 1e-3
-    if (above := rule.get("exclusiveMinimum")) is not None:
-        low = max(low, above + min(nudge, (high - above) / 2) if not step else above + 1e-9)
-    if (below := rule.get("exclusiveMaximum")) is not None:
-        high = min(high, below - min(nudge, (below - low) / 2) if not step else below - 1e-9)
-    value = min(max(offered if _is_number(offered) else 0, low), high)
+    beyond = rule.get("exclusiveMinimum", -math.inf), rule.get("exclusiveMaximum", math.inf)
+    low = max(rule.get("minimum", -math.inf), beyond[0])
+    high = min(rule.get("maximum", math.inf), beyond[1])
+    near = [wanted, low, high, (low + high) / 2, low + (step or 1), high - (step or 1)]
+    near = [number for number in near if math.isfinite(number)]
     if step:
-        places = (math.floor(value / step), math.ceil(value / step), math.ceil(low / step)
-                  if math.isfinite(low) else 0)  # fmt: skip
-        fits = [place * step for place in places if low <= place * step <= high]
-        if not fits:
-            raise Unfillable("its bounds hold no number")
-        value = min(fits, key=lambda fit: abs(fit - value))
-    return int(value) if whole or float(value).is_integer() else value
+        near = [turn(n / step) * step for n in near for turn in (math.floor, math.ceil)]
+    fits = [number for number in near if low <= number <= high and number not in beyond]
+    if not fits:
+        raise Unfillable("its bounds hold no number")
+    found = min(fits, key=lambda number: abs(number - wanted))
+    return int(found) if whole or float(found).is_integer() else found
 
 
-def _string(rule: Rule, offered: Any) -> str:
-    assert isinstance(rule, Mapping)
-    text = offered if isinstance(offered, str) else "" if offered is None else str(offered)
-    text = _FORMATS.get(rule.get("format", ""), text)
-    if (pattern := rule.get("pattern")) is not None and not is_valid(text, rule, rule):
-        text = matching(pattern)
-        least = rule.get("minLength", 0)
-        return text if len(text) >= least else matching(pattern, least - len(text))
-    return text[: rule.get("maxLength", len(text))].ljust(rule.get("minLength", 0), ".")
-
-
-def _others(value: Any, rule: Mapping[str, Any]) -> Iterator[Any]:
-    """Other values like this one."""
-    yield from rule.get("enum", [])
-    if isinstance(value, bool):
-        yield not value
-    for number in range(1, 200):
-        if _is_number(value):
-            for sign in (1, -1):
-                other = value + sign * number * rule.get("multipleOf", 1)
-                if is_valid(other, rule, rule):
-                    yield other
-        elif isinstance(value, str):
-            for other in (f"{value}{number}", f"{value[: -len(str(number))]}{number}"):
-                if is_valid(other, rule, rule):
-                    yield other
+def _string(rule: Mapping[str, Any], offered: Any) -> str:
+    text = _FORMATS.get(rule.get("format", ""), "" if offered is None else str(offered))
+    least, most = rule.get("minLength", 0), rule.get("maxLength", len(text))
+    if (pattern := rule.get("pattern")) is None:
+        return text[:most].ljust(least, ".")
+    try:
+        for said in (text, *(word.strip(".,;:!?") for word in reversed(text.split()))):
+            if least <= len(said) <= most and re.search(pattern, said):
+                return said
+    except re.error as error:
+        raise Unfillable(f"pattern {pattern[:60]!r}: {error}") from None
+    raise Unfillable(f"pattern {pattern[:60]!r}: no word of the reply matches it; give an enum")

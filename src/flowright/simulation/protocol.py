@@ -12,9 +12,8 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
-from flowright.simulation.instances import filled
+from flowright.simulation.instances import Rule, filled
 from flowright.simulation.requested_format import asks_for_json, schema_of
-from flowright.simulation.validity import Rule
 from flowright.simulation.values import final_answer, number
 
 MODEL = "simulated"

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from flowright.simulation.validity import Rule
+from flowright.simulation.instances import Rule
 
 Schema = Literal["truth", "side", "grade", "share", "choice", "text"]
 Said = bool | int | float | str
@@ -86,7 +86,9 @@ def by_rule(key: str, rule: Rule) -> RequestedField:
     """What a leaf of a schema stands for."""
     rule = rule if isinstance(rule, Mapping) else {}
     words, kind = rule.get("enum") or (), rule.get("type")
-    numbers = [item for item in words if isinstance(item, int | float) and item is not True]
+    if words and all(isinstance(item, bool) for item in words):
+        return RequestedField(key, "truth")
+    numbers = [item for item in words if isinstance(item, int | float)]
     if words and len(numbers) == len(words):
         is_whole = all(isinstance(item, int) for item in numbers)
         shape: Schema = "grade" if is_whole else "share"
