@@ -120,7 +120,7 @@ def real_checkpoint(model: Path, folder: Path, shape: Shape) -> None:
     (folder / "groups.json").write_text(json.dumps(groups))
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
-    policy(folder).save_adapter(folder / "adapter")
+    policy(folder).save(folder / "adapter")
 
 
 def groups_in(folder: Path, shape: Shape) -> list[Group]:

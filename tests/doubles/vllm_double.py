@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from tiny_policy import tiny_policy, whole_logits
 from torch import Tensor
 
-from flowright.config import LoraSection
+from flowright.config import LoraSection, PolicySection, VllmSection
 from flowright.policy.local import _nucleus
 from flowright.policy.model import Policy
 
@@ -268,6 +268,22 @@ class VllmDouble:
             if token in ends:
                 return drawn, logprobs, top, "stop"
         return drawn, logprobs, top, "length"
+
+
+def configured(
+    *servers: VllmDouble, temperature: float = 1.0, top_p: float = 1.0, **vllm: Any
+) -> PolicySection:
+    """To sample from these, with little patience."""
+    given = {"tolerance": 1e-3, "wait_seconds": 0.3, "backoff_seconds": 0.01, "attempts": 3}
+    return PolicySection(
+        sampler="vllm",
+        temperature=temperature,
+        top_p=top_p,
+        max_prompt_tokens=100,
+        max_new_tokens=12,
+        lora=LoraSection(rank=4, alpha=8),
+        vllm=VllmSection(base_urls=tuple(s.url for s in servers), **given | vllm),
+    )
 
 
 def error(status: int, message: str, kind: str = "BadRequestError") -> web.Response:
