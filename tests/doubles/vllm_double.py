@@ -149,7 +149,7 @@ class VllmDouble:
             await asyncio.sleep(self.delay)
             route = self._routes().get(path)
             if route is None:
-                return unknown()
+                return await _unknown(request)
             return route(body)
         finally:
             self.in_flight -= 1
@@ -293,9 +293,5 @@ def error(status: int, message: str, kind: str = "BadRequestError") -> web.Respo
 
 
 async def _unknown(request: web.Request) -> web.StreamResponse:
-    return unknown()
-
-
-def unknown() -> web.Response:
     """What FastAPI says of a path that it does not have."""
     return web.json_response({"detail": "Not Found"}, status=404)
