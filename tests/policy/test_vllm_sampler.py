@@ -184,6 +184,24 @@ async def test_samples_under_way_keep_their_version_while_the_next_is_published(
     assert {sample.version for sample in await it.draw()} == {4}
 
 
+async def test_a_server_at_its_trial_is_not_disturbed_by_the_next_version(bench: Any):
+    it = await bench()
+    loaded: list[str] = []
+
+    def heard(path: str, body: dict[str, Any]) -> None:
+        loaded.append(body["lora_name"]) if path == "load_lora_adapter" else None
+
+    it.server.fail = heard
+    await it.train(1)
+    (trial,) = (name for name in loaded if "trial" in name)
+    assert trial not in it.server.adapters
+    it.server.adapters[trial] = next(iter(it.server.adapters.values()))
+    await it.train(2)
+    assert trial in it.server.adapters
+    await it.sampler.aclose()
+    assert trial not in it.server.adapters
+
+
 async def test_a_later_process_clears_what_an_earlier_one_left(bench: Any, tmp_path: Path):
     it = await bench()
     await it.sampler.refresh(0)

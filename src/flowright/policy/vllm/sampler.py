@@ -177,8 +177,10 @@ class VllmSampler:
         read a folder again."""
         newest = {weights.name for weights in self._kept[-self._max_loras :]}
         self._kept = [w for w in self._kept if w.name in newest or self._in_use[w.name]]
-        await self._drop({weights.name for weights in self._kept})
-        folders = {weights.path for weights in (*self._kept, self._trial) if weights is not None}
+        # A server that is back may be at its trial just now.
+        stay = [w for w in (*self._kept, self._trial) if w is not None]
+        await self._drop({weights.name for weights in stay})
+        folders = {weights.path for weights in stay}
         for path in self._folder.iterdir():
             if path not in folders:
                 shutil.rmtree(path)
