@@ -19,15 +19,15 @@ from pathlib import Path
 import torch
 from meter import Meter, apart, least
 from shapes import (
-    REAL,
     SHAPES,
     WARM,
     Shape,
-    checkpoint,
+    add_model_arguments,
     groups_in,
     groups_of,
     policy,
-    real_checkpoint,
+    prepared,
+    say,
 )
 from step import generate_plain
 
@@ -65,9 +65,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What sampling costs, in three ways")
     parser.add_argument("--repeats", type=int, default=3, help="the least of so many counts")
     parser.add_argument("--shape", choices=shapes, help="only this one")
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a real one, real prompts")
-    for name, count in (("groups", 2), ("size", 8), ("length", 300)):
-        parser.add_argument(f"--{name}", type=int, default=count, help="of a real model's prompts")
+    add_model_arguments(parser)
     parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -79,17 +77,12 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        chosen = {options.shape: shapes[options.shape]} if options.shape else shapes
-        if options.model:
-            chosen = {REAL: Shape(options.groups, 0, 0, options.size, options.length)}
-            real_checkpoint(options.model, folder, chosen[REAL])
-        else:
-            checkpoint(folder)
-        for told, shape in chosen.items():
+        for told, shape in prepared(options, folder, shapes).items():
             runs: dict[str, list[dict[str, float]]] = {path: [] for path in PATHS}
             for _ in range(options.repeats):
                 for path, found in runs.items():
                     found.append(in_a_process(folder, shape, path))
+                    say(path, found[-1])
             costs = {path: least(found) for path, found in runs.items()}
             shared, tokens = costs["shared"], shape.groups * shape.size * shape.length
             for path, its in costs.items():

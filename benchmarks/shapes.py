@@ -7,8 +7,11 @@ a folder; its prompts are the environment's, in their full form, for problems of
 and the completions that are trained on are programs of the grammar, as long as they are.
 """
 
+import argparse
 import json
 import random
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -120,7 +123,33 @@ def real_checkpoint(model: Path, folder: Path, shape: Shape) -> None:
     (folder / "groups.json").write_text(json.dumps(groups))
     tokenizer.eos_token = None
     tokenizer.save_pretrained(folder)
-    policy(folder).save_adapter(folder / "adapter")
+    policy(folder).save(folder / "adapter")
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of a real model and its shape, for :func:`prepared`."""
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a real one, real prompts")
+    for name, count in (("groups", 2), ("size", 8), ("length", 300)):
+        parser.add_argument(f"--{name}", type=int, default=count, help="of a real model's shape")
+
+
+def prepared(
+    options: argparse.Namespace, folder: Path, shapes: Mapping[str, Shape]
+) -> Mapping[str, Shape]:
+    """Write the model that the options name, and give the shapes to measure: its own, or the
+    random model's."""
+    if options.model:
+        shape = Shape(options.groups, 0, 0, options.size, options.length)
+        real_checkpoint(options.model, folder, shape)
+        return {REAL: shape}
+    checkpoint(folder)
+    return {options.shape: shapes[options.shape]} if options.shape else shapes
+
+
+def say(path: str, costs: Mapping[str, float]) -> None:
+    """What one process found, at once: a table waits for the slowest of its rows."""
+    found = ", ".join(f"{name} {value:.2f}" for name, value in costs.items())
+    print(f"{path}: {found}", file=sys.stderr, flush=True)
 
 
 def groups_in(folder: Path, shape: Shape) -> list[Group]:

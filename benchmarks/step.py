@@ -1,10 +1,11 @@
 """A whole training step, generation and update: TRL's trainer, our plain path and our shared one.
 
 The same model (random; with ``--model``, a real one with real prompts, see ``shapes.py``), adapter
-and prompts, on one thread, each in a process of its own, so that
-one's memory is not another's. CPU seconds and the most memory held above the loaded model, in
-either phase. All generate at full length: in the ragged shape completions are cut afterwards, which
-is what rows that ended early cost transformers' ``generate`` anyway; ours would let them go.
+and prompts, on one thread, each in a process of its own, so that one's memory is not another's. CPU
+seconds and the most memory held above the loaded model, in either phase, each process' at once and
+the table when all are done. All generate at full length: in the ragged shape completions are cut
+afterwards, which is what rows that ended early cost transformers' ``generate`` anyway; ours would
+let them go.
 
 - TRL: see ``step_trl.py``. It is no dependency of this project: give the Python of an environment
   that has it (``python -m venv trl && trl/bin/pip install trl==1.16.0 peft torch==2.13.0``).
@@ -40,12 +41,13 @@ from shapes import (
     SHAPES,
     WARM,
     Shape,
-    checkpoint,
+    add_model_arguments,
     groups_in,
     groups_of,
     learner,
     policy,
-    real_checkpoint,
+    prepared,
+    say,
 )
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoConfig
@@ -177,9 +179,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="the least of so many counts")
     parser.add_argument("--shape", choices=SHAPES, help="only this one")
     parser.add_argument("--budget", type=int, default=768, help="grpo.micro_batch_tokens, shared")
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a real one, real prompts")
-    for name, count in (("groups", 2), ("size", 8), ("length", 300)):
-        parser.add_argument(f"--{name}", type=int, default=count, help="of a real model's step")
+    add_model_arguments(parser)
     parser.add_argument("--path", choices=PATHS, help=argparse.SUPPRESS)
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -192,12 +192,7 @@ def main() -> None:
     print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        shapes = {options.shape: SHAPES[options.shape]} if options.shape else SHAPES
-        if options.model:
-            shapes = {REAL: Shape(options.groups, 0, 0, options.size, options.length)}
-            real_checkpoint(options.model, folder, shapes[REAL])
-        else:
-            checkpoint(folder)
+        shapes = prepared(options, folder, SHAPES)
         flops_a_second = rate(AutoConfig.from_pretrained(folder), options.budget)
         for told, shape in shapes.items():
             runs: dict[str, list[Costs]] = {}
@@ -205,8 +200,11 @@ def main() -> None:
                 for path, compact in TRL.items() if options.trl else ():
                     made = of_trl(folder, shape, options.trl, compact)
                     runs.setdefault(path, []).append(made)
+                    say(path, made)
                 for path in PATHS:
-                    runs.setdefault(path, []).append(of_ours(folder, shape, path, options.budget))
+                    made = of_ours(folder, shape, path, options.budget)
+                    runs.setdefault(path, []).append(made)
+                    say(path, made)
             found = {path: least(some) for path, some in runs.items()}
             rows = rows_of_table(told, folder, shape, found, flops_a_second)
             print("\n".join(rows), flush=True)

@@ -22,6 +22,7 @@ from flowright.config import GrpoSection, LoraSection, PolicySection, load_confi
 from flowright.errors import ConfigError
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
+from flowright.policy.adapter import LoraTuning
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
 from flowright.policy.memory import BYTES, ModelShape, layer_bytes, memory_plan, shape_of
@@ -29,7 +30,6 @@ from flowright.policy.model import Policy, policy_of
 from flowright.policy.prefix.chunks import shared_chunks
 from flowright.policy.sampler import Sampling
 from flowright.policy.tiny import train_tokenizer
-from flowright.policy.tuning import LoraTuning
 
 KINDS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
 SIZES: dict[str, Any] = {

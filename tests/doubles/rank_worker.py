@@ -27,14 +27,20 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
     ({"loss": "gspo", "off_policy": "truncated", "epochs": 2}, [(5, [2, 6]), (3, [4, 4])]),
     ({"loss": "cispo", "entropy_coefficient": 0.1}, [(4, [3, 2])]),
     ({"off_policy": "sequence_masked", "off_policy_cap": 9}, [(5, [2, 6]), (3, [4, 4]), (2, [3])]),
+    # All weights, with a reference; the rate is small, as Adam moves what is 0 but for rounding.
+    (
+        {"train": "full", "kl_coefficient": 0.3, "epochs": 2, "learning_rate": 1e-4},
+        [(5, [2, 6]), (3, [4]), (2, [3])],
+    ),
 )
+"""Settings of the learner, ``train`` of the policy, and the groups."""
 ASKED = Asked(4, 5, (3, 4, 8))
 """Of each update, beside its groups."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """The summed gradients of its first optimizer step, the adapter after it, its metrics."""
+    """The summed gradients of its first optimizer step, what is trained after it, its metrics."""
 
     gradients: list[Tensor]
     weights: dict[str, Tensor]
@@ -45,8 +51,9 @@ def updates(ranks: Ranks) -> list[Update]:
     """Each from the policy's first weights."""
     found = []
     for seed, (options, shapes) in enumerate(UPDATES):
-        policy = tiny_policy()
-        section = GrpoSection(**{"kl_coefficient": 0.0, "learning_rate": 1e-3, **options})
+        grpo = {"kl_coefficient": 0.0, "learning_rate": 1e-3, **options}
+        policy = tiny_policy(train=grpo.pop("train", "lora"))
+        section = GrpoSection(**grpo)
         learner = Learner(policy, section, 1.0, 0, ranks)
         steps: list[list[Tensor]] = []
 

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from tiny_policy import tiny_policy, whole_logits
 from torch import Tensor
 
-from flowright.config import LoraSection
+from flowright.config import LoraSection, PolicySection, VllmSection
 from flowright.policy.local import _nucleus
 from flowright.policy.model import Policy
 
@@ -149,7 +149,7 @@ class VllmDouble:
             await asyncio.sleep(self.delay)
             route = self._routes().get(path)
             if route is None:
-                return unknown()
+                return await _unknown(request)
             return route(body)
         finally:
             self.in_flight -= 1
@@ -270,6 +270,22 @@ class VllmDouble:
         return drawn, logprobs, top, "length"
 
 
+def configured(
+    *servers: VllmDouble, temperature: float = 1.0, top_p: float = 1.0, **vllm: Any
+) -> PolicySection:
+    """To sample from these, with little patience."""
+    given = {"tolerance": 1e-3, "wait_seconds": 0.3, "backoff_seconds": 0.01, "attempts": 3}
+    return PolicySection(
+        sampler="vllm",
+        temperature=temperature,
+        top_p=top_p,
+        max_prompt_tokens=100,
+        max_new_tokens=12,
+        lora=LoraSection(rank=4, alpha=8),
+        vllm=VllmSection(base_urls=tuple(s.url for s in servers), **given | vllm),
+    )
+
+
 def error(status: int, message: str, kind: str = "BadRequestError") -> web.Response:
     """An error as vLLM words it."""
     told = {"message": message, "type": kind, "param": None, "code": status}
@@ -277,9 +293,5 @@ def error(status: int, message: str, kind: str = "BadRequestError") -> web.Respo
 
 
 async def _unknown(request: web.Request) -> web.StreamResponse:
-    return unknown()
-
-
-def unknown() -> web.Response:
     """What FastAPI says of a path that it does not have."""
     return web.json_response({"detail": "Not Found"}, status=404)

@@ -117,7 +117,7 @@ def test_the_shared_prefix_gives_the_plain_batchs_update(
     assert any(float(g.abs().max()) > 0 for g in shared[0].values())
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @given(SHAPES, st.integers(0, 2**31), st.sampled_from([0, 20]))
 def test_the_shared_prefix_gives_the_plain_update_of_whole_layers(
     shapes: list, seed: int, template: int
@@ -367,7 +367,7 @@ def test_the_loss_does_not_grow_with_the_number_of_minibatches():
     assert four["policy/grad_norm"] == pytest.approx(one["policy/grad_norm"], rel=1e-4)
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(SHAPES, SHAPES, st.integers(0, 2**31), LOSSES)
 def test_a_group_without_a_signal_weighs_as_one_whose_advantages_are_0(
     shapes: list, others: list, seed: int, loss: str

@@ -18,7 +18,7 @@ from vllm_double import VllmDouble
 from flowright.config import PolicySection
 from flowright.errors import ConfigError
 from flowright.grpo.ranks import ONE, peers_of_passes
-from flowright.policy.tuning import ADAPTER_FILE
+from flowright.policy.adapter import ADAPTER_FILE
 from flowright.runs import read_metrics, read_rollouts
 
 

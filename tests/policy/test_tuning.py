@@ -20,7 +20,7 @@ from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
-from flowright.policy.model import Policy
+from flowright.policy.model import Policy, load_policy
 from flowright.policy.sampler import Sampling
 
 IDS = [60, 61, 62, 70]
@@ -132,6 +132,19 @@ def test_a_whole_model_is_saved_as_others_load_it(
         logits = loaded(input_ids=torch.tensor([IDS])).logits[0]
     assert torch.equal(logits, whole_logits(policy, IDS))
     assert (tmp_path / "model" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("given", MODES)
+def test_a_merged_model_is_the_policy_as_it_was_trained(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    policy = tiny_policy(**given)
+    trained, dtype = whole_logits(policy, IDS), policy.causal_lm.dtype
+    policy.save_merged(tmp_path)
+    again = load_policy(str(tmp_path), PolicySection(device="cpu", dtype=given.get("dtype")), 0)
+    assert again.causal_lm.dtype == dtype
+    with again.reference():
+        torch.testing.assert_close(whole_logits(again, IDS), trained, rtol=0, atol=1e-4)
 
 
 def test_a_checkpoint_of_another_kind_or_base_is_refused(tmp_path: Path) -> None:

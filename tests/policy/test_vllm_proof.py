@@ -152,6 +152,14 @@ def test_a_trial_that_shows_another_move_is_refused() -> None:
         prove_trial(SERVED_BASE + WAY / 2, SERVED_BASE, WANTED, BASE)
 
 
+def test_a_trial_that_only_one_token_shows_proves_nothing_for_a_server_without_adapters() -> None:
+    """Where nothing bounds the error, what is nearer to none than to all is refused."""
+    trial = Known("a trial adapter", BASE.scores + row(1.0, 0.0, 0.0, 0.0, 0.0, 0.0))
+    prove_trial(trial.scores + ARITHMETIC, SERVED_BASE, trial, BASE)
+    with pytest.raises(RunError, match=r"does not apply adapters .* show 0% ± inf%"):
+        prove_trial(SERVED_BASE, SERVED_BASE, trial, BASE)
+
+
 def test_another_base_model_is_refused() -> None:
     prove_base(SERVED_BASE, BASE, 0.05)
     with pytest.raises(RunError, match=r"base model is not the learner's: .* 0\.5 nats"):

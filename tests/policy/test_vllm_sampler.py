@@ -10,37 +10,21 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from tiny_policy import checkpoint, same, shake, tiny_policy, weights, whole_logits
+from tiny_policy import same, shake, tiny_policy, weights, whole_logits
 from torch import Tensor
-from vllm_double import BASE, VllmDouble, error, model
+from vllm_double import BASE, VllmDouble, configured, error, model
 
-from flowright.config import LoraSection, PolicySection, VllmSection
 from flowright.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import metrics_since
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampling
-from flowright.policy.vllm.empty import empty_adapter
 from flowright.policy.vllm.proof import Proof
 from flowright.policy.vllm.sampler import VllmSampler
-from flowright.policy.vllm.servers import check_servers
 
 PROMPTS = [[70], [60, 61, 62, 63]]
 PLAIN = Sampling(1.0, 1.0, 6, 7)
 SMALL = 3e-5
 """A change of the adapter that moves log-probabilities by less than the tolerance."""
-
-
-def configured(*servers: VllmDouble, temperature: float = 1.0, top_p: float = 1.0, **vllm: Any):
-    given = {"tolerance": 1e-3, "wait_seconds": 0.3, "backoff_seconds": 0.01, "attempts": 3}
-    return PolicySection(
-        sampler="vllm",
-        temperature=temperature,
-        top_p=top_p,
-        max_prompt_tokens=100,
-        max_new_tokens=12,
-        lora=LoraSection(rank=4, alpha=8),
-        vllm=VllmSection(base_urls=tuple(s.url for s in servers), **given | vllm),
-    )
 
 
 class Bench:
@@ -55,8 +39,9 @@ class Bench:
     @property
     def proofs(self) -> dict[str, Proof]:
         """The newest proof of each server that has given one."""
-        servers = self.sampler._fleet.servers.items()
-        return {url: server.proof for url, server in servers if server.proof is not None}
+        name = self.sampler._kept[-1].name
+        found = {url: s.proof(name) for url, s in self.sampler._fleet.servers.items()}
+        return {url: proof for url, proof in found.items() if proof is not None}
 
     async def train(self, version: int, scale: float = 0.1) -> None:
         """Change the adapter and publish it."""
@@ -197,6 +182,24 @@ async def test_samples_under_way_keep_their_version_while_the_next_is_published(
     assert await drawing == before
     assert {sample.version for sample in before} == {1}
     assert {sample.version for sample in await it.draw()} == {4}
+
+
+async def test_a_server_at_its_trial_is_not_disturbed_by_the_next_version(bench: Any):
+    it = await bench()
+    loaded: list[str] = []
+
+    def heard(path: str, body: dict[str, Any]) -> None:
+        loaded.append(body["lora_name"]) if path == "load_lora_adapter" else None
+
+    it.server.fail = heard
+    await it.train(1)
+    (trial,) = (name for name in loaded if "trial" in name)
+    assert trial not in it.server.adapters
+    it.server.adapters[trial] = next(iter(it.server.adapters.values()))
+    await it.train(2)
+    assert trial in it.server.adapters
+    await it.sampler.aclose()
+    assert trial not in it.server.adapters
 
 
 async def test_a_later_process_clears_what_an_earlier_one_left(bench: Any, tmp_path: Path):
@@ -612,6 +615,16 @@ async def test_work_is_shared_and_goes_on_where_one_of_several_is_lost(bench: An
     assert "load_lora_adapter" in paths and paths.count("completions") == 5  # proven before
 
 
+async def test_the_metrics_are_of_the_newest_adapter_alone(bench: Any):
+    it = await bench(VllmDouble(), VllmDouble())
+    await it.train(1, SMALL)
+    assert len(it.proofs) == 2 and it.sampler.metrics["policy/proof_decided"] == 1.0
+    it.servers[0].fail = lambda path, body: error(503, "busy")
+    await it.train(2)  # one proof is enough
+    (proof,) = it.proofs.values()
+    assert it.sampler.metrics == proof.metrics()
+
+
 async def test_one_server_of_several_with_another_adapter_ends_the_run(bench: Any):
     it = await bench(VllmDouble(), VllmDouble(ignores=lambda name: "trial" not in name))
     told = await refused(it)
@@ -630,120 +643,6 @@ async def test_sampling_before_anything_was_published_is_refused(bench: Any):
     it = await bench()
     with pytest.raises(RunError, match="refresh comes first"):
         await it.draw()
-
-
-# Before a run
-
-
-async def checked(*servers: VllmDouble, model: str = BASE, **section: Any) -> list[str]:
-    async with AsyncExitStack() as stack:
-        started = [await stack.enter_async_context(server) for server in servers]
-        return await check_servers(configured(*started, **section), model)
-
-
-async def test_the_check_finds_nothing_wrong_with_a_good_server() -> None:
-    server = VllmDouble()
-    assert await checked(server, temperature=0.7) == []
-    assert server.adapters == {}
-
-
-@pytest.mark.parametrize(
-    ("setup", "told"),
-    [
-        ({"runtime_lora": False}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 and --enable-lora"),
-        ({"logprobs_mode": "raw_logprobs"}, "--logprobs-mode processed_logprobs"),
-        ({"max_model_len": 100}, "--max-model-len is 100"),
-        ({"fail": lambda path, body: error(401, "no")}, "answered 401: no (check api_key"),
-    ],
-)
-async def test_the_check_names_what_is_wrong(setup: dict[str, Any], told: str) -> None:
-    (line,) = await checked(VllmDouble(**setup), temperature=0.7)
-    assert told in line and line.startswith("policy.vllm: http://127.0.0.1:")
-
-
-async def test_the_check_names_a_model_that_is_not_served_and_a_server_that_is_not_there() -> None:
-    (line,) = await checked(VllmDouble(), model="Qwen/Qwen2.5-7B-Instruct")
-    assert f"serves {BASE}, not Qwen/Qwen2.5-7B-Instruct; set policy.vllm.model_name" in line
-    gone = VllmDouble()
-    async with gone:
-        section = configured(gone)
-    (line,) = await check_servers(section, BASE)
-    assert "Connection refused; start it with: bash launch_vllm_safe.sh policy" in line
-
-
-# With an empty adapter
-
-
-async def tried(server: VllmDouble, tmp_path: Path, lora: LoraSection | None = None) -> list[str]:
-    """What the check says that loads an empty adapter, which must leave nothing behind."""
-    async with server:
-        section = configured(server)
-        lora = lora or section.lora
-        section = section.model_copy(update={"lora": lora})
-        with empty_adapter(str(checkpoint()), lora, tmp_path / "a" / "b") as adapter:
-            assert adapter is not None
-            found = await check_servers(section, BASE, adapter)
-        assert server.adapters == {} and list(tmp_path.iterdir()) == []
-        return found
-
-
-async def test_an_empty_adapter_is_loaded_asked_and_gone(tmp_path: Path) -> None:
-    server = VllmDouble()
-    assert await tried(server, tmp_path) == []
-    paths = [path for path, _ in server.requests]
-    assert paths[-3:] == ["load_lora_adapter", "completions", "unload_lora_adapter"]
-
-
-REFUSALS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
-    ({"max_lora_rank": 16}, {"rank": 32}, "start it with --max-lora-rank 32 or above, or lower"),
-    ({"adapts": frozenset({"q_proj"})}, {}, "take out of policy.lora.target_modules what"),
-    ({"sees": lambda path: False}, {}, "as we do; set policy.vllm.adapter_dir"),
-    ({"fail": lambda path, body: error(500, "LoRA is not enabled. Use --enable-lora.")
-      if body.get("lora_name") else None}, {}, "takes no adapters while it runs"),
-    ({"runtime_lora": False}, {}, "VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"),
-    ({"edit": lambda reply, body: reply["choices"][0].pop("prompt_token_ids", None)}, {},
-     "it takes a vLLM of requirements-vllm.txt"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("setup", "lora", "told"), REFUSALS, ids=[told for *_, told in REFUSALS])
-async def test_what_a_server_says_of_an_empty_adapter_is_named_with_the_mend(
-    tmp_path: Path, setup: dict[str, Any], lora: dict[str, Any], told: str
-) -> None:
-    (line,) = await tried(
-        VllmDouble(**setup), tmp_path, LoraSection(**{"rank": 4, "alpha": 8, **lora})
-    )
-    assert told in line and line.startswith("policy.vllm: http://127.0.0.1:")
-
-
-async def test_a_check_that_is_interrupted_while_it_loads_leaves_no_adapter(tmp_path: Path) -> None:
-    async with VllmDouble() as server:
-        section = configured(server)
-        loading = asyncio.Event()
-
-        def heard(path: str, body: dict[str, Any]) -> None:
-            if body.get("lora_name") and path == "load_lora_adapter":
-                server.delay = 0.05  # it loads on, whoever waits
-                loading.set()
-
-        server.fail = heard
-        with empty_adapter(str(checkpoint()), section.lora, tmp_path) as adapter:
-            checking = asyncio.create_task(check_servers(section, BASE, adapter))
-            await loading.wait()
-            checking.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await checking
-        assert server.seen["unload_lora_adapter"] == 1 and server.adapters == {}
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_an_address_without_v1_is_told_with_the_one_that_serves(tmp_path: Path) -> None:
-    async with VllmDouble() as server:
-        section = configured(server)
-        root = server.url.removesuffix("/v1")
-        vllm = section.vllm.model_copy(update={"base_urls": (root,)})
-        (line,) = await check_servers(section.model_copy(update={"vllm": vllm}), BASE)
-    assert f"{root} answered 404 to /models, and {server.url} serves: put {server.url} into" in line
 
 
 def test_refusals_are_for_the_user_to_mend() -> None:

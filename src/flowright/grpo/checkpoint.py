@@ -1,9 +1,9 @@
 """Checkpoints: everything that the next step depends on, renamed into place as one directory.
 
 ``adapter/`` is an ordinary peft adapter that vLLM or transformers can load; with ``policy.train:
-full`` it is ``model/``, a Hugging Face folder. ``trainer.pt`` holds
-the optimizer, torch's random state, the samples that wait for the learner with what they answer,
-and what the environment remembers (:meth:`flowright.environments.environment.Environment.state`).
+full`` it is ``model/``, a Hugging Face folder. ``trainer.pt`` holds the optimizer, torch's random
+state, the samples that wait for the learner with what they answer, and what the environment
+remembers (:meth:`flowright.environments.environment.Environment.state`).
 ``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match it is passed over
 for the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no
 state of their own.
@@ -264,8 +264,8 @@ def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
 def load_weights(path: Path, policy: Policy) -> None:
     """What was trained, of a checkpoint directory, for evaluation as for training.
 
-    Raises RunError where there is none, or where it is of another base model, adapter or precision
-    of the base: it would load and mean nothing.
+    Raises RunError where there is none, or where it is of another base model or adapter: it would
+    load and mean nothing. How the base was quantised is looked at before a model is loaded.
     """
     folder = path / policy.tuning.folder
     if not folder.is_dir():

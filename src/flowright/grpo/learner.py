@@ -17,6 +17,7 @@ from flowright.config import GrpoSection
 from flowright.grpo.batch import Asked, Group, Trained, sample_logprobs, score
 from flowright.grpo.choices import choices_of
 from flowright.grpo.objectives import Tokens, k3
+from flowright.grpo.optimizer import clipped_step, set_rate
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
 from flowright.grpo.update_metrics import Sums, step_norms, update_metrics
@@ -87,8 +88,7 @@ class Learner:
         rate = learning_rate(self._section, step)
         if not groups:
             return {"policy/lr": rate}
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate
+        set_rate(self.optimizer, rate)
         asked = asked or Asked(len(groups), len(groups), ())
         order = random.Random(f"{self._seed}/{step}/minibatches")
         shuffled = order.sample(groups, len(groups))
@@ -162,8 +162,8 @@ class Learner:
         return sums
 
     def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> float:
-        """One optimizer step, its gradient summed over chunks of samples; returns its norm. What is
-        not finite would never leave the weights again, so then they stay as they are."""
+        """One optimizer step, its gradient summed over chunks of samples and over ranks; returns
+        its norm."""
         policy, section = self._policy, self._section
         budget, sharing = section.micro_batch_tokens, section.prefix_sharing
         with recomputing(policy):
@@ -171,12 +171,7 @@ class Learner:
                 self._loss(hidden_N, minibatch, samples, sums).backward()
                 del hidden_N  # not while the next is computed
         self._sum_gradients()
-        clip = torch.nn.utils.clip_grad_norm_
-        norm = float(clip(self._parameters, section.max_grad_norm))  # of all ranks' gradients
-        if math.isfinite(norm):
-            self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        return norm
+        return clipped_step(self.optimizer, section.max_grad_norm)
 
     def _sum_gradients(self) -> None:
         """A rank without a group of its own joins with zeros."""

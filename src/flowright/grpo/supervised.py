@@ -1,6 +1,6 @@
-"""Supervised training of a policy's adapter: completions behind their prompts, which are no part of
-the loss. The same passes as a GRPO update: a step's prompts, and what they begin with alike, are
-computed once, and nothing of shape [tokens, vocab_size] is kept.
+"""Supervised training of a policy: completions behind their prompts, which are no part of the loss.
+The same passes as a GRPO update: a step's prompts, and what they begin with alike, are computed
+once, and nothing of shape [tokens, vocab_size] is kept.
 
 What is learned from (workflows, verdicts) and where it comes from is the caller's.
 """
@@ -13,6 +13,7 @@ import torch
 
 from flowright.config import SftSection
 from flowright.errors import DataError
+from flowright.grpo.optimizer import clipped_step, set_rate
 from flowright.grpo.schedules import learning_rate
 from flowright.llm.chat import Message
 from flowright.policy.layout import to_device
@@ -52,15 +53,14 @@ def encode_lesson(
 
 
 class SupervisedLearner:
-    """Owns an optimizer of the adapter. ``budget`` and ``sharing``: as of
+    """Owns an optimizer of what is trained. ``budget`` and ``sharing``: as of
     :func:`flowright.policy.prefix.chunks.chunks`."""
 
     def __init__(self, policy: Policy, section: SftSection, budget: int, sharing: bool) -> None:
         self._policy, self._section = policy, section
         self._budget, self._sharing = budget, sharing
-        self._parameters = policy.trainable()
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=section.learning_rate, weight_decay=section.weight_decay
+            policy.trainable(), lr=section.learning_rate, weight_decay=section.weight_decay
         )
 
     def update(self, lessons: Sequence[Lesson], step: int) -> dict[str, float]:
@@ -70,8 +70,7 @@ class SupervisedLearner:
         ``sft/skipped_updates``."""
         policy, section = self._policy, self._section
         rate = learning_rate(section, step)
-        for parameters in self._optimizer.param_groups:
-            parameters["lr"] = rate
+        set_rate(self._optimizer, rate)
         tokens = [ids for lesson in lessons for ids in lesson.completions]
         weights = [weight for lesson in lessons for weight in lesson.weights]
         total = sum(w * len(ids) for w, ids in zip(weights, tokens, strict=True))
@@ -87,11 +86,7 @@ class SupervisedLearner:
                 loss.backward()
                 loss_sum += loss.detach()
                 del hidden_N, loss  # not while the next is computed
-        clip = torch.nn.utils.clip_grad_norm_
-        norm = float(clip(self._parameters, section.max_grad_norm))
-        if math.isfinite(norm):
-            self._optimizer.step()
-        self._optimizer.zero_grad(set_to_none=True)
+        norm = clipped_step(self._optimizer, section.max_grad_norm)
         metrics = {
             "sft/loss": float(loss_sum),
             "sft/grad_norm": norm,

@@ -20,10 +20,10 @@ from typing import Any
 from torch import nn
 
 from flowright.config import GrpoSection, LoraSection, PolicySection
+from flowright.policy.full import plain_name
 from flowright.policy.head import LOGITS_AT_ONCE
 from flowright.policy.prefix.decoding import PREFILL_TOKENS
 from flowright.policy.quantised import BITS
-from flowright.policy.tuning import plain_name
 
 FLOAT = 4
 BYTES = {"float32": FLOAT, "bfloat16": 2}

@@ -17,9 +17,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config import PolicySection
 from flowright.errors import ConfigError
+from flowright.policy.adapter import add_adapter
+from flowright.policy.full import FullTuning
 from flowright.policy.head import Head, head_of
 from flowright.policy.quantised import quantise
-from flowright.policy.tuning import FullTuning, Tuning, add_adapter
+from flowright.policy.tuning import Tuning
 
 
 class Peers:
@@ -84,12 +86,9 @@ class Policy:
         return self.tuning.state()
 
     def save_merged(self, folder: Path) -> None:
-        """Put the model with its adapter merged, and the tokenizer, into a folder that transformers
-        loads. The sum is rounded once; the policy is of no use after this."""
-        base, dtype = self.causal_lm, self.causal_lm.dtype
-        base.float()
-        merged: Any = self.model.merge_and_unload()
-        merged.to(dtype).save_pretrained(folder)
+        """Put the whole model as it was trained, an adapter merged, and the tokenizer into a folder
+        that transformers loads. Raises OSError. The policy is of no use after this."""
+        self.tuning.save_merged(folder)
         self.tokenizer.save_pretrained(folder)
 
     def load(self, state: Mapping[str, Tensor]) -> None:

@@ -39,6 +39,14 @@ def quantise(causal_lm: Any) -> None:
         setattr(decoder.get_submodule(above), name, packed)
 
 
+def unpack(causal_lm: nn.Module) -> None:
+    """Have ordinary weights in the place of packed ones, for good."""
+    for layer in causal_lm.modules():
+        if isinstance(layer, PackedLinear):
+            whole = unpacked(layer.weight, getattr(layer.weight, "quant_state", None))
+            layer.weight = nn.Parameter(whole, requires_grad=False)
+
+
 def unpacked(weight: Tensor, state: Any) -> Tensor:
     """The weight as it multiplies: of its packed numbers and their ``state``, or itself."""
     if state is None:

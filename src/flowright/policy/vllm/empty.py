@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig
 from safetensors.torch import save as safetensors_bytes
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.config import LoraSection
-from flowright.policy.tuning import ADAPTER_FILE
+from flowright.policy.adapter import ADAPTER_FILE, lora_config
 from flowright.runs import disk_errors, nearest
 
 
@@ -49,13 +48,7 @@ def empty_adapter(model: str, section: LoraSection, parent: Path) -> Iterator[Pa
 
 def _write(folder: Path, model: nn.Module, section: LoraSection) -> None:
     """Raises OSError."""
-    config = LoraConfig(
-        r=section.rank,
-        lora_alpha=section.alpha,
-        target_modules=list(section.target_modules),
-        task_type="CAUSAL_LM",
-    )
-    config.save_pretrained(str(folder))
+    lora_config(section).save_pretrained(str(folder))
     state: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and name.rpartition(".")[2] in section.target_modules:

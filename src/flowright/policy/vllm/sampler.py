@@ -5,7 +5,7 @@ adapter goes to a path and a name of its own (vLLM's prefix cache knows adapters
 server is asked for the log-probabilities of a probe text before it is asked for a sample, and every
 reply is checked. What cannot be proven ends the run; it is never sampled from instead.
 
-The proof is in :mod:`flowright.policy.vllm.proof`, one server's requests in
+The proof is in :mod:`flowright.policy.vllm.proof`, one server's part in
 :mod:`flowright.policy.vllm.server`, attempts at several servers in
 :mod:`flowright.policy.vllm.servers`.
 """
@@ -127,7 +127,7 @@ class VllmSampler:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        return self._fleet.proof_metrics()
+        return self._fleet.proof_metrics(self._kept[-1].name) if self._kept else {}
 
     def _save(self, name: str, version: int, known: Known | None = None) -> Weights:
         """The adapter as it is, in a folder of its own. ``name`` is for people."""
@@ -177,8 +177,10 @@ class VllmSampler:
         read a folder again."""
         newest = {weights.name for weights in self._kept[-self._max_loras :]}
         self._kept = [w for w in self._kept if w.name in newest or self._in_use[w.name]]
-        await self._drop({weights.name for weights in self._kept})
-        folders = {weights.path for weights in (*self._kept, self._trial) if weights is not None}
+        # A server that is back may be at its trial just now.
+        stay = [w for w in (*self._kept, self._trial) if w is not None]
+        await self._drop({weights.name for weights in stay})
+        folders = {weights.path for weights in stay}
         for path in self._folder.iterdir():
             if path not in folders:
                 shutil.rmtree(path)

@@ -17,7 +17,8 @@ from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy
 from flowright.llm.transport import RequestError
 from flowright.policy.vllm.proof import Probe, Weights
-from flowright.policy.vllm.server import BAD_REPLY, PolicyServer, how_to_start
+from flowright.policy.vllm.requests import BAD_REPLY
+from flowright.policy.vllm.server import PolicyServer, how_to_start
 
 T = TypeVar("T")
 
@@ -52,9 +53,10 @@ class Fleet:
         for server in self.servers.values():
             await server.aclose()
 
-    def proof_metrics(self) -> dict[str, float]:
-        """Of the newest proofs, and of several servers' the least certain one."""
-        proofs = [server.proof for server in self.servers.values() if server.proof is not None]
+    def proof_metrics(self, name: str) -> dict[str, float]:
+        """Of the proofs for an adapter; of several servers' the least certain one."""
+        found = [server.proof(name) for server in self.servers.values()]
+        proofs = [proof for proof in found if proof is not None]
         if not proofs:
             return {}
         return min(proofs, key=lambda proof: (proof.decided, -proof.lacking)).metrics()
