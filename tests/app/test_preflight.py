@@ -12,8 +12,8 @@ from llm_standin import StandIn, good, problem
 from tiny_policy import checkpoint
 
 from flowright.app.device import look_at_device, planned_device
+from flowright.app.introduction import memory_lines
 from flowright.app.memory_plan import Demand
-from flowright.app.session import _memory
 from flowright.config import Config, GrpoSection, JudgeServerSection, PolicySection
 from flowright.environments.environment import make_environment
 from flowright.environments.workflow_checks import check_servers
@@ -153,7 +153,7 @@ def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
     assert planned_device(config) == choose_device(section).type == "cpu"
     free, warning = look_at_device(config, demand)
     assert free.startswith("cpu, ") and "slow for all but small models" in warning
-    memory, same = _memory(config, policy)
+    memory, same = memory_lines(config, policy)
     assert memory.startswith("memory ") and same == warning
 
 
@@ -162,7 +162,7 @@ def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:
     policy = load_policy(str(checkpoint()), section, 0)
     shape = shape_of(policy.causal_lm, section)
     demand = Demand(shape, section, GrpoSection(), 1, "cpu")
-    with pytest.raises(ConfigError, match=r"choose a smaller strategy_model$"):
+    with pytest.raises(ConfigError, match=r"a smaller strategy_model, or policy.quantised: nf4$"):
         demand.announce(demand.least - 1)
     _, warning = demand.announce(demand.least + 1)
     assert warning.startswith("WARNING: the machine may run out of memory")

@@ -15,7 +15,7 @@ from tiny_policy import checkpoint
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from words_environment import WORDS, Words
 
-from flowright.app.first_look import check_adapter, check_model
+from flowright.app.first_look import check_checkpoint, check_model
 from flowright.app.warm_start import Example, balanced, passed, warm_start, weighted_sample
 from flowright.app.world import open_policy
 from flowright.config import Config
@@ -101,8 +101,10 @@ def test_other_settings_are_another_model(made: tuple[Config, Path, str]):
 
 
 def test_a_run_that_lacks_it_is_told_the_command(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no warm-started model.*warm_start\.py --config FILE"):
-        check_model(configured(tmp_path / "none"))
+    config = configured(tmp_path / "none").read_from("config/mine.yaml seed=3")
+    told = r"no warm-started model.*warm_start\.py --config config/mine\.yaml seed=3$"
+    with pytest.raises(UserError, match=told):
+        check_model(config)
 
 
 def test_an_adapter_of_another_base_is_refused(made: tuple[Config, Path, str], tmp_path: Path):
@@ -111,9 +113,9 @@ def test_an_adapter_of_another_base_is_refused(made: tuple[Config, Path, str], t
     (tmp_path / "adapter/adapter_model.safetensors").touch()
     about = {"r": 8, "lora_alpha": 16, "base_model_name_or_path": str(folder)}
     (tmp_path / "adapter/adapter_config.json").write_text(json.dumps(about))
-    check_adapter(tmp_path, config)
+    check_checkpoint(tmp_path, config)
     with pytest.raises(UserError, match="base_model_name_or_path: warm -> "):
-        check_adapter(tmp_path, configured(None))
+        check_checkpoint(tmp_path, configured(None))
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path):

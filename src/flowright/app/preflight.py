@@ -26,8 +26,9 @@ from flowright.app.first_look import (
     load_tasks,
 )
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.plan_words import lines
-from flowright.app.time_plan import plan_run
+from flowright.app.plan.time_plan import plan_run
+from flowright.app.plan.words import lines
+from flowright.app.terminal import say
 from flowright.app.world import check_samplers
 from flowright.config import SIMULATED, SMOLLM2, TINY, Config
 from flowright.data.mixture import tasks_by_kind
@@ -92,7 +93,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     if has_data:
         found.check("plan", lambda: _plan(config, environment, bool(found.problems)))
     for what, text in found.plan:
-        console.print(f"{what:<9} {text}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"{what:<9} {text}")
     if SIMULATED in config.models:
         console.print("SIMULATED: the embedded server answers or judges", highlight=False)
     if not found.problems:
@@ -100,7 +101,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
         return 0
     console.print(f"\n{len(found.problems)} to mend before this run can start:", highlight=False)
     for problem in found.problems:
-        console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"- {problem}")
     return 2
 
 
