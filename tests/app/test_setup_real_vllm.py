@@ -1,6 +1,7 @@
 """scripts/setup_real_vllm.sh with a stand-in Python that notes what pip is asked, and the line that
 says that the tests against a real vLLM were left out."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -123,9 +124,10 @@ def run_pytest(path: Path, *arguments: str) -> str:
     done = subprocess.run(
         [
             *(sys.executable, "-m", "pytest", "-c", ROOT / "pyproject.toml", "--rootdir", path),
-            *("-p", "no:cacheprovider", "-vv", *arguments),
+            *("-p", "no:cacheprovider", "-p", "anyio", "-p", "xdist", "-vv", *arguments),
         ],
         cwd=path,
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},  # they take most of the time
         capture_output=True,
         text=True,
         check=False,

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, strategies as st
 from monitoring_run import make_run
 
+from flowright.app.first_look import first_look
 from flowright.app.plan.against_run import settle
 from flowright.app.plan.attempts import (
     EXECUTOR,
@@ -36,7 +37,7 @@ from flowright.app.plan.words import lines, start_line
 from flowright.config import Config, load_config
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
-from flowright.errors import ConfigError, RunError
+from flowright.errors import ConfigError, RunError, UserError
 from flowright.monitoring.report import write_report
 from flowright.runs import RunDirectory, write_json
 
@@ -303,6 +304,8 @@ def test_a_run_of_other_models_is_not_taken_and_a_damaged_one_is_named(tmp_path:
         from_run(run, config)
     with pytest.raises(RunError, match=r"plan.earlier_run: .*no run"):
         from_run(tmp_path / "nowhere", config)
+    with pytest.raises(UserError, match=r"plan.earlier_run: .*nowhere: no run"):
+        first_look(configured(tmp_path, f"plan.earlier_run={tmp_path / 'nowhere'}"), False)
 
 
 def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:
@@ -330,7 +333,9 @@ def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:
     assert kept["compared"]["seconds"]["planned"] == plan.total["seconds"]
     assert kept["compared"]["usd"]["measured"] == pytest.approx(3 * 3.6 * 72 / 3600)
     taken, off = told
-    assert re.fullmatch(r"plan      took 72 s, planned .*; 0\.22 USD, planned [\d.]+", taken)
+    assert re.fullmatch(
+        r"plan +took 72 s without loading, planned .*; 0\.22 USD, planned .*", taken
+    )
     assert "within 15%: policy tokens in 0.05, " in off and "judge calls 0.00" in off
     page = write_report(run.path).read_text()
     assert "Plan and run" in page and "executor tokens in" in page and "4M" in page
@@ -354,15 +359,15 @@ def test_what_was_near_its_plan_is_not_listed_and_a_bound_is_held_to_its_side(
     tmp_path: Path,
 ) -> None:
     taken, off = settled(tmp_path / "near", BASIS)
-    assert taken == "plan      took 62 s, planned 62 s"
+    assert taken == "plan      took 62 s without loading, planned 62 s"
     assert "calls" not in off and "seconds" not in off and "tokens in 0.00" in off
     calls = {name: BASIS.figures[name] for name in ("executor_calls", "judge_calls")}
     figures = {"policy_tokens_in": 300.0, "policy_tokens_out": 20.0, **calls}
     bound = replace(BASIS, figures=figures, bounds=frozenset(figures) - {"judge_calls"})
     taken, off = settled(tmp_path / "bound", bound)
-    assert "took 62 s, planned at most " in taken
+    assert ", planned at most " in taken
     assert "policy tokens in" not in off and "policy tokens out 2.50" in off
     policy = {"policy_tokens_in": 100.0, "policy_tokens_out": 50.0}
     unknown = replace(BASIS, figures={**policy, **calls}, learner=None)
     (only,) = settled(tmp_path / "unknown", unknown)
-    assert only.startswith("plan      took 62 s; no time was planned (by hand)")
+    assert only.startswith("plan      took 62 s without loading; no time was planned (by hand)")

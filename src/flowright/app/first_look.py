@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowright.app.plan.earlier_run import check_earlier_run
 from flowright.checkout import here
 from flowright.config import SMOLLM2, TINY, Config, GrpoSection, PolicySection, load_entries
 from flowright.config.grpo import (
@@ -43,7 +44,11 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     several processes the first looks at what they share."""
     environment = make_environment(config)
     found: list[TaskSets] = []
-    shared = (lambda: check_run(config, resume), lambda: check_model(config))
+    shared = (
+        lambda: check_run(config, resume),
+        lambda: check_model(config),
+        lambda: check_earlier_run(config.plan.earlier_run),
+    )
     own = (
         lambda: check_choices(config.grpo),
         lambda: check_quantised(config.policy),

@@ -103,7 +103,7 @@ Compared = Mapping[str, Mapping[str, float]]
 def _taken(
     plan: Mapping[str, Any], measured: Mapping[str, float], compared: Compared
 ) -> Iterator[str]:
-    took = f"plan      took {duration(measured['seconds'])}"
+    took = f"plan      took {duration(measured['seconds'])} without loading"
     if "seconds" not in compared:
         yield f"{took}; no time was planned ({plan['source']}): the next plan can go by this run"
         return

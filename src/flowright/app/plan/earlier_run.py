@@ -37,6 +37,12 @@ def from_run(run: Path, config: Config) -> Basis:
         ) from error
 
 
+def check_earlier_run(run: Path | None) -> None:
+    """Whether there is such a run, without reading its records. Raises RunError."""
+    if run is not None and not read_config(run):
+        raise RunError(f"plan.earlier_run: {run}: no run; name a run directory")
+
+
 def newest_alike(config: Config) -> Basis | None:
     """Of the run of the same models whose state changed last, of those that can be read."""
     states = config.run.output_dir.glob("*/state.json")
@@ -63,7 +69,8 @@ def _read(run: Path, config: Config) -> Basis:
     records = [record for batch in batches.values() for record in batch]
     if not records:
         raise RunError(f"plan.earlier_run: {run}: no step kept its rollouts; name another run")
-    source = f"as measured in {run} ({len(rows)} steps)"
+    counted = "1 step" if len(rows) == 1 else f"{len(rows)} steps"
+    source = f"as measured in {run} ({counted})"
     found = from_records(records, _sums(rows), source)
     grpo = before["grpo"]
     prompts = grpo["prompts_per_step"]
