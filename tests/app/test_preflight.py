@@ -14,7 +14,15 @@ from tiny_policy import checkpoint
 from flowright.app.device import look_at_device, planned_device
 from flowright.app.introduction import memory_lines
 from flowright.app.memory_plan import Demand
-from flowright.config import Config, GrpoSection, JudgeServerSection, PolicySection
+from flowright.app.preflight import demand_of
+from flowright.config import (
+    SMOLLM2,
+    Config,
+    GrpoSection,
+    JudgeServerSection,
+    PolicySection,
+    WarmStartSection,
+)
 from flowright.environments.environment import make_environment
 from flowright.environments.workflow_checks import check_servers
 from flowright.errors import ConfigError, UserError
@@ -155,6 +163,18 @@ def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
     assert free.startswith("cpu, ") and "slow for all but small models" in warning
     memory, same = memory_lines(config, policy)
     assert memory.startswith("memory ") and same == warning
+
+
+def test_a_model_that_is_made_here_is_planned_by_its_folder(tmp_path: Path) -> None:
+    """The name ``smollm2-135m`` is no folder, and no hub's."""
+    section = PolicySection(device="cpu", warm_start=WarmStartSection(folder=checkpoint()))
+    config = Config(strategy_model=SMOLLM2, policy=section).on("cpu")
+    demand = demand_of(config)
+    policy = load_policy(str(checkpoint()), config.policy, 0)
+    assert demand is not None and demand.shape == shape_of(policy.causal_lm, config.policy)
+    none = WarmStartSection(folder=tmp_path / "none")
+    later = config.model_copy(update={"policy": section.model_copy(update={"warm_start": none})})
+    assert demand_of(later) is None
 
 
 def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:

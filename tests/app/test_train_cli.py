@@ -90,7 +90,7 @@ def test_the_dry_run_names_every_missing_thing_at_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 2 and done.stderr == ""
     plan, _, missing = done.stdout.partition("to mend before this run can start:")
-    assert "300 steps of 16 problems x 8 attempts" in plan
+    assert "300 steps of 32 problems x 16 attempts" in plan
     for told in (
         f"{tmp_path}/train.jsonl: no such file",
         "strategy_model: Qwen/Qwen2.5-7B-Instruct is neither a folder, nor in the",
