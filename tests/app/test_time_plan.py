@@ -176,6 +176,8 @@ def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
     # 14 attempts are 42 calls, 7 are 21: the last wave of a batch is not full.
     assert plan.seconds["comparison"] == pytest.approx(2 * (7.0 + 11.0) + 4 * 6.0)
     assert plan.bounds == frozenset() and plan.missing == ()
+    more = planned(tmp_path, BASIS, "evaluation.final_samples=5")
+    assert more.total["executor_calls"] == 2 * (attempts + 2 * 7 * (5 - 2))
 
 
 def test_stages_overlap_where_rollouts_run_ahead(tmp_path: Path) -> None:

@@ -133,7 +133,8 @@ def _phases(config: Config, validation: int, baselines: int) -> dict[str, Phase]
     every = section.every
     evaluations = 1 + grpo.steps // every + (grpo.steps % every > 0) if every else 0
     rows = baselines + (baselines > 0) if section.baselines else 0  # one more, at equal tokens
-    drawn, tried = asked * section.samples, compared * section.samples
+    drawn = asked * section.samples
+    tried = compared * (section.final_samples or section.samples)
     return {
         "training": Phase(
             grpo.steps * size, grpo.steps * size, grpo.steps * grpo.prompts_per_step,
