@@ -51,7 +51,9 @@ def _time(plan: TimePlan) -> list[str]:
 
 def _sum(plan: TimePlan) -> str:
     most = "at most " if plan.bounds & {"policy_tokens_in", "policy_tokens_out"} else ""
-    parts = " + ".join(f"{phase} {duration(plan.seconds[phase])}" for phase in plan.phases)
+    parts = " + ".join(
+        f"{phase} {duration(plan.seconds[phase])}" for phase in plan.phases if plan.seconds[phase]
+    )
     return f"{most}{duration(plan.total['seconds'])} = {parts}"
 
 
