@@ -57,7 +57,7 @@ def entry(name: str, thing: Any) -> str:
             method = getattr(method, "__func__", method)
             if method_name.startswith("_") or not inspect.getdoc(method):
                 continue
-            if inspect.isfunction(method):
+            if inspect.isfunction(method) and method.__module__.startswith("flowright"):
                 lines.append(f"- `{method_name}{signature(method)}`: {summary(method)}")
             elif isinstance(method, property):
                 lines.append(f"- `{method_name}`: {summary(method)}")

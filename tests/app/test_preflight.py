@@ -12,9 +12,17 @@ from llm_standin import StandIn, good, problem
 from tiny_policy import checkpoint
 
 from flowright.app.device import look_at_device, planned_device
+from flowright.app.introduction import memory_lines
 from flowright.app.memory_plan import Demand
-from flowright.app.session import _memory
-from flowright.config import Config, GrpoSection, JudgeServerSection, PolicySection
+from flowright.app.preflight import demand_of
+from flowright.config import (
+    SMOLLM2,
+    Config,
+    GrpoSection,
+    JudgeServerSection,
+    PolicySection,
+    WarmStartSection,
+)
 from flowright.environments.environment import make_environment
 from flowright.environments.workflow_checks import check_servers
 from flowright.errors import ConfigError, UserError
@@ -153,8 +161,20 @@ def test_a_model_trains_on_a_cpu_where_there_is_no_gpu() -> None:
     assert planned_device(config) == choose_device(section).type == "cpu"
     free, warning = look_at_device(config, demand)
     assert free.startswith("cpu, ") and "slow for all but small models" in warning
-    memory, same = _memory(config, policy)
+    memory, same = memory_lines(config, policy)
     assert memory.startswith("memory ") and same == warning
+
+
+def test_a_model_that_is_made_here_is_planned_by_its_folder(tmp_path: Path) -> None:
+    """The name ``smollm2-135m`` is no folder, and no hub's."""
+    section = PolicySection(device="cpu", warm_start=WarmStartSection(folder=checkpoint()))
+    config = Config(strategy_model=SMOLLM2, policy=section).on("cpu")
+    demand = demand_of(config)
+    policy = load_policy(str(checkpoint()), config.policy, 0)
+    assert demand is not None and demand.shape == shape_of(policy.causal_lm, config.policy)
+    none = WarmStartSection(folder=tmp_path / "none")
+    later = config.model_copy(update={"policy": section.model_copy(update={"warm_start": none})})
+    assert demand_of(later) is None
 
 
 def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:
@@ -162,9 +182,7 @@ def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:
     policy = load_policy(str(checkpoint()), section, 0)
     shape = shape_of(policy.causal_lm, section)
     demand = Demand(shape, section, GrpoSection(), 1, "cpu")
-    with pytest.raises(
-        ConfigError, match=r"choose a smaller strategy_model, or policy.quantised: nf4$"
-    ):
+    with pytest.raises(ConfigError, match=r"a smaller strategy_model, or policy.quantised: nf4$"):
         demand.announce(demand.least - 1)
     _, warning = demand.announce(demand.least + 1)
     assert warning.startswith("WARNING: the machine may run out of memory")

@@ -3,7 +3,10 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,28 +14,30 @@ import pytest
 from hypothesis import given, strategies as st
 from monitoring_run import make_run
 
-from flowright.app.plan_against_run import settle
-from flowright.app.plan_basis import Basis, find_basis, from_run, slots
-from flowright.app.plan_words import lines
-from flowright.app.replay import (
+from flowright.app.first_look import first_look
+from flowright.app.plan.against_run import settle
+from flowright.app.plan.attempts import (
     EXECUTOR,
     JUDGE,
     Attempt,
     Request,
     attempt_of,
     attempt_read,
-    busy_seconds,
     like_the_executor,
-    replayed,
     requests_of,
     scaled,
     with_calls,
 )
-from flowright.app.time_plan import TimePlan, make_plan
+from flowright.app.plan.basis import Basis, slots
+from flowright.app.plan.earlier_run import from_run
+from flowright.app.plan.find_basis import find_basis
+from flowright.app.plan.replay import busy_seconds, replayed
+from flowright.app.plan.time_plan import TimePlan, make_plan
+from flowright.app.plan.words import lines, start_line
 from flowright.config import Config, load_config
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
-from flowright.errors import ConfigError, RunError
+from flowright.errors import ConfigError, RunError, UserError
 from flowright.monitoring.report import write_report
 from flowright.runs import RunDirectory, write_json
 
@@ -171,6 +176,8 @@ def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
     # 14 attempts are 42 calls, 7 are 21: the last wave of a batch is not full.
     assert plan.seconds["comparison"] == pytest.approx(2 * (7.0 + 11.0) + 4 * 6.0)
     assert plan.bounds == frozenset() and plan.missing == ()
+    more = planned(tmp_path, BASIS, "evaluation.final_samples=5")
+    assert more.total["executor_calls"] == 2 * (attempts + 2 * 7 * (5 - 2))
 
 
 def test_stages_overlap_where_rollouts_run_ahead(tmp_path: Path) -> None:
@@ -208,7 +215,9 @@ def test_what_nobody_measured_or_gave_stays_unknown(tmp_path: Path) -> None:
     assert plan.bounds >= {"policy_tokens_in", "policy_tokens_out", "executor_tokens_out"}
     assert 1.0 < plan.step["executor_calls"] / plan.step["judge_calls"] < 5.0
     shown = "\n".join(lines(plan))
-    assert "time: unknown without an earlier run or plan.executor.call_seconds" in shown
+    assert "time: unknown; a first run measures it, or give plan.executor.call_seconds and" in shown
+    assert re.search(r"policy tokens in +up to 4,320 +up to 307k\n", shown)
+    assert start_line(plan).startswith("time unknown: nothing measured yet; train.py --dry-run")
     assert "price: unknown (GPUs unknown)" in shown
 
 
@@ -297,10 +306,13 @@ def test_a_run_of_other_models_is_not_taken_and_a_damaged_one_is_named(tmp_path:
         from_run(run, config)
     with pytest.raises(RunError, match=r"plan.earlier_run: .*no run"):
         from_run(tmp_path / "nowhere", config)
+    with pytest.raises(UserError, match=r"plan.earlier_run: .*nowhere: no run"):
+        first_look(configured(tmp_path, f"plan.earlier_run={tmp_path / 'nowhere'}"), False)
 
 
 def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:
-    config = configured(tmp_path, "grpo.prompts_per_step=4", "grpo.group_size=2")
+    given = ("grpo.prompts_per_step=4", "grpo.group_size=2", "plan.usd_per_gpu_hour=3.6")
+    config = configured(tmp_path, *given)
     run = RunDirectory(tmp_path / "run", config)
     asked = {"servers/executor/calls": 10.0, "servers/executor/prompt_tokens": 1e6}
     try:
@@ -321,7 +333,43 @@ def test_a_run_says_how_far_off_its_plan_was(tmp_path: Path) -> None:
     assert measured["policy_tokens_out"] == 2 * 8 * 50 and measured["policy_tokens_in"] == 800
     assert measured["training seconds"] == 50.0 and measured["seconds"] == 50 + 15 + 7
     assert kept["compared"]["seconds"]["planned"] == plan.total["seconds"]
-    assert any(line.startswith("plan      whole run: planned") for line in told)
-    assert any("policy tokens out, training: planned" in line for line in told)
+    assert kept["compared"]["usd"]["measured"] == pytest.approx(3 * 3.6 * 72 / 3600)
+    taken, off = told
+    assert re.fullmatch(
+        r"plan +took 72 s without loading, planned .*; 0\.22 USD, planned .*", taken
+    )
+    assert "within 15%: policy tokens in 0.05, " in off and "judge calls 0.00" in off
     page = write_report(run.path).read_text()
     assert "Plan and run" in page and "executor tokens in" in page and "4M" in page
+    assert "<th>usd</th>" in page and "0.22" in page
+
+
+def settled(path: Path, basis: Basis, *more: str) -> list[str]:
+    """What a run of one step says that took 26 s for training and 36 s for the comparison."""
+    small = ("grpo.steps=1", "evaluation.every=0", "evaluation.baselines=false")
+    config = configured(path, *SMALL, *small, *more)
+    with closing(RunDirectory(path / "run", config)) as run:
+        lengths = {"tokens/completion_mean": 50.0, "tokens/prompt_mean": 100.0}
+        run.record(1, {"time/step": 26.0, **lengths})
+        write_json(run.path / "plan.json", {"planned": make_plan(config, basis, 7, 0).to_json()})
+    attempts = 8 + 2 * 14
+    asked = {"servers/executor/calls": 2.0 * attempts, "servers/judge/calls": 1.0 * attempts}
+    return settle(run.path, config, 36.0, asked)
+
+
+def test_what_was_near_its_plan_is_not_listed_and_a_bound_is_held_to_its_side(
+    tmp_path: Path,
+) -> None:
+    taken, off = settled(tmp_path / "near", BASIS)
+    assert taken == "plan      took 62 s without loading, planned 62 s"
+    assert "calls" not in off and "seconds" not in off and "tokens in 0.00" in off
+    calls = {name: BASIS.figures[name] for name in ("executor_calls", "judge_calls")}
+    figures = {"policy_tokens_in": 300.0, "policy_tokens_out": 20.0, **calls}
+    bound = replace(BASIS, figures=figures, bounds=frozenset(figures) - {"judge_calls"})
+    taken, off = settled(tmp_path / "bound", bound)
+    assert ", planned at most " in taken
+    assert "policy tokens in" not in off and "policy tokens out 2.50" in off
+    policy = {"policy_tokens_in": 100.0, "policy_tokens_out": 50.0}
+    unknown = replace(BASIS, figures={**policy, **calls}, learner=None)
+    (only,) = settled(tmp_path / "unknown", unknown)
+    assert only.startswith("plan      took 62 s without loading; no time was planned (by hand)")

@@ -101,8 +101,10 @@ def test_other_settings_are_another_model(made: tuple[Config, Path, str]):
 
 
 def test_a_run_that_lacks_it_is_told_the_command(tmp_path: Path):
-    with pytest.raises(UserError, match=r"no warm-started model.*warm_start\.py --config FILE"):
-        check_model(configured(tmp_path / "none"))
+    config = configured(tmp_path / "none").read_from("config/mine.yaml seed=3")
+    told = r"no warm-started model.*warm_start\.py --config config/mine\.yaml seed=3$"
+    with pytest.raises(UserError, match=told):
+        check_model(config)
 
 
 def test_an_adapter_of_another_base_is_refused(made: tuple[Config, Path, str], tmp_path: Path):

@@ -249,3 +249,14 @@ def test_servers_have_the_warm_started_model_where_there_is_one(write):
     assert "policy.vllm.model_name" in line and "smollm2-135m is a folder" in line
     config = load_config(write(f"{smollm2}, warm_start: {{folder: data/cache/warm}}}}"))
     assert config.served_policy == "data/cache/warm"
+
+
+def test_settings_know_what_they_were_read_from_and_are_compared_without_it(write):
+    path = write("seed: 3\n")
+    config = load_config(path, ["grpo.steps=9", "run.name=two words"])
+    told = f"{path} grpo.steps=9 'run.name=two words'"
+    assert config.source == config.on("cpu").source == told
+    assert pickle.loads(pickle.dumps(config)).source == told
+    given = {"seed": 3, "grpo": {"steps": 9}, "run": {"name": "two words"}}
+    assert config == Config.model_validate(given) != load_config(path)
+    assert Config().source == "FILE"

@@ -9,7 +9,7 @@ import pytest
 from toy_run import Killed, Lines, Toy, configured, train
 
 from flowright.app.first_look import check_checkpoint
-from flowright.app.session import say_best
+from flowright.app.introduction import say_best
 from flowright.config import Config, LoraSection, PolicySection
 from flowright.environments.rollout import Completion
 from flowright.errors import RunError

@@ -103,6 +103,13 @@ def test_the_policy_of_the_page_admits_its_own_script_alone(run: Path) -> None:
     assert f"script-src 'sha256-{base64.b64encode(digest).decode()}'" in policy
 
 
+def test_a_policy_that_was_made_here_says_from_what(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a-run", steps=2)
+    state = json.loads((run / "state.json").read_text())
+    (run / "state.json").write_text(json.dumps(state | {"policy_origin": "made by <hand>"}))
+    assert "Policy: made by <hand>." in report_of(run)[1].text
+
+
 def test_everything_asked_of_a_report_is_there(run: Path) -> None:
     _, document = report_of(run)
     anchors = {attributes.get("id") for _, attributes in document.tags}

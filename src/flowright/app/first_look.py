@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowright.app.plan.earlier_run import check_earlier_run
 from flowright.checkout import here
 from flowright.config import SMOLLM2, TINY, Config, GrpoSection, PolicySection, load_entries
 from flowright.config.grpo import (
@@ -43,7 +44,11 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     several processes the first looks at what they share."""
     environment = make_environment(config)
     found: list[TaskSets] = []
-    shared = (lambda: check_run(config, resume), lambda: check_model(config))
+    shared = (
+        lambda: check_run(config, resume),
+        lambda: check_model(config),
+        lambda: check_earlier_run(config.plan.earlier_run),
+    )
     own = (
         lambda: check_choices(config.grpo),
         lambda: check_quantised(config.policy),
@@ -107,9 +112,6 @@ def check_run(config: Config, resume: bool) -> str:
     return f"{path}, from {saved[-1].name}" if saved else f"{path}, from the start"
 
 
-WARM_START = "python scripts/warm_start.py --config FILE"
-
-
 def check_model(config: Config) -> str:
     """The model that the policy starts from, for people. Raises UserError where it has to be made
     or installed first, as far as that is known without the hub."""
@@ -124,10 +126,10 @@ def check_model(config: Config) -> str:
 def check_warm_start(config: Config, folder: Path) -> str:
     """The words of a warm-started model. Raises UserError where there is none, or another one."""
     there = origin_of(folder)
+    command = here(f"python scripts/warm_start.py --config {config.source}")
     if there is None:
         raise UserError(
-            f"policy.warm_start.folder: no warm-started model in {folder} yet; make it with the "
-            f"configuration of this run: {here(WARM_START)}"
+            f"policy.warm_start.folder: no warm-started model in {folder} yet; make it: {command}"
         )
     wanted = warm_start_recipe(config)
     changes = changes_of({key: there.recipe.get(key) for key in wanted}, wanted)
@@ -135,7 +137,7 @@ def check_warm_start(config: Config, folder: Path) -> str:
         raise UserError(
             f"policy.warm_start.folder: {folder} was made with other settings "
             f"({', '.join(changes)}); give these, or another folder, or make it anew: "
-            f"{here(WARM_START)} --overwrite (adapters trained on it then mean nothing)"
+            f"{command} --overwrite (adapters trained on it then mean nothing)"
         )
     check_model_folder(str(folder))
     return there.words

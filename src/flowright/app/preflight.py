@@ -26,9 +26,10 @@ from flowright.app.first_look import (
     load_tasks,
 )
 from flowright.app.memory_plan import GIB, Demand, table
-from flowright.app.plan_words import lines
-from flowright.app.time_plan import plan_run
-from flowright.app.world import check_samplers
+from flowright.app.plan.time_plan import plan_run
+from flowright.app.plan.words import lines
+from flowright.app.terminal import say
+from flowright.app.world import check_samplers, model_at_hand
 from flowright.config import SIMULATED, SMOLLM2, TINY, Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import Environment, make_environment, prompt_encoder
@@ -65,7 +66,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     config = settled(config, planned_device(config))
     environment = make_environment(config)
     has_data = found.check("data", lambda: _data(environment))
-    demand = _demand(config) if found.check("policy", lambda: _policy(config)) else None
+    demand = demand_of(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
         found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
     if config.policy.quantised:
@@ -92,7 +93,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     if has_data:
         found.check("plan", lambda: _plan(config, environment, bool(found.problems)))
     for what, text in found.plan:
-        console.print(f"{what:<9} {text}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"{what:<9} {text}")
     if SIMULATED in config.models:
         console.print("SIMULATED: the embedded server answers or judges", highlight=False)
     if not found.problems:
@@ -100,7 +101,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
         return 0
     console.print(f"\n{len(found.problems)} to mend before this run can start:", highlight=False)
     for problem in found.problems:
-        console.print(f"- {problem}", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"- {problem}")
     return 2
 
 
@@ -118,12 +119,11 @@ def _data(environment: Environment) -> str:
 
 
 def _policy(config: Config) -> str:
-    name = config.strategy_model
-    if name == TINY:
-        return "tiny: embedded, cold-started on this machine at the first run"
-    about = check_model(config)
+    name, about = config.strategy_model, check_model(config)
     if config.policy.warm_start.folder or name == SMOLLM2:
         return f"{name}: {about}"
+    if name == TINY:
+        return "tiny: embedded, cold-started on this machine at the first run"
     if Path(name).is_dir():
         return name
     weights = ("model.safetensors", "model.safetensors.index.json")
@@ -139,12 +139,13 @@ def _policy(config: Config) -> str:
     return f"{name} (will be downloaded)"
 
 
-def _demand(config: Config) -> Demand | None:
+def demand_of(config: Config) -> Demand | None:
     """None for the embedded policy, and for a model whose shape is not at hand."""
-    if config.strategy_model == TINY:
+    name = model_at_hand(config)
+    if config.strategy_model == TINY or name is None:
         return None
     try:
-        architecture = AutoConfig.from_pretrained(config.strategy_model)
+        architecture = AutoConfig.from_pretrained(name)
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(architecture)
     except (OSError, ValueError):
@@ -185,9 +186,9 @@ def _plan(config: Config, environment: Environment, has_problems: bool) -> str:
     if has_problems:
         config = config.model_copy(update={"plan": config.plan.model_copy(update={"probe": 0})})
     encode = None
-    if config.strategy_model != TINY:  # the embedded one is made at the first run
-        with suppress(OSError, ValueError):
-            tokenizer = AutoTokenizer.from_pretrained(config.strategy_model, local_files_only=True)
+    with suppress(OSError, ValueError, UserError):  # who looks at the policy has said it
+        if (name := model_at_hand(config)) is not None:
+            tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
             encode = prompt_encoder(environment, tokenizer, config.policy.max_prompt_tokens)
     plan = uvloop.run(plan_run(config, environment, load_tasks(environment), encode))
     return ("\n" + " " * 10).join(lines(plan))

@@ -12,27 +12,24 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from flowright.app.device import look_at_device
 from flowright.app.first_look import Start
+from flowright.app.introduction import introduce, say_best
 from flowright.app.measuring import Evaluation
-from flowright.app.memory_plan import Demand, summary
-from flowright.app.plan_against_run import keep_plan, settle
-from flowright.app.terminal import StepProgress, findings, stage_progress, table, tell_outages
-from flowright.app.world import (
-    check_samplers,
-    open_policy,
-    open_samplers,
-    sampled_where,
+from flowright.app.plan.against_run import keep_plan, settle
+from flowright.app.terminal import (
+    StepProgress,
+    findings,
+    say,
+    stage_progress,
+    table,
+    tell_outages,
 )
+from flowright.app.world import check_samplers, open_policy, open_samplers
 from flowright.command_line import telling
-from flowright.config import TINY, Config
+from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
-from flowright.environments.environment import (
-    Environment,
-    TaskSets,
-    prompt_encoder,
-)
+from flowright.environments.environment import Environment, TaskSets, prompt_encoder
 from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
@@ -45,12 +42,10 @@ from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import Trainer
 from flowright.llm.counters import Counters, metrics_since
-from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy, choose_device
-from flowright.policy.origin import origin_of
 from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
-from flowright.runs import Best, RunDirectory, checkpoints, step_name, write_json
+from flowright.runs import RunDirectory, checkpoints, write_json
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
@@ -108,9 +103,9 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         with ExitStack() as stack:
             reporter = Follower(run.path)
             if isinstance(run, RunDirectory):
-                _introduce(config, run, environment, policy, console, ranks)
-                for line in await keep_plan(run.path, start, policy.tokenizer):
-                    console.print(line, highlight=False, markup=False, soft_wrap=True)
+                introduce(config, run, environment, policy, console, ranks)
+                if planned := await keep_plan(run.path, start, policy.tokenizer):
+                    say(console, planned)
                 reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
             trainer = make_trainer(
                 config, run, reporter, environment, tasks, policy, sampler, ranks
@@ -130,25 +125,13 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
         began = time.perf_counter()
-        async with tell_outages(owners, partial(_say, console)):
+        async with tell_outages(owners, partial(say, console)):
             comparison = await run_comparison(config, environment, policies, measured, (), console)
         took, asked = time.perf_counter() - began, metrics_since(environment.counters())
         write_json(run.path / "evaluation.json", comparison.to_json())
         for line in settle(run.path, config, took, asked):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
+            say(console, line)
         run.state(status="finished")
-
-
-def say_best(path: Path, best: Best | None, step: int, reporter: Reporter) -> None:
-    """Which checkpoint was the best, where it is not the last, and how to measure it."""
-    if best is None or best.step == step:
-        return
-    checkpoint = path / "checkpoints" / step_name(best.step)
-    reporter.say(
-        f"best      {best}: {checkpoint}; what comes below is of step {step}. It was chosen by its "
-        "validation, which says too much of it: measure it on other problems, "
-        f"scripts/evaluate.py --checkpoint {checkpoint} --data FILE"
-    )
 
 
 def make_trainer(
@@ -250,7 +233,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
             policies[name] = partial(trained, name, path)
         problems, selection = evaluation.problems, evaluation.selection
         owners = partial(_asking, environment, after, before)
-        async with tell_outages(owners, partial(_say, console)):
+        async with tell_outages(owners, partial(say, console)):
             return await run_comparison(
                 config, environment, policies, problems, selection, console, evaluation.ledger
             )
@@ -278,12 +261,8 @@ async def run_comparison(
         )
     console.print(table(comparison))
     for line in findings(comparison):
-        _say(console, line)
+        say(console, line)
     return comparison
-
-
-def _say(console: Console, line: str) -> None:
-    console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _asking(environment: Environment, *samplers: Sampler) -> list[Counters]:
@@ -297,46 +276,3 @@ def _check(policy: Policy, config: Config) -> None:
     check_adapter(policy, config.grpo.learning_rate)
     if config.policy.sampler == "local":  # servers give a proof with every version
         check_sampler(policy, config.grpo, config.policy.temperature)
-
-
-def _introduce(
-    config: Config,
-    run: RunDirectory,
-    environment: Environment,
-    policy: Policy,
-    console: Console,
-    ranks: Ranks,
-) -> None:
-    """Say what runs where, and leave the same in ``state.json`` for every other screen."""
-    run.state(policy=config.strategy_model, simulated=environment.simulated, **environment.about())
-    trainable = sum(p.numel() for p in policy.trainable())
-    shape = shape_of(policy.causal_lm, config.policy)
-    total = shape.weights + shape.adapter
-    packed = f", base in {policy.quantised}" if policy.quantised else ""
-    lines = [
-        f"run       {run.path}",
-        f"policy    {config.strategy_model} on {policy.device}, {trainable:,} of {total:,} weights"
-        f"{packed}",
-        *_memory(config, policy),
-    ]
-    if made := origin_of(policy.name):
-        run.state(policy_origin=made.words)
-        lines.insert(2, f"from      {made.words}")
-    if config.policy.sampler != "local":
-        lines.append(f"sampler   {sampled_where(config)}")
-    if ranks.size > 1:
-        lines.append(f"ranks     {ranks.size} processes share each batch")
-    if policy.gpus > 1:
-        lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
-    for line in [*lines, *environment.introduction()]:
-        console.print(line, highlight=False, markup=False)
-
-
-def _memory(config: Config, policy: Policy) -> list[str]:
-    """What a step will take of the memory, of which the policy is there already."""
-    if config.strategy_model == TINY and policy.device.type == "cpu":
-        return []
-    shape = shape_of(policy.causal_lm, config.policy)
-    demand = Demand(shape, config.policy, config.grpo, policy.gpus, policy.device.type)
-    _, *warnings = look_at_device(config, demand, policy.device)
-    return [f"memory    {summary(demand.plan)}", *warnings]

@@ -40,6 +40,11 @@ _SHOWN = (
 )
 
 
+def say(console: Console, line: str) -> None:
+    """Print a line as it is: nothing in it is markup, and it is not broken."""
+    console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
 class StepProgress:
     """A Reporter: one line a step and, on a terminal, a bar with the time left."""
 
@@ -68,7 +73,7 @@ class StepProgress:
         self.say(f"step {step:>{len(str(steps))}}/{steps}  " + "  ".join(parts))
 
     def say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(self._console, line)
 
 
 @contextmanager

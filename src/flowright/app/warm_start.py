@@ -23,7 +23,7 @@ from flowright.app.first_look import (
     refuse,
     warm_start_recipe,
 )
-from flowright.app.terminal import stage_progress
+from flowright.app.terminal import say, stage_progress
 from flowright.app.world import base_model
 from flowright.config import Config
 from flowright.data.mixture import Mixture, tasks_hash
@@ -69,7 +69,7 @@ def warm_start(config: Config, console: Console, overwrite: bool = False) -> int
         there = origin_of(folder)
         if there is not None and not overwrite:
             check_warm_start(config, folder)
-            console.print(f"already there: {folder}", highlight=False, soft_wrap=True)
+            say(console, f"already there: {folder}")
             return 0
         if there is None and folder.exists() and any(folder.iterdir()):
             raise UserError(f"policy.warm_start.folder: {folder} holds something else")
@@ -236,7 +236,7 @@ class _WarmStart:
         return encode_lesson(policy, messages, pairs, self._config.policy.max_prompt_tokens)
 
     def _say(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say(self._console, line)
 
 
 def passed(rollouts: Sequence[Rollout], least: float) -> list[str]:

@@ -18,7 +18,7 @@ from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.prompt import Tokenizer, render
 from flowright.policy.sampler import Sampler
-from flowright.policy.smollm2 import smollm2
+from flowright.policy.smollm2 import HUB, converted, packaged, smollm2
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.empty import empty_adapter
 from flowright.policy.vllm.sampler import VllmSampler
@@ -65,6 +65,20 @@ def base_model(
     return str(tiny_checkpoint(section, examples, longest, encode, progress))
 
 
+def model_at_hand(config: Config) -> str | None:
+    """The folder or hub's name of the weights that :func:`open_policy` would begin with; None where
+    these are yet to be made on this machine."""
+    folder, name = config.policy.warm_start.folder, config.strategy_model
+    if folder is None and name == SMOLLM2:
+        file = packaged()
+        if file is None:
+            return HUB
+        folder = converted(file, config.policy.tiny.cache_dir)
+    if folder is not None:
+        return str(folder) if folder.exists() else None
+    return None if name == TINY else name
+
+
 def sampled_where(config: Config) -> str:
     """Where the policy is sampled, for people."""
     if config.policy.sampler == "local":
@@ -80,10 +94,9 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     if section.sampler == "local":
         return sampled_where(config)
     root = section.vllm.adapter_dir or config.run.output_dir
-    model = str(section.warm_start.folder or config.strategy_model)
-    made_later = model in (TINY, SMOLLM2)  # at the first run: its shape is not at hand
-    look = with_adapter and not made_later
-    with empty_adapter(model, section.lora, root) if look else nullcontext() as adapter:
+    model = model_at_hand(config) if with_adapter else None
+    empty = empty_adapter(model, section.lora, root) if model is not None else None
+    with empty or nullcontext() as adapter:
         problems = await check_servers(section, config.served_policy, adapter)
     if problems:
         raise UserError(*problems)

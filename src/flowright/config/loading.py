@@ -1,6 +1,7 @@
 """Configurations from files: one function for each kind of file."""
 
 import os
+import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
 
     Raises ConfigError with one line per mistake.
     """
-    return load_section(Config, Path(path), overrides)
+    source = shlex.join([str(path), *overrides])
+    return load_section(Config, Path(path), overrides).read_from(source)
 
 
 def load_judge_server(path: Path, overrides: Sequence[str] = ()) -> JudgeServerConfig:

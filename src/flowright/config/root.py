@@ -2,11 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import (
-    Field,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
@@ -78,6 +74,24 @@ class Config(Section):
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
     plan: PlanSection = PlanSection()
+
+    _source: str = PrivateAttr(default="FILE")
+
+    def read_from(self, source: str) -> "Config":
+        """With the file and the overrides that it was read from, as a command is given them."""
+        copy = self.model_copy()
+        copy._source = source
+        return copy
+
+    @property
+    def source(self) -> str:
+        """What follows ``--config`` in a command that is given these settings; ``FILE`` where that
+        is not known."""
+        return self._source
+
+    def __eq__(self, other: object) -> bool:
+        """By the settings alone, wherever they were read."""
+        return isinstance(other, Config) and self.__dict__ == other.__dict__
 
     @field_validator("environment")
     @classmethod

@@ -98,7 +98,13 @@ def _header(snapshot: Snapshot) -> Html:
         chips.append(f"step {state.get('step')} of {state['steps']}")
     shown = [key for key in (*display.models, *display.labels) if state.get(key)]
     chips += [f"{key}: {one_line(state[key], 160)}" for key in shown]
-    return header("Flowright run", snapshot.run.resolve().name, chips, _dates(snapshot))
+    return header("Flowright run", snapshot.run.resolve().name, chips, _told(snapshot))
+
+
+def _told(snapshot: Snapshot) -> str:
+    """When the run was, and where its policy comes from, if that was made on this machine."""
+    origin = one_line(snapshot.state.get("policy_origin") or "", 300)
+    return " ".join(filter(None, (_dates(snapshot), origin and f"Policy: {origin}.")))
 
 
 def _dates(snapshot: Snapshot) -> str:

@@ -182,7 +182,7 @@ def plan(snapshot: Snapshot) -> Html | None:
         return None
     body = []
     for name, each in compared.items():
-        form = duration if name.endswith("seconds") else amount
+        form = duration if name.endswith("seconds") else _usd if name == "usd" else amount
         most = "at most " if name in planned.get("bounds", ()) else ""
         ratio = each["measured"] / each["planned"] if each["planned"] else None
         cells = (most + form(each["planned"]), form(each["measured"]), said(ratio, "{:.2f}".format))
@@ -194,6 +194,10 @@ def plan(snapshot: Snapshot) -> Html | None:
     )
     head = ("", "Planned", "Measured", "Measured / planned")
     return section("plan", "Plan and run", lead, table(head, body))
+
+
+def _usd(price: float) -> str:
+    return f"{price:,.2f}"
 
 
 def settings(config: Record) -> list[tuple[str, str]]:

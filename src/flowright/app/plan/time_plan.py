@@ -1,6 +1,6 @@
-"""A run's plan of time and money: tokens and calls, hours, GPUs that keep each other busy, a price.
+"""The arithmetic of a run's plan: tokens and calls, hours, GPUs that keep each other busy, a price.
 
-Arithmetic on a :class:`flowright.app.plan_basis.Basis`; nothing is asked or measured here. What the
+It stands on a :class:`flowright.app.plan.basis.Basis`; nothing is asked or measured here. What the
 basis does not know stays unknown. Not in it: loading, a cold start, checkpoints, resampled groups.
 
 Seconds of one step, with sampling S, update U and a batch's rollouts R: batches are sampled up to s
@@ -10,8 +10,8 @@ waited for. In the steady state a step takes
     max(S + U, (S + U + R) / (1 + s), B)
 
 where B is for how long a batch keeps the servers busy: calls x seconds / requests in flight. With
-s = 0 that is S + U + R. R is a batch's requests put through the
-request slots on paper (:mod:`flowright.app.replay`), and our own computing where it was measured.
+s = 0 that is S + U + R. R is a batch's requests put through the request slots on paper
+(:mod:`flowright.app.plan.replay`), and our own computing where it was measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from flowright.app.plan_basis import FIGURES, ROLES, Basis, find_basis, slots
-from flowright.app.replay import batch_seconds, busy_seconds
+from flowright.app.plan.basis import FIGURES, ROLES, Basis, slots
+from flowright.app.plan.find_basis import find_basis
+from flowright.app.plan.replay import batch_seconds, busy_seconds
 from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
@@ -122,7 +123,7 @@ def make_plan(config: Config, basis: Basis, validation: int, baselines: int) -> 
         basis.source, step, by_phase, seconds, basis.bounds, _balance(config, basis, seconds), {},
         basis.assumed, _missing(config, basis),
     )  # fmt: skip
-    return replace(found, usd=_usd(config, found.total))
+    return replace(found, usd=usd_of(config, found.total))
 
 
 def _phases(config: Config, validation: int, baselines: int) -> dict[str, Phase]:
@@ -132,7 +133,8 @@ def _phases(config: Config, validation: int, baselines: int) -> dict[str, Phase]
     every = section.every
     evaluations = 1 + grpo.steps // every + (grpo.steps % every > 0) if every else 0
     rows = baselines + (baselines > 0) if section.baselines else 0  # one more, at equal tokens
-    drawn, tried = asked * section.samples, compared * section.samples
+    drawn = asked * section.samples
+    tried = compared * (section.final_samples or section.samples)
     return {
         "training": Phase(
             grpo.steps * size, grpo.steps * size, grpo.steps * grpo.prompts_per_step,
@@ -231,9 +233,10 @@ def trainer_gpus(config: Config) -> int:
     return config.plan.trainer_gpus or len(config.physical_gpus or ()) or 1
 
 
-def _usd(config: Config, total: Figures) -> dict[str, float | None]:
+def usd_of(config: Config, total: Figures) -> dict[str, float | None]:
     """GPUs x hours x price, and tokens x price, where prices are given; None where what they are of
-    is unknown. Servers that are paid by the token have no GPUs of ours."""
+    is unknown. Servers that are paid by the token have no GPUs of ours. ``total``: as
+    :attr:`TimePlan.total`."""
     plan, found = config.plan, dict[str, float | None]()
     prices = {
         f"{role}_{name}": price
