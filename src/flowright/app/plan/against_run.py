@@ -44,7 +44,7 @@ def settle(run: Path, config: Config, seconds: float, asked: Mapping[str, float]
     compared = {
         name: {"planned": figure, "measured": measured[name]}
         for name, figure in _planned(plan).items()
-        if name in measured
+        if name in measured and (figure or measured[name])  # servers that nobody asks are none
     }
     with disk_errors(path):
         write_json(path, {"planned": plan, "measured": measured, "compared": compared})
