@@ -26,14 +26,15 @@ class PackedLinear(nn.Linear):
 def quantise(causal_lm: Any) -> None:
     """Have the decoder's linear layers quantised when they are moved to a device next, one weight
     at a time. Needs bitsandbytes."""
-    from bitsandbytes.nn import Params4bit  # pyright: ignore[reportMissingImports]  # optional
+    from bitsandbytes.nn import modules  # pyright: ignore[reportMissingImports]  # optional
 
+    params: Any = modules.Params4bit  # its __new__ says less than it takes
     decoder: nn.Module = causal_lm.model
     for path, layer in [*decoder.named_modules()]:
         if not isinstance(layer, nn.Linear):
             continue
         packed = PackedLinear(layer.in_features, layer.out_features, bias=False, device="meta")
-        packed.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4")
+        packed.weight = params(layer.weight.data, requires_grad=False, quant_type="nf4")
         packed.bias = layer.bias
         above, _, name = path.rpartition(".")
         setattr(decoder.get_submodule(above), name, packed)
