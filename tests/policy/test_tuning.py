@@ -2,12 +2,12 @@
 
 import json
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from bitsandbytes.functional import dequantize_4bit
 from pydantic import ValidationError
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 from torch import nn
@@ -24,7 +24,14 @@ from flowright.policy.model import Policy, load_policy
 from flowright.policy.sampler import Sampling
 
 IDS = [60, 61, 62, 70]
-NF4 = pytest.param({"quantised": "nf4"}, id="nf4")
+NF4 = pytest.param(
+    {"quantised": "nf4"},
+    marks=pytest.mark.skipif(
+        find_spec("bitsandbytes") is None,
+        reason="bitsandbytes is not installed (requirements-quantised.txt)",
+    ),
+    id="nf4",
+)
 STABLE = LoraSection(rank=4, alpha=8, rank_stabilised=True)
 FULL = pytest.param({"train": "full"}, id="full")
 IN_HALF = pytest.param(
@@ -203,6 +210,8 @@ def test_a_base_in_4_bits_is_the_same_for_all(given: dict[str, Any], dtype: str)
     whole: Any = tiny_policy(trained=False, dtype=dtype)
     for theirs, ours in zip(_bases(whole), _bases(policy), strict=True):
         state = ours.weight.quant_state
+        from bitsandbytes.functional import dequantize_4bit
+
         theirs.weight.data = dequantize_4bit(ours.weight.data, state)
     assert torch.equal(whole_logits(whole, IDS), base)
     assert not torch.equal(whole_logits(tiny_policy(trained=False, dtype=dtype), IDS), base)
