@@ -1,14 +1,17 @@
 """The real servers of these tests: each started once, when the first test asks for it."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, interrupt_once, quickstart
 
 from flowright.app.world import open_policy
+from flowright.config import LlmSection, ModelEntry
 from flowright.environments.environment import make_environment
+from flowright.llm.client import ChatClient
 
 LARGE = "smollm2-135m"
 
@@ -36,13 +39,17 @@ def large_folder() -> str:
 @pytest.fixture(scope="session")
 def large(logs: Path, large_folder: str, figure: Callable[[str], None]) -> Iterator[RealVllm]:
     """SmolLM2-135M-Instruct, which answers operators and judges."""
-    server = RealVllm(LARGE, large_folder, logs, "--max-model-len", "4096", "--dtype", "bfloat16")
-    try:
-        server.start()
-        figure(f"{server.name} is served after {server.seconds:.0f} s")
+    more = ("--max-model-len", "4096", "--dtype", "bfloat16")
+    with _served(RealVllm(LARGE, large_folder, logs, *more), figure) as server:
         yield server
-    finally:
-        server.stop()
+
+
+@pytest.fixture(scope="module")
+async def model(large: RealVllm) -> AsyncIterator[ChatClient]:
+    """What asks it."""
+    entry = ModelEntry(base_url=large.url, model_name=large.name)
+    async with ChatClient("large", entry, LlmSection(max_concurrency=16)) as client:
+        yield client
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +67,12 @@ def policy_server(
 ) -> Iterator[RealVllm]:
     """The embedded policy in float32, with adapters that come and go."""
     more = ("--max-model-len", "1024", "--dtype", "float32")
-    server = RealVllm(POLICY, policy_folder, logs, *more, *ADAPTERS)
+    with _served(RealVllm(POLICY, policy_folder, logs, *more, *ADAPTERS), figure) as server:
+        yield server
+
+
+@contextmanager
+def _served(server: RealVllm, figure: Callable[[str], None]) -> Iterator[RealVllm]:
     try:
         server.start()
         figure(f"{server.name} is served after {server.seconds:.0f} s")

@@ -1,20 +1,17 @@
 """Every way of judging, put to a model that judges badly: each reply ends as a verdict."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
 from judge_serving import served
-from real_vllm import RealVllm
 
 from flowright.config import (
     JudgeSection,
     JudgeServerSection,
     JudgeServiceSection,
-    LlmSection,
-    ModelEntry,
 )
 from flowright.config.judge import ASK, COMBINE
 from flowright.judge.build import build_judge
@@ -38,14 +35,6 @@ SILLY = (
     "def legs():\n    return 8\n",
 )
 """Wrong, long, forged, in the model's own marks, discouraging, odd, of another kind."""
-
-
-@pytest.fixture(scope="module")
-async def model(large: RealVllm) -> AsyncIterator[ChatClient]:
-    entry = ModelEntry(base_url=large.url, model_name=large.name)
-    client = ChatClient("large", entry, LlmSection(max_concurrency=8))
-    yield client
-    await client.aclose()
 
 
 def query(answer: str = "Answer: 8", **fields: Any) -> JudgeQuery:

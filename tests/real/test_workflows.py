@@ -6,14 +6,11 @@ Whatever a server that answers says, an attempt gets a reward: no reply of it is
 from collections.abc import AsyncIterator
 
 import pytest
-from real_vllm import RealVllm
 from workflow_doubles import task
 
 from flowright.config import (
     ExecutorSection,
     JudgeSection,
-    LlmSection,
-    ModelEntry,
     RewardSection,
     WorkflowSection,
 )
@@ -36,14 +33,6 @@ TASKS: dict[Kind, Problem] = {
     "code": task("code"),
     "qa": task("qa", question="Who wrote Hamlet?", reference="William Shakespeare"),
 }
-
-
-@pytest.fixture(scope="module")
-async def model(large: RealVllm) -> AsyncIterator[ChatClient]:
-    entry = ModelEntry(base_url=large.url, model_name=large.name)
-    client = ChatClient("large", entry, LlmSection(max_concurrency=16))
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture(scope="module")

@@ -205,9 +205,8 @@ def _other_adapter(path: Path, config: Config) -> list[str]:
     wanted: dict[str, Any] = {"r": lora.rank, "lora_alpha": lora.alpha}
     wanted["use_rslora"] = lora.rank_stabilised
     trained_on = Path(str(has.get("base_model_name_or_path"))).name
-    base = config.policy.warm_start.folder or config.strategy_model
-    if base not in (TINY, SMOLLM2):
-        wanted["base_model_name_or_path"] = Path(base).name
+    if config.policy_base not in (TINY, SMOLLM2):
+        wanted["base_model_name_or_path"] = Path(config.policy_base).name
     has = {"use_rslora": False, **has, "base_model_name_or_path": trained_on}
     return changes_of({key: has.get(key) for key in wanted}, wanted)
 

@@ -140,8 +140,12 @@ class Config(Section):
     @property
     def served_policy(self) -> str:
         """The name of the policy's base model on vLLM servers."""
-        warm = self.policy.warm_start.folder
-        return self.policy.vllm.model_name or (str(warm) if warm else self.strategy_model)
+        return self.policy.vllm.model_name or self.policy_base
+
+    @property
+    def policy_base(self) -> str:
+        """What the policy's adapter stands on: the warm-started folder, or ``strategy_model``."""
+        return str(self.policy.warm_start.folder or self.strategy_model)
 
     @property
     def judge_model(self) -> str | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.app.first_look import Start
-from flowright.app.plan.basis import ROLES
+from flowright.app.plan.basis import ROLES, USAGE
 from flowright.app.plan.time_plan import plan_run, usd_of
 from flowright.app.plan.words import start_line
 from flowright.config import Config
@@ -85,9 +85,8 @@ def _measured(
             for n, row in zip(groups, steps, strict=True)
         ),
     }
-    names = {"calls": "calls", "tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}
     for role in ROLES:
-        for name, key in names.items():
+        for name, key in USAGE.items():
             metric = f"servers/{role}/{key}"
             found[f"{role}_{name}"] = sum(row.get(metric, 0.0) for row in [*rows, asked])
     found["evaluations seconds"] = sum(row.get("time/evaluate", 0.0) for row in rows)

@@ -17,9 +17,11 @@ from flowright.app.plan.attempts import (
 from flowright.config import Config
 
 ROLES = (EXECUTOR, JUDGE)
+USAGE = {"calls": "calls", "tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}
+"""What a role is asked, and the name of it in a record's usage and in the metrics ``servers/*``."""
 FIGURES = (
     *("policy_tokens_in", "policy_tokens_out"),
-    *(f"{role}_{what}" for role in ROLES for what in ("calls", "tokens_in", "tokens_out")),
+    *(f"{role}_{what}" for role in ROLES for what in USAGE),
 )
 """Of an attempt: tokens of its prompt and completion, and what large models are asked for it."""
 
@@ -60,11 +62,10 @@ def from_records(
         EXECUTOR: [((record.get("execution") or {}).get("usage") or {}) for record in records],
         JUDGE: [((record.get("verdict") or {}).get("usage") or {}) for record in records],
     }
-    names = {"calls": "calls", "tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}
     figures = {
         f"{role}_{name}": sum(usage.get(key, 0) for usage in some) / len(records)
         for role, some in usages.items()
-        for name, key in names.items()
+        for name, key in USAGE.items()
     }
     means = {
         role: counts[f"servers/{role}/wire_seconds"] / calls

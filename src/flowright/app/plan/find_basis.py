@@ -4,6 +4,7 @@ is absent, or a bound and called one.
 """
 
 import random
+from contextlib import suppress
 from dataclasses import replace
 
 from flowright.app.plan.attempts import (
@@ -11,6 +12,7 @@ from flowright.app.plan.attempts import (
     JUDGE,
     attempt_read,
     in_series,
+    requests_of,
     scaled,
     with_calls,
 )
@@ -27,6 +29,8 @@ from flowright.workflows.operators import OPERATORS
 
 PROGRAMS = 64
 """Demonstrations that are read where nothing was measured."""
+
+UNMEASURED = "nothing measured yet"
 
 
 async def find_basis(
@@ -79,24 +83,19 @@ async def probed(config: Config, tasks: TaskSets) -> Basis:
 
 def _from_demonstrations(config: Config, environment: Environment, tasks: TaskSets) -> Basis:
     """Calls only, by the workflows that the environment would teach; nothing is timed."""
-    if config.environment != "workflow":  # what another one's completions ask for is not known
-        return Basis("nothing measured yet")
-    try:
-        shown = environment.demonstrations(tasks.train, PROGRAMS, 1, config.seed)
-    except UserError:
-        shown = []
+    shown = []
+    if config.environment == "workflow":  # what another one's completions ask for is not known
+        with suppress(UserError):
+            shown = environment.demonstrations(tasks.train, PROGRAMS, 1, config.seed)
     rng = random.Random(config.seed)
     judges = 0 if config.judge.mode == "rules" else 1 + len(config.judge.panel)
     read = [attempt_read(one.completions[0], frozenset(OPERATORS), judges, rng) for one in shown]
     attempts = [attempt for attempt in read if attempt is not None]
-    source = "nothing measured yet"
     if not attempts:
-        return Basis(source)
-    requests = [r for attempt in attempts for wave in attempt for chain in wave for r in chain]
-    calls = {f"{role}_calls": sum(r.role == role for r in requests) for role in ROLES}
+        return Basis(UNMEASURED)
     return Basis(
-        source,
-        {name: count / len(attempts) for name, count in calls.items()},
+        UNMEASURED,
+        {f"{role}_calls": len(requests_of(attempts, role)) / len(attempts) for role in ROLES},
         attempts=attempts,
         assumed=(
             "calls as in programs of the grammar, loops to their end, one call an operator; their "
