@@ -107,8 +107,8 @@ def test_three_steps_are_sampled_from_the_adapter_of_their_turn(
     with policy_server.log.open("rb") as log:
         log.seek(before)
         requests = re.findall(r'POST (/v1/\S+) HTTP/1.1" (\d+)', log.read().decode())
-    assert requests.count(("/v1/load_lora_adapter", "200")) == 4, "versions 0 to 3"
-    assert requests.count(("/v1/unload_lora_adapter", "200")) == 4
+    assert requests.count(("/v1/load_lora_adapter", "200")) == 5, "a trial, then versions 0 to 3"
+    assert requests.count(("/v1/unload_lora_adapter", "200")) == 5
     assert requests.count(("/v1/completions", "200")) >= 3 * 16
     assert served_models(policy_server.url) == [POLICY]
     assert not (training.path / "adapters").exists()
