@@ -327,10 +327,11 @@ start_server() { # set `pid`; the server outlives this script and its terminal
     printf '%s\n' "$pid" "$(identity "$pid" || echo gone)" "$model at $url" >"$pid_file"
 }
 
-wait_until_served() { # PID: exit 0 when it serves, 1 when it ended or time is up
+wait_until_served() { # PID [another]: 0 when it serves; exit 1 when time is up or it ended, 1 with "another"
     local began=$SECONDS shown=0 waited
     while true; do
         if [[ "$(our_pid)" != "$1" ]]; then
+            [[ ${2:-} != another ]] || return 1
             give_up "ended before it served" "$1"
         fi
         if port_is_taken && ask /health >/dev/null; then
@@ -407,8 +408,11 @@ resume_waiting() { # when a call before this one started the server and did not 
             "  first: $me $role --stop")
     elif ! ask /health >/dev/null; then
         echo "$role: process $pid is starting already; log $log_file"
-        wait_until_served "$pid"
-        exit 0
+        if wait_until_served "$pid" another; then
+            exit 0
+        fi
+        end_server "$pid" # what is left of it: it was on its way down, not up
+        echo "$role: process $pid has ended; starting another"
     fi
 }
 

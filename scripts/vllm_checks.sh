@@ -138,7 +138,7 @@ address already in use~Port $port is in use: see who has it (ss -ltnp 'sport = :
 attention heads.*divisible by tensor|not divisible by.*tensor.parallel~The model's heads do not divide so: set ${say}_TENSOR_PARALLEL to a divisor of that number, such as 1, 2 or 4.
 torchvision::nms~torchvision is not of this torch: uninstall torchvision, torchaudio and torchcodec beside this vLLM, which needs none of them.
 does not recognize this architecture|architectures.*not supported|no supported architecture~This vLLM does not know the model's architecture: a newer vLLM, or another ${say}_MODEL.
-trust_remote_code~The model brings code of its own: if you trust it, add -- --trust-remote-code.
+trust_remote_code=True~The model brings code of its own: if you trust it, add -- --trust-remote-code.
 unrecognized arguments|invalid choice~This vLLM does not know a flag: an empty variable of --help leaves it out.
 failed to infer device type|no CUDA.*device|libcuda\.so~This vLLM finds no GPU: see nvidia-smi; for one that is built for CPUs set ${say}_DEVICE=cpu.
 tiktoken|openai_harmony|HarmonyError~GPT-OSS needs its tiktoken files: offline, bring them and set TIKTOKEN_ENCODINGS_BASE.

@@ -19,7 +19,7 @@ MODEL = "openai/gpt-oss-120b"
 
 VLLM = '''#!{python}
 """Stands in for vllm: `vllm serve MODEL --host H --port P`, with one worker process."""
-import json, os, subprocess, sys, threading
+import json, os, subprocess, sys, threading, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 mode, arguments = os.environ["STANDIN"], sys.argv[1:]
@@ -37,6 +37,11 @@ with open(os.environ["STANDIN_SEEN"] + ".worker", "w") as seen:
     print(worker.pid, file=seen)
 if mode == "never":
     worker.wait()
+if mode == "leaves":  # it does not serve any more, and ends when it is told
+    while not os.path.exists(os.environ["STANDIN_SEEN"] + ".go"):
+        time.sleep(0.05)
+    worker.kill()
+    sys.exit()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -250,6 +255,24 @@ def test_a_server_that_never_serves_is_ended(house: House) -> None:
     assert not is_running(house.worker())
 
 
+def test_a_server_on_its_way_down_is_waited_for_and_followed(house: House) -> None:
+    command = ["bash", house.path / "launch_vllm_safe.sh"]
+    first = house.environment | {"STANDIN": "leaves"}
+    with subprocess.Popen(command, env=first, stdout=subprocess.PIPE, text=True) as starting:
+        assert starting.stdout is not None
+        assert any("is starting" in line for line in starting.stdout)
+        starting.kill()  # whoever called first has gone; the server has not
+        with subprocess.Popen(
+            command, env=house.environment, stdout=subprocess.PIPE, text=True
+        ) as second:
+            assert second.stdout is not None
+            assert any("is starting already" in line for line in second.stdout)
+            Path(f"{house.seen}.go").touch()
+            said, _ = second.communicate(timeout=120)
+    assert second.returncode == 0 and "has ended; starting another" in said
+    assert is_running(house.pid())
+
+
 def test_an_interrupted_start_leaves_no_server_behind(house: House) -> None:
     with subprocess.Popen(
         ["bash", house.path / "launch_vllm_safe.sh"],
@@ -347,6 +370,9 @@ LAST_WORDS = {
     "RuntimeError: operator torchvision::nms does not exist": "uninstall torchvision",
     "Transformers does not recognize this architecture": "a newer vLLM",
     "Model architectures ['NewForCausalLM'] are not supported for now.": "a newer vLLM",
+    "non-default args: {'trust_remote_code': False}\nvllm: error: unrecognized arguments: -o":
+        "does not know a flag",
+    "Please pass the argument `trust_remote_code=True` to allow custom code": "-- --trust-remote",
     "vllm: error: unrecognized arguments: --odd": "does not know a flag",
     "RuntimeError: Failed to infer device type": "EXECUTOR_DEVICE=cpu",
 }  # fmt: skip
