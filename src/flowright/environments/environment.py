@@ -72,6 +72,12 @@ class Environment:
         is cut in its middle."""
         return [Message("user", task.problem)]
 
+    def forms(self, task: Task) -> Sequence[Task]:
+        """The ways in which a task is put to the policy, each a task with a prompt of its own: a
+        group's attempts are shared evenly among them and have one baseline. Such as a pair of
+        answers in both orders."""
+        return (task,)
+
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
         """Open what rollouts of these tasks need, such as servers and sandboxes, and close it at

@@ -4,8 +4,9 @@ how likely a policy finds their tokens. What is made of that is the caller's: a 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from flowright.grpo.pipeline import Batch
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
+from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample
 
 
@@ -72,7 +74,19 @@ def asked_for(batch: Batch, groups: Sequence[Group], prompts: int) -> Asked:
         if rollout.reward.value is not None
     )
     scored.subtract(len(sample.token_ids) for group in groups for sample in group.samples)
-    return Asked(prompts, len(batch.prompts_P), tuple(scored.elements()))
+    drawn = sum(1 for _ in _forms(batch))
+    forms = drawn / max(1, len(batch.prompts_P_G))
+    return Asked(round(prompts * forms), drawn, tuple(scored.elements()))
+
+
+def _forms(batch: Batch) -> Iterator[tuple[int, Prompt, range]]:
+    """The task's number, the prompt and the attempts of every form of a batch's tasks."""
+    for p, prompts_G in enumerate(batch.prompts_P_G):
+        start = 0
+        for prompt, same in groupby(prompts_G):
+            end = start + sum(1 for _ in same)
+            yield p, prompt, range(start, end)
+            start = end
 
 
 def drawn_groups(
@@ -85,23 +99,30 @@ def drawn_groups(
     ]
 
 
+def whole_groups(batch: Batch) -> list[Group]:
+    """:func:`drawn_groups` of a batch, in the order of its samples."""
+    forms = list(_forms(batch))
+    samples_P_G = [batch.samples_P_G[p][some.start : some.stop] for p, _, some in forms]
+    return drawn_groups([prompt.token_ids for _, prompt, _ in forms], samples_P_G)
+
+
 def trained_groups(
     batch: Batch, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
 ) -> list[Group]:
-    """The groups with a signal, without their unscored samples; without those that were cut at
-    their longest, too, if that is asked for (DAPO's overlong filtering, arXiv 2503.14476,
-    section 3.4)."""
+    """A group for each form of the tasks with a signal, without unscored samples; without those
+    that were cut at their longest, too, if that is asked for (DAPO's overlong filtering, arXiv
+    2503.14476, section 3.4)."""
     groups = []
-    for prompt, samples_G, rollouts_G, advantages in zip(
-        batch.prompts_P, batch.samples_P_G, batch.rollouts_P_G, advantages_P, strict=True
-    ):
-        if advantages.signal != "ok":
+    for p, prompt, attempts in _forms(batch):
+        if advantages_P[p].signal != "ok":
             continue
+        some = [
+            (batch.samples_P_G[p][g], batch.rollouts_P_G[p][g], advantages_P[p].values[g])
+            for g in attempts
+        ]
         kept = [
             Trained(sample.token_ids, sample.logprobs, advantage)
-            for sample, rollout, advantage in zip(
-                samples_G, rollouts_G, advantages.values, strict=True
-            )
+            for sample, rollout, advantage in some
             if rollout.reward.value is not None
             and not (filter_overlong and sample.finish_reason == "length")
         ]

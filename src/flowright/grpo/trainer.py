@@ -16,7 +16,7 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.environments.rollout import Rollout, to_record
 from flowright.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
-from flowright.grpo.batch import asked_for, drawn_groups, trained_groups
+from flowright.grpo.batch import asked_for, trained_groups, whole_groups
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.penalties import costs, penalised, task_rewards
@@ -211,16 +211,14 @@ class Trainer:
 
     def _resampled(self, batch: Batch) -> dict[str, float]:
         grpo = self.config.grpo
-        more = len(batch.prompts_P) - grpo.prompts_per_step
+        more = len(batch.rollouts_P_G) - grpo.prompts_per_step
         return {"reward/resampled_groups": float(more)} if grpo.resample_rounds else {}
 
     async def _penalised(self, batch: Batch) -> Batch:
         """With what counts in the rewards beside the task: length, the KL to the base model."""
         grpo, nats_S = self.config.grpo, None
         if grpo.kl_in == "reward" and grpo.kl_coefficient:
-            prompts = [prompt.token_ids for prompt in batch.prompts_P]
-            groups = drawn_groups(prompts, batch.samples_P_G)
-            nats_S = await asyncio.to_thread(self.learner.divergences, groups)
+            nats_S = await asyncio.to_thread(self.learner.divergences, whole_groups(batch))
         return penalised(batch, grpo, self.config.policy.max_new_tokens, nats_S)
 
     def _keep(self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> None:
