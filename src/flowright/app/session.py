@@ -36,11 +36,12 @@ from flowright.evaluation.evaluator import Evaluator, Row, Validation
 from flowright.evaluation.ledger import Ledger
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.choices import settled
+from flowright.grpo.given import GivenBatches, GivenTrainer, GivenValidation
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
-from flowright.grpo.trainer import Trainer
+from flowright.grpo.trainer import RolloutTrainer
 from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.sampler import Sampler
@@ -143,22 +144,20 @@ def make_trainer(
     policy: Policy,
     sampler: Sampler,
     ranks: Ranks = ONE,
-) -> Trainer:
+) -> RolloutTrainer | GivenTrainer:
     """The trainer and the parts that it is made of."""
+    learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
+    if learner.learns_from_given:
+        given = GivenBatches(config, environment, policy, tasks.train)
+        saves = Saves(config, run, policy, learner, given, reporter, ranks)
+        validate = GivenValidation(learner, given, tasks.val)
+        return GivenTrainer(config, run, reporter, given, learner, saves, validate, ranks)
     evaluator = _evaluator(config, environment, policy, ranks)
     pipeline = Pipeline(config, sampler, environment, evaluator.encode, tasks.train, ranks)
-    learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
-    return Trainer(
-        config,
-        run,
-        reporter,
-        pipeline,
-        learner,
-        Saves(config, run, policy, learner, pipeline, reporter, ranks),
-        Validation(evaluator, sampler, held_out),
-        ranks,
-    )
+    saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
+    validation = Validation(evaluator, sampler, held_out)
+    return RolloutTrainer(config, run, reporter, pipeline, learner, saves, validation, ranks)
 
 
 def _evaluator(

@@ -5,7 +5,7 @@ as ``file: key: what is wrong``, with a suggestion for a misspelt key. docs/conf
 generated from these fields (``python scripts/write_config_docs.py``).
 """
 
-from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
+from flowright.config.grpo import GrpoSection, PairsSection, PipelineSection, RaySection
 from flowright.config.judge import (
     JudgeRewardSection,
     JudgeSection,
@@ -64,6 +64,7 @@ __all__ = [
     "LlmSection",
     "LoraSection",
     "ModelEntry",
+    "PairsSection",
     "PipelineSection",
     "PlanSection",
     "PlanServerSection",

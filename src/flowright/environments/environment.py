@@ -48,6 +48,17 @@ class Demonstration:
     completions: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A conversation to learn from, which ends with an answer, and its weight in the loss. Of two
+    that are compared the one with the larger weight is better, by as much as they differ.
+    ``every_turn``: the answers before the last are learned, too."""
+
+    messages: Sequence[Message]
+    weight: float = 1.0
+    every_turn: bool = False
+
+
 class Environment:
     """The base of every environment, with defaults for all that a small one does not need: it has
     to say :meth:`tasks` and :meth:`rollout`. Made of the configuration alone; what costs time or
@@ -124,6 +135,14 @@ class Environment:
         raise ConfigError(
             f"environment {self.config.environment}: has no demonstrations for the embedded "
             "policy's cold start; set strategy_model to another model"
+        )
+
+    def given(self, task: Task) -> Sequence[Given]:
+        """What the data gives for a task, where ``grpo.loss`` learns from that and nothing is
+        sampled: a conversation, or the two that are compared."""
+        raise ConfigError(
+            f"environment {self.config.environment}: its data gives no answers to learn from; "
+            f"grpo.loss: {self.config.grpo.loss} needs some"
         )
 
     @property

@@ -24,11 +24,18 @@ from flowright.policy.sampler import Sample
 @dataclass(frozen=True, slots=True)
 class Trained:
     """One sample that takes part in the update, with its tokens' log-probabilities under the
-    distribution that it was drawn from."""
+    distribution that it was drawn from; none where it was not drawn but given, and its advantage
+    is then its weight. ``learned``: which of its tokens are, all of them by default."""
 
     token_ids: Sequence[int]
     sampled_logprobs: Sequence[float]
     advantage: float
+    learned: Sequence[bool] | None = None
+
+    @property
+    def count(self) -> int:
+        """Of the tokens that are learned."""
+        return len(self.token_ids) if self.learned is None else sum(self.learned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +141,8 @@ def trained_groups(
 def score(
     policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
 ) -> list[Tensor]:
-    """Log-probabilities of each sample's tokens, float32, in the order of the samples. Without
-    gradients, under the distribution that was sampled from."""
+    """Log-probabilities of each sample's learned tokens, float32, in the order of the samples.
+    Without gradients, under the distribution that was sampled from."""
     samples = [sample for group in groups for sample in group.samples]
     found: dict[int, Tensor] = {}
     budget, sharing = section.micro_batch_tokens, section.prefix_sharing
@@ -143,7 +150,7 @@ def score(
         for hidden_N, numbers in chunks(policy, groups, budget, sharing):
             chunk = [samples[number] for number in numbers]
             logprobs_N, _ = sample_logprobs(policy, hidden_N, chunk, temperature)
-            parts = logprobs_N.split([len(sample.token_ids) for sample in chunk])
+            parts = logprobs_N.split([sample.count for sample in chunk])
             found.update(zip(numbers, parts, strict=True))
     return [found[number] for number in range(len(samples))]
 
@@ -155,8 +162,12 @@ def sample_logprobs(
     temperature: float,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [N] of the samples' tokens, from what predicts them; see
-    :meth:`flowright.policy.head.Head.logprobs`."""
+    """Log-probability and entropy of the samples' learned tokens, from what predicts all of their
+    tokens [N, hidden_size]; see :meth:`flowright.policy.head.Head.logprobs`."""
     tokens = [token for sample in chunk for token in sample.token_ids]
     target_N = to_device(torch.tensor(tokens), hidden_N.device)
+    if any(sample.learned is not None for sample in chunk):
+        masks = [sample.learned or [True] * len(sample.token_ids) for sample in chunk]
+        kept_N = to_device(torch.tensor([kept for mask in masks for kept in mask]), hidden_N.device)
+        hidden_N, target_N = hidden_N[kept_N], target_N[kept_N]
     return policy.head.logprobs(hidden_N, target_N, temperature, with_entropy)

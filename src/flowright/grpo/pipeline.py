@@ -13,7 +13,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from flowright.config import Config
 from flowright.data.mixture import Mixture, tasks_hash
@@ -84,6 +84,28 @@ class _Started:
 
     waiting_P: list[Waiting]
     running: asyncio.Task[tuple[Batch, float, float]]
+
+
+class Batches(Protocol):
+    """Where a run's steps come from, as far as its loop and its checkpoints know; see
+    :class:`Pipeline`."""
+
+    environment: Environment
+    tasks_hash: str
+
+    async def refresh(self, version: int) -> Mapping[str, float]: ...
+
+    def requests(self) -> dict[str, float]: ...
+
+    def pending(self) -> Pending: ...
+
+    def restore(self, pending: Pending) -> list[str]: ...
+
+    def remembered(self) -> Any: ...
+
+    def remember(self, shares: Sequence[Any]) -> None: ...
+
+    async def aclose(self) -> None: ...
 
 
 class Pipeline:

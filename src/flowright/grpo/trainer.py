@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from flowright.config import Config
 from flowright.data.mixture import tasks_by_kind
@@ -20,7 +20,7 @@ from flowright.grpo.batch import asked_for, trained_groups, whole_groups
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.penalties import costs, penalised, task_rewards
-from flowright.grpo.pipeline import Batch, Pipeline, whole
+from flowright.grpo.pipeline import Batch, Batches, Pipeline, whole
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
 from flowright.grpo.safeguards import (
     mind_the_judge,
@@ -41,15 +41,19 @@ from flowright.runs import RunDirectory
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
 
 
+Source = TypeVar("Source", bound=Batches)
+
+
 @dataclass
-class Trainer:
-    """One run, or one rank's part of it, of parts that know no more than they need. ``validate``
-    measures the policy on held-out tasks after a step: metrics ``val/*``."""
+class Trainer(Generic[Source]):
+    """One run, or one rank's part of it, of parts that know no more than they need. ``batches`` is
+    where its steps come from; ``validate`` measures the policy on held-out tasks after a step:
+    metrics ``val/*``."""
 
     config: Config
     run: RunDirectory | Follower
     reporter: Reporter
-    pipeline: Pipeline
+    batches: Source
     learner: Learner
     saves: Saves
     validate: Callable[[int], Awaitable[dict[str, float]]]
@@ -74,7 +78,7 @@ class Trainer:
                         self.reporter.say(line)
                         return step
         finally:
-            await self.pipeline.aclose()
+            await self.batches.aclose()
         return steps
 
     async def _whole_step(self, step: int) -> None:
@@ -105,7 +109,7 @@ class Trainer:
 
     async def _begin(self) -> int:
         self._stage("start", 0)
-        await self.pipeline.refresh(0)
+        await self.batches.refresh(0)
         metrics = await self._evaluate(0) if self.config.evaluation.every else {}
         self.run.record(0, metrics | await self._requests())
         self.saves.is_best(0, metrics)
@@ -114,14 +118,57 @@ class Trainer:
 
     async def _requests(self) -> dict[str, float]:
         """What all ranks asked of servers since the last record."""
-        return added(await self.ranks.all_gather(self.pipeline.requests()))
+        return added(await self.ranks.all_gather(self.batches.requests()))
 
     async def _restore(self) -> int:
         step = await self.saves.restore()
         if step is None:  # killed before anything was saved
             return await self._begin()
-        await self.pipeline.refresh(step)
+        await self.batches.refresh(step)
         return step
+
+    async def _step(self, step: int) -> dict[str, float]:
+        """Learn from a step's batch; its metrics."""
+        raise NotImplementedError
+
+    async def _refresh(self, step: int, metrics: dict[str, float]) -> Sequence[str]:
+        """Let the sampler draw from the updated policy. What keeps it from that, on any rank, ends
+        the run on all of them, but not before the step is recorded and saved: its update is good.
+        """
+        began, problems = time.perf_counter(), ()
+        try:
+            metrics |= await self.batches.refresh(step)
+        except PeerLost:
+            raise
+        except RunError as error:
+            problems = error.problems
+        metrics["time/update"] += time.perf_counter() - began
+        shares = await self.ranks.all_gather(problems)
+        return next((share for share in shares if share), ())
+
+    async def _evaluate(self, step: int) -> dict[str, float]:
+        self._stage("evaluate", step)
+        began = time.perf_counter()
+        metrics = await self.validate(step)
+        unscored = metrics.get("val/unscored", 0.0)
+        if unscored > self.config.grpo.max_unscored:
+            self.reporter.say(f"validation: {unscored:.0%} could not be scored")
+        return {**metrics, "time/evaluate": time.perf_counter() - began}
+
+    async def _save(self, step: int) -> None:
+        self._stage("save", step)
+        await self.saves.save(step)
+
+    def _stage(self, stage: Stage, step: int) -> None:
+        self.run.state(status="running", stage=stage, step=step, steps=self.config.grpo.steps)
+
+    def _stop(self, name: str) -> None:
+        self._stopping = name
+        self.reporter.say(f"{name}: finishing this step; once more to stop at once")
+
+
+class RolloutTrainer(Trainer[Pipeline]):
+    """A run whose policy is sampled, and learns from the rewards of its attempts."""
 
     async def _step(self, step: int) -> dict[str, float]:
         batch = await self._roll_out(step)
@@ -141,42 +188,27 @@ class Trainer:
         # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
         longest = self.config.policy.max_new_tokens
         metrics = await asyncio.to_thread(self.learner.update, groups, step, longest, asked)
-        self.pipeline.trained(step)
+        self.batches.trained(step)
         if skipped := metrics.get("policy/skipped_updates"):
             self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
         updating = {"time/update": time.perf_counter() - began}
         return {
-            **self.pipeline.environment.summarise(batch.rollouts),
+            **self.batches.environment.summarise(batch.rollouts),
             **signal_metrics(rewards_P_G, advantages_P),
             **penalty_metrics(batch.rollouts),
             **self._resampled(batch),
-            **self.pipeline.dropped(),
+            **self.batches.dropped(),
             **token_metrics(batch),
             **staleness(batch, step),
             **metrics,
-            **self.pipeline.seconds,
+            **self.batches.seconds,
             **updating,
             **memory(self.learner.device),
         }
 
-    async def _refresh(self, step: int, metrics: dict[str, float]) -> Sequence[str]:
-        """Let the sampler draw from the updated policy. What keeps it from that, on any rank, ends
-        the run on all of them, but not before the step is recorded and saved: its update is good.
-        """
-        began, problems = time.perf_counter(), ()
-        try:
-            metrics |= await self.pipeline.refresh(step)
-        except PeerLost:
-            raise
-        except RunError as error:
-            problems = error.problems
-        metrics["time/update"] += time.perf_counter() - began
-        shares = await self.ranks.all_gather(problems)
-        return next((share for share in shares if share), ())
-
     async def _roll_out(self, step: int) -> Batch:
         """The step's batch with its rewards, and further rounds where groups have no signal."""
-        self.pipeline.begin()
+        self.batches.begin()
         batch = await self._joined(self._take(step))
         grpo = self.config.grpo
         for number in range(1, grpo.resample_rounds + 1):
@@ -184,15 +216,15 @@ class Trainer:
             missing = grpo.prompts_per_step - signals.count("ok")
             if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
                 break
-            more = self.pipeline.another_round(step, number, missing)
+            more = self.batches.another_round(step, number, missing)
             batch = batch.and_then(await self._joined(more))
         return batch
 
     async def _take(self, step: int) -> Batch:
         self._stage("sample", step)
-        await self.pipeline.run_ahead(step)
+        await self.batches.run_ahead(step)
         self._stage("rollout", step)
-        return await self.pipeline.take(step)
+        return await self.batches.take(step)
 
     async def _joined(self, share: Awaitable[Batch]) -> Batch:
         """All ranks' shares of a batch, each with its penalties. Where one rank has
@@ -223,7 +255,7 @@ class Trainer:
 
     def _keep(self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> None:
         """Rollouts are written before the update, so that a run killed in it can be looked at."""
-        environment = self.pipeline.environment
+        environment = self.batches.environment
         records = [
             to_record(rollout, environment.record(rollout), step, p, g, advantages_P[p].values[g])
             for p, group in enumerate(batch.rollouts_P_G)
@@ -234,26 +266,6 @@ class Trainer:
             first = next(r for r in batch.rollouts if r.task.kind == kind)
             text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
             self.run.text(step, f"{environment.display.completion}/{kind}", text)
-
-    async def _evaluate(self, step: int) -> dict[str, float]:
-        self._stage("evaluate", step)
-        began = time.perf_counter()
-        metrics = await self.validate(step)
-        unscored = metrics.get("val/unscored", 0.0)
-        if unscored > self.config.grpo.max_unscored:
-            self.reporter.say(f"validation: {unscored:.0%} could not be scored")
-        return {**metrics, "time/evaluate": time.perf_counter() - began}
-
-    async def _save(self, step: int) -> None:
-        self._stage("save", step)
-        await self.saves.save(step)
-
-    def _stage(self, stage: Stage, step: int) -> None:
-        self.run.state(status="running", stage=stage, step=step, steps=self.config.grpo.steps)
-
-    def _stop(self, name: str) -> None:
-        self._stopping = name
-        self.reporter.say(f"{name}: finishing this step; once more to stop at once")
 
 
 def _headline(rollout: Rollout) -> str:
