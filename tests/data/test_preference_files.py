@@ -57,7 +57,7 @@ def raw(tmp_path: Path) -> Path:
         path = f"llmbar/Adversarial/{name}/dataset.json"
         write(folder, path, [_llmbar(1000 * number), _llmbar(5)])
     lines = [_autoj(n, n % 2) for n in range(20)]
-    lines += [_autoj(20, 2), _autoj(21, 0, " "), _autoj(22, 2, "a"), _autoj(23, 7)]
+    lines += [_autoj(20, 2), _autoj(21, 0, " "), _autoj(22, 1, "a"), _autoj(23, 7)]
     (folder / "autoj").mkdir()
     (folder / "autoj/autoj_pairwise.json").write_text("\n".join(lines))
     biased = {"bias": "length bias", "response1": "a", "response2": "b", "label": 1}
@@ -85,7 +85,7 @@ def test_no_prompt_is_on_two_sides_and_what_is_left_out_is_named(raw: Path) -> N
         "cannot be read": (f"{raw}/autoj/autoj_pairwise.json:24: label is 7, not one of 0, 1, 2",),
         "its conversation is held out": ("llmbar/natural/5", "llmbar/natural/7"),
         "an answer is empty": ("autoj/21",),
-        "both answers are the same": ("autoj/22",),
+        "one of two equal answers is preferred": ("autoj/22",),
     }
     assert len(split.train) + len(split.val) == 38 + 21
     assert split.held_out == dict.fromkeys(HELD_OUT[:4], 2)
@@ -264,7 +264,7 @@ def test_the_script_writes_all_forms(make: Main, raw: Path, tmp_path: Path, caps
     assert trained is not None and trained.subsets == {"llmbar/natural", "autoj/planning"}
     printed = capsys.readouterr().out
     assert f"split by prompt, SHA-256 {manifest['split_sha256']}" in printed
-    assert "left out, both answers are the same: 1 (autoj/22)" in printed
+    assert "left out, one of two equal answers is preferred: 1 (autoj/22)" in printed
     assert "held out: llmbar/manual, 2" in printed
 
     again = tmp_path / "again"
@@ -367,8 +367,8 @@ def test_training_files_of_the_true_rows(tmp_path: Path) -> None:
     assert left_out == {
         "its conversation is held out": 4,
         "an answer is empty": 55,
-        "both answers are the same": 9,
+        "one of two equal answers is preferred": 1,
     }
-    assert len(split.train) + len(split.val) == 2712 - 68
+    assert len(split.train) + len(split.val) == 2712 - 60
     split.trained_on.check(read_pairs("evalbiasbench", tmp_path))
-    assert split.sha256 == "2198d87e665241832eb67d86bded6439e83c528be02607b60bfad659157ae8fd"
+    assert split.sha256 == "331515fa6faf30d991ff7d77ed9118f69769a257c2e605ec968c9580b29c31bf"

@@ -149,7 +149,9 @@ def _why_not(row: Row, sealed: set[str]) -> str:
     answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
     if not all(answer.strip() for answer in answers):
         return "an answer is empty"
-    return "both answers are the same" if len(answers) > len(set(answers)) else ""
+    if isinstance(row, Pair) and row.first == row.second and row.label != "tie":
+        return "one of two equal answers is preferred"
+    return ""
 
 
 def _validates(row: Row, val_share: float, seed: int) -> bool:
