@@ -267,7 +267,10 @@ def test_preferences_of_the_hub(upstream: Upstream, tmp_path: Path) -> None:
     rows = {
         "preference/preference.jsonl.gz": {
             "prompt": "a\n<extra_id_1>Assistant\nb\n<extra_id_1>User\nc",
-            **{"response_1": "d", "response_2": "e", "preference_strength": -2, "split": "val"},
+            "response_1": "d",
+            "response_2": "e",
+            "preference_strength": -2,
+            "split": "val",
         },
         "train.jsonl.gz": {"prompt": "a", "response": "b", "helpfulness": 4},
         "validation.jsonl.gz": {"prompt": "c", "response": "d", "helpfulness": 0},
@@ -299,7 +302,7 @@ def test_rewardbench2_comes_as_rows_of_the_hub(upstream: Upstream, tmp_path: Pat
     downloader = Downloader(tmp_path, web=Web(f"{upstream.url}/hub"))
     [outcome] = downloader.run([preference_source("rewardbench2")])
     assert (outcome.origin, outcome.path) == ("hub rows", "rewardbench2/test.hub.jsonl")
-    assert [json.loads(line) for line in (tmp_path / outcome.path).open()] == [row]
+    assert json.loads((tmp_path / outcome.path).read_text()) == row
 
 
 def packed(names: list[str]) -> bytes:

@@ -67,8 +67,8 @@ def turns(row: UpstreamRow, text: str, heading: re.Pattern[str]) -> tuple[Turn, 
 
 def helpsteer2_pair(row: UpstreamRow) -> Pair:
     """A row of HelpSteer2-Preference (arXiv 2410.01257): a strength above 0 prefers the second
-    response. 1 is slightly better, 2 better, 3 much better; the category is upstream's split, ``train``
-    or ``val``."""
+    response. 1 is slightly better, 2 better, 3 much better; the category is upstream's split,
+    ``train`` or ``val``."""
     strength = chosen(row, "preference_strength", {number: number for number in range(-3, 4)})
     return Pair(
         id=f"preference/{row.name}",

@@ -43,7 +43,9 @@ def pandalm(row: UpstreamRow) -> Pair:
     texts = [text for text in (instruction, given) if text.strip()]
     if len(texts) == 2:
         texts = [f"### Instruction:\n{instruction}\n\n### Input:\n{given}"]
-    votes = tuple(chosen(row, f"annotator{number}", _VOTES) for number in (1, 2, 3))
+    votes: tuple[Preferred, ...] = tuple(
+        chosen(row, f"annotator{number}", _VOTES) for number in (1, 2, 3)
+    )
     return Pair(
         id=str(row.integer("idx")),
         source="pandalm",

@@ -2,6 +2,7 @@
 elsewhere.
 """
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +34,8 @@ def read_preferences(name: str, folder: Path) -> Preferences:
         raise DataError(f"{name}: its rows are no pairs of answers, so they cannot be read as such")
     absent = [part.path for part in source.parts if not (folder / part.path).is_file()]
     if absent:
-        command = here(f"python scripts/download_all_datasets.py {name} --out {folder}")
+        out = shlex.quote(str(folder))
+        command = here(f"python scripts/download_all_datasets.py {name} --out {out}")
         raise DataError(*(f"{folder / path}: no such file; fetch it: {command}" for path in absent))
     found: dict[str, Pair | Rated] = {}
     unusable: list[str] = []
