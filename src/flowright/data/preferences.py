@@ -1,5 +1,5 @@
-"""Preferences: two answers to one conversation, and which of them somebody called better. No file
-formats here, and no judging.
+"""Preferences: two answers to one conversation, and which of them somebody called better; or one
+answer, and how good somebody called it. No file formats here, and no judging.
 """
 
 from dataclasses import dataclass, replace
@@ -55,3 +55,17 @@ class Pair:
             label=SWAPPED[self.label],
             votes=tuple(SWAPPED[vote] for vote in self.votes),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """One answer to a conversation, which ends with a turn of the user's, and how helpful somebody
+    called it: ``label`` from 0 (not at all) to 4. ``id``, ``source`` and ``category`` as in
+    :class:`Pair`."""
+
+    id: str
+    source: str
+    conversation: tuple[Turn, ...]
+    answer: str
+    label: int
+    category: str = ""
