@@ -42,6 +42,31 @@ def open_policy(
     return load_policy(path, config.policy, config.seed, device)
 
 
+async def policy_in_turn(
+    config: Config,
+    environment: Environment,
+    train: Sequence[Task],
+    console: Console,
+    ranks: Ranks,
+    gpus: int,
+) -> Policy:
+    """The policy, on the first rank before the others: a cold start is done once and kept. Then,
+    where its weights are to be split among several GPUs, by all together."""
+    device = choose_device(config.policy)
+    first = device if gpus == 1 else torch.device("cpu")
+
+    def load() -> Policy:
+        with stage_progress(console, "making the policy") as progress:
+            return open_policy(config, environment, train, progress, first)
+
+    policy = load() if ranks.is_first else None
+    await ranks.all_gather(None)
+    policy = policy or load()
+    if gpus == 1:
+        return policy
+    return shard(policy, device, gpus, ranks.size, ranks)
+
+
 def base_model(
     config: Config,
     environment: Environment,

@@ -155,6 +155,21 @@ def score(
     return [found[number] for number in range(len(samples))]
 
 
+def scalar_scores(policy: Policy, groups: Sequence[Group], section: GrpoSection) -> list[float]:
+    """The score of each sample, in their order, by a policy that scores: read before its last
+    token, which only stands behind the others. Without gradients."""
+    samples = [sample for group in groups for sample in group.samples]
+    found: dict[int, float] = {}
+    with torch.no_grad():
+        for hidden_N, numbers in chunks(
+            policy, groups, section.micro_batch_tokens, section.prefix_sharing
+        ):
+            ends_S = torch.tensor([len(samples[n].token_ids) for n in numbers]).cumsum(0) - 1
+            scores_S = policy.scalar.scores(hidden_N[to_device(ends_S, hidden_N.device)])
+            found |= dict(zip(numbers, scores_S.tolist(), strict=True))
+    return [found[number] for number in range(len(samples))]
+
+
 def sample_logprobs(
     policy: Policy,
     hidden_N: Tensor,

@@ -93,8 +93,10 @@ class GivenTrainer(Trainer[GivenBatches]):
         groups = self.batches.batch(step)
         longest = self.config.policy.max_new_tokens
         metrics = await asyncio.to_thread(self.learner.update, groups, step, longest)
+        named = {f"train/{name}": metrics.get(f"policy/{name}") for name in ("loss", "accuracy")}
         return {
             **metrics,
+            **{name: value for name, value in named.items() if value is not None},
             **_token_metrics(groups),
             "time/update": time.perf_counter() - began,
             **memory(self.learner.device),
