@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
+from flowright.app.terminal import stage_progress
 from flowright.config import SMOLLM2, TINY, Config
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
@@ -15,9 +17,10 @@ from flowright.errors import UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
-from flowright.policy.model import Policy, load_policy
+from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.prompt import Tokenizer, render
 from flowright.policy.sampler import Sampler
+from flowright.policy.sharding import shard
 from flowright.policy.smollm2 import HUB, converted, packaged, smollm2
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.empty import empty_adapter
