@@ -47,8 +47,8 @@ class Config(Section):
     seed: int = 0
     """Of every draw of the run."""
     environment: str = "workflow"
-    """What a completion means: `workflow`, `judging`, or `package.module:factory` for an environment
-    of your own; see docs/extending/environment.md."""
+    """What a completion means: `workflow`, `judging` (docs/training_judges.md), or
+    `package.module:factory` for an environment of your own; see docs/extending/environment.md."""
     strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
     one that needs no hub; see docs/real_models.md)."""

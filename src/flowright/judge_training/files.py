@@ -13,8 +13,9 @@ from typing import Any
 from flowright.data.sources.rows import readable
 from flowright.data.tables import parquet_batches, read_table
 from flowright.errors import DataError
-from flowright.judge_training.forms import Fault, Form, UnusableRow, form_of, typed
+from flowright.judge_training.forms import Form, form_of, further_answers, typed
 from flowright.judge_training.rows import Row
+from flowright.judge_training.values import Fault, UnusableRow
 
 _LINES = (".jsonl", ".ndjson", ".gz")
 
@@ -33,13 +34,21 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of the rows of one or several files."""
+    """What became of the rows of one or several files. ``unread`` answers stood behind the first of
+    pointwise rows, which is the one that counts."""
 
     used: int = 0
     left_out: tuple[LeftOut, ...] = ()
+    unread: int = 0
 
     def __add__(self, other: "Report") -> "Report":
-        return Report(self.used + other.used, self.left_out + other.left_out)
+        return Report(
+            self.used + other.used, self.left_out + other.left_out, self.unread + other.unread
+        )
+
+    def less(self, left_out: tuple[LeftOut, ...]) -> "Report":
+        """With rows left out that counted as used."""
+        return Report(self.used - len(left_out), self.left_out + left_out, self.unread)
 
     @property
     def faults(self) -> Mapping[Fault, int]:
@@ -51,6 +60,8 @@ class Report:
         rows = self.used + len(self.left_out)
         counted = ", ".join(f"{fault} {n:,}" for fault, n in self.faults.items())
         told = [f"{self.used:,} of {rows:,} rows used" + (f"; left out: {counted}" * bool(counted))]
+        if self.unread:
+            told.append(f"  {self.unread:,} answers behind the first of their row are not read")
         for fault in self.faults:
             named = [row for row in self.left_out if row.fault is fault]
             told += [f"  {row}" for row in named[:most]]
@@ -75,20 +86,23 @@ def read_rows(paths: Sequence[Path], forms: Sequence[Form]) -> RowFile:
     rows: list[Row] = []
     left_out: list[LeftOut] = []
     problems: list[str] = []
+    unread = 0
     for path in paths:
         try:
             for where, values in _raw(path):
                 try:
                     if isinstance(values, UnusableRow):
                         raise values
-                    rows.append(typed(form_of(values, forms), values, where, path.stem))
+                    form = form_of(values, forms)
+                    rows.append(typed(form, values, where, path.stem))
+                    unread += further_answers(form, values)
                 except UnusableRow as error:
                     left_out.append(LeftOut(where, error.fault, error.why))
         except DataError as error:
             problems += error.problems
     if problems:
         raise DataError(*problems)
-    report = Report(len(rows), tuple(left_out))
+    report = Report(len(rows), tuple(left_out), unread)
     if not rows:
         names = ", ".join(map(str, paths))
         raise DataError(f"{names}: no row of form {' or '.join(forms)}", *report.lines())

@@ -78,8 +78,8 @@ def _read(section: JudgingSection, seed: int) -> tuple[Split[JudgedRow], list[st
         return split_by_prompt(rows, section.val_share, seed), report.lines(section.show_left_out)
     held_out, of_held_out = _judged_rows(section.val_files, section, seed)
     split = kept_apart(rows, held_out)
-    gave_way = Report(-len(split.left_out), split.left_out)
-    return split, (report + of_held_out + gave_way).lines(section.show_left_out)
+    told = (report + of_held_out).less(split.left_out)
+    return split, told.lines(section.show_left_out)
 
 
 def _judged_rows(

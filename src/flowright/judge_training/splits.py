@@ -14,8 +14,8 @@ from flowright.data.preferences import Pair
 from flowright.data.splits import normalise
 from flowright.errors import DataError
 from flowright.judge_training.files import LeftOut
-from flowright.judge_training.forms import Fault
 from flowright.judge_training.rows import AnyRow, Row, prompt_of
+from flowright.judge_training.values import Fault
 
 
 @dataclass(frozen=True, slots=True)
