@@ -12,6 +12,7 @@ from flowright.config.judge import (
     JudgeServerSection,
     JudgeServiceSection,
 )
+from flowright.config.judging import JudgingSection, KnownRuleSection
 from flowright.config.llm import LlmFile, LlmSection, ModelEntry
 from flowright.config.loading import (
     judge_reward,
@@ -60,6 +61,8 @@ __all__ = [
     "JudgeServerConfig",
     "JudgeServerSection",
     "JudgeServiceSection",
+    "JudgingSection",
+    "KnownRuleSection",
     "LlmFile",
     "LlmSection",
     "LoraSection",
