@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     bars = Progress(*columns, console=errors, transient=True)
     try:
         try:
-            out = work(options, bars, lambda line: errors.print(line, markup=False))
+            out = work(options, bars, lambda line: errors.print(line, markup=False, soft_wrap=True))
         finally:
             if bars.live.is_started:
                 bars.stop()
@@ -128,10 +128,10 @@ def show(out: Path, html: Path | None) -> None:
     record = read_record(out)
     console = Console()
     console.print(benchmark_screen(record))
-    console.print(f"{out}", markup=False)
+    console.print(f"{out}", markup=False, soft_wrap=True)
     if html is not None:
         write_page(record, html)
-        console.print(f"{html}", markup=False)
+        console.print(f"{html}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -151,11 +151,12 @@ def estimated(
     within: tuple[float, float] | None = None,
 ) -> Estimate:
     """As :meth:`flowright.statistics.Resampler.estimate`, with Wilson's interval where a share is 0
-    or 1 whatever it is a mean of."""
+    or 1 whatever it is a mean of; one prompt alone has none."""
     found = resampler.estimate(questions, sums, statistic, within)
-    if within is None or found.value not in within or found.value is None:
+    prompts = len(set(questions))
+    if within is None or prompts < 2 or found.value is None or found.value not in within:
         return found
-    return Estimate(found.value, *unanimous(found.value, len(set(questions)), within))
+    return Estimate(found.value, *unanimous(found.value, prompts, within))
 
 
 def groups_of(rows: Sequence[Judged]) -> dict[str, list[Judged]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from flowright.config import SIMULATED, JudgeServerConfig, load_judge_server
 from flowright.errors import UserError
+from flowright.judge.build import fingerprint
 from flowright.judge.remote import RemoteJudge
-from flowright.judge.wording import wording_hash
 from flowright.judge_benchmarks.asked import ModelJudge, ServiceJudge, Way, measured_section
 from flowright.judge_benchmarks.contenders import Chance, Contender, Length, Several
 from flowright.judge_exam.asking import JudgeDown
@@ -100,7 +100,7 @@ async def _of_config(named: Named, config: JudgeServerConfig) -> AsyncIterator[O
     if section.service is not None and config.judge.panel:
         raise UserError("judge.panel: a service is measured alone; set judge.panel=[]")
     way, rooms = named.way, config.llm.max_concurrency
-    about = {"way": way, "wording": wording_hash(section.model_copy(update={"ask": way}))}
+    about = {"way": way, "asked": fingerprint(section.model_copy(update={"ask": way}))}
     if section.service is not None:
         judge = RemoteJudge(section.service)
         try:

@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import Any
 
 from flowright.errors import DataError
-from flowright.rendering.series import NOTHING, Form, Record, is_number, percent, said
+from flowright.rendering.series import Form, Record, is_number, percent, said
 from flowright.rendering.untrusted import one_line
 
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about a real judge."
 
 NAMES = {
     "two_games": "right by two games",
-    "three_class": "accuracy over three classes",
+    "three_class": "three-class accuracy",
     "kappa": "Cohen's kappa",
-    "agreement": "agreement with the label",
-    "agreement_without_ties": "agreement, ties left out",
+    "agreement": "agreement",
+    "agreement_without_ties": "agreement, no ties",
     "both_right": "right in both orders",
-    "consistency": "the same in both orders",
-    "first_place": "wins of the place shown first",
-    "annotators": "agreement with each annotator",
-    "annotators_kappa": "kappa with each annotator",
-    "among_annotators": "annotators with each other",
+    "consistency": "same in both orders",
+    "first_place": "place shown first",
+    "annotators": "with each annotator",
+    "annotators_kappa": "kappa, each annotator",
+    "among_annotators": "among annotators",
     "score": "score",
 }
-COLUMNS = ("by the rule", "95 %", "of readable", "length", "rows")
+COLUMNS = ("by the rule", "95 %", "readable", "length", "rows")
 
 
 @dataclass(frozen=True, slots=True)

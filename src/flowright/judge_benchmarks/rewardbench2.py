@@ -178,6 +178,10 @@ class BestSheet(Sheet[Ballot]):
     def sha256(self) -> str:
         return sha256_of([asdict(row) for row in self._rows.values()])
 
+    @property
+    def about(self) -> dict[str, str]:
+        return {"mode": self._mode}
+
     async def ask(self, contender: Contender, key: str) -> Ballot:
         row = self._rows[key]
         if self._mode == "ranking" and row.subset != TIES:

@@ -28,6 +28,7 @@ def benchmark_screen(record: Record) -> Group:
 
 def _table(*columns: str) -> Table:
     table = Table(*columns, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for column in table.columns[1:]:
         column.justify, column.no_wrap = "right", True
     table.caption_justify = "left"
@@ -42,7 +43,7 @@ def _figures(record: Record) -> RenderableType:
         if line.group == "all":
             table.add_row(NAMES.get(line.measure, line.measure), *line.cells)
         elif line.measure == lines[0].measure:
-            table.add_row(Text(f"  {one_line(line.group, 24)}"), *line.cells)
+            table.add_row(Text(f"  {one_line(line.group, 22)}"), *line.cells)
     table.caption = f"{record['benchmark']['rule']} 95 % intervals: bootstrap over prompts."
     return table
 

@@ -96,6 +96,7 @@ async def _measured(
         "seed": asked.seed,
         "version": flowright.__version__,
         **opened.about,
+        **sheet.about,
     }
     ledger = Ledger(ledger_path(out), about, asked.overwrite)
     try:

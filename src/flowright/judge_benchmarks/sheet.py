@@ -32,6 +32,11 @@ class Sheet(ABC, Generic[R]):
     def sha256(self) -> str:
         """Of all rows: what tells these from others."""
 
+    @property
+    def about(self) -> dict[str, str]:
+        """What else tells how its rows are asked about."""
+        return {}
+
     @abstractmethod
     async def ask(self, contender: Contender, key: str) -> R:
         """What the contender says of a row."""
