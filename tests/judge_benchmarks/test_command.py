@@ -114,7 +114,7 @@ def test_published_outputs_are_counted_without_a_judge(
     assert main(["--outputs", str(path), "--json", str(out)]) == 0
     told = capsys.readouterr()
     assert "outputs.jsonl:5: the row lacks question" in told.err
-    assert "1 rows cannot be used" in told.err and "o1-mini" in told.out
+    assert "1 row cannot be used" in told.err and "o1-mini" in told.out
     record = read_record(out)
     assert figure(record, "two_games") == 2 / 4
     assert figure(record, "two_games", "mean of subsets") == pytest.approx((0.5 + 1 + 0) / 3)
@@ -211,6 +211,15 @@ async def test_rows_that_failed_are_unscored_and_asked_again(tmp_path: Path) -> 
     await ask_all(mended, sheet(), ledger, 1)
     ledger.close()
     assert set(mended.asked) == {"mine/3"}
+
+
+async def test_a_ledger_that_somebody_has_edited(tmp_path: Path) -> None:
+    for said in ({}, {"straight": 1, "swapped": {}}, {"straight": {"status": "ok"}, "swapped": {}}):
+        ledger = Ledger(tmp_path / "o.outcomes.jsonl", {}, overwrite=True)
+        ledger.put("mine/0", said)
+        with pytest.raises(RunError, match="--overwrite starts again"):
+            await ask_all(Rater(lambda answer: 1.0), sheet(), ledger, 1)
+        ledger.close()
 
 
 async def test_a_judge_that_is_down_from_the_start() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from flowright.errors import RunError
 from flowright.judge_benchmarks.contenders import Contender
 from flowright.judge_benchmarks.ledger import Ledger
 from flowright.judge_benchmarks.sheet import R, Sheet
@@ -21,10 +22,10 @@ async def ask_all(
     """What the contender says of every row, by key. What the ledger has is not asked again; a row
     that failed is not kept, so that the next call asks about it. ``tell`` is called as each comes.
 
-    Raises JudgeDown where the first rows fail, one and all.
+    Raises JudgeDown where the first rows fail, one and all, RunError for a ledger that holds
+    something else.
     """
-    kept = {} if ledger is None else ledger.said
-    said = {key: sheet.decode(kept[key]) for key in sheet.keys if key in kept}
+    said = {} if ledger is None else _kept(sheet, ledger)
     waiting = iter([key for key in sheet.keys if key not in said])
     left = len(sheet.keys) - len(said)
     failures, was_reached = 0, bool(said)
@@ -51,6 +52,16 @@ async def ask_all(
     except* JudgeDown as several:
         raise several.exceptions[0] from None
     return {key: said[key] for key in sheet.keys}
+
+
+def _kept(sheet: Sheet[R], ledger: Ledger) -> dict[str, R]:
+    try:
+        return {key: sheet.decode(ledger.said[key]) for key in sheet.keys if key in ledger.said}
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RunError(
+            f"{ledger.path}: what was said cannot be read ({type(error).__name__}: {error}); "
+            "--overwrite starts again"
+        ) from None
 
 
 def _down(contender: Contender, sheet: Sheet[R], answer: R, failures: int) -> JudgeDown:

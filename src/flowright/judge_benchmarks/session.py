@@ -87,7 +87,7 @@ async def _measured(
     progress: Progress,
 ) -> Path:
     contender = opened.contender
-    data = asked.benchmark or str(asked.pairs)
+    data = asked.pairs.name if asked.pairs is not None else str(asked.benchmark)
     out = asked.out or OUT / f"{_file_name(named.judge)}-{_file_name(Path(data).stem)}.json"
     about = {
         "judge": contender.name,
@@ -212,8 +212,9 @@ def _told(problems: Sequence[str], say: Say) -> None:
         return
     for problem in problems[:_SHOWN]:
         say(problem)
+    rows = "1 row" if len(problems) == 1 else f"{len(problems)} rows"
     more = len(problems) - _SHOWN
-    say(f"{len(problems)} rows cannot be used" + (f", {more} of them not shown" * (more > 0)))
+    say(f"{rows} cannot be used" + (f", {more} of them not shown" if more > 0 else ""))
 
 
 def _file_name(text: str) -> str:
