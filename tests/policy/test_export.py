@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,23 @@ def test_the_sum_is_rounded_once(tmp_path: Path) -> None:
     assert loaded(tmp_path / "half").dtype == torch.bfloat16
 
 
+@pytest.mark.skipif(
+    find_spec("bitsandbytes") is None,
+    reason="bitsandbytes is not installed (requirements-quantised.txt)",
+)
+def test_a_base_in_4_bits_is_unpacked(tmp_path: Path) -> None:
+    policy = tiny_policy(quantised="nf4")
+    run = tmp_path / "run"
+    save_checkpoint(run / "checkpoints", 1, policy, Learner(policy, GrpoSection(), 1.0, 0), 2)
+    section = {"quantised": "nf4", "lora": {"rank": 4, "alpha": 8}}
+    (run / "config.json").write_text(json.dumps({"policy": section}))
+    trained = logits(policy.causal_lm)
+    assert "note      the base as it was trained beside: nf4, unpacked" in export(
+        run, tmp_path / "out"
+    )
+    torch.testing.assert_close(logits(loaded(tmp_path / "out")), trained, rtol=0, atol=1e-4)
+
+
 def test_an_adapter_alone_is_peft_s(tmp_path: Path) -> None:
     policy = tiny_policy()
     policy.save(tmp_path / "adapter")
@@ -180,7 +198,7 @@ def test_two_processes_of_fsdp2(tmp_path: Path) -> None:
             )
             for rank in ("0", "1")
         ]
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             return [await process.wait() for process in processes]
 
     assert asyncio.run(write()) == [0, 0]

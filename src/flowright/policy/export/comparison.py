@@ -68,7 +68,11 @@ def _loaded(export: Export, folder: Path, dtype: torch.dtype, adapter: Adapter |
 
 def _outputs(load: Callable[[], Any]) -> Tensor:
     """[..., labels or vocabulary] of tokens spread over the vocabulary. The model goes after it."""
-    model = load().eval()
+    try:
+        model = load().eval()
+    except (RuntimeError, ValueError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RunError(f"not written: transformers cannot load it ({first})") from error
     vocabulary = int(model.config.get_text_config().vocab_size)
     ids = torch.linspace(0, vocabulary - 1, min(TOKENS, vocabulary)).long()
     with torch.no_grad():

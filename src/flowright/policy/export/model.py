@@ -225,13 +225,16 @@ def _unpacked(folder: Path, dtype: torch.dtype) -> Weights:
 
 
 def _shapes(kind: Any) -> Mapping[str, tuple[int, ...]]:
-    """The sizes of a model's weights, by name, from its config; none where its class is unknown."""
+    """The sizes of a model's weights, by name, from its config; none where its class is unknown,
+    and none of the vocabulary's, which may have been padded."""
     try:
         with torch.device("meta"):
             model = class_of(kind)(kind)
     except (AttributeError, TypeError, IndexError):
         return {}
-    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    rows = kind.get_text_config().vocab_size
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return {name: shape for name, shape in shapes.items() if shape[:1] != (rows,)}
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def shard_files(folder: Path) -> list[Path]:
 
 def whole_weights(folder: Path, shapes: Mapping[str, Sequence[int]]) -> Weights:
     """Every tensor of a folder's files, put together when it is read. ``shapes``: the sizes that
-    the model has, which tell plain tensors that were split from those that every rank has whole.
+    the model has, which tell plain tensors that were split from those that every rank has whole;
+    without one, a tensor that is the same on all ranks is whole.
     Raises RunError for files that do not belong together or hold what is not read here."""
     files = shard_files(folder)
     ranks = [_opened(file) for file in files]
@@ -190,9 +191,12 @@ class _Split:
         """Whole on every rank where it has the model's size, else split by its rows."""
         first, *others = self.parts
         wanted = None if self.shape is None else tuple(self.shape)
-        if len(self.parts) == 1 or tuple(first.shape) == wanted or not first.ndim:
-            if not all(torch.equal(first, other) for other in others):
+        alike = all(torch.equal(first, other) for other in others)
+        if tuple(first.shape) == wanted or not first.ndim:
+            if not alike:
                 raise self._error("is whole in every file, and not the same")
+            return first
+        if alike and wanted is None:
             return first
         whole = torch.cat(self.parts)
         if wanted is not None and tuple(whole.shape) != wanted:
