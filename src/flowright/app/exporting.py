@@ -50,11 +50,12 @@ def export_model(request: Request, console: Console) -> int:
     say(console, f"source    {source.name}: {source.kind} in {source.folder}")
     export, form = _planned(request, source)
     dtype = dtype_of(export, request.dtype)
-    alone = form == "adapter" and (dtype if request.dtype else True)
+    alone = form == "adapter"
+    kept = alone and request.dtype is None
     say(console, f"trained   {export.trained}")
     say(console, f"base      {export.base or 'unknown'}")
     with atomic_directory(request.out) as part:
-        notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone)]
+        notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone, kept)]
         for note in notes:
             say(console, f"note      {note}")
         difference = compare(export, part, dtype, export.adapter)
@@ -65,7 +66,7 @@ def export_model(request: Request, console: Console) -> int:
             _licence(export.config),
             export.trained,
             form,
-            "as trained" if alone is True else str(dtype).removeprefix("torch."),
+            "as trained" if kept else str(dtype).removeprefix("torch."),
             f"{datetime.now(UTC):%Y-%m-%d}",
             {"flowright": flowright.__version__, **_versions()},
             source.run,
@@ -96,7 +97,7 @@ def _planned(request: Request, source: Source) -> tuple[Export, str]:
         raise UserError(f"--adapter: {source.name} has no adapter, all its weights are whole")
     if export.adapter is not None:
         return export, "adapter" if request.form == "adapter" else "base with lora_adapter/"
-    return export, "merged" if merge and "LoRA" in export.trained else "whole"
+    return export, "merged" if export.merged else "whole"
 
 
 def _check_place(request: Request, source: Source) -> None:

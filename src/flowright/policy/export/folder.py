@@ -44,15 +44,15 @@ def dtype_of(export: Export, asked: str | None) -> torch.dtype:
 
 
 def fill(
-    export: Export, folder: Path, dtype: torch.dtype, most_bytes: int, alone: torch.dtype | bool
+    export: Export, folder: Path, dtype: torch.dtype, most_bytes: int, alone: bool, kept: bool
 ) -> Sequence[str]:
-    """Put all files but the card into ``folder``; ``alone``: an adapter and no weights beside it,
-    in a precision or as it was trained.
-    Returns what there is to say of the tokenizer. Raises RunError and OSError."""
+    """Put all files but the card into ``folder``; ``alone``: an adapter and no weights beside it;
+    ``kept``: in the precision that it was trained in. Returns what there is to say of the
+    tokenizer. Raises RunError and OSError."""
     adapter = export.adapter
     if alone:
         assert adapter is not None
-        write_adapter(adapter, folder, export.base, None if alone is True else alone)
+        write_adapter(adapter, folder, export.base, None if kept else dtype)
     else:
         write(export.weights, folder, dtype, most_bytes)
         text = json.dumps(_with_dtype(export.config, dtype), indent=2) + "\n"

@@ -38,15 +38,16 @@ from flowright.policy.quantised import quantise, unpack
 @dataclass(frozen=True, slots=True)
 class Export:
     """``about``: folders with tokenizer and generation config, the first that has a file counts.
-    ``adapter``: what is written beside or in place of the weights. ``kind``: the config as
-    transformers has it. ``load_base`` and ``load``: the source as a model in a precision, without
-    and with its adapter."""
+    ``adapter``: what is written beside or in place of the weights; ``merged``: one is in them.
+    ``kind``: the config as transformers has it. ``load_base`` and ``load``: the source as a model
+    in a precision, without and with its adapter."""
 
     config: Mapping[str, Any]
     kind: Any
     weights: Weights
     about: tuple[Path, ...]
     adapter: Adapter | None
+    merged: bool
     base: str | None
     trained: str
     notes: tuple[str, ...]
@@ -78,6 +79,7 @@ def export_of(source: Source, base: str | None, alpha: float | None, merge: bool
         ready.weights,
         (source.folder,),
         None,
+        False,
         base or said or config.get("_name_or_path"),
         trained,
         ready.notes,
@@ -121,6 +123,7 @@ def _of_adapter(source: Source, base: str | None, merge: bool) -> Export:
         ready.weights,
         (source.folder, folder),
         None if merge else adapter,
+        merge,
         name,
         str(adapter),
         (*notes, *ready.notes),
@@ -165,6 +168,7 @@ def _of_shards(source: Source, base: str | None, alpha: float | None, merge: boo
         ready.weights,
         (about,),
         None if merge else adapter,
+        merge and adapter is not None,
         name,
         trained,
         (*source.beside, *ready.notes),

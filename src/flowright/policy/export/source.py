@@ -40,7 +40,7 @@ def find_source(path: Path) -> Source:
     """Raises RunError for a path where nothing of that is, and for a damaged checkpoint."""
     if not path.is_dir():
         raise RunError(f"{path}: no such folder; give a run, a checkpoint or a model's folder")
-    path = checkpoint_of(path)
+    path = _newest_step(checkpoint_of(path))
     if (path / "manifest.json").is_file():
         return _checkpoint(path)
     if (path / CONFIG_FILE).is_file():
@@ -69,15 +69,21 @@ def _checkpoint(path: Path) -> Source:
     raise RunError(f"{path}: neither adapter/ nor model/ in it; export another checkpoint")
 
 
+def _newest_step(path: Path) -> Path:
+    """Of a training by verl; any other folder itself."""
+    newest = path / "latest_checkpointed_iteration.txt"
+    if not newest.is_file():
+        return path
+    step = path / f"global_step_{newest.read_text(encoding='utf-8').strip()}"
+    if not step.is_dir():
+        raise RunError(f"{newest}: names {step.name}, which is not there; give a step's path")
+    return step
+
+
 def _shards(path: Path) -> Source | None:
-    """verl's: the folder itself, the ``actor`` of a step, or the newest step of a training."""
+    """verl's: the folder itself, or the ``actor`` of a step."""
     from flowright.policy.export.shards import is_sharded
 
-    newest = path / "latest_checkpointed_iteration.txt"
-    if newest.is_file():
-        path = path / f"global_step_{newest.read_text(encoding='utf-8').strip()}"
-        if not path.is_dir():
-            raise RunError(f"{newest}: names {path.name}, which is not there; give the step's path")
     roles = [role for role in ("actor", "critic") if is_sharded(path / role)]
     folder = path / roles[0] if roles else path
     if not is_sharded(folder):

@@ -25,7 +25,8 @@ SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 def in_folder(folder: Path) -> Weights:
     """Those of a folder's safetensors. Raises RunError where it has none, or has not all that its
     index names."""
-    files = sorted(folder.glob("*.safetensors"))
+    single = folder / SINGLE
+    files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     found: dict[str, Callable[[], Tensor]] = {}
     for file in files:
         try:
