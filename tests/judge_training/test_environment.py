@@ -76,16 +76,16 @@ def test_the_tasks_of_a_known_rule() -> None:
 
 def test_both_orders_are_views_of_a_pair() -> None:
     made = environment()
-    views = made.views(task_of(PAIR))
+    views = made.forms(task_of(PAIR))
     assert [view.id for view in views] == ["p", "p/swapped"]
     assert [view.reference for view in views] == ["A", "B"]
     one, other = (made.messages(view)[0].content for view in views)
     assert one != other and sorted(one.split()) == sorted(other.split())
     swapped = other_order(task_of(PAIR))
-    assert other_order(swapped) == task_of(PAIR) and made.views(swapped)[1] == task_of(PAIR)
+    assert other_order(swapped) == task_of(PAIR) and made.forms(swapped)[1] == task_of(PAIR)
     point = task_of(PointwiseRow(QUESTION, "42", 4, "s", "1"))
-    assert made.views(point) == (point,)
-    assert environment(both_orders=False).views(task_of(PAIR)) == (task_of(PAIR),)
+    assert made.forms(point) == (point,)
+    assert environment(both_orders=False).forms(task_of(PAIR)) == (task_of(PAIR),)
     with pytest.raises(ValueError, match="no order"):
         other_order(point)
 

@@ -24,7 +24,13 @@ from flowright.app.terminal import (
     table,
     tell_outages,
 )
-from flowright.app.world import check_samplers, open_policy, open_samplers, policy_in_turn
+from flowright.app.world import (
+    check_samplers,
+    fitted,
+    open_policy,
+    open_samplers,
+    policy_in_turn,
+)
 from flowright.command_line import telling
 from flowright.config import Config
 from flowright.data.mixture import Mixture
@@ -97,6 +103,7 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
         policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
+        tasks = fitted(config, environment, tasks, policy)
         _check(policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)

@@ -12,13 +12,13 @@ from rich.console import Console
 from flowright.app.terminal import stage_progress
 from flowright.config import SMOLLM2, TINY, Config
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
-from flowright.errors import UserError
+from flowright.environments.environment import Environment, TaskSets
+from flowright.errors import DataError, UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, load_policy
-from flowright.policy.prompt import Tokenizer, render
+from flowright.policy.prompt import Tokenizer, render, template_text
 from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
 from flowright.policy.smollm2 import HUB, converted, packaged, smollm2
@@ -68,6 +68,23 @@ async def policy_in_turn(
     if gpus == 1:
         return policy
     return shard(policy, device, gpus, ranks.size, ranks)
+
+
+def fitted(config: Config, environment: Environment, tasks: TaskSets, policy: Policy) -> TaskSets:
+    """The tasks that this policy can be asked. Raises DataError where none to train on is left."""
+    tokenizer, limit = policy.tokenizer, config.policy.max_prompt_tokens
+
+    def tokens(messages: Sequence[Message]) -> int:
+        to_answer = messages[-1].role != "assistant"
+        text = template_text(messages, tokenizer, to_answer)
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    found = environment.fitted(tasks, tokens, limit)
+    if not found.train:
+        raise DataError(
+            f"policy.max_prompt_tokens: {limit}, and every row to train on is longer; raise it"
+        )
+    return found
 
 
 def base_model(

@@ -134,6 +134,8 @@ class GrpoSection(Section):
     """Of AdamW, after the warm-up."""
     warmup_steps: NonNegative = 0
     """Steps of linear warm-up."""
+    warmup_share: Fraction | None = None
+    """Share of the steps that is warm-up, in the place of `warmup_steps`."""
     schedule: Annotated[str, AfterValidator(SCHEDULES.check)] = "constant"
     """Course of the learning rate after the warm-up."""
     weight_decay: NonNegativeFloat = 0.0

@@ -15,7 +15,9 @@ from flowright.config.section import (
 )
 
 Overlong = Literal["drop", "truncate", "error"]
-Method = Literal["pointwise", "pairwise", "joint"]
+Method = Literal["pointwise", "pairwise", "joint", "sft", "bradley_terry"]
+GIVEN: tuple[Method, ...] = ("sft", "bradley_terry")
+"""Methods that learn from what the data gives; no verdict is sampled."""
 ASKED_WORDS = 4
 
 
@@ -47,7 +49,8 @@ class JudgingSection(Section):
 
     method: Method = "pairwise"
     """`pointwise`: a score of 0 to 4 for one answer; `pairwise`: the better of two; `joint`: a
-    judge of both, from rows of both."""
+    judge of both, from rows of both. These learn by reward. `sft` learns conversations as they are,
+    `bradley_terry` a score for an answer from pairs; their `grpo.loss` has the same name."""
     data: Literal["known_rule", "files"] = "known_rule"
     """Rows made on the spot by a known rule, or `train_files`."""
     train_files: tuple[Path, ...] = ()
@@ -58,8 +61,11 @@ class JudgingSection(Section):
     """Share of the conversations that is held out where `val_files` names none."""
     known_rule: KnownRuleSection = KnownRuleSection()
     overlong: Overlong = "drop"
-    """What becomes of a row whose prompt has more than `policy.max_prompt_tokens` tokens:
-    `truncate` cuts its conversation, never its answers."""
+    """What becomes of a row whose prompt has more than `policy.max_prompt_tokens` tokens, with
+    `sft` and `bradley_terry` the prompt with an answer: `truncate` cuts its conversation, never its
+    answers."""
+    epochs: PositiveFloat | None = None
+    """Passes over the rows to train on, in the place of `grpo.steps`."""
     wording: Name = "standard"
     """What the judge is told: `standard`, `short` (for small models), or a YAML file of your
     own."""

@@ -21,6 +21,9 @@ from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.policy.prompt import Prompt, Tokenizer, render
 
+TokenCount = Callable[[Sequence[Message]], int]
+"""Tokens of messages in a chat template, with what begins the reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskSets:
@@ -82,6 +85,23 @@ class Environment:
         """The prompt for a task, before the chat template. Where it is too long the last message
         is cut in its middle."""
         return [Message("user", task.problem)]
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether completions of its tasks can be graded: not where all there is to them is what
+        the data gives."""
+        return True
+
+    def steps(self, train: Sequence[Task]) -> int | None:
+        """How many steps a run on these tasks has, where the environment's keys say so; None:
+        ``grpo.steps``."""
+        return None
+
+    def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
+        """The tasks, without what a policy with this tokenizer and limit cannot be asked.
+        ``tokens`` counts those of messages in the chat template. Default: all; what is too long is
+        cut where it is asked. Raises DataError."""
+        return tasks
 
     def forms(self, task: Task) -> Sequence[Task]:
         """The ways in which a task is put to the policy, each a task with a prompt of its own: a

@@ -43,6 +43,6 @@ def _outcomes(task: Task, group: Group, difference: float) -> list[Rollout]:
     if not strength:
         return [Rollout(task, sample, Reward(None, {}), gold=Gold(None, "label", why))]
     return [
-        Rollout(task, sample, Reward(float(right), {}), gold=Gold(right, "label", why))
+        Rollout(task, sample, Reward(float(right), {"agreement": float(right)}), gold=Gold(right, "label", why))
         for right in (difference * strength > 0, difference * strength >= 0)
     ]

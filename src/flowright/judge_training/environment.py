@@ -3,33 +3,50 @@ says. No large model is asked.
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowright.config import Config
-from flowright.data.preferences import Pair
+from flowright.config.judging import GIVEN
+from flowright.data.preferences import Pair, Turn
 from flowright.data.task import Task
-from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.environment import (
+    Baseline,
+    Demonstration,
+    Environment,
+    Given,
+    TaskSets,
+    TokenCount,
+)
 from flowright.environments.metrics import outcome_metrics
 from flowright.environments.reward import Reward
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import Failure, Reason
+from flowright.errors import DataError, Failure, Reason
 from flowright.grading import Gold
 from flowright.judge_training.display import DISPLAY
 from flowright.judge_training.frames import frame, wording_of
 from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, steps
 from flowright.judge_training.lengths import Fitted, fit
-from flowright.judge_training.loading import JudgingRows, load_rows, read_held_out
+from flowright.judge_training.loading import (
+    JudgingRows,
+    load_conversations,
+    load_rows,
+    read_held_out,
+)
 from flowright.judge_training.measures import JudgingDetails, judging_metrics
 from flowright.judge_training.reading import Reading, Unread, read, reply_text
 from flowright.judge_training.rewards import consistency, judged, of_preference, of_score, unread
-from flowright.judge_training.rows import JudgedRow
-from flowright.judge_training.tasks import JudgingTask, other_order, task_of
+from flowright.judge_training.rows import JudgedRow, SftRow
+from flowright.judge_training.tasks import (
+    ConversationTask,
+    JudgingTask,
+    conversation_task,
+    other_order,
+    task_of,
+)
+from flowright.judge_training.transcripts import transcript
 from flowright.llm.chat import Message
-
-TokenCount = Callable[[Sequence[Message]], int]
-"""Tokens of messages after the chat template, with what begins the reply."""
 
 
 class JudgingEnvironment(Environment):
@@ -41,20 +58,34 @@ class JudgingEnvironment(Environment):
         super().__init__(config)
         self._section = config.judging
         self._words = wording_of(self._section.wording)
-        self._rows: JudgingRows | None = None
+        self._rows: JudgingRows[JudgedRow] | JudgingRows[SftRow] | None = None
         self._lengths: list[str] = []
 
     def tasks(self) -> TaskSets:
-        self._rows = rows = load_rows(self._section, self.config.seed)
+        section, seed = self._section, self.config.seed
+        if section.method == "sft" and section.data == "files":
+            self._rows = found = load_conversations(section, seed)
+            sides = ([*map(conversation_task, side)] for side in (found.train, found.held_out))
+            return TaskSets(*sides)
+        self._rows = rows = load_rows(section, seed)
         return TaskSets([*map(task_of, rows.train)], [*map(task_of, rows.held_out)])
+
+    @property
+    def rolls_out(self) -> bool:
+        return self._section.method != "sft" or self._section.data == "known_rule"
+
+    def steps(self, train: Sequence[Task]) -> int | None:
+        epochs, size = self._section.epochs, self.config.grpo.prompts_per_step
+        return None if epochs is None else max(1, round(epochs * len(train) / size))
 
     def read_tasks(self, name: str) -> Sequence[Task]:
         rows = read_held_out(self._section, Path(name), self.config.seed)
         return [*map(task_of, rows)]
 
     def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
-        """The tasks whose prompts have at most ``limit`` tokens, the others dropped or cut as
-        ``judging.overlong`` says; :meth:`introduction` tells. Raises DataError."""
+        """The tasks of at most ``limit`` tokens, with the answer where that is given, the others
+        dropped or cut as ``judging.overlong`` says; :meth:`introduction` tells. Raises DataError.
+        """
         train, val = (
             self._fitted(name, side, tokens, limit)
             for name, side in (("train", tasks.train), ("held out", tasks.val))
@@ -64,10 +95,11 @@ class JudgingEnvironment(Environment):
     def _fitted(
         self, name: str, tasks: Sequence[Task], tokens: TokenCount, limit: int
     ) -> Sequence[Task]:
-        rows = [_judging(task).row for task in tasks]
+        conversations = [task.row for task in tasks if isinstance(task, ConversationTask)]
+        rows = conversations or [_judging(task).row for task in tasks]
         if not rows:
             return tasks
-        found: Fitted[JudgedRow] = fit(
+        found: Fitted[JudgedRow | SftRow] = fit(
             rows, lambda row: self._tokens(row, tokens), limit, self._section.overlong
         )
         cut = f"{found.cut:,} cut by {found.cut_characters:,} characters"
@@ -75,20 +107,44 @@ class JudgingEnvironment(Environment):
             f"{name}: {found.lengths}; {cut}, {len(found.left_out):,} dropped",
             *(f"  {row}" for row in found.left_out[: self._section.show_left_out]),
         ]
-        return [*map(task_of, found.rows)]
+        return [
+            conversation_task(row) if isinstance(row, SftRow) else task_of(row)
+            for row in found.rows
+        ]
 
-    def _tokens(self, row: JudgedRow, tokens: TokenCount) -> int:
-        """Of the longer order: tokens may join differently."""
+    def _tokens(self, row: JudgedRow | SftRow, tokens: TokenCount) -> int:
+        """Of the longer order or answer: tokens may join differently."""
+        if isinstance(row, SftRow) or self._section.method in GIVEN:
+            return max(tokens(given.messages) for given in self._given(row))
         orders = [row, row.swapped()] if isinstance(row, Pair) else [row]
         return max(tokens(self._frame(each)) for each in orders)
 
-    def views(self, task: Task) -> Sequence[Task]:
+    def given(self, task: Task) -> Sequence[Given]:
+        """A conversation as it is; the two of a pair, of which the better one weighs its strength
+        (1 where the data has none) and the other nothing; or, of the known rule, a judgement with
+        the rule's steps and the row's label."""
+        return self._given(task.row if isinstance(task, ConversationTask) else _judging(task).row)
+
+    def _given(self, row: JudgedRow | SftRow) -> Sequence[Given]:
+        if isinstance(row, SftRow):
+            return [Given(_messages(row.messages), every_turn=True)]
+        if self._section.method == "sft":
+            return self._given(transcript(row, steps(row), self._words))
+        if not isinstance(row, Pair):
+            raise DataError("a single answer, where two are compared")
+        strength = abs(row.strength or 1.0)
+        better = {"first": (strength, 0.0), "second": (0.0, strength), "tie": (0.0, 0.0)}
+        return [
+            Given(_messages((*row.conversation, Turn("assistant", answer))), weight)
+            for answer, weight in zip((row.first, row.second), better[row.label], strict=True)
+        ]
+
+    def forms(self, task: Task) -> Sequence[Task]:
         """The tasks among which a group's attempts are shared: both orders of a pair, which so
         have one baseline (arXiv 2505.13346)."""
-        judging = _judging(task)
-        if judging.kind == "pairwise" and self._section.both_orders:
-            return (judging, other_order(judging))
-        return (judging,)
+        if isinstance(task, JudgingTask) and task.kind == "pairwise" and self._section.both_orders:
+            return (task, other_order(task))
+        return (task,)
 
     def messages(self, task: Task) -> list[Message]:
         return self._frame(_judging(task).row)
@@ -167,7 +223,7 @@ class JudgingEnvironment(Environment):
     def baselines(self) -> Sequence[Baseline]:
         """The same verdict for everything; for a judge of both kinds none fits."""
         sure = 0.5 if self._section.states_confidence else None
-        if self._section.method == "pairwise":
+        if self._section.method in ("pairwise", *GIVEN):
             return [
                 Baseline("always A", reply_text("", "first", sure), shown=True),
                 Baseline("always B", reply_text("", "second", sure)),
@@ -215,6 +271,10 @@ class JudgingEnvironment(Environment):
 
     def introduction(self) -> Sequence[str]:
         return (*(self._rows.lines if self._rows else ()), *self._lengths)
+
+
+def _messages(turns: Sequence[Turn]) -> list[Message]:
+    return [Message(turn.role, turn.content) for turn in turns]
 
 
 def _judging(task: Task) -> JudgingTask:

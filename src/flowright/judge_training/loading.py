@@ -5,36 +5,46 @@ tokenizer has to say about their length comes later.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic
 
-from flowright.config.judging import JudgingSection, Method
+from flowright.config.judging import GIVEN, JudgingSection, Method
 from flowright.data.preferences import Pair
 from flowright.judge_training.files import Report, read_rows
 from flowright.judge_training.forms import Form
 from flowright.judge_training.known_rule import ceiling, known_pairs, known_scores
 from flowright.judge_training.negatives import with_negatives
-from flowright.judge_training.rows import JudgedRow, PairRow, PointwiseRow
+from flowright.judge_training.rows import (
+    AnyRow,
+    JudgedRow,
+    PairRow,
+    PointwiseRow,
+    Row,
+    SftRow,
+)
 from flowright.judge_training.splits import Split, in_drawn_order, kept_apart, split_by_prompt
 
 FORMS: Mapping[Method, tuple[Form, ...]] = {
     "pointwise": ("pointwise",),
     "pairwise": ("pairwise", "bradley_terry"),
     "joint": ("pointwise", "pairwise", "bradley_terry"),
+    "bradley_terry": ("bradley_terry", "pairwise"),
+    "sft": ("sft",),
 }
 """The forms of files that a method's rows may have."""
 
 
 @dataclass(frozen=True, slots=True)
-class JudgingRows:
+class JudgingRows(Generic[AnyRow]):
     """Rows to train on and held out, and ``lines`` for people on where they come from and on what
     was left out."""
 
-    train: tuple[JudgedRow, ...]
-    held_out: tuple[JudgedRow, ...]
+    train: tuple[AnyRow, ...]
+    held_out: tuple[AnyRow, ...]
     digest: str
     lines: tuple[str, ...]
 
 
-def load_rows(section: JudgingSection, seed: int) -> JudgingRows:
+def load_rows(section: JudgingSection, seed: int) -> JudgingRows[JudgedRow]:
     """The rows of the configuration. Raises DataError."""
     split, lines = _known(section, seed) if section.data == "known_rule" else _read(section, seed)
     train, held_out = split.train, split.held_out
@@ -46,11 +56,34 @@ def load_rows(section: JudgingSection, seed: int) -> JudgingRows:
     train = with_negatives(train, section.negatives, seed)
     if len(train) > many:
         lines.append(f"{len(train) - many:,} rows against one-token attacks added to train")
-    lines.append(
-        f"{len(train):,} rows to train on, {len(held_out):,} held out; SHA-256 of the split "
-        f"{split.digest}"
-    )
+    lines.append(_counted(train, held_out, split.digest))
     return JudgingRows(train, held_out, split.digest, tuple(lines))
+
+
+def load_conversations(section: JudgingSection, seed: int) -> JudgingRows[SftRow]:
+    """The conversations of ``judging.train_files``, for ``method: sft``. Raises DataError."""
+    rows, report = _conversations(section.train_files)
+    if section.val_files:
+        held_out, of_held_out = _conversations(section.val_files)
+        split = kept_apart(rows, held_out)
+        report = (report + of_held_out).less(split.left_out)
+    else:
+        split = split_by_prompt(rows, section.val_share, seed)
+    lines = report.lines(section.show_left_out)
+    lines.append(_counted(split.train, split.held_out, split.digest))
+    return JudgingRows(split.train, split.held_out, split.digest, tuple(lines))
+
+
+def _conversations(paths: Sequence[Path]) -> tuple[tuple[SftRow, ...], Report]:
+    found = read_rows(paths, FORMS["sft"])
+    return tuple(row for row in found.rows if isinstance(row, SftRow)), found.report
+
+
+def _counted(train: Sequence[Row], held_out: Sequence[Row], digest: str) -> str:
+    return (
+        f"{len(train):,} rows to train on, {len(held_out):,} held out; SHA-256 of the split "
+        f"{digest}"
+    )
 
 
 def read_held_out(section: JudgingSection, path: Path, seed: int) -> tuple[JudgedRow, ...]:
@@ -60,8 +93,9 @@ def read_held_out(section: JudgingSection, path: Path, seed: int) -> tuple[Judge
 
 def _known(section: JudgingSection, seed: int) -> tuple[Split[JudgedRow], list[str]]:
     rule, train, held_out = section.known_rule, [], []
+    given = "pairwise" if section.method in GIVEN else section.method
     for made, method in ((known_pairs, "pairwise"), (known_scores, "pointwise")):
-        if section.method in (method, "joint"):
+        if given in (method, "joint"):
             rows = made(rule, seed)
             train += rows.train
             held_out += rows.held_out

@@ -6,7 +6,7 @@ from typing import Literal
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
 from flowright.judge_training.frames import shown
-from flowright.judge_training.rows import JudgedRow
+from flowright.judge_training.rows import JudgedRow, SftRow
 
 Kind = Literal["pointwise", "pairwise"]
 KINDS: tuple[Kind, ...] = ("pointwise", "pairwise")
@@ -22,6 +22,20 @@ class JudgingTask(Task):
     kind: Kind
     row: JudgedRow
     swapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationTask(Task):
+    """One conversation whose answers are learned as they are."""
+
+    row: SftRow
+
+
+def conversation_task(row: SftRow) -> ConversationTask:
+    """The task of a conversation."""
+    *before, last = row.messages
+    asked = before[-1].content if before else ""
+    return ConversationTask(row.id, "sft", row.source, asked, last.content, row)
 
 
 def task_of(row: JudgedRow, swapped: bool = False) -> JudgingTask:
