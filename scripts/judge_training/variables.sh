@@ -26,7 +26,7 @@ not set stays as the file has it; key=value comes last and wins (docs/configurat
 --dry-run prints the command and runs nothing; --check has train.py check all and train nothing.
 
   MODEL_PATH                     strategy_model
-  TRAIN_FILE, VAL_FILE           judging.train_file, judging.val_file
+  TRAIN_FILE, VAL_FILE           judging.train_files, judging.val_files
   SAVE_PATH                      the run directory: run.output_dir and run.name
   PROJECT_NAME, EXPERIMENT_NAME  the same, where there is no SAVE_PATH: outputs/PROJECT, EXPERIMENT
   TRAIN_BATCH_SIZE               grpo.prompts_per_step, over all processes
@@ -35,7 +35,7 @@ not set stays as the file has it; key=value comes last and wins (docs/configurat
 TEXT
     if [[ $2 == supervised ]]; then
         cat <<'TEXT'
-  MAX_LENGTH                     judging.max_tokens
+  MAX_LENGTH                     policy.max_prompt_tokens
   MICRO_BATCH_SIZE               grpo.micro_batch_tokens, times MAX_LENGTH (4096 where not set)
 TEXT
     else
@@ -117,7 +117,7 @@ translate() { # METHOD: every variable as a key, a note or a problem
     for name in TRAIN_FILE VAL_FILE; do
         has $name || continue
         [[ -f ${!name} ]] || problem "$name=${!name}: no such file"
-        key "judging.${name,,}" "$(text "${!name}")"
+        key "judging.${name,,}s" "[$(text "${!name}")]"
     done
     place_of_the_run
     whole TRAIN_BATCH_SIZE 1 && key grpo.prompts_per_step "$TRAIN_BATCH_SIZE"
@@ -153,7 +153,7 @@ place_of_the_run() {
 }
 
 lengths_supervised() {
-    whole MAX_LENGTH 1 && key judging.max_tokens "$MAX_LENGTH"
+    whole MAX_LENGTH 1 && key policy.max_prompt_tokens "$MAX_LENGTH"
     whole MICRO_BATCH_SIZE 1 &&
         key grpo.micro_batch_tokens "$((MICRO_BATCH_SIZE * ${MAX_LENGTH:-4096}))"
     left_out "GRPO" "${GRPO[@]}"

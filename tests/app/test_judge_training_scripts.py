@@ -71,14 +71,14 @@ def test_sft_honours_every_variable(tmp_path: Path) -> None:
     )
     assert words[3:] == [
         "strategy_model=./models/Qwen3-14B",
-        f"judging.train_file='{tmp_path}/it''s a.parquet'",
-        f"judging.val_file={val}",
+        f"judging.train_files=['{tmp_path}/it''s a.parquet']",
+        f"judging.val_files=[{val}]",
         "run.output_dir=./checkpoints",
         "run.name=sft",
         "grpo.prompts_per_step=96",
         "judging.epochs=2",
         "grpo.learning_rate=2.0e-6",
-        "judging.max_tokens=2048",
+        "policy.max_prompt_tokens=2048",
         "grpo.micro_batch_tokens=24576",  # 12 x 2048
         "policy.train=full",
         "run.checkpoint_every=500",
