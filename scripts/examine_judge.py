@@ -90,9 +90,9 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     import uvloop
 
     from flowright.config import load_judge_server
+    from flowright.data.preference_sources import read_pairs
     from flowright.judge_exam.exam import Plan
     from flowright.judge_exam.session import Sitting, build_file, chosen_perturbations, sit
-    from flowright.plugins import load
 
     def progress(name: str, total: int) -> Callable[[], None]:
         bars.start()  # not before there is something to show
@@ -113,8 +113,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     config = load_judge_server(options.config, options.overrides)
     biased = ()
     if options.evalbiasbench:
-        read = load("flowright.data.preference_sources:read_pairs", "reader of preferences")
-        biased = tuple(read("evalbiasbench", options.evalbiasbench))
+        biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
     with_pairs = not options.no_pairs
     sitting = Sitting(config, options.data, plan, options.limit, with_pairs, options.out, biased)
     return uvloop.run(sit(sitting, progress, say))

@@ -187,7 +187,7 @@ JUDGEBENCH = {"pair_id": "a-b", "question": "2+2?", "response_A": "4", "response
 )
 def test_judgebench(source: str, category: str) -> None:
     made = judgebench("gpt")(row(**JUDGEBENCH, source=source, label="B>A"))
-    assert (made.id, made.category, made.label) == ("gpt/a-b", category, "second")
+    assert (made.id, made.category, made.label) == ("gpt/a-b", f"gpt/{category}", "second")
 
 
 def prompt(conversation: str, answer: str) -> str:

@@ -42,7 +42,10 @@ def _outcomes(task: Task, group: Group, difference: float) -> list[Rollout]:
     why = f"scores differ by {difference:+.4f}, strengths by {strength:+g}"
     if not strength:
         return [Rollout(task, sample, Reward(None, {}), gold=Gold(None, "label", why))]
-    return [
-        Rollout(task, sample, Reward(float(right), {"agreement": float(right)}), gold=Gold(right, "label", why))
-        for right in (difference * strength > 0, difference * strength >= 0)
-    ]
+    rights = (difference * strength > 0, difference * strength >= 0)
+    return [_outcome(task, sample, right, why) for right in rights]
+
+
+def _outcome(task: Task, sample: Sample, right: bool, why: str) -> Rollout:
+    reward = Reward(float(right), {"agreement": float(right)})
+    return Rollout(task, sample, reward, gold=Gold(right, "label", why))

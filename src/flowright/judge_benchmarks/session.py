@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import flowright
+from flowright.data.preference_sources import read_pairs
 from flowright.data.preferences import Pair
 from flowright.errors import UserError
 from flowright.judge_benchmarks.asking import ask_all
@@ -26,7 +27,7 @@ from flowright.judge_benchmarks.opening import Named, Opened, open_contender
 from flowright.judge_benchmarks.published_outputs import read_outputs
 from flowright.judge_benchmarks.rewardbench2 import TOLD, BestSheet, Mode
 from flowright.judge_benchmarks.sheet import PairSheet, R, Sheet
-from flowright.plugins import load, suggest
+from flowright.plugins import suggest
 from flowright.runs import check_writable, disk_errors, write_json
 
 Progress = Callable[[str, int], Callable[[], None]]
@@ -186,7 +187,6 @@ def _pairs(asked: Measurement, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
         known = ", ".join(NAMES)
         meant = suggest(name, NAMES)
         raise UserError(f"--benchmark {name}: there is no such one{meant}; there are {known}")
-    read_pairs = load("flowright.data.preference_sources:read_pairs", "reader of preferences")
     return BENCHMARKS[name], _part(tuple(read_pairs(name, asked.folder)), prompt_of, asked)
 
 

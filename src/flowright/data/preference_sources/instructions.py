@@ -112,7 +112,8 @@ _CATEGORIES = {
 
 def judgebench(answered_by: str) -> Callable[[UpstreamRow], Pair]:
     """A row of one of its two files (arXiv 2410.12784), which differ by the model that
-    ``answered_by`` names: ``gpt`` or ``claude``, the start of the id."""
+    ``answered_by`` names: ``gpt`` or ``claude``, the start of the id and of the category, since
+    figures are published for each file."""
 
     def convert(row: UpstreamRow) -> Pair:
         source, label = row.text("source"), row.text("label")
@@ -128,7 +129,7 @@ def judgebench(answered_by: str) -> Callable[[UpstreamRow], Pair]:
             first=written(row, "response_A"),
             second=written(row, "response_B"),
             label="first" if label == "A>B" else "second",
-            category=category,
+            category=f"{answered_by}/{category}",
         )
 
     return convert
