@@ -5,6 +5,7 @@ tests/test_hostile_text.py, which tells when one is missing.
 import json
 from collections.abc import Callable, Mapping
 
+from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
 from flowright.errors import FlowrightError
@@ -39,6 +40,8 @@ from flowright.judge.schemas import BETTER, GRADE, TRUTH, Field
 from flowright.judge.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.judge_reward import arguments
 from flowright.judge_service import openrlhf, raw, tables, wire as service_wire
+from flowright.judge_training import frames, reading as judgements
+from flowright.judge_training.rows import PointwiseRow
 from flowright.llm import control_tokens, fences, replies, sizes, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
@@ -221,6 +224,13 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ],
     "judge_service.wire:response_of": lambda text: service_wire.response_of(
         _verdict(text), "1", 0.1
+    ),
+    "judge_training.reading:read": lambda text: [
+        judgements.read(f"{behind}{text}", "pointwise", confidence=True)
+        for behind in ("", "<think>", "<think></think><score>", "<think></think><score>3</score>")
+    ],
+    "judge_training.frames:frame": lambda text: frames.frame(
+        PointwiseRow((Turn("user", text),), text, 0), frames.wording_of("short")
     ),
     "environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
     "workflows.extraction:extract": extraction.extract,

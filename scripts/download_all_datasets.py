@@ -1,8 +1,9 @@
 """Download the datasets: ``python scripts/download_all_datasets.py [NAME ...]``.
 
-Each file is looked for on the Hugging Face hub, at its official address and in ``--from DIR``, in
-this order; see docs/datasets.md. Exit code 0: everything required is there; 1: something is
-missing; 2: wrong arguments.
+``--only preferences`` brings what judges are trained and measured on. Each file is looked for on
+the Hugging Face hub, at its official address and in ``--from DIR``, in this order; see
+docs/datasets.md. Exit code 0: everything required is there; 1: something is missing; 2: wrong
+arguments.
 """
 
 import argparse
@@ -15,19 +16,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not
 
 if TYPE_CHECKING:
     from flowright.data.download import Download
-    from flowright.data.sources import Dataset
+    from flowright.data.sources import Source
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Download GSM8K, HumanEval, MBPP, MMLU, HotpotQA, CommonsenseQA, DROP and "
-        "AFlow's splits, or your own. A call that was interrupted goes on where it stopped."
+        "AFlow's splits, or preferences for judges, or your own. A call that was interrupted goes "
+        "on where it stopped."
     )
     parser.add_argument(
         "names",
         nargs="*",
         metavar="NAME",
-        help="only these, or package.module:DATASET (default: all)",
+        help="only these, or package.module:DATASET (default: those of --only)",
+    )
+    parser.add_argument(
+        "--only",
+        choices=("tasks", "preferences", "all"),
+        help="problems for a policy, preferences for a judge, or both (default: tasks)",
     )
     parser.add_argument("--out", type=Path, default=Path("data/raw"), help="default: %(default)s")
     parser.add_argument(
@@ -58,7 +65,7 @@ def download(options: argparse.Namespace) -> int:
     from flowright.data.transfer import Web
     from flowright.errors import UserError
 
-    chosen = choose(options.names)
+    chosen = choose(options.names, options.only)
     if options.source is not None and not options.source.is_dir():
         raise UserError(f"--from {options.source}: no such folder")
     console = Console()
@@ -74,19 +81,30 @@ def download(options: argparse.Namespace) -> int:
     return summarise(downloads, console)
 
 
-def choose(names: Sequence[str]) -> "list[Dataset]":
-    """The datasets of these names or import paths; all of this package's if there are none."""
+def choose(names: Sequence[str], only: str | None) -> "list[Source]":
+    """The datasets of these names or import paths; without names those of a group."""
+    from flowright.data.preference_sources import PREFERENCES
     from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
     from flowright.errors import UserError
     from flowright.plugins import suggest
 
-    known = (*DEFAULT_DATASETS, AFLOW.name)
+    if names and only:
+        raise UserError(f"--only {only}: names say it already; give one or the other")
+    tasks = (*DEFAULT_DATASETS, AFLOW.name)
+    known = (*tasks, *PREFERENCES)
     unknown = [name for name in names if name not in known and ":" not in name]
     if unknown:
         listed = ", ".join((*known, "or your own as package.module:NAME"))
         raise UserError(*(f"{n}: no such dataset{suggest(n, known)} ({listed})" for n in unknown))
-    wanted = dict.fromkeys(names or known)
-    return [AFLOW if name == AFLOW.name else load_dataset(name) for name in wanted]
+    if not names:
+        groups = {"tasks": tasks, "preferences": tuple(PREFERENCES), "all": (*tasks, *PREFERENCES)}
+        names = groups[only or "tasks"]
+        closed = [n for n in names if n in PREFERENCES and not PREFERENCES[n].open]
+        for name in closed:
+            print(f"{name}: left out, its authors state no licence; name it to measure with it")
+        names = [name for name in names if name not in closed]
+    found: dict[str, Source] = {AFLOW.name: AFLOW, **PREFERENCES}
+    return [found.get(name) or load_dataset(name) for name in dict.fromkeys(names)]
 
 
 def summarise(downloads: "list[Download]", console) -> int:

@@ -37,6 +37,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         help="times that every answer is judged as it is (default: 3)")  # fmt: skip
     parser.add_argument("--perturbations", metavar="A,B", help="default: all; '' for none")
     parser.add_argument("--no-pairs", action="store_true", help="leave the order of two out")
+    parser.add_argument("--evalbiasbench", type=Path, metavar="DIR",
+                        help="ask about its pairs as well; DIR has the downloads")  # fmt: skip
     parser.add_argument("--concurrency", type=at_least_one, default=32, metavar="N",
                         help="queries at once (default: 32)")  # fmt: skip
     parser.add_argument("--price-in", type=float, metavar="X", help="per million prompt tokens")
@@ -88,6 +90,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     import uvloop
 
     from flowright.config import load_judge_server
+    from flowright.data.preference_sources import read_pairs
     from flowright.judge_exam.exam import Plan
     from flowright.judge_exam.session import Sitting, build_file, chosen_perturbations, sit
 
@@ -108,7 +111,11 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
         price_out=options.price_out,
     )
     config = load_judge_server(options.config, options.overrides)
-    sitting = Sitting(config, options.data, plan, options.limit, not options.no_pairs, options.out)
+    biased = ()
+    if options.evalbiasbench:
+        biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
+    with_pairs = not options.no_pairs
+    sitting = Sitting(config, options.data, plan, options.limit, with_pairs, options.out, biased)
     return uvloop.run(sit(sitting, progress, say))
 
 

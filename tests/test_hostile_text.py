@@ -35,6 +35,7 @@ _ROOMS = (
     "judge",
     "judge_reward",
     "judge_service",
+    "judge_training",
     "llm",
     "rendering",
     "simulation",
@@ -58,7 +59,7 @@ _ELSEWHERE: Mapping[str, str] = {
             judge.remote_wire:encoded judge.remote_wire:body_of
             judge.remote_wire:read_verdict judge.remote_wire:response_of judge.rules:decide
             rendering.markup:join judge_reward.arguments:request_id_of
-            judge_reward.arguments:request_of
+            judge_reward.arguments:request_of judge_training.frames:shown
             judge_service.wire:invalid_response judge_service.wire:error_message
             simulation.protocol:tokens workflows.language:nodes
             workflows.language:top workflows.language:bound_name workflows.language:binds
@@ -70,6 +71,7 @@ _ELSEWHERE: Mapping[str, str] = {
         "reads what a server says of itself": """
             llm.client:openai_ends llm.client:model_cards llm.context:context_of""",
         "writes a request or a reply": """
+            judge_training.reading:verdict_text judge_training.reading:reply_text
             llm.wire:encode_request simulation.requested_format:worded
             simulation.protocol:reply_of simulation.protocol:error_of""",
         "reads files": """
@@ -77,8 +79,8 @@ _ELSEWHERE: Mapping[str, str] = {
             judge_service.tables:write_rows""",
         "reads a list of models": "llm.context:context_of",
         "takes settings": """
-            simulation.assessor:check_biases judge_service.tables:check_out
-            judge_service.openrlhf:add_openrlhf""",
+            judge_training.frames:wording_of simulation.assessor:check_biases
+            judge_service.tables:check_out judge_service.openrlhf:add_openrlhf""",
     }.items()
     for name in names.split()
 }
@@ -89,15 +91,21 @@ _NO_TEXT: Mapping[str, str] = {
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
-            judge_service.own_model judge_reward.result judge_reward.running llm.counters
-            llm.retries rendering.charts rendering.page rendering.series rendering.svg
-            simulation.draws
+            judge_service.own_model judge_training.environment judge_training.known_rule
+            judge_training.measures judge_training.rewards judge_reward.result
+            judge_reward.running llm.counters llm.retries rendering.charts rendering.page
+            rendering.series rendering.svg simulation.draws
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
             workflows.registry""",
         "asks others, which are timed": """
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
             judge_service.app judge_service.serve judge_service.verl""",
         "reads and writes files": "judge_service.scoring",
+        "takes rows of a user's files": """
+            judge_training.display judge_training.files judge_training.forms judge_training.lengths
+            judge_training.loading judge_training.negatives judge_training.rows
+            judge_training.splits judge_training.tasks judge_training.transcripts
+            judge_training.values""",
         "reads what a server says of itself, cut": "llm.client llm.transport",
         "reads an exception's message, once": "workflows.faults",
         "writes replies, or starts a server": """

@@ -94,8 +94,10 @@ class Resampler:
         self._seed = seed
         count = len(self._place)
         draws = np.random.default_rng(seed)
-        shares = np.full(count, 1 / count) if count else np.zeros(0)
-        self._weights = draws.multinomial(count, shares, size=resamples).astype(np.float32)
+        drawn = np.zeros((resamples, 0))
+        if count:
+            drawn = draws.multinomial(count, np.full(count, 1 / count), size=resamples)
+        self._weights = drawn.astype(np.float32)
 
     def estimate(
         self,

@@ -1,5 +1,6 @@
 """Downloading, against an HTTP server on the loopback."""
 
+import gzip
 import hashlib
 import io
 import json
@@ -16,6 +17,7 @@ import pytest
 from huggingface_hub import constants
 
 from flowright.data.download import Download, Downloader, extract, write_parquet_rows
+from flowright.data.preference_sources import preference_source, read_preferences
 from flowright.data.sources import AFLOW, DATASETS, Dataset, File, load_dataset
 from flowright.data.transfer import FetchError, Web
 
@@ -259,6 +261,48 @@ def test_parquet_rows_become_json_lines(upstream: Upstream, tmp_path: Path) -> N
     file = replace(file, path="made/b.jsonl")
     [outcome] = run(upstream, tmp_path, dataset(upstream, file))
     assert outcome.origin is None and "parquet can't be read" in outcome.notes[0]
+
+
+def test_preferences_of_the_hub(upstream: Upstream, tmp_path: Path) -> None:
+    rows = {
+        "preference/preference.jsonl.gz": {
+            "prompt": "a\n<extra_id_1>Assistant\nb\n<extra_id_1>User\nc",
+            "response_1": "d",
+            "response_2": "e",
+            "preference_strength": -2,
+            "split": "val",
+        },
+        "train.jsonl.gz": {"prompt": "a", "response": "b", "helpfulness": 4},
+        "validation.jsonl.gz": {"prompt": "c", "response": "d", "helpfulness": 0},
+    }
+    helpsteer2 = preference_source("helpsteer2")
+    revision = "990b2711a36180dd19d9c94b8627844866f8982a"
+    for name, row in rows.items():
+        address = f"/hub/datasets/nvidia/HelpSteer2/resolve/{revision}/{name}"
+        upstream.files[address] = gzip.compress(json.dumps(row).encode())
+    downloader = Downloader(tmp_path, web=Web(f"{upstream.url}/hub"))
+    outcomes = list(downloader.run([helpsteer2]))
+    assert [outcome.origin for outcome in outcomes] == ["hub"] * 3
+    assert all(outcome.differs for outcome in outcomes), "another version than the known one"
+    found = read_preferences("helpsteer2", tmp_path)
+    assert [(pair.label, pair.strength, len(pair.conversation)) for pair in found.pairs] == [
+        ("first", 2.0, 3)
+    ]
+    assert [rated.label for rated in found.rated] == [4, 0]
+
+
+def test_rewardbench2_comes_as_rows_of_the_hub(upstream: Upstream, tmp_path: Path) -> None:
+    pytest.importorskip("datasets", reason="it takes 260 MB and is not installed here")
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    row = {"id": "0", "prompt": "a", "chosen": ["b"], "rejected": ["c", "d", "e"], "subset": "Math"}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "made")
+    path = "/hub/datasets/allenai/reward-bench-2/resolve/main/data/test-00000-of-00001.parquet"
+    upstream.files[path] = (tmp_path / "made").read_bytes()
+    downloader = Downloader(tmp_path, web=Web(f"{upstream.url}/hub"))
+    [outcome] = downloader.run([preference_source("rewardbench2")])
+    assert (outcome.origin, outcome.path) == ("hub rows", "rewardbench2/test.hub.jsonl")
+    assert json.loads((tmp_path / outcome.path).read_text()) == row
 
 
 def packed(names: list[str]) -> bytes:

@@ -36,7 +36,7 @@ def test_git_has_the_page_and_nothing_else_of_the_folder() -> None:
     if not (ROOT / ".git").exists():
         pytest.skip("not a checkout of git: an archive has no .gitignore to ask about")
     assert not ignored("README.md")
-    for name in ("raw/x", "mixed/train_mixed.jsonl", "own/x", "cache/x"):
+    for name in ("raw/x", "mixed/train_mixed.jsonl", "own/x", "cache/x", "preferences/x"):
         assert ignored(name)
 
 

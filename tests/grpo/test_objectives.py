@@ -17,7 +17,9 @@ EVERY = (*PPO_LIKE, "gspo", "cispo")
 
 
 def test_every_objective_is_here() -> None:
-    assert tuple(OBJECTIVES) == EVERY
+    given = ("sft", "bradley_terry")  # tests/grpo/test_given.py
+    assert (*EVERY, *given) == tuple(OBJECTIVES)
+    assert [name for name in OBJECTIVES if OBJECTIVES.load(name).given] == [*given]
 
 
 def objective(loss: str) -> Objective:

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 from exam_doubles import Comparing, Gullible, items, verdict
 
+from flowright.data.preferences import Pair, Turn
 from flowright.errors import UserError
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.judge_exam.asking import AskedAnswer, JudgeDown, Probe, ask_all
 from flowright.judge_exam.exam import (
+    BIASED,
     EQUAL,
     UNEQUAL,
     Plan,
@@ -216,3 +218,22 @@ def test_what_is_kept_of_an_outcome() -> None:
     row = AskedAnswer(Probe(item, "plain", item.query("k")), verdict(None, status="timeout")).row()
     assert row["status"] == "timeout" and "score" not in row and "correct" not in row
     assert row["label"] is True and row["answer"] == "The answer is 1."
+
+
+async def test_pairs_of_evalbiasbench_are_a_row_of_their_own() -> None:
+    """A judge that prefers what is shown as ``answer``: the better one, whichever stands first."""
+    asked = (Turn("user", "Which?"),)
+    biased = [
+        Pair("1", "evalbiasbench", asked, "plain", "showy", "first"),
+        Pair("2", "evalbiasbench", asked, "showy", "plain", "second"),
+        Pair("3", "evalbiasbench", asked, "a", "b", "tie"),
+    ]
+
+    def prefers_plain(query: JudgeQuery) -> tuple[float, float]:
+        return (1.0, 1.0) if query.answer == "plain" else (0.5, 0.5)
+
+    judge = Comparing(prefers_plain)
+    pairs = (await hold_exam(items(4), Gullible(), judge, SMALL, biased=biased))["pairs"]
+    assert pairs[BIASED]["pairs"] == pairs[BIASED]["compared"] == 2
+    assert pairs[BIASED]["prefers"]["value"] == pairs[BIASED]["consistency"]["value"] == 1
+    assert pairs[EQUAL]["prefers"]["value"] == 0.5

@@ -56,7 +56,11 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
         lambda: found.append(load_tasks(environment)),
     )
     refuse(*(shared if is_first else ()), *own)
-    return Start(config, environment, found[0], resume)
+    (tasks,) = found
+    if (steps := environment.steps(tasks.train)) is not None:
+        grpo = config.grpo.model_copy(update={"steps": steps})
+        config = config.model_copy(update={"grpo": grpo})
+    return Start(config, environment, tasks, resume)
 
 
 def refuse(*checks: Callable[[], object]) -> None:

@@ -158,6 +158,17 @@ def warm_start(config: Config, overwrite: bool = False) -> int:
         return warming.warm_start(config, console, overwrite)
 
 
+def export_model(**request: Any) -> int:
+    """Write what was trained as a Hugging Face folder; see
+    :class:`flowright.app.exporting.Request` for what is asked."""
+    console = Console()
+    with telling(lambda: "nothing was written"):
+        _load_libraries(console)
+        from flowright.app import exporting
+
+        return exporting.export_model(exporting.Request(**request), console)
+
+
 def dry_run(config: Config, resume: bool = False) -> int:
     """Print the plan and every problem at once; 0 when the run could start, else 2."""
     console = Console()

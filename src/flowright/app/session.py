@@ -9,10 +9,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import torch
 from rich.console import Console
 
 from flowright.app.first_look import Start
+from flowright.app.given_run import run_given
 from flowright.app.introduction import introduce, say_best
 from flowright.app.measuring import Evaluation
 from flowright.app.plan.against_run import keep_plan, settle
@@ -24,7 +24,13 @@ from flowright.app.terminal import (
     table,
     tell_outages,
 )
-from flowright.app.world import check_samplers, open_policy, open_samplers
+from flowright.app.world import (
+    check_samplers,
+    fitted,
+    open_policy,
+    open_samplers,
+    policy_in_turn,
+)
 from flowright.command_line import telling
 from flowright.config import Config
 from flowright.data.mixture import Mixture
@@ -35,16 +41,15 @@ from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Meas
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
 from flowright.evaluation.ledger import Ledger
 from flowright.grpo.checkpoint import Saves, load_weights
-from flowright.grpo.choices import settled
+from flowright.grpo.choices import choices_of, settled
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
-from flowright.grpo.trainer import Trainer
+from flowright.grpo.trainer import RolloutTrainer
 from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.sampler import Sampler
-from flowright.policy.sharding import shard
 from flowright.runs import RunDirectory, checkpoints, write_json
 
 
@@ -65,7 +70,8 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     try:
         with telling(partial(_words, path), interrupted), peers_of_passes():
             run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
-            await _run(start, run, console, ranks)
+            given = choices_of(config.grpo).objective.given
+            await (run_given if given else _run)(start, run, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
         raise
@@ -96,7 +102,8 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
     await check_samplers(config)
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
-        policy = await _policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
+        policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
+        tasks = fitted(config, environment, tasks, policy)
         _check(policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
@@ -143,22 +150,15 @@ def make_trainer(
     policy: Policy,
     sampler: Sampler,
     ranks: Ranks = ONE,
-) -> Trainer:
+) -> RolloutTrainer:
     """The trainer and the parts that it is made of."""
+    learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
     evaluator = _evaluator(config, environment, policy, ranks)
     pipeline = Pipeline(config, sampler, environment, evaluator.encode, tasks.train, ranks)
-    learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
-    return Trainer(
-        config,
-        run,
-        reporter,
-        pipeline,
-        learner,
-        Saves(config, run, policy, learner, pipeline, reporter, ranks),
-        Validation(evaluator, sampler, held_out),
-        ranks,
-    )
+    saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
+    validation = Validation(evaluator, sampler, held_out)
+    return RolloutTrainer(config, run, reporter, pipeline, learner, saves, validation, ranks)
 
 
 def _evaluator(
@@ -167,31 +167,6 @@ def _evaluator(
     longest = config.policy.max_prompt_tokens
     encode = prompt_encoder(environment, policy.tokenizer, longest)
     return Evaluator(environment, encode, config, ranks)
-
-
-async def _policy_in_turn(
-    config: Config,
-    environment: Environment,
-    train: Sequence[Task],
-    console: Console,
-    ranks: Ranks,
-    gpus: int,
-) -> Policy:
-    """The policy, on the first rank before the others: a cold start is done once and kept. Then,
-    where its weights are to be split among several GPUs, by all together."""
-    device = choose_device(config.policy)
-    first = device if gpus == 1 else torch.device("cpu")
-
-    def load() -> Policy:
-        with stage_progress(console, "making the policy") as progress:
-            return open_policy(config, environment, train, progress, first)
-
-    policy = load() if ranks.is_first else None
-    await ranks.all_gather(None)
-    policy = policy or load()
-    if gpus == 1:
-        return policy
-    return shard(policy, device, gpus, ranks.size, ranks)
 
 
 async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison:

@@ -34,9 +34,13 @@ _SHOWN = (
     ("valid", "rollout/valid_frac", "{:.0%}"),
     ("unscored", "rollout/unscored", "{:.1%}"),
     ("judge=gold", "judge/agreement_with_gold", "{:.0%}"),
+    ("loss", "train/loss", "{:.3f}"),
+    ("accuracy", "train/accuracy", "{:.0%}"),
     ("kl", "policy/kl", "{:.3f}"),
     ("seconds", "time/step", "{:.1f}"),
     ("val gold", "val/gold", "{:.1%}"),
+    ("val loss", "val/loss", "{:.3f}"),
+    ("val accuracy", "val/accuracy", "{:.1%}"),
 )
 
 

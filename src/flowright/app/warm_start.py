@@ -25,15 +25,17 @@ from flowright.app.first_look import (
 )
 from flowright.app.terminal import say, stage_progress
 from flowright.app.world import base_model
-from flowright.config import Config
+from flowright.config import Config, GrpoSection, SftSection
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, make_environment, prompt_encoder
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import DataError, RunPaused, UserError
 from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
+from flowright.grpo.batch import Group
+from flowright.grpo.learner import Learner
+from flowright.grpo.lessons import completion_group
 from flowright.grpo.selfcheck import check_sharing
-from flowright.grpo.supervised import Lesson, SupervisedLearner, encode_lesson
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.origin import Origin, origin_of
@@ -214,29 +216,46 @@ class _WarmStart:
         weights = balanced(examples)
         by_id = {example.task.id: example for example in examples}
         mixture = Mixture([example.task for example in examples], f"{self._seed}/steps")
-        learner = SupervisedLearner(policy, section, grpo.micro_batch_tokens, grpo.prefix_sharing)
+        learner = Learner(policy, supervised(section, grpo), 1.0, section.seed)
         with stage_progress(self._console, "supervised training") as progress:
             for step in range(1, section.steps + 1):
                 tasks = mixture.batch(step - 1, section.prompts_per_step)
-                lessons = [
+                groups = [
                     self._lesson(policy, by_id[task.id], weights, f"{step}/{place}")
                     for place, task in enumerate(tasks)
                 ]
-                metrics = learner.update(lessons, step)
-                progress(step, section.steps, metrics.get("sft/loss", "not finite"))
+                metrics = learner.update(groups, step, self._config.policy.max_new_tokens)
+                progress(step, section.steps, metrics.get("policy/loss", "not finite"))
 
     def _lesson(
         self, policy: Policy, example: Example, weights: Mapping[tuple[str, str], float], key: str
-    ) -> Lesson:
+    ) -> Group:
         rng = random.Random(f"{self._seed}/{key}")
         shares = {text: weights[example.task.kind, text] for text in example.completions}
         drawn = weighted_sample(shares, self._section.completions_per_prompt, rng)
         messages = self._environment.messages(example.task)
-        pairs = [(text, 1.0) for text in drawn]
-        return encode_lesson(policy, messages, pairs, self._config.policy.max_prompt_tokens)
+        longest = self._config.policy.max_prompt_tokens
+        return completion_group(messages, drawn, policy.tokenizer, longest)
 
     def _say(self, line: str) -> None:
         say(self._console, line)
+
+
+def supervised(section: SftSection, grpo: GrpoSection) -> GrpoSection:
+    """What a learner is told for these supervised steps on one device."""
+    return GrpoSection(
+        loss="sft",
+        steps=section.steps,
+        learning_rate=section.learning_rate,
+        warmup_steps=section.warmup_steps,
+        schedule=section.schedule,
+        weight_decay=section.weight_decay,
+        max_grad_norm=section.max_grad_norm,
+        adam_beta2=0.999,
+        kl_coefficient=0.0,
+        micro_batch_tokens=grpo.micro_batch_tokens,
+        prefix_sharing=grpo.prefix_sharing,
+    )
 
 
 def passed(rollouts: Sequence[Rollout], least: float) -> list[str]:

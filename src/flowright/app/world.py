@@ -7,17 +7,20 @@ from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
+from flowright.app.terminal import stage_progress
 from flowright.config import SMOLLM2, TINY, Config
 from flowright.data.task import Task
-from flowright.environments.environment import Environment
-from flowright.errors import UserError
+from flowright.environments.environment import Environment, TaskSets
+from flowright.errors import DataError, UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
-from flowright.policy.model import Policy, load_policy
-from flowright.policy.prompt import Tokenizer, render
+from flowright.policy.model import Policy, choose_device, load_policy
+from flowright.policy.prompt import Tokenizer, render, template_text
 from flowright.policy.sampler import Sampler
+from flowright.policy.sharding import shard
 from flowright.policy.smollm2 import HUB, converted, packaged, smollm2
 from flowright.policy.tiny import Example, tiny_checkpoint
 from flowright.policy.vllm.empty import empty_adapter
@@ -40,6 +43,48 @@ def open_policy(
     folder = config.policy.warm_start.folder
     path = str(folder) if folder else base_model(config, environment, train, progress)
     return load_policy(path, config.policy, config.seed, device)
+
+
+async def policy_in_turn(
+    config: Config,
+    environment: Environment,
+    train: Sequence[Task],
+    console: Console,
+    ranks: Ranks,
+    gpus: int,
+) -> Policy:
+    """The policy, on the first rank before the others: a cold start is done once and kept. Then,
+    where its weights are to be split among several GPUs, by all together."""
+    device = choose_device(config.policy)
+    first = device if gpus == 1 else torch.device("cpu")
+
+    def load() -> Policy:
+        with stage_progress(console, "making the policy") as progress:
+            return open_policy(config, environment, train, progress, first)
+
+    policy = load() if ranks.is_first else None
+    await ranks.all_gather(None)
+    policy = policy or load()
+    if gpus == 1:
+        return policy
+    return shard(policy, device, gpus, ranks.size, ranks)
+
+
+def fitted(config: Config, environment: Environment, tasks: TaskSets, policy: Policy) -> TaskSets:
+    """The tasks that this policy can be asked. Raises DataError where none to train on is left."""
+    tokenizer, limit = policy.tokenizer, config.policy.max_prompt_tokens
+
+    def tokens(messages: Sequence[Message]) -> int:
+        to_answer = messages[-1].role != "assistant"
+        text = template_text(messages, tokenizer, to_answer)
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    found = environment.fitted(tasks, tokens, limit)
+    if not found.train:
+        raise DataError(
+            f"policy.max_prompt_tokens: {limit}, and every row to train on is longer; raise it"
+        )
+    return found
 
 
 def base_model(

@@ -5,13 +5,14 @@ as ``file: key: what is wrong``, with a suggestion for a misspelt key. docs/conf
 generated from these fields (``python scripts/write_config_docs.py``).
 """
 
-from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
+from flowright.config.grpo import GrpoSection, PairsSection, PipelineSection, RaySection
 from flowright.config.judge import (
     JudgeRewardSection,
     JudgeSection,
     JudgeServerSection,
     JudgeServiceSection,
 )
+from flowright.config.judging import JudgingSection, KnownRuleSection
 from flowright.config.llm import LlmFile, LlmSection, ModelEntry
 from flowright.config.loading import (
     judge_reward,
@@ -60,10 +61,13 @@ __all__ = [
     "JudgeServerConfig",
     "JudgeServerSection",
     "JudgeServiceSection",
+    "JudgingSection",
+    "KnownRuleSection",
     "LlmFile",
     "LlmSection",
     "LoraSection",
     "ModelEntry",
+    "PairsSection",
     "PipelineSection",
     "PlanSection",
     "PlanServerSection",

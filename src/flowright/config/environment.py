@@ -4,6 +4,9 @@ from flowright.plugins import Table
 
 ENVIRONMENTS = Table(
     "environment",
-    {"workflow": "flowright.environments.workflow:WorkflowEnvironment"},
+    {
+        "workflow": "flowright.environments.workflow:WorkflowEnvironment",
+        "judging": "flowright.judge_training.environment:JudgingEnvironment",
+    },
 )
 """Classes, or functions, that make an environment of a configuration."""

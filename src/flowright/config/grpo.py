@@ -18,9 +18,13 @@ _OBJECTIVES = "flowright.grpo.objectives"
 
 OBJECTIVES = Table(
     "objective",
-    {n: f"{_OBJECTIVES}:{n.upper()}" for n in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
+    {
+        **{n: f"{_OBJECTIVES}:{n.upper()}" for n in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
+        "sft": f"{_OBJECTIVES}:SFT",
+        "bradley_terry": "flowright.grpo.pairs:BRADLEY_TERRY",
+    },
 )
-"""Each an Objective: the weights of tokens, and their terms."""
+"""Each an Objective, the weights of tokens and their terms; or a PairObjective."""
 
 ADVANTAGES = Table(
     "advantage",
@@ -55,6 +59,18 @@ SCHEDULES = Table(
 """Functions of the share of the run that is done to a factor of the learning rate."""
 
 
+class PairsSection(Section):
+    """Of `grpo.loss: bradley_terry`: scores of two answers, of which people prefer one."""
+
+    margin: NonNegativeFloat = 0.0
+    """By how much the better one should lead, times the strength that the data gives a preference;
+    0: no margin."""
+    centring: NonNegativeFloat = 0.01
+    """Weight of the squared sum of a pair's scores, which holds them around 0."""
+    tie_weight: NonNegativeFloat = 0.0
+    """Davidson's weight of a tie as an outcome of its own; 0: a tie counts half as either."""
+
+
 class GrpoSection(Section):
     """What a step consists of, and how it changes the policy."""
 
@@ -70,7 +86,8 @@ class GrpoSection(Section):
     """Optimizer updates per pass; fewer where fewer groups have a signal, so that none of them has
     much less than prompts_per_step / minibatches groups."""
     loss: Annotated[str, AfterValidator(OBJECTIVES.check)] = "dapo"
-    """The objective: how token terms are made and averaged; see `flowright.grpo.objectives`."""
+    """The objective: how token terms are made and averaged; see `flowright.grpo.objectives`. `sft`
+    and `bradley_terry` learn from completions that the data gives, and nothing is sampled."""
     advantage_scale: Annotated[str, AfterValidator(ADVANTAGES.check)] = "group"
     """What a group's centred rewards are divided by: its own deviation, the batch's, nothing.
     `rloo`: rewards less the mean of the group's others; `reinforce_plus_plus_baseline`: centred
@@ -103,6 +120,7 @@ class GrpoSection(Section):
     sampler is vllm, else `ratio`."""
     off_policy_cap: float = Field(default=2.0, ge=1)
     """Largest weight of `off_policy`."""
+    pairs: PairsSection = PairsSection()
     overlong: Literal["keep", "soft", "filter"] = "keep"
     """`filter` leaves completions that were cut at their longest out of the loss; their rewards
     count in their group. `soft` takes from the reward what a completion has of the last
@@ -116,6 +134,8 @@ class GrpoSection(Section):
     """Of AdamW, after the warm-up."""
     warmup_steps: NonNegative = 0
     """Steps of linear warm-up."""
+    warmup_share: Fraction | None = None
+    """Share of the steps that is warm-up, in the place of `warmup_steps`."""
     schedule: Annotated[str, AfterValidator(SCHEDULES.check)] = "constant"
     """Course of the learning rate after the warm-up."""
     weight_decay: NonNegativeFloat = 0.0

@@ -139,6 +139,9 @@ class PolicySection(Section):
     dtype: Literal["float32", "bfloat16"] | None = None
     """Of the base weights. Default: bfloat16 on a GPU; float32 on a CPU, and for the embedded
     policy."""
+    head: Literal["language_model", "score"] = "language_model"
+    """What is read off the last layer: tokens, or one score for a text (`grpo.loss:
+    bradley_terry`), by a row that is trained beside the adapter."""
     head_dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the logits, where the base weights are bfloat16; in sampler and learner alike. A logit of
     20 that is rounded to bfloat16 makes its token's log-probability wrong by up to 0.06."""

@@ -5,8 +5,9 @@ from typing import Annotated
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flowright.config.environment import ENVIRONMENTS
-from flowright.config.grpo import GrpoSection, PipelineSection, RaySection
+from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
 from flowright.config.judge import JudgeSection, JudgeServerSection
+from flowright.config.judging import GIVEN, JudgingSection
 from flowright.config.llm import LlmSection
 from flowright.config.plan import PlanSection
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
@@ -46,8 +47,8 @@ class Config(Section):
     seed: int = 0
     """Of every draw of the run."""
     environment: str = "workflow"
-    """What a completion means: `workflow`, or `package.module:factory` for an environment of your
-    own; see docs/extending/environment.md."""
+    """What a completion means: `workflow`, `judging` (docs/training_judges.md), or
+    `package.module:factory` for an environment of your own; see docs/extending/environment.md."""
     strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
     one that needs no hub; see docs/real_models.md)."""
@@ -70,6 +71,7 @@ class Config(Section):
     llm: LlmSection = LlmSection()
     executor: ExecutorSection = ExecutorSection()
     judge: JudgeSection = JudgeSection()
+    judging: JudgingSection = JudgingSection()
     simulated: SimulatedSection = SimulatedSection()
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
@@ -105,6 +107,16 @@ class Config(Section):
                 f"judge.ask: {self.judge.ask} does not fit: answers of workflows are judged one by "
                 "one against a reference; use true_false, score, pointwise or multi_aspect"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _the_loss_is_the_method_s(self) -> "Config":
+        loss, method = self.grpo.loss, self.judging.method
+        if self.environment == "judging" and loss != method and {loss, method} & {*GIVEN}:
+            raise ValueError(f"grpo.loss: {loss} does not fit judging.method: {method}")
+        if (self.policy.head == "score") != (loss == "bradley_terry") and loss in OBJECTIVES:
+            fit = "score" if loss == "bradley_terry" else "language_model"
+            raise ValueError(f"policy.head: {self.policy.head}; grpo.loss: {loss} needs {fit}")
         return self
 
     @model_validator(mode="after")

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Literal, get_args
 
-from flowright.data.sources import Dataset, File
+from flowright.data.sources import File, Source
 from flowright.data.sources.dataset import hub_rows, sha256_of
 from flowright.data.transfer import FetchError, Web
 
@@ -46,7 +46,7 @@ class Downloader:
         self._web = web
         self._from = from_folder
 
-    def run(self, datasets: Iterable[Dataset]) -> Iterator[Download]:
+    def run(self, datasets: Iterable[Source]) -> Iterator[Download]:
         """Fetch all files of the datasets, one after another, and say what became of each. A file
         that fails never stops the others."""
         for dataset in datasets:

@@ -14,7 +14,13 @@ from flowright.errors import UserError, boundary
 from flowright.plugins import Table
 from flowright.rendering.blocks import Block, Fact, Text
 
-DISPLAYS = Table("environment", {"workflow": "flowright.environments.workflow_display:DISPLAY"})
+DISPLAYS = Table(
+    "environment",
+    {
+        "workflow": "flowright.environments.workflow_display:DISPLAY",
+        "judging": "flowright.judge_training.display:DISPLAY",
+    },
+)
 """Of the environments of this package, so that showing a run does not import what ran it."""
 
 

@@ -21,6 +21,9 @@ from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.policy.prompt import Prompt, Tokenizer, render
 
+TokenCount = Callable[[Sequence[Message]], int]
+"""Tokens of messages in a chat template, with what begins the reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskSets:
@@ -48,6 +51,17 @@ class Demonstration:
     completions: Sequence[str]
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A conversation to learn from, which ends with an answer, and its weight in the loss. Of two
+    that are compared the one with the larger weight is better, by as much as they differ.
+    ``every_turn``: the answers before the last are learned, too."""
+
+    messages: Sequence[Message]
+    weight: float = 1.0
+    every_turn: bool = False
+
+
 class Environment:
     """The base of every environment, with defaults for all that a small one does not need: it has
     to say :meth:`tasks` and :meth:`rollout`. Made of the configuration alone; what costs time or
@@ -71,6 +85,29 @@ class Environment:
         """The prompt for a task, before the chat template. Where it is too long the last message
         is cut in its middle."""
         return [Message("user", task.problem)]
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether completions of its tasks can be graded: not where all there is to them is what
+        the data gives."""
+        return True
+
+    def steps(self, train: Sequence[Task]) -> int | None:
+        """How many steps a run on these tasks has, where the environment's keys say so; None:
+        ``grpo.steps``."""
+        return None
+
+    def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
+        """The tasks, without what a policy with this tokenizer and limit cannot be asked.
+        ``tokens`` counts those of messages in the chat template. Default: all; what is too long is
+        cut where it is asked. Raises DataError."""
+        return tasks
+
+    def forms(self, task: Task) -> Sequence[Task]:
+        """The ways in which a task is put to the policy, each a task with a prompt of its own: a
+        group's attempts are shared evenly among them and have one baseline. Such as a pair of
+        answers in both orders."""
+        return (task,)
 
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
@@ -118,6 +155,14 @@ class Environment:
         raise ConfigError(
             f"environment {self.config.environment}: has no demonstrations for the embedded "
             "policy's cold start; set strategy_model to another model"
+        )
+
+    def given(self, task: Task) -> Sequence[Given]:
+        """What the data gives for a task, where ``grpo.loss`` learns from that and nothing is
+        sampled: a conversation, or the two that are compared."""
+        raise ConfigError(
+            f"environment {self.config.environment}: its data gives no answers to learn from; "
+            f"grpo.loss: {self.config.grpo.loss} needs some"
         )
 
     @property

@@ -14,6 +14,7 @@ from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion, Rollout
 from flowright.grpo.pipeline import SEED_STRIDE
+from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sampler, Sampling
@@ -85,14 +86,13 @@ class Evaluator:
             # Never a training step's draws: steps count up from 1, these seeds down from -1.
             seed=config.seed * SEED_STRIDE - 1 - draw,
         )
-        places = self.ranks.mine(range(len(tasks)))
-        mine = [tasks[place] for place in places]
-        prompts = [self.encode(task).token_ids for task in mine]
-        drawn = await sampler.sample(prompts, number, sampling, places) if mine else []
+        mine = self.ranks.mine(list(enumerate(tasks)))
+        problems = problems_of(self.environment, self.encode, mine)
+        drawn = await draw_samples(sampler, problems, [number] * len(problems), sampling)
         key = f"{config.seed}/evaluation/{draw}"
         groups = [
-            [Completion(task, sample, f"{key}/{task.id}/{i}") for i, sample in enumerate(group)]
-            for task, group in zip(mine, drawn, strict=True)
+            problem.completions(samples, f"{key}/{problem.task.id}")
+            for problem, samples in zip(problems, drawn, strict=True)
         ]
         shares = await self.ranks.all_gather(await rollout_all(self.environment, groups))
         return make_row(name, "policy", interleaved(shares), self.environment)

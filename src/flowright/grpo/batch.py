@@ -4,8 +4,9 @@ how likely a policy finds their tokens. What is made of that is the caller's: a 
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import torch
 from torch import Tensor
@@ -16,17 +17,25 @@ from flowright.grpo.pipeline import Batch
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
+from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
     """One sample that takes part in the update, with its tokens' log-probabilities under the
-    distribution that it was drawn from."""
+    distribution that it was drawn from; none where it was not drawn but given, and its advantage
+    is then its weight. ``learned``: which of its tokens are, all of them by default."""
 
     token_ids: Sequence[int]
     sampled_logprobs: Sequence[float]
     advantage: float
+    learned: Sequence[bool] | None = None
+
+    @property
+    def count(self) -> int:
+        """Of the tokens that are learned."""
+        return len(self.token_ids) if self.learned is None else sum(self.learned)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +81,19 @@ def asked_for(batch: Batch, groups: Sequence[Group], prompts: int) -> Asked:
         if rollout.reward.value is not None
     )
     scored.subtract(len(sample.token_ids) for group in groups for sample in group.samples)
-    return Asked(prompts, len(batch.prompts_P), tuple(scored.elements()))
+    drawn = sum(1 for _ in _forms(batch))
+    forms = drawn / max(1, len(batch.prompts_P_G))
+    return Asked(round(prompts * forms), drawn, tuple(scored.elements()))
+
+
+def _forms(batch: Batch) -> Iterator[tuple[int, Prompt, range]]:
+    """The task's number, the prompt and the attempts of every form of a batch's tasks."""
+    for p, prompts_G in enumerate(batch.prompts_P_G):
+        start = 0
+        for prompt, same in groupby(prompts_G):
+            end = start + sum(1 for _ in same)
+            yield p, prompt, range(start, end)
+            start = end
 
 
 def drawn_groups(
@@ -85,23 +106,30 @@ def drawn_groups(
     ]
 
 
+def whole_groups(batch: Batch) -> list[Group]:
+    """:func:`drawn_groups` of a batch, in the order of its samples."""
+    forms = list(_forms(batch))
+    samples_P_G = [batch.samples_P_G[p][some.start : some.stop] for p, _, some in forms]
+    return drawn_groups([prompt.token_ids for _, prompt, _ in forms], samples_P_G)
+
+
 def trained_groups(
     batch: Batch, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
 ) -> list[Group]:
-    """The groups with a signal, without their unscored samples; without those that were cut at
-    their longest, too, if that is asked for (DAPO's overlong filtering, arXiv 2503.14476,
-    section 3.4)."""
+    """A group for each form of the tasks with a signal, without unscored samples; without those
+    that were cut at their longest, too, if that is asked for (DAPO's overlong filtering, arXiv
+    2503.14476, section 3.4)."""
     groups = []
-    for prompt, samples_G, rollouts_G, advantages in zip(
-        batch.prompts_P, batch.samples_P_G, batch.rollouts_P_G, advantages_P, strict=True
-    ):
-        if advantages.signal != "ok":
+    for p, prompt, attempts in _forms(batch):
+        if advantages_P[p].signal != "ok":
             continue
+        some = [
+            (batch.samples_P_G[p][g], batch.rollouts_P_G[p][g], advantages_P[p].values[g])
+            for g in attempts
+        ]
         kept = [
             Trained(sample.token_ids, sample.logprobs, advantage)
-            for sample, rollout, advantage in zip(
-                samples_G, rollouts_G, advantages.values, strict=True
-            )
+            for sample, rollout, advantage in some
             if rollout.reward.value is not None
             and not (filter_overlong and sample.finish_reason == "length")
         ]
@@ -113,8 +141,8 @@ def trained_groups(
 def score(
     policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
 ) -> list[Tensor]:
-    """Log-probabilities of each sample's tokens, float32, in the order of the samples. Without
-    gradients, under the distribution that was sampled from."""
+    """Log-probabilities of each sample's learned tokens, float32, in the order of the samples.
+    Without gradients, under the distribution that was sampled from."""
     samples = [sample for group in groups for sample in group.samples]
     found: dict[int, Tensor] = {}
     budget, sharing = section.micro_batch_tokens, section.prefix_sharing
@@ -122,8 +150,23 @@ def score(
         for hidden_N, numbers in chunks(policy, groups, budget, sharing):
             chunk = [samples[number] for number in numbers]
             logprobs_N, _ = sample_logprobs(policy, hidden_N, chunk, temperature)
-            parts = logprobs_N.split([len(sample.token_ids) for sample in chunk])
+            parts = logprobs_N.split([sample.count for sample in chunk])
             found.update(zip(numbers, parts, strict=True))
+    return [found[number] for number in range(len(samples))]
+
+
+def scalar_scores(policy: Policy, groups: Sequence[Group], section: GrpoSection) -> list[float]:
+    """The score of each sample, in their order, by a policy that scores: read before its last
+    token, which only stands behind the others. Without gradients."""
+    samples = [sample for group in groups for sample in group.samples]
+    found: dict[int, float] = {}
+    with torch.no_grad():
+        for hidden_N, numbers in chunks(
+            policy, groups, section.micro_batch_tokens, section.prefix_sharing
+        ):
+            ends_S = torch.tensor([len(samples[n].token_ids) for n in numbers]).cumsum(0) - 1
+            scores_S = policy.scalar.scores(hidden_N[to_device(ends_S, hidden_N.device)])
+            found |= dict(zip(numbers, scores_S.tolist(), strict=True))
     return [found[number] for number in range(len(samples))]
 
 
@@ -134,8 +177,12 @@ def sample_logprobs(
     temperature: float,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy [N] of the samples' tokens, from what predicts them; see
-    :meth:`flowright.policy.head.Head.logprobs`."""
+    """Log-probability and entropy of the samples' learned tokens, from what predicts all of their
+    tokens [N, hidden_size]; see :meth:`flowright.policy.head.Head.logprobs`."""
     tokens = [token for sample in chunk for token in sample.token_ids]
     target_N = to_device(torch.tensor(tokens), hidden_N.device)
+    if any(sample.learned is not None for sample in chunk):
+        masks = [sample.learned or [True] * len(sample.token_ids) for sample in chunk]
+        kept_N = to_device(torch.tensor([kept for mask in masks for kept in mask]), hidden_N.device)
+        hidden_N, target_N = hidden_N[kept_N], target_N[kept_N]
     return policy.head.logprobs(hidden_N, target_N, temperature, with_entropy)

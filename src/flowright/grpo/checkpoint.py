@@ -23,7 +23,7 @@ import torch
 from flowright.config import Config
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Pending, Pipeline, Waiting
+from flowright.grpo.pipeline import Batches, Pending, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
@@ -69,7 +69,7 @@ class Saves:
     run: RunDirectory | Follower
     policy: Policy
     learner: Learner
-    pipeline: Pipeline
+    batches: Batches
     reporter: Reporter
     ranks: Ranks
     best: Best | None = None
@@ -88,13 +88,13 @@ class Saves:
 
     async def save(self, step: int) -> None:
         """Everything that the step after this one depends on. Raises RunError (a full disk)."""
-        shares = await self.ranks.all_gather(self.pipeline.pending())
+        shares = await self.ranks.all_gather(self.batches.pending())
         everywhere = [n for n in shares[0] if all(n in share for share in shares)]
         pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
-        remembered = await self.ranks.all_gather(self.pipeline.remembered())
+        remembered = await self.ranks.all_gather(self.batches.remembered())
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
-            state = Surroundings(pending, self.pipeline.tasks_hash, remembered)
+            state = Surroundings(pending, self.batches.tasks_hash, remembered)
             save_checkpoint(root, step, self.policy, self.learner, keep, state, self.best)
 
     async def restore(self) -> int | None:
@@ -109,8 +109,8 @@ class Saves:
         state = await self.ranks.broadcast(state)
         if not self.ranks.is_first:
             take_over(state, self.policy, self.learner)
-        lines = self.pipeline.restore(restored.pending or {})
-        self.pipeline.remember(restored.remembered)
+        lines = self.batches.restore(restored.pending or {})
+        self.batches.remember(restored.remembered)
         self.run.go_on(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
@@ -144,7 +144,7 @@ class Saves:
         ]
         if restored.pending is None:
             said.append("dropped samples that waited: an older version did not say for what")
-        if restored.tasks_hash not in (None, self.pipeline.tasks_hash):
+        if restored.tasks_hash not in (None, self.batches.tasks_hash):
             said.append(
                 f"not as before: the problems to train on; step {step + 1} takes its place in the "
                 "order of the new ones, so that an epoch may repeat some and miss others"

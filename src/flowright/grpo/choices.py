@@ -12,6 +12,7 @@ from flowright.config import Config, GrpoSection
 from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 from flowright.errors import ConfigError
 from flowright.grpo.objectives import Correction, Objective
+from flowright.grpo.pairs import PairObjective
 from flowright.plugins import Table
 
 Kind = TypeVar("Kind")
@@ -22,7 +23,7 @@ class Choices:
     """What a learner computes with. ``kl``: a function of the tokens' log-probabilities under the
     policy and under the reference, [N] each."""
 
-    objective: Objective
+    objective: Objective | PairObjective
     correction: Correction
     kl: Callable[[Tensor, Tensor], Tensor]
     clip_low: float
@@ -33,7 +34,7 @@ def choices_of(section: GrpoSection) -> Choices:
     """Raises ConfigError for what cannot be imported, and for what is of another kind. A section
     that was not resolved (:meth:`flowright.config.Config.on`) is that of a policy which samples for
     itself, in turn with its updates."""
-    objective = _loaded(OBJECTIVES, section.loss, Objective)
+    objective = _loaded(OBJECTIVES, section.loss, Objective, PairObjective)
     return Choices(
         objective,
         _loaded(CORRECTIONS, section.off_policy or "ratio", Correction),
@@ -52,8 +53,9 @@ def settled(config: Config, device: str) -> Config:
     return config.model_copy(update={"grpo": config.grpo.model_copy(update=bounds)})
 
 
-def _loaded(table: Table, choice: str, kind: type[Kind]) -> Kind:
+def _loaded(table: Table, choice: str, *kinds: type[Kind]) -> Kind:
     found = table.load(choice)
-    if not isinstance(found, kind):
-        raise ConfigError(f"{table.kind} {choice}: give a {kind.__module__}.{kind.__name__}")
+    if not isinstance(found, kinds):
+        names = " or ".join(f"{kind.__module__}.{kind.__name__}" for kind in kinds)
+        raise ConfigError(f"{table.kind} {choice}: give a {names}")
     return found

@@ -7,8 +7,8 @@ A step's prompts and what they begin with alike are computed once
 
 import math
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -16,11 +16,12 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.grpo.batch import Asked, Group, Trained, sample_logprobs, score
 from flowright.grpo.choices import choices_of
-from flowright.grpo.objectives import Tokens, k3
+from flowright.grpo.objectives import Objective, Tokens, k3
 from flowright.grpo.optimizer import clipped_step, set_rate
+from flowright.grpo.pairs import PairObjective, Pairs
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
-from flowright.grpo.update_metrics import Sums, step_norms, update_metrics
+from flowright.grpo.update_metrics import Sums, given_metrics, step_norms, update_metrics
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.chunks import chunks
@@ -36,8 +37,8 @@ class Minibatch:
     groups: Sequence[Group]
     samples: Sequence[Trained]
     weights_S: Tensor
-    reference: Sequence[Tensor]
-    old: Sequence[Tensor]
+    reference: Sequence[Tensor] = ()
+    old: Sequence[Tensor] = ()
 
 
 class Learner:
@@ -55,9 +56,10 @@ class Learner:
         self._policy = policy
         self._ranks = ranks
         self._section = section
-        self._temperature = temperature
         self._seed = seed
         self._choices = choices_of(section)
+        # What is given was drawn at no temperature: it is learned as it is.
+        self._temperature = 1.0 if self.learns_from_given else temperature
         self._parameters = policy.trainable()
         self.optimizer = torch.optim.AdamW(
             self._parameters,
@@ -66,6 +68,11 @@ class Learner:
             weight_decay=section.weight_decay,
             fused=policy.device.type == "cuda",
         )
+
+    @property
+    def learns_from_given(self) -> bool:
+        """Whether its objective learns from what the data gives, and nothing is sampled."""
+        return self._choices.objective.given
 
     @property
     def device(self) -> torch.device:
@@ -108,13 +115,26 @@ class Learner:
                 norms.append(self._optimizer_step(minibatch, steps[-1]))
         sums_M = torch.stack([sums.values for sums in steps])
         self._ranks.sum([sums_M])
-        weighted = self._choices.correction.weights is not None
-        metrics = {
-            "policy/lr": rate,
-            **step_norms(norms),
-            **update_metrics(sums_M, count, self._kl_in_loss, weighted),
-        }
+        metrics = {"policy/lr": rate, **step_norms(norms), **self._metrics(sums_M, count)}
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+    def measure(self, groups: Sequence[Group]) -> dict[str, float]:
+        """The metrics of :func:`flowright.grpo.update_metrics.given_metrics` on groups that the
+        data gives, all ranks' groups on every rank; nothing is trained."""
+        weights_P = self._weights(groups, 1, Asked(len(groups), len(groups), ()))
+        minibatch = self._minibatch(groups, weights_P)
+        sums = Sums(self._policy.device)
+        with torch.no_grad():
+            for hidden_N, samples in self._chunks(minibatch):
+                self._loss(hidden_N, minibatch, samples, sums)
+        self._ranks.sum([sums.values])
+        return given_metrics(sums.values[None], 1)
+
+    def _metrics(self, sums_M: Tensor, epoch: int) -> dict[str, float]:
+        if self._choices.objective.given:
+            return given_metrics(sums_M, epoch)
+        weighted = self._choices.correction.weights is not None
+        return update_metrics(sums_M, epoch, self._kl_in_loss, weighted)
 
     @property
     def _kl_in_loss(self) -> bool:
@@ -123,7 +143,7 @@ class Learner:
     def _weights(self, groups: Sequence[Group], longest: int, asked: Asked) -> list[Tensor]:
         """Of each token of each sample, group by group: the objective's over all that was drawn,
         for as much as was asked for."""
-        trained = [len(sample.token_ids) for group in groups for sample in group.samples]
+        trained = [sample.count for group in groups for sample in group.samples]
         lengths_S = torch.tensor([*trained, *asked.idle])
         weights_S = self._choices.objective.weights(lengths_S, longest)[: len(trained)]
         weights_S = weights_S * (asked.drawn / asked.groups)
@@ -137,13 +157,21 @@ class Learner:
         the policy in it."""
         section, mine = self._section, self._ranks.mine(groups)
         before = not self._choices.correction.to_sampler and moves > 1
-        return Minibatch(
-            mine,
-            [sample for group in mine for sample in group.samples],
-            torch.cat([torch.zeros(0), *self._ranks.mine(weights_P)]),
-            self._reference(mine) if self._kl_in_loss else [],
-            score(self._policy, mine, section, self._temperature) if before else [],
+        return replace(
+            self._minibatch(groups, weights_P),
+            reference=self._reference(mine) if self._kl_in_loss else (),
+            old=score(self._policy, mine, section, self._temperature) if before else (),
         )
+
+    def _minibatch(self, groups: Sequence[Group], weights_P: Sequence[Tensor]) -> Minibatch:
+        mine = self._ranks.mine(groups)
+        samples = [sample for group in mine for sample in group.samples]
+        return Minibatch(mine, samples, torch.cat([torch.zeros(0), *self._ranks.mine(weights_P)]))
+
+    def _chunks(self, minibatch: Minibatch) -> Iterator[tuple[Tensor, list[int]]]:
+        section, together = self._section, isinstance(self._choices.objective, PairObjective)
+        budget, sharing = section.micro_batch_tokens, section.prefix_sharing
+        return chunks(self._policy, minibatch.groups, budget, sharing, together)
 
     def _reference(self, groups: Sequence[Group]) -> list[Tensor]:
         with self._policy.reference():
@@ -164,14 +192,12 @@ class Learner:
     def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> float:
         """One optimizer step, its gradient summed over chunks of samples and over ranks; returns
         its norm."""
-        policy, section = self._policy, self._section
-        budget, sharing = section.micro_batch_tokens, section.prefix_sharing
-        with recomputing(policy):
-            for hidden_N, samples in chunks(policy, minibatch.groups, budget, sharing):
+        with recomputing(self._policy):
+            for hidden_N, samples in self._chunks(minibatch):
                 self._loss(hidden_N, minibatch, samples, sums).backward()
                 del hidden_N  # not while the next is computed
         self._sum_gradients()
-        return clipped_step(self.optimizer, section.max_grad_norm)
+        return clipped_step(self.optimizer, self._section.max_grad_norm)
 
     def _sum_gradients(self) -> None:
         """A rank without a group of its own joins with zeros."""
@@ -187,16 +213,65 @@ class Learner:
     ) -> Tensor:
         """Of the samples with these numbers, from what predicts their tokens: this chunk's part of
         the minibatch's loss. Adds to the sums."""
+        if isinstance(self._choices.objective, PairObjective):
+            return self._pair_loss(self._choices.objective, hidden_N, minibatch, numbers, sums)
+        return self._token_loss(self._choices.objective, hidden_N, minibatch, numbers, sums)
+
+    def _pair_loss(
+        self,
+        objective: PairObjective,
+        hidden_N: Tensor,
+        minibatch: Minibatch,
+        numbers: Sequence[int],
+        sums: Sums,
+    ) -> Tensor:
+        """Each two samples are a pair. The advantages' difference is the strength with which the
+        one is preferred; the last token of each only stands behind the one that is scored."""
+        chunk = [minibatch.samples[number] for number in numbers]
+        ends_S = torch.tensor([len(sample.token_ids) for sample in chunk]).cumsum(0) - 1
+        scores_S = self._policy.scalar.scores(hidden_N[to_device(ends_S, hidden_N.device)])
+        strength_K = torch.tensor(
+            [a.advantage - b.advantage for a, b in zip(chunk[::2], chunk[1::2], strict=True)]
+        )
+        strength_K = to_device(strength_K, hidden_N.device)
+        swapped_K = strength_K < 0
+        first_K = torch.where(swapped_K, scores_S[1::2], scores_S[::2])
+        second_K = torch.where(swapped_K, scores_S[::2], scores_S[1::2])
+        decided_K = strength_K != 0
+        margin_K = self._section.pairs.margin * strength_K.abs()
+        pairs = Pairs(first_K, second_K, decided_K, margin_K)
+        weights_K = minibatch.weights_S[numbers].view(-1, 2).sum(dim=1)
+        terms_K = objective.terms(pairs, self._section.pairs)
+        loss = (to_device(weights_K, hidden_N.device) * terms_K).sum()
+        lead_K = (first_K - second_K).detach()[decided_K]
+        sums.add("pairs", len(strength_K))
+        sums.add("decided", decided_K.sum())
+        sums.add("right", (lead_K > 0).sum() + 0.5 * (lead_K == 0).sum())
+        sums.add("score", scores_S.detach().sum())
+        sums.add("lead", lead_K.sum())
+        sums.add("loss", loss.detach())
+        return loss
+
+    def _token_loss(
+        self,
+        objective: Objective,
+        hidden_N: Tensor,
+        minibatch: Minibatch,
+        numbers: Sequence[int],
+        sums: Sums,
+    ) -> Tensor:
         section, device = self._section, hidden_N.device
         chunk = [minibatch.samples[number] for number in numbers]
-        lengths = torch.tensor([len(sample.token_ids) for sample in chunk])
+        lengths = torch.tensor([sample.count for sample in chunk])
         sample_N = to_device(torch.arange(len(chunk)).repeat_interleave(lengths), device)
         advantages_S = torch.tensor([sample.advantage for sample in chunk], dtype=torch.float32)
-        sampled = [logprob for sample in chunk for logprob in sample.sampled_logprobs]
-        sampled_N = to_device(torch.tensor(sampled, dtype=torch.float32), device)
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
+        sampled_N = logprobs_N.detach()
+        if not objective.given:
+            sampled = [logprob for sample in chunk for logprob in sample.sampled_logprobs]
+            sampled_N = to_device(torch.tensor(sampled, dtype=torch.float32), device)
         if self._choices.correction.to_sampler:
             old_N = sampled_N
         elif minibatch.old:
@@ -207,7 +282,7 @@ class Learner:
         choices = self._choices
         bounds = choices.clip_low, choices.clip_high, section.dual_clip
         tokens = Tokens(logprobs_N, old_N, advantages_N, sample_N, *bounds)
-        terms = choices.objective.terms(tokens)
+        terms = objective.terms(tokens)
         total_N = terms.policy_N
         if choices.correction.weights is not None:
             cap, drift_N = section.off_policy_cap, (old_N - sampled_N).detach()

@@ -58,6 +58,8 @@ class Objective:
     terms: Callable[[Tokens], Terms]
     clip_low: float = 0.2
     clip_high: float = 0.2
+    given: bool = False
+    """Learns from completions that the data gives: nothing is sampled, an advantage is a weight."""
 
 
 def over_samples(lengths_S: Tensor, longest: int) -> Tensor:
@@ -103,6 +105,12 @@ def capped(tokens: Tokens) -> Terms:
     return Terms(-capped_N * tokens.advantages_N * tokens.logprobs_N, ratio_N > cap)
 
 
+def supervised(tokens: Tokens) -> Terms:
+    """-w log p: the likelihood of what is given, each sample with its own weight."""
+    held_N = torch.zeros_like(tokens.sample_N, dtype=torch.bool)
+    return Terms(-tokens.advantages_N * tokens.logprobs_N, held_N)
+
+
 def _clipped(ratio_N: Tensor, tokens: Tokens) -> Terms:
     advantages_N, dual_N = tokens.advantages_N, None
     free_N = ratio_N * advantages_N
@@ -123,6 +131,7 @@ GSPO = Objective(over_samples, clipped_by_sample, clip_low=3e-4, clip_high=4e-4)
 """Bounds: arXiv 2507.18071, section 5.1. A mean over a sample's tokens moves far less than they."""
 CISPO = Objective(over_tokens, capped, clip_high=4.0)
 """The paper tunes the cap and does not print it; 5 is ScaleRL's (arXiv 2510.13786)."""
+SFT = Objective(over_tokens, supervised, given=True)
 
 
 @dataclass(frozen=True, slots=True)

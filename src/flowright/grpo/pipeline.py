@@ -13,13 +13,14 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from flowright.config import Config
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.rollout import Rollout
+from flowright.grpo.problems import Problem, draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.llm.counters import metrics_since
 from flowright.policy.prompt import Prompt
@@ -48,9 +49,10 @@ Pending = Mapping[int, Sequence[Waiting]]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Prompts, samples and rollouts: lists over P prompts, the inner ones over G attempts."""
+    """Prompts, samples and rollouts: lists over P tasks, the inner ones over G attempts. Those of
+    one form of a task have the same prompt and follow each other."""
 
-    prompts_P: list[Prompt]
+    prompts_P_G: list[list[Prompt]]
     samples_P_G: list[list[Sample]]
     rollouts_P_G: list[list[Rollout]]
 
@@ -61,7 +63,7 @@ class Batch:
     def and_then(self, more: "Batch") -> "Batch":
         """This batch with another behind it."""
         return Batch(
-            self.prompts_P + more.prompts_P,
+            self.prompts_P_G + more.prompts_P_G,
             self.samples_P_G + more.samples_P_G,
             self.rollouts_P_G + more.rollouts_P_G,
         )
@@ -70,19 +72,10 @@ class Batch:
 def whole(shares: Sequence[Batch]) -> Batch:
     """A batch from the ranks' shares of it."""
     return Batch(
-        interleaved([share.prompts_P for share in shares]),
+        interleaved([share.prompts_P_G for share in shares]),
         interleaved([share.samples_P_G for share in shares]),
         interleaved([share.rollouts_P_G for share in shares]),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Problem:
-    """``place`` is its number in the batch of all ranks."""
-
-    place: int
-    task: Task
-    prompt: Prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +84,28 @@ class _Started:
 
     waiting_P: list[Waiting]
     running: asyncio.Task[tuple[Batch, float, float]]
+
+
+class Batches(Protocol):
+    """Where a run's steps come from, as far as its loop and its checkpoints know; see
+    :class:`Pipeline`."""
+
+    environment: Environment
+    tasks_hash: str
+
+    async def refresh(self, version: int) -> Mapping[str, float]: ...
+
+    def requests(self) -> dict[str, float]: ...
+
+    def pending(self) -> Pending: ...
+
+    def restore(self, pending: Pending) -> list[str]: ...
+
+    def remembered(self) -> Any: ...
+
+    def remember(self, shares: Sequence[Any]) -> None: ...
+
+    async def aclose(self) -> None: ...
 
 
 class Pipeline:
@@ -187,7 +202,8 @@ class Pipeline:
         rest is dropped and drawn anew. Returns a line for each batch that lost some."""
         lines = []
         for number, waiting_P in pending.items():
-            asked_P = [(task.id, self._asked(self._encode(task))) for task in self._tasks(number)]
+            problems_P = self._problems(list(enumerate(self._tasks(number))))
+            asked_P = [(problem.task.id, self._asked(problem)) for problem in problems_P]
             oldest = number - 1 - (self._config.pipeline.max_staleness or 0)
             fit = {
                 place: list(waiting.samples)
@@ -239,33 +255,36 @@ class Pipeline:
     def _tasks(self, step: int) -> list[Task]:
         return self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
 
-    def _asked(self, prompt: Prompt) -> str:
+    def _asked(self, problem: Problem) -> str:
         policy = self._config.policy
         how = (policy.temperature, policy.top_p, policy.max_new_tokens)
-        return hashlib.sha256(f"{how} {list(prompt.token_ids)}".encode()).hexdigest()
+        asked = hashlib.sha256(str(how).encode())
+        for form in problem.forms:
+            asked.update(f" {list(form.prompt.token_ids)}".encode())
+        return asked.hexdigest()
 
-    def _share(self, tasks_P: Sequence[Task]) -> list[_Problem]:
-        mine = self._ranks.mine(list(enumerate(tasks_P)))
-        return [_Problem(place, task, self._encode(task)) for place, task in mine]
+    def _problems(self, places: Sequence[tuple[int, Task]]) -> list[Problem]:
+        return problems_of(self.environment, self._encode, places)
+
+    def _share(self, tasks_P: Sequence[Task]) -> list[Problem]:
+        return self._problems(self._ranks.mine(list(enumerate(tasks_P))))
 
     def _seed(self, step: int) -> int:
         return self._config.seed * SEED_STRIDE + step
 
-    async def _sample(self, problems_P: Sequence[_Problem], seed: int) -> list[list[Sample]]:
+    async def _sample(self, problems_P: Sequence[Problem], seed: int) -> list[list[Sample]]:
         policy = self._config.policy
         sampling = Sampling(policy.temperature, policy.top_p, policy.max_new_tokens, seed)
         if not problems_P:  # fewer than there are ranks
             return []
-        prompts_P = [problem.prompt.token_ids for problem in problems_P]
-        places_P = [problem.place for problem in problems_P]
         began = time.perf_counter()
-        size = self._config.grpo.group_size
-        drawn = await self._sampler.sample(prompts_P, size, sampling, places_P)
+        each_P = [problem.each(self._config.grpo.group_size) for problem in problems_P]
+        drawn = await draw_samples(self._sampler, problems_P, each_P, sampling)
         self.seconds["time/sample"] += time.perf_counter() - began
         return drawn
 
     def _begin(
-        self, number: int, problems_P: Sequence[_Problem], samples_P_G: list[list[Sample]]
+        self, number: int, problems_P: Sequence[Problem], samples_P_G: list[list[Sample]]
     ) -> None:
         async def run() -> tuple[Batch, float, float]:
             began = time.perf_counter()
@@ -273,21 +292,21 @@ class Pipeline:
             return batch, began, time.perf_counter()
 
         waiting_P = [
-            Waiting(problem.task.id, self._asked(problem.prompt), samples)
+            Waiting(problem.task.id, self._asked(problem), samples)
             for problem, samples in zip(problems_P, samples_P_G, strict=True)
         ]
         self._batches[number] = _Started(waiting_P, asyncio.create_task(run()))
 
     async def _rollout(
-        self, problems_P: Sequence[_Problem], samples_P_G: list[list[Sample]], key: str
+        self, problems_P: Sequence[Problem], samples_P_G: list[list[Sample]], key: str
     ) -> Batch:
         prefix = f"{self._config.seed}/{key}"
-        completions_P_G = [
+        pairs = list(zip(problems_P, samples_P_G, strict=True))
+        rollouts_P_G = await self.environment.rollout(
             [
-                Completion(problem.task, sample, f"{prefix}/{problem.place}/{g}")
-                for g, sample in enumerate(samples_G)
+                problem.completions(samples_G, f"{prefix}/{problem.place}")
+                for problem, samples_G in pairs
             ]
-            for problem, samples_G in zip(problems_P, samples_P_G, strict=True)
-        ]
-        rollouts_P_G = await self.environment.rollout(completions_P_G)
-        return Batch([problem.prompt for problem in problems_P], samples_P_G, rollouts_P_G)
+        )
+        prompts_P_G = [problem.prompts(len(some)) for problem, some in pairs]
+        return Batch(prompts_P_G, samples_P_G, rollouts_P_G)

@@ -5,16 +5,18 @@ A schedule is a function of the share of the run that is done after the warm-up,
 
 import math
 
-from flowright.config import GrpoSection, SftSection
+from flowright.config import GrpoSection
 from flowright.config.grpo import SCHEDULES
 
 
-def learning_rate(section: GrpoSection | SftSection, step: int) -> float:
+def learning_rate(section: GrpoSection, step: int) -> float:
     """The rate of a step (the first is 1): linear warm-up, then as ``schedule`` has it."""
-    if step <= section.warmup_steps:
-        return section.learning_rate * step / section.warmup_steps
-    span = max(1, section.steps - section.warmup_steps)
-    done = min(1.0, (step - section.warmup_steps - 1) / span)
+    share = section.warmup_share
+    warmup = section.warmup_steps if share is None else round(share * section.steps)
+    if step <= warmup:
+        return section.learning_rate * step / warmup
+    span = max(1, section.steps - warmup)
+    done = min(1.0, (step - warmup - 1) / span)
     return section.learning_rate * SCHEDULES.load(section.schedule)(done)
 
 

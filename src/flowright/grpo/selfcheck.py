@@ -24,6 +24,7 @@ from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prefix.tree import SHORTEST_TEMPLATE
 from flowright.policy.sampler import Sampling
+from flowright.policy.scalar import ScalarHead
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 """Largest difference of a gradient over its largest entry. Half precision rounds each product."""
@@ -159,6 +160,12 @@ def _ordinary_logprobs(policy: Policy, hidden_N: Tensor, chunk: Sequence[Trained
     return logits.log_softmax(dim=-1).gather(1, targets[:, None])
 
 
+def _direction(hidden_N: Tensor) -> Tensor:
+    """A random one, always the same [hidden_size]."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.randn(hidden_N.shape[1], generator=draw).to(hidden_N.device)
+
+
 def _tolerance(policy: Policy, table: Mapping[torch.dtype, float]) -> float:
     """For the coarser of the adapter's precision and the model's."""
     precisions = (policy.trainable()[0].dtype, policy.causal_lm.dtype)
@@ -180,7 +187,8 @@ def _groups(vocab_size: int) -> list[Group]:
 
 
 def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bool) -> list[Tensor]:
-    """Of the summed log-probability, in what is trained; what was there before is dropped.
+    """Of the summed log-probability, or of a scoring policy's hidden states in one direction, in
+    what is trained; what was there before is dropped.
 
     A fresh adapter's second half is 0, so its first half has no gradient: one half is enough.
     """
@@ -188,7 +196,9 @@ def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bo
     policy.model.zero_grad(set_to_none=True)
     for hidden_N, numbers in chunks(policy, groups, budget, sharing):
         chunk = [samples[number] for number in numbers]
-        if sharing:
+        if isinstance(policy.output, ScalarHead):  # whose fresh row lets no gradient through
+            (hidden_N.float() @ _direction(hidden_N)).sum().backward()
+        elif sharing:
             sample_logprobs(policy, hidden_N, chunk, 1.0)[0].sum().backward()
         else:
             _ordinary_logprobs(policy, hidden_N, chunk).sum().backward()

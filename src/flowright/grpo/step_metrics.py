@@ -42,7 +42,7 @@ def added(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def token_metrics(batch: Batch) -> dict[str, float]:
     samples = [sample for group in batch.samples_P_G for sample in group]
     lengths = [len(sample.token_ids) for sample in samples]
-    prompts = batch.prompts_P
+    prompts = [prompt for prompts_G in batch.prompts_P_G for prompt in prompts_G]
     return {
         "tokens/completion_mean": sum(lengths) / len(lengths),
         "tokens/completion_max": float(max(lengths)),

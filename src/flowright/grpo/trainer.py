@@ -9,18 +9,18 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from flowright.config import Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.rollout import Rollout, to_record
 from flowright.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
-from flowright.grpo.batch import asked_for, drawn_groups, trained_groups
+from flowright.grpo.batch import asked_for, trained_groups, whole_groups
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.penalties import costs, penalised, task_rewards
-from flowright.grpo.pipeline import Batch, Pipeline, whole
+from flowright.grpo.pipeline import Batch, Batches, Pipeline, whole
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
 from flowright.grpo.safeguards import (
     mind_the_judge,
@@ -41,15 +41,19 @@ from flowright.runs import RunDirectory
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
 
 
+Source = TypeVar("Source", bound=Batches)
+
+
 @dataclass
-class Trainer:
-    """One run, or one rank's part of it, of parts that know no more than they need. ``validate``
-    measures the policy on held-out tasks after a step: metrics ``val/*``."""
+class Trainer(Generic[Source]):
+    """One run, or one rank's part of it, of parts that know no more than they need. ``batches`` is
+    where its steps come from; ``validate`` measures the policy on held-out tasks after a step:
+    metrics ``val/*``."""
 
     config: Config
     run: RunDirectory | Follower
     reporter: Reporter
-    pipeline: Pipeline
+    batches: Source
     learner: Learner
     saves: Saves
     validate: Callable[[int], Awaitable[dict[str, float]]]
@@ -74,7 +78,7 @@ class Trainer:
                         self.reporter.say(line)
                         return step
         finally:
-            await self.pipeline.aclose()
+            await self.batches.aclose()
         return steps
 
     async def _whole_step(self, step: int) -> None:
@@ -105,7 +109,7 @@ class Trainer:
 
     async def _begin(self) -> int:
         self._stage("start", 0)
-        await self.pipeline.refresh(0)
+        await self.batches.refresh(0)
         metrics = await self._evaluate(0) if self.config.evaluation.every else {}
         self.run.record(0, metrics | await self._requests())
         self.saves.is_best(0, metrics)
@@ -114,50 +118,18 @@ class Trainer:
 
     async def _requests(self) -> dict[str, float]:
         """What all ranks asked of servers since the last record."""
-        return added(await self.ranks.all_gather(self.pipeline.requests()))
+        return added(await self.ranks.all_gather(self.batches.requests()))
 
     async def _restore(self) -> int:
         step = await self.saves.restore()
         if step is None:  # killed before anything was saved
             return await self._begin()
-        await self.pipeline.refresh(step)
+        await self.batches.refresh(step)
         return step
 
     async def _step(self, step: int) -> dict[str, float]:
-        batch = await self._roll_out(step)
-        rewards_P_G = [[r.reward.value for r in group] for group in batch.rollouts_P_G]
-        grpo = self.config.grpo
-        advantages_P = group_advantages(task_rewards(batch), grpo.advantage_scale, costs(batch))
-        self._keep(step, batch, advantages_P)
-        refuse_garbage(step, batch.rollouts, grpo.max_unscored)
-        warning = mind_the_judge(step, batch.rollouts, self.config.judge)
-        if warning:
-            self.reporter.say(warning)
-
-        self._stage("update", step)
-        began = time.perf_counter()
-        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter")
-        asked = asked_for(batch, groups, grpo.prompts_per_step)
-        # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
-        longest = self.config.policy.max_new_tokens
-        metrics = await asyncio.to_thread(self.learner.update, groups, step, longest, asked)
-        self.pipeline.trained(step)
-        if skipped := metrics.get("policy/skipped_updates"):
-            self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
-        updating = {"time/update": time.perf_counter() - began}
-        return {
-            **self.pipeline.environment.summarise(batch.rollouts),
-            **signal_metrics(rewards_P_G, advantages_P),
-            **penalty_metrics(batch.rollouts),
-            **self._resampled(batch),
-            **self.pipeline.dropped(),
-            **token_metrics(batch),
-            **staleness(batch, step),
-            **metrics,
-            **self.pipeline.seconds,
-            **updating,
-            **memory(self.learner.device),
-        }
+        """Learn from a step's batch; its metrics."""
+        raise NotImplementedError
 
     async def _refresh(self, step: int, metrics: dict[str, float]) -> Sequence[str]:
         """Let the sampler draw from the updated policy. What keeps it from that, on any rank, ends
@@ -165,7 +137,7 @@ class Trainer:
         """
         began, problems = time.perf_counter(), ()
         try:
-            metrics |= await self.pipeline.refresh(step)
+            metrics |= await self.batches.refresh(step)
         except PeerLost:
             raise
         except RunError as error:
@@ -173,69 +145,6 @@ class Trainer:
         metrics["time/update"] += time.perf_counter() - began
         shares = await self.ranks.all_gather(problems)
         return next((share for share in shares if share), ())
-
-    async def _roll_out(self, step: int) -> Batch:
-        """The step's batch with its rewards, and further rounds where groups have no signal."""
-        self.pipeline.begin()
-        batch = await self._joined(self._take(step))
-        grpo = self.config.grpo
-        for number in range(1, grpo.resample_rounds + 1):
-            signals = [signal_of(rewards_G) for rewards_G in task_rewards(batch)]
-            missing = grpo.prompts_per_step - signals.count("ok")
-            if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
-                break
-            more = self.pipeline.another_round(step, number, missing)
-            batch = batch.and_then(await self._joined(more))
-        return batch
-
-    async def _take(self, step: int) -> Batch:
-        self._stage("sample", step)
-        await self.pipeline.run_ahead(step)
-        self._stage("rollout", step)
-        return await self.pipeline.take(step)
-
-    async def _joined(self, share: Awaitable[Batch]) -> Batch:
-        """All ranks' shares of a batch, each with its penalties. Where one rank has
-        to pause, all do."""
-        mine, problems = Batch([], [], []), ()
-        try:
-            mine = await share
-        except RunPaused as error:
-            problems = error.problems
-        mine = await self._penalised(mine)  # with nothing, too: all run the model or none does
-        shares = await self.ranks.all_gather((mine, problems))
-        for _, problems in shares:
-            if problems:
-                raise RunPaused(*problems)
-        return whole([batch for batch, _ in shares])
-
-    def _resampled(self, batch: Batch) -> dict[str, float]:
-        grpo = self.config.grpo
-        more = len(batch.prompts_P) - grpo.prompts_per_step
-        return {"reward/resampled_groups": float(more)} if grpo.resample_rounds else {}
-
-    async def _penalised(self, batch: Batch) -> Batch:
-        """With what counts in the rewards beside the task: length, the KL to the base model."""
-        grpo, nats_S = self.config.grpo, None
-        if grpo.kl_in == "reward" and grpo.kl_coefficient:
-            prompts = [prompt.token_ids for prompt in batch.prompts_P]
-            groups = drawn_groups(prompts, batch.samples_P_G)
-            nats_S = await asyncio.to_thread(self.learner.divergences, groups)
-        return penalised(batch, grpo, self.config.policy.max_new_tokens, nats_S)
-
-    def _keep(self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> None:
-        """Rollouts are written before the update, so that a run killed in it can be looked at."""
-        environment = self.pipeline.environment
-        records = [
-            to_record(rollout, environment.record(rollout), step, p, g, advantages_P[p].values[g])
-            for p, group in enumerate(batch.rollouts_P_G)
-            for g, rollout in enumerate(group)
-        ]
-        self.run.keep_rollouts(step, records)
-        for kind in tasks_by_kind([r.task for r in batch.rollouts]):
-            first = next(r for r in batch.rollouts if r.task.kind == kind)
-            text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
-            self.run.text(step, f"{environment.display.completion}/{kind}", text)
 
     async def _evaluate(self, step: int) -> dict[str, float]:
         self._stage("evaluate", step)
@@ -256,6 +165,107 @@ class Trainer:
     def _stop(self, name: str) -> None:
         self._stopping = name
         self.reporter.say(f"{name}: finishing this step; once more to stop at once")
+
+
+class RolloutTrainer(Trainer[Pipeline]):
+    """A run whose policy is sampled, and learns from the rewards of its attempts."""
+
+    async def _step(self, step: int) -> dict[str, float]:
+        batch = await self._roll_out(step)
+        rewards_P_G = [[r.reward.value for r in group] for group in batch.rollouts_P_G]
+        grpo = self.config.grpo
+        advantages_P = group_advantages(task_rewards(batch), grpo.advantage_scale, costs(batch))
+        self._keep(step, batch, advantages_P)
+        refuse_garbage(step, batch.rollouts, grpo.max_unscored)
+        warning = mind_the_judge(step, batch.rollouts, self.config.judge)
+        if warning:
+            self.reporter.say(warning)
+
+        self._stage("update", step)
+        began = time.perf_counter()
+        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter")
+        asked = asked_for(batch, groups, grpo.prompts_per_step)
+        # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
+        longest = self.config.policy.max_new_tokens
+        metrics = await asyncio.to_thread(self.learner.update, groups, step, longest, asked)
+        self.batches.trained(step)
+        if skipped := metrics.get("policy/skipped_updates"):
+            self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
+        updating = {"time/update": time.perf_counter() - began}
+        return {
+            **self.batches.environment.summarise(batch.rollouts),
+            **signal_metrics(rewards_P_G, advantages_P),
+            **penalty_metrics(batch.rollouts),
+            **self._resampled(batch),
+            **self.batches.dropped(),
+            **token_metrics(batch),
+            **staleness(batch, step),
+            **metrics,
+            **self.batches.seconds,
+            **updating,
+            **memory(self.learner.device),
+        }
+
+    async def _roll_out(self, step: int) -> Batch:
+        """The step's batch with its rewards, and further rounds where groups have no signal."""
+        self.batches.begin()
+        batch = await self._joined(self._take(step))
+        grpo = self.config.grpo
+        for number in range(1, grpo.resample_rounds + 1):
+            signals = [signal_of(rewards_G) for rewards_G in task_rewards(batch)]
+            missing = grpo.prompts_per_step - signals.count("ok")
+            if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
+                break
+            more = self.batches.another_round(step, number, missing)
+            batch = batch.and_then(await self._joined(more))
+        return batch
+
+    async def _take(self, step: int) -> Batch:
+        self._stage("sample", step)
+        await self.batches.run_ahead(step)
+        self._stage("rollout", step)
+        return await self.batches.take(step)
+
+    async def _joined(self, share: Awaitable[Batch]) -> Batch:
+        """All ranks' shares of a batch, each with its penalties. Where one rank has
+        to pause, all do."""
+        mine, problems = Batch([], [], []), ()
+        try:
+            mine = await share
+        except RunPaused as error:
+            problems = error.problems
+        mine = await self._penalised(mine)  # with nothing, too: all run the model or none does
+        shares = await self.ranks.all_gather((mine, problems))
+        for _, problems in shares:
+            if problems:
+                raise RunPaused(*problems)
+        return whole([batch for batch, _ in shares])
+
+    def _resampled(self, batch: Batch) -> dict[str, float]:
+        grpo = self.config.grpo
+        more = len(batch.rollouts_P_G) - grpo.prompts_per_step
+        return {"reward/resampled_groups": float(more)} if grpo.resample_rounds else {}
+
+    async def _penalised(self, batch: Batch) -> Batch:
+        """With what counts in the rewards beside the task: length, the KL to the base model."""
+        grpo, nats_S = self.config.grpo, None
+        if grpo.kl_in == "reward" and grpo.kl_coefficient:
+            nats_S = await asyncio.to_thread(self.learner.divergences, whole_groups(batch))
+        return penalised(batch, grpo, self.config.policy.max_new_tokens, nats_S)
+
+    def _keep(self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> None:
+        """Rollouts are written before the update, so that a run killed in it can be looked at."""
+        environment = self.batches.environment
+        records = [
+            to_record(rollout, environment.record(rollout), step, p, g, advantages_P[p].values[g])
+            for p, group in enumerate(batch.rollouts_P_G)
+            for g, rollout in enumerate(group)
+        ]
+        self.run.keep_rollouts(step, records)
+        for kind in tasks_by_kind([r.task for r in batch.rollouts]):
+            first = next(r for r in batch.rollouts if r.task.kind == kind)
+            text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
+            self.run.text(step, f"{environment.display.completion}/{kind}", text)
 
 
 def _headline(rollout: Rollout) -> str:

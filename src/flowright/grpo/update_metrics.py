@@ -12,12 +12,14 @@ from flowright.grpo.objectives import Terms
 
 
 class Sums:
-    """Sums over the tokens of an optimizer step, from which the metrics are made. They stay on the
-    device until they are read, so that adding to them does not wait for it."""
+    """Sums over the tokens, or over the pairs, of an optimizer step, from which the metrics are
+    made. They stay on the device until they are read, so that adding to them does not wait for it.
+    """
 
     NAMES = (
         *("tokens", "kl", "entropy", "loss", "log_ratio", "ratio", "ratio_square"),
         *("clipped_low", "clipped_high", "clipped_dual", "weight", "capped"),
+        *("pairs", "decided", "right", "score", "lead"),
     )
 
     def __init__(self, device: torch.device) -> None:
@@ -39,6 +41,23 @@ class Sums:
         off_N = ratio_N.double() - 1
         self.add("ratio", off_N.sum())
         self.add("ratio_square", off_N.square().sum())
+
+
+def given_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
+    """Of an update on what the data gives, from its :class:`Sums` as :func:`update_metrics`: the
+    loss as the samples met it. Where pairs were scored, the share of those with a preference whose
+    better answer has the higher score (equal scores count half), the mean score, and the mean of
+    how far the better one leads."""
+    met = dict(zip(Sums.NAMES, sums_M[:epoch].sum(dim=0).tolist(), strict=True))
+    metrics = {"policy/loss": met["loss"] / epoch}
+    if met["tokens"]:
+        metrics["policy/entropy"] = met["entropy"] / met["tokens"]
+    if met["pairs"]:
+        metrics["policy/score_mean"] = met["score"] / (2 * met["pairs"])
+    if met["decided"]:
+        metrics["policy/accuracy"] = met["right"] / met["decided"]
+        metrics["policy/lead_mean"] = met["lead"] / met["decided"]
+    return metrics
 
 
 def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) -> dict[str, float]:

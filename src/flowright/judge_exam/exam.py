@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 from pydantic_core import to_jsonable_python
 
+from flowright.data.preferences import Pair
 from flowright.judge.verdict import Judge, Status, Verdict
 from flowright.judge_exam.asking import AskedAnswer, Probe, ask_all
 from flowright.judge_exam.effects import PLAIN, direction, effects, orders, stability
@@ -27,7 +28,7 @@ from flowright.judge_exam.perturbations import (
 )
 from flowright.statistics import Resampler, holm
 
-EQUAL, UNEQUAL = "equal_pair", "unequal_pair"
+EQUAL, UNEQUAL, BIASED = "equal_pair", "unequal_pair", "evalbiasbench"
 _LATENCY_BINS = 24
 
 
@@ -79,6 +80,20 @@ def pairs_of(items: Sequence[LabelledItem], plan: Plan) -> list[Probe]:
     return found
 
 
+def biased_probes(pairs: Sequence[Pair], plan: Plan) -> list[Probe]:
+    """Pairs whose worse answer is made to look good (EvalBiasBench, Park et al. 2024, arXiv
+    2407.06551), without references. Ties are left out, and conversations of several turns."""
+    found: list[Probe] = []
+    for pair in pairs:
+        if pair.label == "tie" or len(pair.conversation) > 1:
+            continue
+        better = pair if pair.label == "first" else pair.swapped()
+        item = LabelledItem(f"{BIASED}/{pair.id}", pair.question, better.first, "", True)
+        key = f"{plan.seed}/{item.id}"
+        found.append(Probe(item, BIASED, item.query(key, rival=better.second)))
+    return found
+
+
 def sample_items(items: Sequence[LabelledItem], limit: int | None, seed: int) -> list[LabelledItem]:
     """All answers to ``limit`` questions, drawn; in the order of the file."""
     questions = list(dict.fromkeys(item.question for item in items))
@@ -94,13 +109,15 @@ async def hold_exam(
     pair_judge: Judge | None,
     plan: Plan,
     tell: Callable[[AskedAnswer], None] = lambda answer: None,
+    biased: Sequence[Pair] = (),
 ) -> dict[str, Any]:
     """Ask everything and return the record. ``pair_judge`` compares two answers in both orders;
-    None leaves position out. Raises JudgeDown."""
+    None leaves position and the ``biased`` pairs out. Raises JudgeDown."""
     single = await ask_all(judge, probes_of(items, plan), plan.concurrency, tell)
     pairs: list[AskedAnswer] = []
     if pair_judge is not None:
-        pairs = await ask_all(pair_judge, pairs_of(items, plan), plan.concurrency, tell)
+        asked = [*pairs_of(items, plan), *biased_probes(biased, plan)]
+        pairs = await ask_all(pair_judge, asked, plan.concurrency, tell)
     return to_jsonable_python(examined(items, single, pairs, plan))
 
 
@@ -111,7 +128,8 @@ def examined(
     plan: Plan,
 ) -> dict[str, Any]:
     """What the verdicts come to. Answers are grouped by question for every interval."""
-    resampler = Resampler((item.question for item in items), plan.resamples, plan.seed)
+    questions = [*(item.question for item in items), *(a.probe.item.question for a in pairs)]
+    resampler = Resampler(questions, plan.resamples, plan.seed)
     plain = [o for o in single if o.probe.variant == PLAIN and o.probe.repeat == 0]
     variants: dict[str, list[AskedAnswer]] = {PLAIN: plain}
     for answer in single:
@@ -142,7 +160,7 @@ def _robustness(
     alone = effects(variants, resampler)
     ordered = {
         name: orders(some, resampler)
-        for name in (EQUAL, UNEQUAL)
+        for name in (EQUAL, UNEQUAL, BIASED)
         if (some := [answer for answer in pairs if answer.probe.variant == name])
     }
     adjusted = holm([found.p_value for found in (*alone, *ordered.values())])

@@ -107,7 +107,11 @@ PAIR_COLUMNS = (
 
 def pair_rows(record: Record) -> list[list[str]]:
     """For each kind of pairs what :data:`PAIR_COLUMNS` names; none where none were asked about."""
-    names = {"equal_pair": "one answer, worded twice", "unequal_pair": "right and wrong"}
+    names = {
+        "equal_pair": "one answer, worded twice",
+        "unequal_pair": "right and wrong",
+        "evalbiasbench": "EvalBiasBench",
+    }
     return [
         [
             str(names.get(kind, kind)),
@@ -115,7 +119,7 @@ def pair_rows(record: Record) -> list[list[str]]:
             estimated(pair["position"], points),
             verdict_on(pair),
             estimated(pair["consistency"], percent),
-            estimated(pair["prefers"], percent) if kind == "unequal_pair" else NOTHING,
+            estimated(pair["prefers"], percent) if kind != "equal_pair" else NOTHING,
         ]
         for kind, pair in (record.get("pairs") or {}).items()
     ]

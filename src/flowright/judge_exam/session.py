@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.config import JudgeSection, JudgeServerConfig
+from flowright.data.preferences import Pair
 from flowright.data.task import read_tasks
 from flowright.errors import UserError
 from flowright.judge.build import OpenJudge, open_judge
@@ -21,7 +22,14 @@ from flowright.judge.verdict import Judge
 from flowright.judge.wording import wording_hash
 from flowright.judge_exam.asking import AskedAnswer, JudgeDown
 from flowright.judge_exam.construct import labelled_set
-from flowright.judge_exam.exam import Plan, hold_exam, pairs_of, probes_of, sample_items
+from flowright.judge_exam.exam import (
+    Plan,
+    biased_probes,
+    hold_exam,
+    pairs_of,
+    probes_of,
+    sample_items,
+)
 from flowright.judge_exam.labelled import LabelledItem, is_task_file, read_labelled, write_labelled
 from flowright.judge_exam.perturbations import PERTURBATIONS
 from flowright.plugins import suggest
@@ -38,7 +46,8 @@ EXAMS = Path("outputs/exams")
 
 @dataclass(frozen=True, slots=True)
 class Sitting:
-    """What the command line asks for. ``out`` None is a folder of its own below ``outputs``."""
+    """What the command line asks for. ``out`` None is a folder of its own below ``outputs``;
+    ``biased`` are the pairs of EvalBiasBench."""
 
     config: JudgeServerConfig
     data: Path
@@ -46,6 +55,7 @@ class Sitting:
     limit: int | None = None
     pairs: bool = True
     out: Path | None = None
+    biased: Sequence[Pair] = ()
 
 
 def chosen_perturbations(names: str | None) -> tuple[str, ...]:
@@ -91,7 +101,8 @@ async def sit(sitting: Sitting, progress: Progress, say: Say) -> Path:
         for stale in ("exam.json", "exam.html"):  # of an earlier exam, whose verdicts go now
             (out / stale).unlink(missing_ok=True)
         asked = len(probes_of(items, plan))
-        asked += len(pairs_of(items, plan)) if examinee.pair_judge is not None else 0
+        if examinee.pair_judge is not None:
+            asked += len(pairs_of(items, plan)) + len(biased_probes(sitting.biased, plan))
         done = progress("asking", asked)
         with (out / "verdicts.jsonl").open("w", encoding="utf-8") as lines:
 
@@ -99,7 +110,9 @@ async def sit(sitting: Sitting, progress: Progress, say: Say) -> Path:
                 lines.write(json.dumps(answer.row(), ensure_ascii=False) + "\n")
                 done()
 
-            record = await hold_exam(items, examinee.judge, examinee.pair_judge, plan, tell)
+            record = await hold_exam(
+                items, examinee.judge, examinee.pair_judge, plan, tell, sitting.biased
+            )
         about = _about(sitting, examinee.judge.name, examinee.simulated, items)
     about |= {"started": started, "took_seconds": time.monotonic() - began}
     write_json(out / "exam.json", {"about": about, **record})

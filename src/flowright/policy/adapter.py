@@ -19,6 +19,7 @@ from flowright.config import LoraSection, PolicySection
 from flowright.errors import ConfigError, RunError
 from flowright.policy.lora import LoraLinear, cast_once, merged
 from flowright.policy.quantised import unpack
+from flowright.policy.scalar import NAME as SCALAR
 from flowright.policy.tuning import OF_ITS_RUN, refuse_misfits, save_model
 
 ADAPTER_FILE, CONFIG_FILE = "adapter_model.safetensors", "adapter_config.json"
@@ -96,9 +97,9 @@ class LoraTuning:
         self.load(load_file(folder / ADAPTER_FILE))
 
 
-def lora_config(section: LoraSection) -> LoraConfig:
+def lora_config(section: LoraSection, scores: bool = False) -> LoraConfig:
     """As peft writes it to disk. Dropout is 0: the sampler and the learner must see one and the
-    same policy."""
+    same policy. Where it ``scores``, the row that does is trained and saved with the adapter."""
     return LoraConfig(
         r=section.rank,
         lora_alpha=section.alpha,
@@ -106,14 +107,15 @@ def lora_config(section: LoraSection) -> LoraConfig:
         target_modules=list(section.target_modules),
         lora_dropout=0.0,
         bias="none",
-        task_type="CAUSAL_LM",
+        task_type="SEQ_CLS" if scores else "CAUSAL_LM",
+        modules_to_save=[SCALAR] if scores else None,
     )
 
 
 def add_adapter(base: Any, section: PolicySection, seed: int) -> LoraTuning:
     """Put a fresh adapter on every target layer: its random half is drawn from ``seed``, its other
     half is zero. Raises ConfigError for layers that are not there."""
-    lora = lora_config(section.lora)
+    lora = lora_config(section.lora, section.head == "score")
     lora._register_custom_module({nn.Linear: LoraLinear})  # as peft's guide has it
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         # peft asks by a name that transformers has renamed; nothing that a user can mend.

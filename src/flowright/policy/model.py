@@ -12,7 +12,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerBase,
+)
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config import PolicySection
@@ -21,6 +26,7 @@ from flowright.policy.adapter import add_adapter
 from flowright.policy.full import FullTuning
 from flowright.policy.head import Head, head_of
 from flowright.policy.quantised import quantise
+from flowright.policy.scalar import NAME as SCALAR, ScalarHead, prepare_scalar
 from flowright.policy.tuning import Tuning
 
 
@@ -45,7 +51,7 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     device: torch.device
     name: str
-    head: Head
+    output: Head | ScalarHead
     gpus: int = 1
     peers: Peers = field(default_factory=Peers)
     quantised: str | None = None
@@ -58,9 +64,23 @@ class Policy:
 
     @property
     def causal_lm(self) -> Any:
-        """The transformers model inside (``.model`` the decoder, ``.lm_head`` the head); calling it
+        """The transformers model inside (``.model`` the decoder, behind it the head); calling it
         applies what was trained."""
         return self.tuning.causal_lm
+
+    @property
+    def head(self) -> Head:
+        """Of a policy that writes. Raises ConfigError where it scores."""
+        if not isinstance(self.output, Head):
+            raise ConfigError(f"policy.head: score: {self.name} scores texts and writes none")
+        return self.output
+
+    @property
+    def scalar(self) -> ScalarHead:
+        """Of a policy that scores. Raises ConfigError where it writes."""
+        if not isinstance(self.output, ScalarHead):
+            raise ConfigError(f"policy.head: {self.name} writes texts; set it to score")
+        return self.output
 
     @property
     def end_ids(self) -> frozenset[int]:
@@ -126,9 +146,7 @@ def load_policy(
     assert section.dtype is not None
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        base = AutoModelForCausalLM.from_pretrained(
-            path, dtype=getattr(torch, section.dtype), attn_implementation="sdpa"
-        )
+        base = _load(path, section, tokenizer)
     except (OSError, ValueError) as error:
         first = str(error).strip().splitlines()[0]
         raise ConfigError(
@@ -139,6 +157,18 @@ def load_policy(
         quantise(base)
     moved: Any = base.to(device)  # pyright: ignore[reportArgumentType]  # a decorated method
     return policy_of(moved, tokenizer, section, seed, path)
+
+
+def _load(path: str, section: PolicySection, tokenizer: PreTrainedTokenizerBase) -> Any:
+    assert section.dtype is not None
+    how = {"dtype": getattr(torch, section.dtype), "attn_implementation": "sdpa"}
+    if section.head == "language_model":
+        return AutoModelForCausalLM.from_pretrained(path, **how)
+    base, told = AutoModelForSequenceClassification.from_pretrained(
+        path, num_labels=1, output_loading_info=True, **how
+    )
+    prepare_scalar(base, tokenizer, fresh=f"{SCALAR}.weight" in told["missing_keys"])
+    return base
 
 
 def policy_of(
@@ -154,10 +184,12 @@ def policy_of(
         # Renamed during transformers 5.
         new, old = "activation_checkpointing_enable", "gradient_checkpointing_enable"
         getattr(base, new if hasattr(base, new) else old)({"use_reentrant": False})
-    head = head_of(base, section.head_dtype == "float32")
+    scores = section.head == "score"
+    output = None if scores else head_of(base, section.head_dtype == "float32")
     full = section.train == "full"
     tuning = FullTuning(base, tokenizer) if full else add_adapter(base, section, seed)
-    return Policy(tuning, tokenizer, base.device, name, head, quantised=section.quantised)
+    output = output or ScalarHead(getattr(tuning.causal_lm, SCALAR))
+    return Policy(tuning, tokenizer, base.device, name, output, quantised=section.quantised)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flowright.errors import UserError
+from jinja2 import TemplateError
+
+from flowright.errors import DataError, UserError
 from flowright.llm.chat import Message
 
 CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
@@ -52,7 +54,17 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
     )
 
 
-def _encode(messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
+def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> str:
+    """Messages as the chat template writes them, ``to_answer`` with the beginning of an answer
+    behind them. Raises DataError where it refuses them, such as a role that it does not know."""
     chat = [{"role": m.role, "content": m.content} for m in messages]
-    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    try:
+        return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
+    except (TemplateError, ValueError) as error:
+        roles = ", ".join(m.role for m in messages)
+        raise DataError(f"the chat template refuses turns of {roles}: {error}") from error
+
+
+def _encode(messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
+    text = template_text(messages, tokenizer, to_answer=True)
     return list(tokenizer.encode(text, add_special_tokens=False))

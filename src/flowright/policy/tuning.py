@@ -6,8 +6,8 @@ Neither trains embeddings and head: the head's gradient is not computed
 
 import os
 import re
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,8 +76,15 @@ def refuse_misfits(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], men
 def save_model(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
     """Put a transformers model, or this ``state`` of it, into a folder. Raises OSError, which its
     writer turns into an error of its own."""
-    try:
+    with disk_errors_of_safetensors():
         model.save_pretrained(folder, state_dict=state)
+
+
+@contextmanager
+def disk_errors_of_safetensors() -> Iterator[None]:
+    """Raises OSError where the writer of safetensors found one and made an error of its own."""
+    try:
+        yield
     except SafetensorError as error:
         if found := re.search(r"os error (\d+)", str(error)):
             number = int(found[1])

@@ -16,6 +16,10 @@ FORMAT = 2
 """Of a checkpoint's files; a manifest without one is of format 1."""
 
 
+BEST_BY = ("val/gold", "val/judge", "val/accuracy")
+"""What evaluations are compared by; the judge where nothing has a known answer, and the share of
+pairs that a judge ranks as people did."""
+
 BEST = "best.json"
 """In the run directory: the best evaluation so far, and its checkpoint."""
 
@@ -37,11 +41,11 @@ def best_of(
 ) -> Best | None:
     """The best evaluation among the metrics of steps, in their order, and the ``best`` before them.
 
-    By ``val/gold``, or ``val/judge`` where nothing has a known answer. The earlier of equal ones;
+    By the first of ``BEST_BY`` that it has. The earlier of equal ones;
     none with a larger share of unscored, whose mean is of what was left.
     """
     for row in rows:
-        metric = next((name for name in ("val/gold", "val/judge") if name in row), None)
+        metric = next((name for name in BEST_BY if name in row), None)
         if metric is None or row.get("val/unscored", 0.0) > max_unscored:
             continue
         if best is None or (metric == best.metric and row[metric] > best.value):

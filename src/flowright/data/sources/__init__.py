@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from flowright.data.sources.dataset import SPLITS, Dataset, File, Mode, Split, SplitPart
+from flowright.data.sources.dataset import SPLITS, Dataset, File, Mode, Source, Split, SplitPart
 from flowright.data.sources.registry import AFLOW, DATASETS, DEFAULT_DATASETS, load_dataset
 from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
 from flowright.data.task import Problem
@@ -21,6 +21,7 @@ __all__ = [
     "Dataset",
     "File",
     "Mode",
+    "Source",
     "Split",
     "SplitPart",
     "UpstreamRow",

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 from flowright.data.sources.rows import Reader, UpstreamRow, json_lines
 from flowright.data.task import Kind, Problem
@@ -72,6 +72,19 @@ class Dataset:
     files: tuple[File, ...]
     splits: Mapping[Mode, Mapping[Split, tuple[SplitPart, ...]]] = field(default_factory=dict)
     archive: File | None = None
+
+
+class Source(Protocol):
+    """What can be downloaded: a dataset of problems, or one of preferences."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def licence(self) -> str: ...
+    @property
+    def files(self) -> tuple[File, ...]: ...
+    @property
+    def archive(self) -> File | None: ...
 
 
 def sha256_of(path: Path) -> str:

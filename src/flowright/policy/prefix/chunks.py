@@ -36,7 +36,11 @@ class PromptGroup(Protocol):
 
 
 def chunks(
-    policy: Policy, groups: Sequence[PromptGroup], budget: int, sharing: bool
+    policy: Policy,
+    groups: Sequence[PromptGroup],
+    budget: int,
+    sharing: bool,
+    together: bool = False,
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """Run every completion of the groups, some at a time: gives the hidden states [N, hidden_size]
     that predict their tokens, one completion after the other, and their numbers among all of them.
@@ -50,20 +54,21 @@ def chunks(
 
     ``budget``: tokens of prompts, and of completions, that are in memory at once; a single one may
     be longer. ``sharing`` False: with the model's own attention, on a row for each completion.
+    ``together``: a group's completions come in one chunk, as a loss that compares them needs.
     Processes that share one model's weights call this together: they run as many passes as the one
     with the most.
     """
     use(policy.device)
-    return (shared_chunks if sharing else plain_chunks)(policy, groups, budget)
+    return (shared_chunks if sharing else plain_chunks)(policy, groups, budget, together)
 
 
 def shared_chunks(
-    policy: Policy, groups: Sequence[PromptGroup], budget: int
+    policy: Policy, groups: Sequence[PromptGroup], budget: int, together: bool = False
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """:func:`chunks` by shared prefixes."""
     texts = [ids for group in groups for ids in group.completions]
     length = shared_length([group.prompt_ids for group in groups])
-    packs = list(_packs(groups, length, budget))
+    packs = list(_packs(groups, length, budget, together))
     templates, *passes = policy.peers.longest([int(length > 0), *(p.passes for p in packs)])
     packs += [_Pack([IDLE], (), 0)] * (len(passes) - len(packs))
     with tree_attention(policy):
@@ -89,12 +94,24 @@ class _Pack:
     passes: int  # chunks that go through the model: a single token is its prompt's to predict
 
 
-def _packs(groups: Sequence[PromptGroup], length: int, budget: int) -> Iterator[_Pack]:
+def _units(groups: Sequence[PromptGroup], together: bool) -> Iterator[tuple[int, list[int]]]:
+    """What is not cut: a group's number, and numbers of completions of it."""
+    count = 0
+    for index, group in enumerate(groups):
+        numbers = list(range(count, count + len(group.completions)))
+        yield from [(index, numbers)] if together else ((index, [n]) for n in numbers)
+        count += len(numbers)
+
+
+def _packs(
+    groups: Sequence[PromptGroup], length: int, budget: int, together: bool
+) -> Iterator[_Pack]:
     owned = [(index, ids) for index, group in enumerate(groups) for ids in group.completions]
+    units = list(_units(groups, together))
     for some in packs_of([len(group.prompt_ids) - length for group in groups], budget):
-        behind = [n for n, (owner, _) in enumerate(owned) if some[0] <= owner <= some[-1]]
-        cuts = list(packs_of([len(owned[n][1]) for n in behind], budget))
-        chunks = [[behind[i] for i in cut] for cut in cuts]
+        behind = [numbers for owner, numbers in units if some[0] <= owner <= some[-1]]
+        cuts = list(packs_of([sum(len(owned[n][1]) for n in unit) for unit in behind], budget))
+        chunks = [[n for i in cut for n in behind[i]] for cut in cuts]
         yield _Pack(
             [groups[index].prompt_ids[length:] for index in some],
             [(chunk, [owned[n][0] - some[0] for n in chunk]) for chunk in chunks],
@@ -103,12 +120,15 @@ def _packs(groups: Sequence[PromptGroup], length: int, budget: int) -> Iterator[
 
 
 def plain_chunks(
-    policy: Policy, groups: Sequence[PromptGroup], budget: int
+    policy: Policy, groups: Sequence[PromptGroup], budget: int, together: bool = False
 ) -> Iterator[tuple[Tensor, list[int]]]:
     """:func:`chunks` on rows of a prompt and a completion each: the reference that tests hold the
     shared path to, and what ``grpo.prefix_sharing: false`` runs."""
     rows = [(group.prompt_ids, ids) for group in groups for ids in group.completions]
-    packs = list(packs_of([len(prompt) + len(ids) for prompt, ids in rows], budget, padded=True))
+    units = [numbers for _, numbers in _units(groups, together)]
+    lengths = [len(prompt) + len(ids) for prompt, ids in rows]
+    sizes = [len(unit) * max(lengths[n] for n in unit) for unit in units]
+    packs = [[n for i in pack for n in units[i]] for pack in packs_of(sizes, budget, padded=True)]
     (most,) = policy.peers.longest([len(packs)])
     for pack in packs:
         yield plain_predictions(policy, [rows[number] for number in pack]), pack

@@ -1,0 +1,123 @@
+"""``scripts/export_model.py``: what was trained becomes a Hugging Face folder, or an adapter."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+import flowright
+from flowright.app.terminal import say
+from flowright.errors import UserError
+from flowright.policy.export.card import Facts, card
+from flowright.policy.export.comparison import compare
+from flowright.policy.export.folder import dtype_of, fill
+from flowright.policy.export.hub import hub_token, push
+from flowright.policy.export.model import Export, export_of
+from flowright.policy.export.source import Kind, Source, find_source
+from flowright.runs import atomic_directory, check_writable
+
+_OURS = ("config.json", "adapter_config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The command line. ``form``: "merge", "adapter" or None for what suits the source.
+    ``most_bytes``: of one file of weights."""
+
+    source: Path
+    out: Path
+    form: str | None = None
+    dtype: str | None = None
+    overwrite: bool = False
+    base: str | None = None
+    lora_alpha: float | None = None
+    most_bytes: int = 5_000_000_000
+    hub: str | None = None
+
+
+def export_model(request: Request, console: Console) -> int:
+    """Write ``request.out``, whole or not at all, and say what is in it. Raises UserError for what
+    the user can mend."""
+    token = hub_token() if request.hub is not None else None
+    source = find_source(request.source)
+    _check_place(request, source)
+    say(console, f"source    {source.name}: {source.kind} in {source.folder}")
+    export, form = _planned(request, source)
+    dtype = dtype_of(export, request.dtype)
+    alone = form == "adapter"
+    kept = alone and request.dtype is None
+    say(console, f"trained   {export.trained}")
+    say(console, f"base      {export.base or 'unknown'}")
+    with atomic_directory(request.out) as part:
+        notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone, kept)]
+        for note in notes:
+            say(console, f"note      {note}")
+        difference = compare(export, part, dtype, export.adapter)
+        facts = Facts(
+            request.out.absolute().name,
+            source.name,
+            export.base,
+            _licence(export.config),
+            export.trained,
+            form,
+            "as trained" if kept else str(dtype).removeprefix("torch."),
+            f"{datetime.now(UTC):%Y-%m-%d}",
+            {"flowright": flowright.__version__, **_versions()},
+            source.run,
+            notes,
+            difference,
+        )
+        files = sorted(path for path in part.rglob("*") if path.is_file())
+        (part / "README.md").write_text(card(facts, files), encoding="utf-8")
+    say(
+        console,
+        f"compared  largest difference of {difference.what} from the source "
+        f"{difference.largest:.3g}, of up to {difference.of:.3g}",
+    )
+    for path in sorted(path for path in request.out.rglob("*") if path.is_file()):
+        say(console, f"          {path.stat().st_size:>14,}  {path.relative_to(request.out)}")
+    say(console, f"written   {request.out} ({form}, {facts.dtype})")
+    if request.hub is not None and token is not None:
+        say(console, f"pushed    {push(request.out, request.hub, token)}")
+    return 0
+
+
+def _planned(request: Request, source: Source) -> tuple[Export, str]:
+    """What is written, and in which form: ``merged``, ``adapter``, ``whole``, or ``base with
+    lora_adapter/``, as verl's own merger leaves it."""
+    merge = request.form == "merge" or (request.form is None and source.kind is Kind.ADAPTER)
+    export = export_of(source, request.base, request.lora_alpha, merge)
+    if request.form == "adapter" and export.adapter is None:
+        raise UserError(f"--adapter: {source.name} has no adapter, all its weights are whole")
+    if export.adapter is not None:
+        return export, "adapter" if request.form == "adapter" else "base with lora_adapter/"
+    return export, "merged" if export.merged else "whole"
+
+
+def _check_place(request: Request, source: Source) -> None:
+    """Raises UserError where the folder is not to be written, before anything is loaded."""
+    out, there = request.out, request.out.resolve()
+    for taken in (request.source.resolve(), source.folder.resolve()):
+        if there == taken or there in taken.parents:
+            raise UserError(f"--out: {out} holds what is to be exported; name another folder")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if not out.is_dir() or not any((out / name).is_file() for name in _OURS):
+            raise UserError(f"--out: {out} holds something else; name another folder")
+        if not request.overwrite:
+            raise UserError(f"--out: {out} holds a model; --overwrite replaces it")
+    check_writable(out.parent)
+
+
+def _licence(config: Mapping[str, Any]) -> str | None:
+    said = config.get("license") or config.get("licence")
+    return json.dumps(said) if said is not None and not isinstance(said, str) else said
+
+
+def _versions() -> Mapping[str, str]:
+    return {name: version(name) for name in ("transformers", "peft")} | {"torch": torch.__version__}

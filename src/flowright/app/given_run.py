@@ -1,0 +1,101 @@
+"""A training run on what the data gives (``grpo.loss: sft``, ``bradley_terry``), from configuration
+to table. No sampler, and no large model is asked.
+"""
+
+from collections.abc import Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+
+from rich.console import Console
+
+from flowright.app.first_look import Start
+from flowright.app.introduction import introduce, say_best
+from flowright.app.terminal import StepProgress, findings, say, stage_progress, table
+from flowright.app.world import fitted, policy_in_turn
+from flowright.config import GrpoSection
+from flowright.data.task import Task
+from flowright.environments.environment import prompt_encoder
+from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
+from flowright.evaluation.evaluator import Evaluator, Row
+from flowright.evaluation.scored import scored_row
+from flowright.grpo.checkpoint import Saves
+from flowright.grpo.given import GivenBatches, GivenTrainer, GivenValidation
+from flowright.grpo.learner import Learner
+from flowright.grpo.ranks import Follower, Ranks
+from flowright.grpo.selfcheck import check_adapter, check_sharing
+from flowright.policy.local import LocalSampler
+from flowright.policy.model import Policy
+from flowright.policy.scalar import ScalarHead
+from flowright.runs import RunDirectory, write_json
+
+
+async def run_given(
+    start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks
+) -> None:
+    """Train, measure on all held-out tasks before and after, and leave everything in the run
+    directory. Raises UserError for what the user can mend."""
+    config, environment, tasks = start.config, start.environment, start.tasks
+    gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
+    policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
+    tasks = fitted(config, environment, tasks, policy)
+    start = replace(start, tasks=tasks)
+    check_sharing(policy, config.grpo)
+    check_adapter(policy, config.grpo.learning_rate)
+    batches = GivenBatches(config, environment, policy, tasks.train)
+    learner = Learner(policy, config.grpo, 1.0, config.seed, ranks)
+    validate = GivenValidation(learner, batches, tasks.val)
+    with ExitStack() as stack:
+        reporter = Follower(run.path)
+        if isinstance(run, RunDirectory):
+            introduce(config, run, environment, policy, console, ranks)
+            reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
+        saves = Saves(config, run, policy, learner, batches, reporter, ranks)
+        trainer = GivenTrainer(config, run, reporter, batches, learner, saves, validate, ranks)
+        step = await trainer.train(start.resume)
+        say_best(run.path, saves.best, step, reporter)
+    if step < config.grpo.steps:
+        return
+    run.state(status="running", stage="evaluate", step=step)
+    if environment.rolls_out:
+        comparison = await _compare(start, policy, batches, console)
+        if ranks.is_first:
+            write_json(run.path / "evaluation.json", comparison.to_json())
+    run.state(status="finished")
+
+
+async def _compare(
+    start: Start, policy: Policy, batches: GivenBatches, console: Console
+) -> Comparison:
+    """The judge untrained and trained, on all held-out pairs. All ranks measure alike."""
+    config, environment, tasks = start.config, start.environment, start.tasks.val
+    rows = dict[str, Measure]()
+    for name, trained in ((UNTRAINED, False), (TRAINED, True)):
+        if isinstance(policy.output, ScalarHead):
+            rows[name] = partial(_scored, name, trained, policy, batches, config.grpo)
+        else:
+            encode = prompt_encoder(environment, policy.tokenizer, config.policy.max_prompt_tokens)
+            sampler = LocalSampler(
+                policy, config.policy.decode_batch, trained, config.grpo.prefix_sharing
+            )
+            rows[name] = partial(Evaluator(environment, encode, config).row, name, sampler)
+    with stage_progress(console, "comparing") as progress:
+        comparison = await compare(
+            environment, rows, tasks, config.evaluation.baselines, progress=progress
+        )
+    console.print(table(comparison))
+    for line in findings(comparison):
+        say(console, line)
+    return comparison
+
+
+async def _scored(
+    name: str,
+    trained: bool,
+    policy: Policy,
+    batches: GivenBatches,
+    section: GrpoSection,
+    tasks: Sequence[Task],
+) -> Row:
+    with nullcontext() if trained else policy.reference():
+        return await scored_row(name, tasks, policy, batches, section)

@@ -1,0 +1,139 @@
+"""Whether a judge was trained on what it is measured by: by name, and by text. What was trained on
+is a file of names and hashes, which goes with the training files and with what they trained. No
+training and no measuring here.
+
+A conversation is its turns without system messages. It was trained on if a conversation of the
+training data begins with it, whatever answer follows.
+"""
+
+import hashlib
+import json
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flowright.data.preferences import Pair, Rated, Turn
+from flowright.data.sources.rows import json_table
+from flowright.errors import DataError
+from flowright.runs.files import write_text
+
+TRAINED_ON = "trained_on.json"
+_FORM = "NFKC, casefold, white space; SHA-256"
+_PIECE = 256  # characters of a word: putting combining marks in order is quadratic in their run
+_NAMED = 3  # ids of a subset in a refusal
+
+
+def normalised(text: str) -> str:
+    """The text in Unicode's NFKC, without case, with one space for any white space; in time that
+    is linear in it. Words of more than 256 characters are taken in pieces."""
+    if text.isascii():
+        return " ".join(text.casefold().split())
+    folded = (
+        "".join(_folded(word[start : start + _PIECE]) for start in range(0, len(word), _PIECE))
+        for word in text.split()
+    )
+    return " ".join(" ".join(folded).split())  # some signs are a space and a mark in NFKC
+
+
+def _folded(piece: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", piece).casefold())
+
+
+def conversation_key(conversation: Sequence[Turn]) -> str:
+    """The SHA-256, in hexadecimal, that a conversation is known by."""
+    return [hashlib.sha256().hexdigest(), *beginnings(conversation)][-1]
+
+
+def beginnings(conversation: Iterable[Turn]) -> Iterator[str]:
+    """The keys of all beginnings of a conversation, the whole of it last."""
+    running = hashlib.sha256()
+    for turn in conversation:
+        if turn.role == "system":
+            continue
+        # The length of each text keeps one turn from reading as two.
+        text = normalised(turn.content).encode(errors="surrogatepass")
+        running.update(f"{turn.role} {len(text)} ".encode() + text)
+        yield running.hexdigest()
+
+
+def overlap(train: Iterable[Sequence[Turn]], benchmark: Sequence[Pair]) -> list[str]:
+    """The ids of a benchmark's pairs whose conversation the training data has, in the benchmark's
+    order. ``train`` has conversations, with or without answers at their end."""
+    seen = {key for conversation in train for key in beginnings(conversation)}
+    return [pair.id for pair in benchmark if conversation_key(pair.conversation) in seen]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedOn:
+    """What a judge was trained on, rows that only chose its checkpoint included. ``subsets`` are
+    names such as ``llmbar/natural``, the source's alone where it has no categories;
+    ``conversations`` are hashes of every beginning of every conversation."""
+
+    subsets: frozenset[str] = frozenset()
+    conversations: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, rows: Iterable[Pair | Rated]) -> "TrainedOn":
+        rows = list(rows)
+        keys = (key for row in rows for key in beginnings(row.conversation))
+        return cls(frozenset(map(subset_of, rows)), frozenset(keys))
+
+    @classmethod
+    def of_conversations(cls, conversations: Iterable[Sequence[Turn]]) -> "TrainedOn":
+        """Of a user's own rows, which have no source that anybody knows."""
+        return cls(conversations=frozenset(k for each in conversations for k in beginnings(each)))
+
+    def __or__(self, other: "TrainedOn") -> "TrainedOn":
+        return TrainedOn(self.subsets | other.subsets, self.conversations | other.conversations)
+
+    def check(self, benchmark: Sequence[Pair]) -> None:
+        """Raise DataError, a line for each subset of the benchmark that was trained on: by name, or
+        by the text of its conversations."""
+        by_name = Counter(s for pair in benchmark if (s := subset_of(pair)) in self.subsets)
+        by_text: dict[str, list[str]] = {}
+        for pair in benchmark:
+            if conversation_key(pair.conversation) in self.conversations:
+                by_text.setdefault(subset_of(pair), []).append(pair.id)
+        problems = [
+            f"{name}: the judge was trained on it ({n} pairs)" for name, n in by_name.items()
+        ]
+        problems += [
+            f"{name}: the judge was trained on {len(ids)} of its conversations "
+            f"({', '.join(ids[:_NAMED])}{', ...' if len(ids) > _NAMED else ''})"
+            for name, ids in by_text.items()
+            if name not in by_name
+        ]
+        if problems:
+            raise DataError(
+                *problems, "measure it on another benchmark, or train it without these (--hold-out)"
+            )
+
+    def write(self, folder: Path) -> Path:
+        """Write ``trained_on.json`` into a folder; returns its path."""
+        value = {
+            "subsets": sorted(self.subsets),
+            "normalisation": _FORM,
+            "conversations": sorted(self.conversations),
+        }
+        write_text(folder / TRAINED_ON, json.dumps(value, indent=0) + "\n")
+        return folder / TRAINED_ON
+
+    @classmethod
+    def read(cls, folder: Path) -> "TrainedOn | None":
+        """What ``trained_on.json`` of a folder says; None where there is none. Raises DataError for
+        a file of another form."""
+        path = folder / TRAINED_ON
+        if not path.is_file():
+            return None
+        table = json_table(path)
+        if table.text("normalisation") != _FORM:
+            raise DataError(f"{path}: its hashes are not of this form: {_FORM}; make it again")
+        names, keys = table.texts("subsets"), table.texts("conversations")
+        return cls(frozenset(names), frozenset(keys))
+
+
+def subset_of(row: Pair | Rated) -> str:
+    """The subset that a row is of: ``llmbar/natural``, ``pandalm``."""
+    return f"{row.source}/{row.category}" if row.category else row.source

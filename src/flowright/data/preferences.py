@@ -1,0 +1,71 @@
+"""Preferences: two answers to one conversation, and which of them somebody called better; or one
+answer, and how good somebody called it. No file formats here, and no judging.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+Speaker = Literal["system", "user", "assistant"]
+
+Preferred = Literal["first", "second", "tie"]
+PREFERRED: tuple[Preferred, ...] = get_args(Preferred)
+
+SWAPPED: dict[Preferred, Preferred] = {"first": "second", "second": "first", "tie": "tie"}
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One message of a conversation."""
+
+    role: Speaker
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two answers to one conversation, which ends with a turn of the user's.
+
+    ``id`` is unique within ``source``, the name of a dataset or a file; ``category`` is the subset
+    that figures are told by. ``strength`` is by how much the preferred one is better, in the
+    source's own unit; None where it says nothing. ``votes`` are the annotators', where there are
+    several and ``label`` was made of them.
+    """
+
+    id: str
+    source: str
+    conversation: tuple[Turn, ...]
+    first: str
+    second: str
+    label: Preferred
+    category: str = ""
+    strength: float | None = None
+    votes: tuple[Preferred, ...] = ()
+
+    @property
+    def question(self) -> str:
+        """The last turn of the user's."""
+        return self.conversation[-1].content
+
+    def swapped(self) -> "Pair":
+        """The same pair the other way round; its id stays."""
+        return replace(
+            self,
+            first=self.second,
+            second=self.first,
+            label=SWAPPED[self.label],
+            votes=tuple(SWAPPED[vote] for vote in self.votes),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """One answer to a conversation, which ends with a turn of the user's, and how helpful somebody
+    called it: ``label`` from 0 (not at all) to 4. ``id``, ``source`` and ``category`` as in
+    :class:`Pair`."""
+
+    id: str
+    source: str
+    conversation: tuple[Turn, ...]
+    answer: str
+    label: int
+    category: str = ""

@@ -1,0 +1,1 @@
+"""A trained model as an ordinary Hugging Face folder, whoever trained it."""

@@ -1,0 +1,264 @@
+"""scripts/judge_training/*.sh: the command that each makes of its variables, and what it says."""
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flowright.config import load_config
+
+ROOT = Path(__file__).parents[2]
+SCRIPTS = ROOT / "scripts/judge_training"
+METHODS = ("sft", "bradley_terry", "pointwise", "pairwise")
+
+
+def call(
+    method: str, *arguments: str, root: Path = ROOT, cwd: Path | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    kept = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+    return subprocess.run(
+        ["bash", str(root / f"scripts/judge_training/run_{method}.sh"), *arguments],
+        env=kept | {"PYTHON": sys.executable} | variables,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def command(method: str, *arguments: str, **variables: str) -> tuple[list[str], str]:
+    """The words after the Python, and what was said."""
+    done = call(method, "--dry-run", *arguments, **variables)
+    assert done.returncode == 0, done.stderr
+    words = shlex.split(done.stdout)
+    assert words[0] == sys.executable
+    return words[1:], done.stderr
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_variables_the_configuration_stands(method: str) -> None:
+    config = str(ROOT / f"config/judge_{method}.yaml")
+    assert command(method) == ([str(ROOT / "train.py"), "--config", config], "")
+
+
+def test_sft_honours_every_variable(tmp_path: Path) -> None:
+    train, val = tmp_path / "it's a.parquet", tmp_path / "val.jsonl"
+    train.touch()
+    val.touch()
+    words, said = command(
+        "sft",
+        "grpo.steps=3",
+        MODEL_PATH="./models/Qwen3-14B",
+        TRAIN_FILE=str(train),
+        VAL_FILE=str(val),
+        SAVE_PATH="./checkpoints/sft/",
+        TRAIN_BATCH_SIZE="96",
+        MICRO_BATCH_SIZE="12",
+        MAX_LENGTH="2048",
+        SP_SIZE="8",
+        TOTAL_EPOCHS="2",
+        LR="2e-6",
+        LORA_RANK="0",
+        SAVE_FREQ="500",
+        TEST_FREQ="0",
+        VAL_BATCH_SIZE="192",
+        LOGGER="['console','swanlab']",
+    )
+    assert words[3:] == [
+        "strategy_model=./models/Qwen3-14B",
+        f"judging.train_files=['{tmp_path}/it''s a.parquet']",
+        f"judging.val_files=[{val}]",
+        "run.output_dir=./checkpoints",
+        "run.name=sft",
+        "grpo.prompts_per_step=96",
+        "judging.epochs=2",
+        "grpo.learning_rate=2.0e-6",
+        "policy.max_prompt_tokens=2048",
+        "grpo.micro_batch_tokens=24576",  # 12 x 2048
+        "policy.train=full",
+        "run.checkpoint_every=500",
+        "evaluation.every=0",
+        "grpo.steps=3",
+    ]
+    assert [line.split()[1].partition("=")[0].rstrip(":") for line in said.splitlines()] == [
+        "SP_SIZE",
+        "VAL_BATCH_SIZE",
+        "LOGGER",
+    ]
+
+
+def test_grpo_honours_every_variable() -> None:
+    words, said = command(
+        "pairwise",
+        ROLLOUT_N="4",
+        KL_LOSS_COEF=".001",
+        MAX_PROMPT_LENGTH="4096",
+        MAX_RESPONSE_LENGTH="1024",
+        MICRO_BATCH_SIZE="2",
+        TRAIN_BATCH_SIZE="48",
+        PPO_MINI_BATCH_SIZE="24",
+        GPU_MEMORY_UTILIZATION=".6",
+        LORA_RANK="32",
+        LORA_ALPHA="64",
+        LORA_TARGET_MODULES="['q_proj', 'v_proj']",
+        PROJECT_NAME="judges",
+        EXPERIMENT_NAME="one",
+        MAX_LENGTH="1",
+        VAL_BEFORE_TRAIN="True",
+    )
+    assert words[3:] == [
+        "run.output_dir=outputs/judges",
+        "run.name=one",
+        "grpo.prompts_per_step=48",
+        "policy.max_prompt_tokens=4096",
+        "policy.max_new_tokens=1024",
+        "grpo.micro_batch_tokens=10240",  # 2 x (4096 + 1024)
+        "grpo.group_size=4",
+        "grpo.kl_coefficient=0.001",
+        "grpo.minibatches=2",
+        "policy.train=lora",
+        "policy.lora.rank=32",
+        "policy.lora.alpha=64",
+        "policy.lora.target_modules=[q_proj, v_proj]",
+    ]
+    assert "GPU_MEMORY=.6" in said and "MAX_LENGTH: of SFT and Bradley-Terry" in said
+
+
+def test_what_is_written_is_read_as_the_configuration_means_it() -> None:
+    """Those keys that every run has."""
+    words, _ = command(
+        "pointwise",
+        MODEL_PATH="123",
+        SAVE_PATH="a/no",
+        LR="1e-06",
+        KL_LOSS_COEF="0",
+        LORA_TARGET_MODULES="all-linear",
+        RAY_ADDRESS="10.0.0.3:6379",
+    )
+    config = load_config(ROOT / "config/quickstart.yaml", words[4:])
+    assert config.strategy_model == "123" and config.run.name == "no"
+    assert config.grpo.learning_rate == 1e-6 and config.grpo.kl_coefficient == 0
+    assert len(config.policy.lora.target_modules) == 7
+    assert config.ray.address == "10.0.0.3:6379"
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "keys"),
+    [
+        ({"N_GPUS_PER_NODE": "8"}, ["--nproc_per_node=8", "--standalone"], []),
+        (
+            {"N_GPUS_PER_NODE": "2", "MASTER_PORT": "29501", "STRATEGY": "fsdp2"},
+            ["--nproc_per_node=2", "--master_port=29501"],
+            ["policy.sharded=true"],
+        ),
+        (
+            {"N_GPUS_PER_NODE": "8", "WORLD_SIZE": "2", "RANK": "1", "MASTER_ADDR": "10.0.0.1"},
+            [
+                *("--nproc_per_node=8", "--nnodes=2", "--node_rank=1"),
+                *("--master_addr=10.0.0.1", "--master_port=29500"),
+            ],
+            [],
+        ),
+    ],
+)
+def test_several_processes_by_torchrun(
+    given: dict[str, str], before: list[str], keys: list[str]
+) -> None:
+    words, _ = command("bradley_terry", **given)
+    config = str(ROOT / "config/judge_bradley_terry.yaml")
+    train = [str(ROOT / "train.py"), "--config", config]
+    assert words == ["-m", "torch.distributed.run", *before, *train, *keys]
+
+
+@pytest.mark.parametrize(
+    ("address", "joined"),
+    [
+        ("http://127.0.0.1:8265", "auto"),
+        ("http://head.example/", "'head.example:6379'"),
+        ("auto", "auto"),
+        ("10.0.0.3:6379", "'10.0.0.3:6379'"),
+    ],
+)
+def test_a_ray_cluster_is_joined(address: str, joined: str) -> None:
+    words, _ = command("pointwise", RAY_ADDRESS=address, N_GPUS_PER_NODE="8", N_NODES="2")
+    assert words[3:] == ["--ray", f"ray.address={joined}", "ray.workers=16"]
+
+
+def test_impossible_values_are_named_all_at_once(tmp_path: Path) -> None:
+    done = call(
+        "pointwise",
+        SP_SIZE="9",
+        LR="fast",
+        TRAIN_FILE=str(tmp_path / "none.parquet"),
+        STRATEGY="ddp",
+        RANK="2",
+        N_NODES="2",
+        WORLD_SIZE="3",
+        ROLLOUT_N="1",
+        PPO_MINI_BATCH_SIZE="36",
+        LORA_TARGET_MODULES="q proj;",
+        MASTER_PORT="70000",
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert [line.partition("=")[0] for line in done.stderr.splitlines()] == [
+        *("TRAIN_FILE", "LR", "ROLLOUT_N", "PPO_MINI_BATCH_SIZE", "LORA_TARGET_MODULES", "SP_SIZE"),
+        *("N_NODES", "MASTER_PORT", "RANK"),
+        *("MASTER_ADDR: of 2 nodes each has to know the first one's", "STRATEGY"),
+    ]
+    for bad in ("0", "-1", "2.5", "08x", "99999999999999999999"):
+        assert call("sft", SP_SIZE=bad).stderr.startswith(f"SP_SIZE={bad}: a whole number from 1")
+
+
+def test_names_that_are_nearly_ours_are_warned_of() -> None:
+    given = {
+        "TRAIN_BATCH_SIZES": "1",
+        "MODELPATH": "x",
+        "CUSTOM_REWARD_PATH": "y",
+        "LOCAL_RANK": "0",
+    }
+    _, said = command("sft", **given)
+    assert said.splitlines() == [
+        "warning: CUSTOM_REWARD_PATH names a function of verl; nothing is done with it",
+        "warning: MODELPATH is not known here; did you mean MODEL_PATH?",
+        "warning: TRAIN_BATCH_SIZES is not known here; did you mean TRAIN_BATCH_SIZE?",
+    ]
+    done = call("sft", "TRAIN_BATCH_SIZE=3")
+    assert done.returncode == 2 and "write it before the command" in done.stderr
+    assert call("sft", "--fast").returncode == call("sft", "fast").returncode == 2
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_help_has_every_variable_of_the_method(method: str) -> None:
+    said = call(method, "--help").stdout
+    text = (SCRIPTS / "variables.sh").read_text()
+    names = text.partition("ALL_METHODS=(")[2].partition(")")[0].split()
+    names += ["ROLLOUT_N", "KL_LOSS_COEF"] if method.startswith("p") else ["MAX_LENGTH"]
+    assert [name for name in names if name not in said] == []
+
+
+def test_the_command_is_run_where_it_was_called(tmp_path: Path) -> None:
+    """With a stand-in for train.py, which tells what reached it."""
+    root = tmp_path / "checkout"
+    shutil.copytree(SCRIPTS, root / "scripts/judge_training")
+    shutil.copy(ROOT / "scripts/environment.sh", root / "scripts")
+    (root / "train.py").write_text(
+        "import json, os, sys\n"
+        "names = ('WORLD_SIZE', 'RANK', 'MASTER_PORT', 'TRAIN_BATCH_SIZE')\n"
+        "kept = {name: os.environ[name] for name in names if name in os.environ}\n"
+        "print(json.dumps([os.getcwd(), sys.argv[1:], kept])); sys.exit(7)\n"
+    )
+    here = tmp_path / "elsewhere"
+    here.mkdir()
+    given = {"WORLD_SIZE": "1", "RANK": "0", "TRAIN_BATCH_SIZE": "4"}
+    options = ("--config", "mine.yaml", "--check", "--resume", "seed=1")
+    done = call("sft", *options, root=root, cwd=here, **given)
+    assert done.returncode == 7
+    shown, told = done.stdout.splitlines()
+    words = ["--config", "mine.yaml", "grpo.prompts_per_step=4", "--dry-run", "--resume", "seed=1"]
+    assert json.loads(told) == [str(here), words, {"TRAIN_BATCH_SIZE": "4"}]
+    assert shlex.split(shown)[2:] == words

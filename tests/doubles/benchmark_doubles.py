@@ -1,0 +1,49 @@
+"""Doubles for the judges' benchmarks: pairs, and contenders whose verdicts are known by hand."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.judge_benchmarks.contenders import Contender, Conversation
+from flowright.judge_benchmarks.counting import Judged
+from flowright.judge_benchmarks.outcomes import Choice, Games, Outcome, Rating
+
+
+def pair(name: str, label: Preferred = "first", category: str = "", **more: object) -> Pair:
+    asked = (Turn("user", str(more.pop("question", f"Question {name}?"))),)
+    return Pair(name, "mine", asked, f"one {name}", f"another {name}", label, category, **more)  # pyright: ignore[reportArgumentType]
+
+
+def outcome(said: Preferred | None) -> Outcome:
+    return Outcome(said) if said else Outcome(None, "unreadable", reason="no verdict")
+
+
+def judged(of: Pair, straight: Preferred | None, swapped: Preferred | None) -> Judged:
+    return Judged(of, Games(outcome(straight), outcome(swapped)))
+
+
+@dataclass
+class Rater(Contender):
+    """Rates answers by a table, or by a function of the answer; None is a failing server."""
+
+    ratings: Callable[[str], float | None]
+    name: str = "rater"
+    asked: list[str] = field(default_factory=list)
+
+    async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
+        self.asked.append(key)
+        score = self.ratings(answer)
+        return Rating(None, "failed", "no reply") if score is None else Rating(score)
+
+
+@dataclass
+class Chooser(Rater):
+    """Names the answer that is ``best``; nothing readable where it is not shown."""
+
+    best: str = ""
+    chooses: bool = True
+
+    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+        if self.best not in answers:
+            return Choice(None, "unreadable", "none of them")
+        return Choice(list(answers).index(self.best))
