@@ -13,6 +13,7 @@ from flowright.judge.remote import RemoteJudge
 from flowright.judge_benchmarks.asked import ModelJudge, ServiceJudge, Way, measured_section
 from flowright.judge_benchmarks.contenders import Chance, Contender, Length, Several
 from flowright.judge_exam.asking import JudgeDown
+from flowright.plugins import load
 from flowright.simulation.opening import open_models
 
 BASELINES = ("length", "random")
@@ -128,10 +129,19 @@ def _is_path(name: str) -> bool:
     return ("/" in name or name.startswith(".")) and Path(name).exists()
 
 
+@asynccontextmanager
+async def _folder(named: Named) -> AsyncIterator[Opened]:
+    """Of a room above, which loads torch."""
+    opening: Opening = load("flowright.app.scalar_judge:open_scalar_judge", "judge")
+    async with opening(named) as opened:
+        yield opened
+
+
 KINDS: tuple[Kind, ...] = (
     Kind("a baseline (length, random)", lambda name: name in BASELINES, _baseline),
     Kind("the address of a judge service", lambda n: bool(_URL.fullmatch(n)), _service),
     Kind("a judge's YAML file", lambda name: name.endswith((".yaml", ".yml")), _file),
+    Kind("a folder with a judge that scores", lambda name: Path(name).is_dir(), _folder),
     Kind("a model of llm.file, several with commas", lambda n: not _is_path(n), _models),
 )
-"""In this order. A folder with a reward model is a row above the last one."""
+"""In this order."""

@@ -15,7 +15,7 @@ _TOLD = (
     *("environment", "seed", "strategy_model", "train_dataset", "val_dataset"),
     *("policy.train", "policy.quantised", "policy.lora", "policy.dtype"),
     *("policy.max_prompt_tokens", "policy.max_new_tokens"),
-    *("grpo.steps", "grpo.objective", "grpo.learning_rate", "grpo.prompts_per_step"),
+    *("grpo.steps", "grpo.loss", "grpo.learning_rate", "grpo.prompts_per_step"),
     *("grpo.group_size", "grpo.kl_coefficient", "judging"),
 )
 """Of a run's configuration: what says how the weights came about. Addresses and keys do not."""

@@ -1,0 +1,36 @@
+"""A judge that scores, measured from its folder."""
+
+from pathlib import Path
+
+import pytest
+from tiny_policy import checkpoint, tiny_policy
+
+from flowright.data.preferences import Pair, Turn
+from flowright.errors import ConfigError
+from flowright.judge_benchmarks.opening import Named, open_contender
+
+PAIR = Pair("1", "own", (Turn("user", "Say a."),), "a", "bcd", "first")
+CONFIG = Path("config/judge_server.yaml")
+
+
+async def test_a_folder_is_a_judge_that_ranks_by_its_scores(tmp_path: Path) -> None:
+    policy = tiny_policy(head="score")
+    policy.save_merged(tmp_path / "judge")
+    async with open_contender(Named(str(tmp_path / "judge"), CONFIG)) as opened:
+        judge = opened.contender
+        scores = [(await judge.rate(PAIR.conversation, a, "")).score for a in ("a", "bcd")]
+        games = await judge.compare(PAIR)
+        refused = await judge.rate((Turn("system", "Judge."), *PAIR.conversation), "a", "")
+    assert judge.name == "judge" and None not in scores and scores[0] != scores[1]
+    assert games.straight == games.swapped and games.straight.scores == tuple(scores)
+    assert games.straight.preferred == ("first" if scores[0] > scores[1] else "second")
+    assert refused.status == "ok"  # this template takes one
+
+
+async def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="scores nothing"):
+        async with open_contender(Named(str(checkpoint()), CONFIG)):
+            pass
+    with pytest.raises(ConfigError, match="no model's config"):
+        async with open_contender(Named(str(tmp_path), CONFIG)):
+            pass
