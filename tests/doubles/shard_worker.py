@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from toy_run import Toy
 
-from flowright.app.session import _policy_in_turn
+from flowright.app.world import policy_in_turn
 from flowright.config import Config, GrpoSection
 from flowright.errors import PeerLost
 from flowright.grpo.batch import Group
@@ -175,7 +175,7 @@ async def toy_training(url: str, path: Path, ranks: Ranks, gpus: int = 1) -> Non
     """Two steps, and a third after the run was resumed."""
     for resume in (False, True):
         config = toy_run(url, path, gpus > 1, 3 if resume else 2)
-        policy = await _policy_in_turn(config, Toy(), [], Console(quiet=True), ranks, gpus)
+        policy = await policy_in_turn(config, Toy(), [], Console(quiet=True), ranks, gpus)
         assert policy.gpus == gpus
         await train(config, resume, policy, ranks)
 
