@@ -28,7 +28,7 @@ def train(config: Config, resume: bool = False) -> int:
     returns the exit status."""
     console = Console(quiet=not _is_first())
     console.print(
-        f"problems  {config.train_dataset}, {config.val_dataset} held out",
+        f"problems  {config.problems_from}",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -160,6 +160,14 @@ class Config(Section):
         return str(self.policy.warm_start.folder or self.strategy_model)
 
     @property
+    def problems_from(self) -> str:
+        """Where the tasks come from, for people."""
+        if self.environment != "judging":
+            return f"{self.train_dataset}, {self.val_dataset} held out"
+        files = ", ".join(map(str, self.judging.train_files))
+        return f"{files or 'a known rule (synthetic)'}, to train a judge: {self.judging.method}"
+
+    @property
     def judge_model(self) -> str | None:
         """The name of the model that judges; None where rules or a service do."""
         if self.judge.mode == "rules" or self.judge.service is not None:

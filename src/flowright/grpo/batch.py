@@ -156,18 +156,23 @@ def score(
 
 
 def scalar_scores(policy: Policy, groups: Sequence[Group], section: GrpoSection) -> list[float]:
-    """The score of each sample, in their order, by a policy that scores: read before its last
-    token, which only stands behind the others. Without gradients."""
+    """The score of each sample, in their order, by a policy that scores. Without gradients."""
     samples = [sample for group in groups for sample in group.samples]
     found: dict[int, float] = {}
     with torch.no_grad():
         for hidden_N, numbers in chunks(
             policy, groups, section.micro_batch_tokens, section.prefix_sharing
         ):
-            ends_S = torch.tensor([len(samples[n].token_ids) for n in numbers]).cumsum(0) - 1
-            scores_S = policy.scalar.scores(hidden_N[to_device(ends_S, hidden_N.device)])
+            scores_S = chunk_scores(policy, hidden_N, [samples[number] for number in numbers])
             found |= dict(zip(numbers, scores_S.tolist(), strict=True))
     return [found[number] for number in range(len(samples))]
+
+
+def chunk_scores(policy: Policy, hidden_N: Tensor, chunk: Sequence[Trained]) -> Tensor:
+    """The scores [S] of samples, from what predicts all of their tokens [N, hidden_size]: that of
+    the last one stands behind the text that is scored."""
+    ends_S = torch.tensor([len(sample.token_ids) for sample in chunk]).cumsum(0) - 1
+    return policy.scalar.scores(hidden_N[to_device(ends_S, hidden_N.device)])
 
 
 def sample_logprobs(

@@ -14,11 +14,18 @@ import torch
 from torch import Tensor
 
 from flowright.config import GrpoSection
-from flowright.grpo.batch import Asked, Group, Trained, sample_logprobs, score
+from flowright.grpo.batch import (
+    Asked,
+    Group,
+    Trained,
+    chunk_scores,
+    sample_logprobs,
+    score,
+)
 from flowright.grpo.choices import choices_of
 from flowright.grpo.objectives import Objective, Tokens, k3
 from flowright.grpo.optimizer import clipped_step, set_rate
-from flowright.grpo.pairs import PairObjective, Pairs
+from flowright.grpo.pairs import PairObjective, pairs_of
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.grpo.schedules import learning_rate
 from flowright.grpo.update_metrics import Sums, given_metrics, step_norms, update_metrics
@@ -228,24 +235,15 @@ class Learner:
         """Each two samples are a pair. The advantages' difference is the strength with which the
         one is preferred; the last token of each only stands behind the one that is scored."""
         chunk = [minibatch.samples[number] for number in numbers]
-        ends_S = torch.tensor([len(sample.token_ids) for sample in chunk]).cumsum(0) - 1
-        scores_S = self._policy.scalar.scores(hidden_N[to_device(ends_S, hidden_N.device)])
-        strength_K = torch.tensor(
-            [a.advantage - b.advantage for a, b in zip(chunk[::2], chunk[1::2], strict=True)]
-        )
-        strength_K = to_device(strength_K, hidden_N.device)
-        swapped_K = strength_K < 0
-        first_K = torch.where(swapped_K, scores_S[1::2], scores_S[::2])
-        second_K = torch.where(swapped_K, scores_S[::2], scores_S[1::2])
-        decided_K = strength_K != 0
-        margin_K = self._section.pairs.margin * strength_K.abs()
-        pairs = Pairs(first_K, second_K, decided_K, margin_K)
+        scores_S = chunk_scores(self._policy, hidden_N, chunk)
+        wanted_S = to_device(torch.tensor([s.advantage for s in chunk]), hidden_N.device)
+        pairs = pairs_of(scores_S, wanted_S, self._section.pairs.margin)
         weights_K = minibatch.weights_S[numbers].view(-1, 2).sum(dim=1)
         terms_K = objective.terms(pairs, self._section.pairs)
         loss = (to_device(weights_K, hidden_N.device) * terms_K).sum()
-        lead_K = (first_K - second_K).detach()[decided_K]
-        sums.add("pairs", len(strength_K))
-        sums.add("decided", decided_K.sum())
+        lead_K = (pairs.first_K - pairs.second_K).detach()[pairs.better_K]
+        sums.add("pairs", len(terms_K))
+        sums.add("decided", pairs.better_K.sum())
         sums.add("right", (lead_K > 0).sum() + 0.5 * (lead_K == 0).sum())
         sums.add("score", scores_S.detach().sum())
         sums.add("lead", lead_K.sum())

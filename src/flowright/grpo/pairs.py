@@ -26,6 +26,16 @@ class Pairs:
     margin_K: Tensor
 
 
+def pairs_of(scores_S: Tensor, wanted_S: Tensor, margin: float) -> Pairs:
+    """Each two of the scores [S] as a pair, the better answer first: the one of which more is
+    ``wanted`` [S], by how much is the strength of the preference, and no difference is none."""
+    strength_K = wanted_S[::2] - wanted_S[1::2]
+    swapped_K = strength_K < 0
+    first_K = torch.where(swapped_K, scores_S[1::2], scores_S[::2])
+    second_K = torch.where(swapped_K, scores_S[::2], scores_S[1::2])
+    return Pairs(first_K, second_K, strength_K != 0, margin * strength_K.abs())
+
+
 @dataclass(frozen=True, slots=True)
 class PairObjective:
     """What ``grpo.loss`` names where answers are scored and compared, not written. ``terms`` gives
