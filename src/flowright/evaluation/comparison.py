@@ -15,6 +15,9 @@ from flowright.policy.sampler import Sample
 
 UNTRAINED, TRAINED = "untrained policy", "trained policy"
 
+SMALLEST_GAP = 0.01
+"""Between the untrained policy and the best baselines; a share of less says nothing."""
+
 Measure = Callable[[Sequence[Task]], Awaitable[Row]]
 """Something that can be measured on problems, such as a policy."""
 
@@ -134,6 +137,6 @@ def _best(rows: Sequence[Row], kind: str) -> str:
 def _gap_closed(rows: Sequence[Row], best: float) -> float | None:
     gold = {row.name: row.kinds["all"].gold for row in rows}
     before, after = gold.get(UNTRAINED), gold.get(TRAINED)
-    if before is None or after is None or best <= before:
+    if before is None or after is None or best - before < SMALLEST_GAP:
         return None
     return (after - before) / (best - before)
