@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -48,7 +48,7 @@ def large(logs: Path, large_folder: str, figure: Callable[[str], None]) -> Itera
 async def model(large: RealVllm) -> AsyncIterator[ChatClient]:
     """What asks it."""
     entry = ModelEntry(base_url=large.url, model_name=large.name)
-    async with ChatClient("large", entry, LlmSection(max_concurrency=16)) as client:
+    async with aclosing(ChatClient("large", entry, LlmSection(max_concurrency=16))) as client:
         yield client
 
 
