@@ -9,14 +9,15 @@ from functools import partial
 
 from rich.console import Console
 
+from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
-from flowright.app.terminal import StepProgress, findings, say, stage_progress, table
+from flowright.app.terminal import StepProgress
 from flowright.app.world import fitted, policy_in_turn
 from flowright.config import GrpoSection
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
-from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
+from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import Evaluator, Row
 from flowright.evaluation.scored import scored_row
 from flowright.grpo.checkpoint import Saves
@@ -79,14 +80,7 @@ async def _compare(
                 policy, config.policy.decode_batch, trained, config.grpo.prefix_sharing
             )
             rows[name] = partial(Evaluator(environment, encode, config).row, name, sampler)
-    with stage_progress(console, "comparing") as progress:
-        comparison = await compare(
-            environment, rows, tasks, config.evaluation.baselines, progress=progress
-        )
-    console.print(table(comparison))
-    for line in findings(comparison):
-        say(console, line)
-    return comparison
+    return await run_comparison(config, environment, rows, tasks, (), console)
 
 
 async def _scored(

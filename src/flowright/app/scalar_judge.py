@@ -4,7 +4,7 @@ this process and asked one text after the other.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from flowright.judge_benchmarks.opening import Named, Opened
 from flowright.judge_benchmarks.outcomes import Rating
 from flowright.llm.chat import Message
 from flowright.policy.model import Policy, load_policy
-from flowright.policy.prompt import template_text
+from flowright.policy.prompt import template_ids
 
 
 class ScalarJudge(Contender):
@@ -33,14 +33,13 @@ class ScalarJudge(Contender):
         turns = [Message(turn.role, turn.content) for turn in conversation]
         try:
             whole = [*turns, Message("assistant", answer)]
-            text = template_text(whole, self._policy.tokenizer, to_answer=False)
+            ids = template_ids(whole, self._policy.tokenizer, to_answer=False)
         except DataError as error:
             return Rating(None, "unreadable", str(error))
         async with self._one_by_one:
-            return Rating(await asyncio.to_thread(self._score, text))
+            return Rating(await asyncio.to_thread(self._score, ids))
 
-    def _score(self, text: str) -> float:
-        ids = self._policy.tokenizer.encode(text, add_special_tokens=False)
+    def _score(self, ids: Sequence[int]) -> float:
         with torch.no_grad():
             hidden = self._policy.causal_lm.model(
                 input_ids=torch.tensor([ids], device=self._policy.device), use_cache=False

@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.given_run import run_given
 from flowright.app.introduction import introduce, say_best
@@ -18,10 +19,8 @@ from flowright.app.measuring import Evaluation
 from flowright.app.plan.against_run import keep_plan, settle
 from flowright.app.terminal import (
     StepProgress,
-    findings,
     say,
     stage_progress,
-    table,
     tell_outages,
 )
 from flowright.app.world import (
@@ -37,9 +36,8 @@ from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
 from flowright.errors import RunPaused, UserError
-from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure, compare
+from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
-from flowright.evaluation.ledger import Ledger
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.choices import choices_of, settled
 from flowright.grpo.learner import Learner
@@ -212,32 +210,6 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
             return await run_comparison(
                 config, environment, policies, problems, selection, console, evaluation.ledger
             )
-
-
-async def run_comparison(
-    config: Config,
-    environment: Environment,
-    policies: Mapping[str, Measure],
-    problems: Sequence[Task],
-    select_on: Sequence[Task],
-    console: Console,
-    ledger: Ledger | None = None,
-) -> Comparison:
-    """The before/after table, printed and returned."""
-    with stage_progress(console, "comparing") as progress:
-        comparison = await compare(
-            environment,
-            policies,
-            problems,
-            config.evaluation.baselines,
-            select_on,
-            progress,
-            ledger,
-        )
-    console.print(table(comparison))
-    for line in findings(comparison):
-        say(console, line)
-    return comparison
 
 
 def _asking(environment: Environment, *samplers: Sampler) -> list[Counters]:

@@ -9,7 +9,7 @@ from flowright.environments.environment import Given
 from flowright.errors import DataError
 from flowright.grpo.batch import Group, Trained
 from flowright.llm.chat import Message
-from flowright.policy.prompt import Tokenizer, render, template_text
+from flowright.policy.prompt import Tokenizer, render, template_ids, template_text
 
 
 def lesson_groups(given: Given, tokenizer: Tokenizer) -> list[Group]:
@@ -95,8 +95,7 @@ def pair_group(pair: Sequence[Given], tokenizer: Tokenizer) -> Group:
     Raises DataError as :func:`lesson_groups`, and for other than two."""
     if len(pair) != 2:
         raise DataError(f"{len(pair)} conversations where two are compared")
-    texts = [template_text(given.messages, tokenizer, to_answer=False) for given in pair]
-    first, second = (tokenizer.encode(text, add_special_tokens=False) for text in texts)
+    first, second = (template_ids(given.messages, tokenizer, to_answer=False) for given in pair)
     if not first or not second:
         raise DataError("a conversation without a token")
     alike = (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)

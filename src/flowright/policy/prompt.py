@@ -36,7 +36,7 @@ class Prompt:
 def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -> Prompt:
     """Apply the tokenizer's chat template; cut the last message in its middle, with a marker, where
     the prompt is longer than ``max_tokens``. Raises UserError when the rest leaves no room."""
-    ids = _encode(messages, tokenizer)
+    ids = template_ids(messages, tokenizer, to_answer=True)
     if len(ids) <= max_tokens:
         return Prompt(tuple(ids), truncated=False)
     content = tokenizer.encode(messages[-1].content, add_special_tokens=False)
@@ -44,13 +44,15 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
     while keep >= _LEAST_PROBLEM_TOKENS:
         head, tail = content[: keep // 2], content[len(content) - keep // 2 :]
         shorter = tokenizer.decode(head) + CUT_MARKER + tokenizer.decode(tail)
-        ids = _encode([*messages[:-1], Message(messages[-1].role, shorter)], tokenizer)
+        turns = [*messages[:-1], Message(messages[-1].role, shorter)]
+        ids = template_ids(turns, tokenizer, to_answer=True)
         if len(ids) <= max_tokens:
             return Prompt(tuple(ids), truncated=True)
         keep -= max(1, len(ids) - max_tokens)  # the marker, and words that were cut apart
+    alone = len(template_ids(messages, tokenizer, to_answer=True)) - len(content)
     raise UserError(
         f"policy.max_prompt_tokens: {max_tokens} leaves no room for the problem; the instructions "
-        f"alone need about {len(_encode(messages, tokenizer)) - len(content)} tokens"
+        f"alone need about {alone} tokens"
     )
 
 
@@ -65,6 +67,7 @@ def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: 
         raise DataError(f"the chat template refuses turns of {roles}: {error}") from error
 
 
-def _encode(messages: Sequence[Message], tokenizer: Tokenizer) -> list[int]:
-    text = template_text(messages, tokenizer, to_answer=True)
+def template_ids(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> list[int]:
+    """Token ids of :func:`template_text`. Raises DataError as it does."""
+    text = template_text(messages, tokenizer, to_answer)
     return list(tokenizer.encode(text, add_special_tokens=False))
