@@ -4,7 +4,6 @@ to table. No sampler, and no large model is asked.
 
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from functools import partial
 
 from rich.console import Console
@@ -39,8 +38,8 @@ async def run_given(
     config, environment, tasks = start.config, start.environment, start.tasks
     gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
     policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
-    tasks = fitted(config, environment, tasks, policy)
-    start = replace(start, tasks=tasks)
+    start = fitted(start, policy)
+    config, tasks = start.config, start.tasks
     check_sharing(policy, config.grpo)
     check_adapter(policy, config.grpo.learning_rate)
     batches = GivenBatches(config, environment, policy, tasks.train)

@@ -101,7 +101,8 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
         policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
-        tasks = fitted(config, environment, tasks, policy)
+        start = fitted(start, policy)
+        config, tasks = start.config, start.tasks
         _check(policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)

@@ -4,11 +4,13 @@ needs is the environment's to open.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from flowright.app.first_look import Start, with_steps
 from flowright.app.terminal import stage_progress
 from flowright.config import SMOLLM2, TINY, Config
 from flowright.data.task import Task
@@ -70,9 +72,19 @@ async def policy_in_turn(
     return shard(policy, device, gpus, ranks.size, ranks)
 
 
-def fitted(config: Config, environment: Environment, tasks: TaskSets, policy: Policy) -> TaskSets:
-    """The tasks that this policy can be asked. Raises DataError where none to train on is left."""
-    tokenizer, limit = policy.tokenizer, config.policy.max_prompt_tokens
+def fitted(start: Start, policy: Policy) -> Start:
+    """The start with the tasks that this policy can be asked, and the steps that a run on them has.
+    Raises DataError where none to train on is left."""
+    tasks = fitted_tasks(start.config, start.environment, start.tasks, policy.tokenizer)
+    return replace(start, config=with_steps(start.config, start.environment, tasks), tasks=tasks)
+
+
+def fitted_tasks(
+    config: Config, environment: Environment, tasks: TaskSets, tokenizer: Tokenizer
+) -> TaskSets:
+    """The tasks that a policy with this tokenizer can be asked. Raises DataError where none to
+    train on is left."""
+    limit = config.policy.max_prompt_tokens
 
     def tokens(messages: Sequence[Message]) -> int:
         return len(template_ids(messages, tokenizer, to_answer=messages[-1].role != "assistant"))

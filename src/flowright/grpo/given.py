@@ -21,6 +21,7 @@ from flowright.grpo.pipeline import Pending
 from flowright.grpo.step_metrics import memory
 from flowright.grpo.trainer import Trainer
 from flowright.policy.model import Policy
+from flowright.policy.prompt import Tokenizer
 from flowright.policy.scalar import ScalarHead
 
 
@@ -47,7 +48,7 @@ class GivenBatches:
         found: list[Group] = []
         for task in tasks:
             try:
-                found += self._of(task)
+                found += groups_of(self.environment, task, self._policy.tokenizer, self._scores)
             except DataError as error:
                 raise DataError(f"{task.id}: {error}") from error
         return found if self._scores else joined(found)
@@ -55,12 +56,6 @@ class GivenBatches:
     @property
     def _scores(self) -> bool:
         return isinstance(self._policy.output, ScalarHead)
-
-    def _of(self, task: Task) -> list[Group]:
-        given, tokenizer = self.environment.given(task), self._policy.tokenizer
-        if self._scores:
-            return [pair_group(given, tokenizer)]
-        return [group for one in given for group in lesson_groups(one, tokenizer)]
 
     async def refresh(self, version: int) -> Mapping[str, float]:
         return {}
@@ -82,6 +77,17 @@ class GivenBatches:
 
     async def aclose(self) -> None:
         """There is nothing that runs."""
+
+
+def groups_of(
+    environment: Environment, task: Task, tokenizer: Tokenizer, scores: bool
+) -> list[Group]:
+    """What a task gives to learn from, for a policy that ``scores`` or one that writes. Raises
+    DataError as :mod:`flowright.grpo.lessons`."""
+    given = environment.given(task)
+    if scores:
+        return [pair_group(given, tokenizer)]
+    return [group for one in given for group in lesson_groups(one, tokenizer)]
 
 
 class GivenTrainer(Trainer[GivenBatches]):

@@ -269,7 +269,7 @@ class JudgingEnvironment(Environment):
         about = {"data": files or "a known rule (synthetic)"}
         return about | ({"split": self._rows.digest} if self._rows else {})
 
-    def introduction(self) -> Sequence[str]:
+    def told_of_tasks(self) -> Sequence[str]:
         return (*(self._rows.lines if self._rows else ()), *self._lengths)
 
 
