@@ -1,4 +1,4 @@
-"""What a run holds in memory, a GPU's or the machine's, by arithmetic from the model's shape and the
+"""What a run holds in memory, a GPU's or the machine's: arithmetic from the model's shape and the
 configuration.
 
 Everything is at its limit: prompts of ``policy.max_prompt_tokens``, completions of
