@@ -12,7 +12,7 @@ from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.terminal import StepProgress
-from flowright.app.world import fitted, policy_in_turn
+from flowright.app.world import fitted, local_sampler, policy_in_turn
 from flowright.config import GrpoSection
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
@@ -24,7 +24,6 @@ from flowright.grpo.given import GivenBatches, GivenTrainer, GivenValidation
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import Follower, Ranks
 from flowright.grpo.selfcheck import check_adapter, check_sharing
-from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.scalar import ScalarHead
 from flowright.runs import RunDirectory, write_json
@@ -75,9 +74,7 @@ async def _compare(
             rows[name] = partial(_scored, name, trained, policy, batches, config.grpo)
         else:
             encode = prompt_encoder(environment, policy.tokenizer, config.policy.max_prompt_tokens)
-            sampler = LocalSampler(
-                policy, config.policy.decode_batch, trained, config.grpo.prefix_sharing
-            )
+            sampler = local_sampler(config, policy, trained)
             rows[name] = partial(Evaluator(environment, encode, config).row, name, sampler)
     return await run_comparison(config, environment, rows, tasks, (), console)
 

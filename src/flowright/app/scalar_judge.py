@@ -17,6 +17,7 @@ from flowright.judge_benchmarks.opening import Named, Opened
 from flowright.judge_benchmarks.outcomes import Rating
 from flowright.llm.chat import Message
 from flowright.policy.model import Policy, load_policy
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import template_ids
 
 
@@ -37,7 +38,7 @@ class ScalarJudge(Contender):
         except DataError as error:
             return Rating(None, "unreadable", str(error))
         async with self._one_by_one:
-            return Rating(await asyncio.to_thread(self._score, ids))
+            return Rating(await on_model_thread(self._score, ids))
 
     def _score(self, ids: Sequence[int]) -> float:
         with torch.no_grad():

@@ -19,6 +19,7 @@ from flowright.errors import DataError, UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
+from flowright.policy.memory import wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.prompt import Tokenizer, render, template_ids
 from flowright.policy.sampler import Sampler
@@ -159,6 +160,13 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     return f"{sampled_where(config)}{loaded}"
 
 
+def local_sampler(config: Config, policy: Policy, trained: bool = True) -> LocalSampler:
+    """A sampler in this process that keeps to the memory plan."""
+    section, grpo = config.policy, config.grpo
+    tokens = wave_tokens(section, grpo)
+    return LocalSampler(policy, section.decode_batch, trained, grpo.prefix_sharing, tokens)
+
+
 @asynccontextmanager
 async def open_samplers(
     config: Config, policy: Policy, folder: str = "adapters", ranks: Ranks = ONE
@@ -169,11 +177,7 @@ async def open_samplers(
     of several ranks does. These share out the servers, where there are enough."""
     section = config.policy
     if section.sampler == "local":
-        how = (section.decode_batch, config.grpo.prefix_sharing)
-        yield (
-            LocalSampler(policy, how[0], sharing=how[1]),
-            LocalSampler(policy, how[0], trained=False, sharing=how[1]),
-        )
+        yield local_sampler(config, policy), local_sampler(config, policy, trained=False)
         return
     urls, path = section.vllm.base_urls, Path(config.run.name) / folder
     if ranks.size > 1:

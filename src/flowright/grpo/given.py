@@ -2,7 +2,6 @@
 checkpoints are those of every run.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from flowright.grpo.pipeline import Pending
 from flowright.grpo.step_metrics import memory
 from flowright.grpo.trainer import Trainer
 from flowright.policy.model import Policy
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import Tokenizer
 from flowright.policy.scalar import ScalarHead
 
@@ -98,7 +98,7 @@ class GivenTrainer(Trainer[GivenBatches]):
         began = time.perf_counter()
         groups = self.batches.batch(step)
         longest = self.config.policy.max_new_tokens
-        metrics = await asyncio.to_thread(self.learner.update, groups, step, longest)
+        metrics = await on_model_thread(self.learner.update, groups, step, longest)
         named = {f"train/{name}": metrics.get(f"policy/{name}") for name in ("loss", "accuracy")}
         return {
             **metrics,
@@ -120,7 +120,7 @@ class GivenValidation:
 
     async def __call__(self, step: int) -> dict[str, float]:
         groups = self.batches.groups(self.tasks)
-        metrics = await asyncio.to_thread(self.learner.measure, groups)
+        metrics = await on_model_thread(self.learner.measure, groups)
         return {name.replace("policy/", "val/", 1): value for name, value in metrics.items()}
 
 
