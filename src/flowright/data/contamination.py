@@ -12,6 +12,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from flowright.data.preferences import Pair, Rated, Turn
@@ -88,26 +90,34 @@ class TrainedOn:
     def __or__(self, other: "TrainedOn") -> "TrainedOn":
         return TrainedOn(self.subsets | other.subsets, self.conversations | other.conversations)
 
-    def check(self, benchmark: Sequence[Pair]) -> None:
-        """Raise DataError, a line for each subset of the benchmark that was trained on: by name, or
-        by the text of its conversations."""
-        by_name = Counter(s for pair in benchmark if (s := subset_of(pair)) in self.subsets)
+    def found(self, benchmark: Iterable[Pair]) -> list[str]:
+        """A line for each subset of the benchmark that was trained on: by its name or that of its
+        source, or by the text of its conversations."""
+        benchmark = list(benchmark)
+        named = self.subsets
+        by_name = Counter(
+            subset_of(pair)
+            for pair in benchmark
+            if pair.source in named or subset_of(pair) in named
+        )
         by_text: dict[str, list[str]] = {}
         for pair in benchmark:
             if conversation_key(pair.conversation) in self.conversations:
                 by_text.setdefault(subset_of(pair), []).append(pair.id)
-        problems = [
-            f"{name}: the judge was trained on it ({n} pairs)" for name, n in by_name.items()
-        ]
-        problems += [
+        lines = [f"{name}: the judge was trained on it ({n} pairs)" for name, n in by_name.items()]
+        lines += [
             f"{name}: the judge was trained on {len(ids)} of its conversations "
             f"({', '.join(ids[:_NAMED])}{', ...' if len(ids) > _NAMED else ''})"
             for name, ids in by_text.items()
             if name not in by_name
         ]
-        if problems:
+        return lines
+
+    def check(self, benchmark: Iterable[Pair]) -> None:
+        """Raise DataError with the lines that are :meth:`found`."""
+        if lines := self.found(benchmark):
             raise DataError(
-                *problems, "measure it on another benchmark, or train it without these (--hold-out)"
+                *lines, "measure it on another benchmark, or train it without these (--hold-out)"
             )
 
     def write(self, folder: Path) -> Path:
@@ -132,6 +142,12 @@ class TrainedOn:
             raise DataError(f"{path}: its hashes are not of this form: {_FORM}; make it again")
         names, keys = table.texts("subsets"), table.texts("conversations")
         return cls(frozenset(names), frozenset(keys))
+
+    @classmethod
+    def gathered(cls, folders: Iterable[Path]) -> "TrainedOn | None":
+        """What several folders say together; None where none says anything. Raises DataError."""
+        said = [found for folder in folders if (found := cls.read(folder)) is not None]
+        return reduce(or_, said) if said else None
 
 
 def subset_of(row: Pair | Rated) -> str:

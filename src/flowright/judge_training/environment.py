@@ -5,10 +5,11 @@ says. No large model is asked.
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flowright.config import Config
 from flowright.config.judging import GIVEN
+from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Turn
 from flowright.data.task import Task
 from flowright.environments.environment import (
@@ -33,6 +34,7 @@ from flowright.judge_training.loading import (
     load_conversations,
     load_rows,
     read_held_out,
+    trained_on,
 )
 from flowright.judge_training.measures import JudgingDetails, judging_metrics
 from flowright.judge_training.reading import Reading, Unread, read, reply_text
@@ -53,6 +55,10 @@ class JudgingEnvironment(Environment):
     """The environment of ``environment: judging``; its keys are those of ``judging``."""
 
     display = DISPLAY
+    aliases: ClassVar[Mapping[str, str]] = {
+        "train/kl_divergence": "policy/kl",
+        "train/policy_loss": "policy/pg_loss",
+    }
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -268,6 +274,9 @@ class JudgingEnvironment(Environment):
         files = ", ".join(map(str, section.train_files))
         about = {"data": files or "a known rule (synthetic)"}
         return about | ({"split": self._rows.digest} if self._rows else {})
+
+    def trained_on(self) -> TrainedOn | None:
+        return trained_on(self._rows, self._section) if self._rows else None
 
     def introduction(self) -> Sequence[str]:
         return (*(self._rows.lines if self._rows else ()), *self._lengths)

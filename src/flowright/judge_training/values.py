@@ -36,6 +36,7 @@ class Fault(StrEnum):
     SAME_ANSWERS = "same answers"
     OVERLONG = "overlong"
     HELD_OUT = "held out"
+    BENCHMARK = "benchmark"
 
 
 class UnusableRow(FlowrightError):
