@@ -3,6 +3,7 @@ and its export say of what it was trained on, and the metrics under the names th
 
 import json
 import runpy
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,40 @@ def test_a_resumed_run_forgets_no_rows(tmp_path: Path) -> None:
     said = TrainedOn.read(train("bradley_terry", tmp_path, resume=True))
     assert said is not None and said.subsets == {"sums", "others"}
     assert {key(0), key(25)} <= said.conversations
+
+
+def without_system(folder: Path) -> Path:
+    """The random model with a chat template that takes no system message, as Gemma's does not."""
+    shutil.copytree(checkpoint(), folder)
+    refusal = "{{ raise_exception('System role not\\nsupported') }}"
+    check = "{% if messages[0]['role'] == 'system' %}" + refusal + "{% endif %}"
+    path = folder / "chat_template.jinja"
+    path.write_text(check + path.read_text())
+    return folder
+
+
+@pytest.mark.parametrize("method", ["sft", "bradley_terry"])
+def test_rows_that_the_chat_template_refuses_are_named_before_the_first_step(
+    tmp_path: Path, method: str
+) -> None:
+    system = [{"role": "system", "content": "Add."}]
+    rows = [row(method, n) for n in range(12)]
+    for each in rows[::4]:
+        for name in each.keys() & {"messages", "chosen", "rejected"}:
+            each[name] = [*system, *each[name]]
+    model = without_system(tmp_path / "model")
+    for merged in (False, True):
+        folder = tmp_path / str(merged)
+        folder.mkdir()
+        (folder / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+        run = train(method, folder, model=model, merge_system=merged)
+        assert len(read_metrics(run)) == 3
+        told = (folder / "log").read_text()
+        refused = [line for line in told.splitlines() if "the chat template refuses" in line]
+        assert len(refused) == (0 if merged else 3)
+        assert all(line.endswith("System role not supported") for line in refused)
+        named = {line.partition("rows.jsonl:")[2].partition(":")[0] for line in refused}
+        assert named == (set() if merged else {"1", "5", "9"})
 
 
 def test_a_judge_is_not_measured_on_what_it_was_trained_on(

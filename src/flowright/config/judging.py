@@ -75,6 +75,9 @@ class JudgingSection(Section):
     """What becomes of a row whose prompt has more than `policy.max_prompt_tokens` tokens, with
     `sft` and `bradley_terry` the prompt with an answer: `truncate` cuts its conversation, never its
     answers."""
+    merge_system: bool = False
+    """With `sft` and `bradley_terry` a system message becomes the beginning of the user's first
+    turn, for chat templates that refuse one. Without it such rows are left out by name."""
     epochs: PositiveFloat | None = None
     """Passes over the rows to train on, in the place of `grpo.steps`."""
     wording: Name = "standard"

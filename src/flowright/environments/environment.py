@@ -23,7 +23,8 @@ from flowright.llm.counters import Counters
 from flowright.policy.prompt import Prompt, Tokenizer, render
 
 TokenCount = Callable[[Sequence[Message]], int]
-"""Tokens of messages in a chat template, with what begins the reply."""
+"""Tokens of messages in a chat template, with what begins the reply. Raises DataError for messages
+that the template refuses, such as a role that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,9 +108,8 @@ class JudgingEnvironment(Environment):
         found: Fitted[JudgedRow | SftRow] = fit(
             rows, lambda row: self._tokens(row, tokens), limit, self._section.overlong
         )
-        cut = f"{found.cut:,} cut by {found.cut_characters:,} characters"
         self._lengths += [
-            f"{name}: {found.lengths}; {cut}, {len(found.left_out):,} dropped",
+            f"{name}: {found}",
             *(f"  {row}" for row in found.left_out[: self._section.show_left_out]),
         ]
         return [
@@ -133,7 +132,7 @@ class JudgingEnvironment(Environment):
 
     def _given(self, row: JudgedRow | SftRow) -> Sequence[Given]:
         if isinstance(row, SftRow):
-            return [Given(_messages(row.messages), every_turn=True)]
+            return [Given(self._messages(row.messages), every_turn=True)]
         if self._section.method == "sft":
             return self._given(transcript(row, steps(row), self._words))
         if not isinstance(row, Pair):
@@ -141,9 +140,17 @@ class JudgingEnvironment(Environment):
         strength = abs(row.strength or 1.0)
         better = {"first": (strength, 0.0), "second": (0.0, strength), "tie": (0.0, 0.0)}
         return [
-            Given(_messages((*row.conversation, Turn("assistant", answer))), weight)
+            Given(self._messages((*row.conversation, Turn("assistant", answer))), weight)
             for answer, weight in zip((row.first, row.second), better[row.label], strict=True)
         ]
+
+    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
+        messages = [Message(turn.role, turn.content) for turn in turns]
+        if not self._section.merge_system or messages[0].role != "system":
+            return messages
+        system, first, *rest = messages
+        whole = f"{system.content}\n\n{first.content}" if system.content else first.content
+        return [Message(first.role, whole), *rest]
 
     def forms(self, task: Task) -> Sequence[Task]:
         """The tasks among which a group's attempts are shared: both orders of a pair, which so
@@ -280,10 +287,6 @@ class JudgingEnvironment(Environment):
 
     def introduction(self) -> Sequence[str]:
         return (*(self._rows.lines if self._rows else ()), *self._lengths)
-
-
-def _messages(turns: Sequence[Turn]) -> list[Message]:
-    return [Message(turn.role, turn.content) for turn in turns]
 
 
 def _judging(task: Task) -> JudgingTask:

@@ -35,6 +35,7 @@ class Fault(StrEnum):
     CONVERSATIONS = "two conversations"
     SAME_ANSWERS = "same answers"
     OVERLONG = "overlong"
+    TEMPLATE = "chat template"
     HELD_OUT = "held out"
     BENCHMARK = "benchmark"
 
