@@ -8,7 +8,6 @@ training data begins with it, whatever answer follows.
 
 import hashlib
 import json
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,29 +17,13 @@ from pathlib import Path
 
 from flowright.data.preferences import Pair, Rated, Turn
 from flowright.data.sources.rows import json_table
+from flowright.data.texts import folded
 from flowright.errors import DataError
 from flowright.runs.files import write_text
 
 TRAINED_ON = "trained_on.json"
 _FORM = "NFKC, casefold, white space; SHA-256"
-_PIECE = 256  # characters of a word: putting combining marks in order is quadratic in their run
 _NAMED = 3  # ids of a subset in a refusal
-
-
-def normalised(text: str) -> str:
-    """The text in Unicode's NFKC, without case, with one space for any white space; in time that
-    is linear in it. Words of more than 256 characters are taken in pieces."""
-    if text.isascii():
-        return " ".join(text.casefold().split())
-    folded = (
-        "".join(_folded(word[start : start + _PIECE]) for start in range(0, len(word), _PIECE))
-        for word in text.split()
-    )
-    return " ".join(" ".join(folded).split())  # some signs are a space and a mark in NFKC
-
-
-def _folded(piece: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", piece).casefold())
 
 
 def conversation_key(conversation: Sequence[Turn]) -> str:
@@ -55,7 +38,7 @@ def beginnings(conversation: Iterable[Turn]) -> Iterator[str]:
         if turn.role == "system":
             continue
         # The length of each text keeps one turn from reading as two.
-        text = normalised(turn.content).encode(errors="surrogatepass")
+        text = folded(turn.content).encode(errors="surrogatepass")
         running.update(f"{turn.role} {len(text)} ".encode() + text)
         yield running.hexdigest()
 
