@@ -40,6 +40,7 @@ async def test_two_steps_from_end_to_end(tmp_path: Path):
         }
         assert names <= row.keys()
         assert "val/judge" not in row, "it has none"
+        assert row["train/policy_loss"] == row["policy/pg_loss"], "another name of it"
         assert row["policy/sampler_logp_diff"] < 1e-5  # strictly on-policy
     assert done.metrics[0].keys() >= {"val/gold", "val/gold/math"}
     assert {0, 2} <= {*done.checkpoints}, "and step 1's where it was the best"

@@ -157,6 +157,11 @@ async def test_position_bias_is_measured() -> None:
     assert metrics["train/reward_std"] == 0.5
 
 
+def test_metrics_have_the_names_of_openjudge_too() -> None:
+    wanted = {"train/kl_divergence": "policy/kl", "train/policy_loss": "policy/pg_loss"}
+    assert environment().aliases == wanted
+
+
 async def test_what_cannot_be_read_is_counted_by_its_reason() -> None:
     made = environment()
     metrics = made.summarise(await played(made, (PAIR, False, A), (PAIR, False, BAD)))

@@ -13,6 +13,7 @@ from rich.console import Console
 
 import flowright
 from flowright.app.terminal import say
+from flowright.data.contamination import TrainedOn
 from flowright.errors import UserError
 from flowright.policy.export.card import Facts, card
 from flowright.policy.export.comparison import compare
@@ -58,6 +59,8 @@ def export_model(request: Request, console: Console) -> int:
         notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone, kept)]
         for note in notes:
             say(console, f"note      {note}")
+        if trained_on := _trained_on(source, export):
+            trained_on.write(part)
         difference = compare(export, part, dtype, export.adapter)
         facts = Facts(
             request.out.absolute().name,
@@ -86,6 +89,13 @@ def export_model(request: Request, console: Console) -> int:
     if request.hub is not None and token is not None:
         say(console, f"pushed    {push(request.out, request.hub, token)}")
     return 0
+
+
+def _trained_on(source: Source, export: Export) -> TrainedOn | None:
+    """What source and base say of it; of a checkpoint that stands beside the weights' folder."""
+    above = source.folder.parent
+    beside = [above] if (above / "manifest.json").is_file() else []
+    return TrainedOn.gathered([*beside, *export.about])
 
 
 def _planned(request: Request, source: Source) -> tuple[Export, str]:

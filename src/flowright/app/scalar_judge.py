@@ -69,4 +69,4 @@ async def open_scalar_judge(named: Named) -> AsyncIterator[Opened]:
             "it in llm.file"
         )
     policy = load_policy(str(folder), PolicySection(head="score"), seed=0)
-    yield Opened(ScalarJudge(folder.name, policy), 1, {"folder": folder.name})
+    yield Opened(ScalarJudge(folder.name, policy), 1, {"folder": folder.name}, [folder])

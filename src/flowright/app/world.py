@@ -21,7 +21,7 @@ from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.memory import wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy
-from flowright.policy.prompt import Tokenizer, render, template_ids
+from flowright.policy.prompt import Tokenizer, render, template_ids, template_text
 from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
 from flowright.policy.smollm2 import HUB, converted, packaged, smollm2
@@ -88,7 +88,10 @@ def fitted_tasks(
     limit = config.policy.max_prompt_tokens
 
     def tokens(messages: Sequence[Message]) -> int:
-        return len(template_ids(messages, tokenizer, to_answer=messages[-1].role != "assistant"))
+        if messages[-1].role != "assistant":
+            return len(template_ids(messages, tokenizer, to_answer=True))
+        template_text(messages[:-1], tokenizer, to_answer=True)  # what is learned stands behind it
+        return len(template_ids(messages, tokenizer, to_answer=False))
 
     found = environment.fitted(tasks, tokens, limit)
     if not found.train:

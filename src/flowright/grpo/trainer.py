@@ -192,8 +192,10 @@ class RolloutTrainer(Trainer[Pipeline]):
         if skipped := metrics.get("policy/skipped_updates"):
             self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
         updating = {"time/update": time.perf_counter() - began}
+        environment = self.batches.environment
+        named = {name: metrics[of] for name, of in environment.aliases.items() if of in metrics}
         return {
-            **self.batches.environment.summarise(batch.rollouts),
+            **environment.summarise(batch.rollouts),
             **signal_metrics(rewards_P_G, advantages_P),
             **penalty_metrics(batch.rollouts),
             **self._resampled(batch),
@@ -201,6 +203,7 @@ class RolloutTrainer(Trainer[Pipeline]):
             **token_metrics(batch),
             **staleness(batch, step),
             **metrics,
+            **named,
             **self.batches.seconds,
             **updating,
             **memory(self.learner.device),

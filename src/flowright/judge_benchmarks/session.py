@@ -27,6 +27,7 @@ from flowright.judge_benchmarks.opening import Named, Opened, open_contender
 from flowright.judge_benchmarks.published_outputs import read_outputs
 from flowright.judge_benchmarks.rewardbench2 import TOLD, BestSheet, Mode
 from flowright.judge_benchmarks.sheet import PairSheet, R, Sheet
+from flowright.judge_benchmarks.trained_on import Places, as_pairs, look
 from flowright.plugins import suggest
 from flowright.runs import check_writable, disk_errors, write_json
 
@@ -44,7 +45,8 @@ _SHOWN = 10  # lines about rows that cannot be used
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What the command line asks for: one of ``benchmark``, ``pairs`` and ``outputs``; ``named`` is
-    None with the last. ``mode`` None is ranking for a judge that can be shown several answers."""
+    None with the last. ``mode`` None is ranking for a judge that can be shown several answers.
+    ``trained_on`` are folders that say what the judge was trained on, beside its own."""
 
     named: Named | None
     benchmark: str | None = None
@@ -56,6 +58,8 @@ class Measurement:
     limit: int | None = None
     seed: int = 0
     overwrite: bool = False
+    trained_on: Sequence[Path] = ()
+    allow_trained_on: bool = False
 
 
 async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
@@ -71,12 +75,14 @@ async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
         rows = _part(best.rows, lambda row: row.cluster, asked)
         async with open_contender(asked.named) as opened:
             mode = _mode(asked, opened.contender)
+            known = _known(asked, opened, as_pairs(rows))
             sheet = BestSheet(rows, mode, asked.seed)
-            return await _measured(asked, asked.named, opened, sheet, TOLD[mode], progress)
+            return await _measured(asked, asked.named, opened, sheet, TOLD[mode], progress, known)
     benchmark, pairs = _pairs(asked, say)
     async with open_contender(asked.named) as opened:
+        known = _known(asked, opened, pairs)
         sheet = PairSheet(pairs, benchmark, asked.seed)
-        return await _measured(asked, asked.named, opened, sheet, benchmark, progress)
+        return await _measured(asked, asked.named, opened, sheet, benchmark, progress, known)
 
 
 async def _measured(
@@ -86,6 +92,7 @@ async def _measured(
     sheet: Sheet[R],
     benchmark: Benchmark,
     progress: Progress,
+    known: Mapping[str, Any],
 ) -> Path:
     contender = opened.contender
     data = asked.pairs.name if asked.pairs is not None else str(asked.benchmark)
@@ -106,11 +113,20 @@ async def _measured(
             done()
         began = time.monotonic()
         said = await ask_all(contender, sheet, ledger, opened.concurrency, done)
-        about |= {"seconds": time.monotonic() - began, "simulated": contender.simulated}
+        about |= {"seconds": time.monotonic() - began, "simulated": contender.simulated, **known}
         await _write(out, about, sheet, said, benchmark)
     finally:
         ledger.close()
     return out
+
+
+def _known(asked: Measurement, opened: Opened, rows: Sequence[Pair]) -> dict[str, Any]:
+    """What is known of the judge's training. Raises DataError where it was trained on the rows and
+    that is not allowed."""
+    if opened.folders is None and not asked.trained_on:
+        return {}
+    places = Places(asked.trained_on, opened.folders or (), asked.allow_trained_on)
+    return {"trained_on": look(places, rows)}
 
 
 async def _recount(asked: Measurement, outputs: Path, say: Say) -> Path:

@@ -5,10 +5,11 @@ says. No large model is asked.
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flowright.config import Config
 from flowright.config.judging import GIVEN
+from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Turn
 from flowright.data.task import Task
 from flowright.environments.environment import (
@@ -33,6 +34,7 @@ from flowright.judge_training.loading import (
     load_conversations,
     load_rows,
     read_held_out,
+    trained_on,
 )
 from flowright.judge_training.measures import JudgingDetails, judging_metrics
 from flowright.judge_training.reading import Reading, Unread, read, reply_text
@@ -53,6 +55,10 @@ class JudgingEnvironment(Environment):
     """The environment of ``environment: judging``; its keys are those of ``judging``."""
 
     display = DISPLAY
+    aliases: ClassVar[Mapping[str, str]] = {
+        "train/kl_divergence": "policy/kl",
+        "train/policy_loss": "policy/pg_loss",
+    }
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -102,9 +108,8 @@ class JudgingEnvironment(Environment):
         found: Fitted[JudgedRow | SftRow] = fit(
             rows, lambda row: self._tokens(row, tokens), limit, self._section.overlong
         )
-        cut = f"{found.cut:,} cut by {found.cut_characters:,} characters"
         self._lengths += [
-            f"{name}: {found.lengths}; {cut}, {len(found.left_out):,} dropped",
+            f"{name}: {found}",
             *(f"  {row}" for row in found.left_out[: self._section.show_left_out]),
         ]
         return [
@@ -127,7 +132,7 @@ class JudgingEnvironment(Environment):
 
     def _given(self, row: JudgedRow | SftRow) -> Sequence[Given]:
         if isinstance(row, SftRow):
-            return [Given(_messages(row.messages), every_turn=True)]
+            return [Given(self._messages(row.messages), every_turn=True)]
         if self._section.method == "sft":
             return self._given(transcript(row, steps(row), self._words))
         if not isinstance(row, Pair):
@@ -135,9 +140,17 @@ class JudgingEnvironment(Environment):
         strength = abs(row.strength or 1.0)
         better = {"first": (strength, 0.0), "second": (0.0, strength), "tie": (0.0, 0.0)}
         return [
-            Given(_messages((*row.conversation, Turn("assistant", answer))), weight)
+            Given(self._messages((*row.conversation, Turn("assistant", answer))), weight)
             for answer, weight in zip((row.first, row.second), better[row.label], strict=True)
         ]
+
+    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
+        messages = [Message(turn.role, turn.content) for turn in turns]
+        if not self._section.merge_system or messages[0].role != "system":
+            return messages
+        system, first, *rest = messages
+        whole = f"{system.content}\n\n{first.content}" if system.content else first.content
+        return [Message(first.role, whole), *rest]
 
     def forms(self, task: Task) -> Sequence[Task]:
         """The tasks among which a group's attempts are shared: both orders of a pair, which so
@@ -269,12 +282,11 @@ class JudgingEnvironment(Environment):
         about = {"data": files or "a known rule (synthetic)"}
         return about | ({"split": self._rows.digest} if self._rows else {})
 
+    def trained_on(self) -> TrainedOn | None:
+        return trained_on(self._rows, self._section) if self._rows else None
+
     def told_of_tasks(self) -> Sequence[str]:
         return (*(self._rows.lines if self._rows else ()), *self._lengths)
-
-
-def _messages(turns: Sequence[Turn]) -> list[Message]:
-    return [Message(turn.role, turn.content) for turn in turns]
 
 
 def _judging(task: Task) -> JudgingTask:
