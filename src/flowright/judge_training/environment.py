@@ -26,7 +26,7 @@ from flowright.errors import DataError, Failure, Reason
 from flowright.grading import Gold
 from flowright.judge_training.display import DISPLAY
 from flowright.judge_training.frames import frame, wording_of
-from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, steps
+from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, asked_about, steps
 from flowright.judge_training.lengths import Fitted, fit
 from flowright.judge_training.loading import (
     JudgingRows,
@@ -240,11 +240,16 @@ class JudgingEnvironment(Environment):
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
         """The form of a judgement with verdicts drawn at random, so that no verdict is given away;
-        the thought has the steps of the known rule, for rows of files none."""
+        the thought has the steps of the known rule, for rows of files none. A judge that scores is
+        shown how a question about an answer is answered, as it reads no request of ours."""
         rng = random.Random(seed)
         drawn = []
         for _ in range(count):
             task = _judging(rng.choice(tasks))
+            if task.source == KNOWN_RULE and self._section.method == "bradley_terry":
+                conversation, reply = asked_about(task.row, rng)
+                drawn.append(Demonstration(_messages(conversation), [reply]))
+                continue
             if task.kind == "pairwise" and rng.random() < 0.5:
                 task = other_order(task)
             thought = steps(task.row) if task.source == KNOWN_RULE else ""

@@ -1,10 +1,11 @@
 """Rows whose labels follow a known rule, to see whether a way of training works: what a judge could
 reach is known, and nothing but the rule leads there. Real preferences are not like this.
 
-A prompt asks for some words out of 24; an answer is as many words, some of them asked for. The
+A prompt asks for some words out of 24; an answer has as many of them, some of them asked for. The
 better of two names more of them, and a score from 0 to 4 is their share. All words have four
 letters and all answers as many words, so length says nothing; the better one stands first as often
-as second; and any word is asked for as often as any other, so an answer by itself says nothing.
+as second; and any word is asked for as often as any other, so an answer by itself says nothing. A
+word always stands behind a space, so that the embedded policy's tokenizer has one token for it.
 """
 
 import random
@@ -24,6 +25,8 @@ WORDS = (
 SOURCE = "known rule"
 
 _ASK = "Name "
+_SAY = "Take "
+_WHICH = "Which?"
 _HELD_OUT = 0.2  # most of the prompts that held-out rows may have
 Asked = tuple[str, ...]
 
@@ -69,13 +72,27 @@ def true_label(row: JudgedRow) -> int | Preferred:
 
 
 def steps(row: JudgedRow) -> str:
-    """The rule's steps for a row, as a thought: which words asked for each answer names."""
+    """The rule's steps for a row, as a thought: which words asked for each answer names, how many
+    these are, and of a pair whether the first answer names more. That more are better it does not
+    say."""
     asked, told = _asked(row), []
-    for title, words in zip("AB", _words(row), strict=False):
+    titles = ("In A", "In B") if isinstance(row, Pair) else ("In it",)
+    for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
-        begin = f"{title}: " if isinstance(row, Pair) else ""
-        told.append(f"{begin}{' '.join(found) or 'none'}, {len(found)}.")
+        told.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
+    if isinstance(row, Pair):
+        first, second = named(row)
+        told.append("Equal." if first == second else "More." if first > second else "Fewer.")
     return " ".join(told)
+
+
+def asked_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, str]:
+    """A question about one of the row's answers, behind it, and what is right to say: which words
+    asked for it names. That more of them are better is not said."""
+    answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
+    one = PointwiseRow(row.conversation, rng.choice(answers), 0, SOURCE)
+    answered = (*row.conversation, Turn("assistant", one.answer))
+    return (*answered, Turn("user", _WHICH)), steps(one)
 
 
 def _asked(row: JudgedRow) -> set[str]:
@@ -84,7 +101,7 @@ def _asked(row: JudgedRow) -> set[str]:
 
 def _words(row: JudgedRow) -> list[list[str]]:
     answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
-    return [answer.split() for answer in answers]
+    return [answer.removeprefix(_SAY).split() for answer in answers]
 
 
 def _sides(section: KnownRuleSection, seed: int, what: str) -> KnownRuleRows:
@@ -168,7 +185,7 @@ def _answer(asked: Asked, many: int, rng: random.Random) -> str:
     others = [word for word in WORDS if word not in asked]
     words = [*rng.sample(asked, many), *rng.sample(others, len(asked) - many)]
     rng.shuffle(words)
-    return " ".join(words)
+    return f"{_SAY}{' '.join(words)}"
 
 
 def _score(many: int, size: int) -> int:
