@@ -205,6 +205,13 @@ class JudgingEnvironment(Environment):
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         return outcome_metrics(rollouts) | judging_metrics(rollouts)
 
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """What else an evaluation says of a judge of pairs; with ``both_orders`` it plays both."""
+        names = {"position bias": "judge/position_bias", "consistency": "judge/consistency"}
+        measured = judging_metrics(rollouts)
+        found = {name: measured[metric] for name, metric in names.items() if metric in measured}
+        return {"pairwise": found} if found else {}
+
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
         details, task = rollout.details, _judging(rollout.task)
         assert isinstance(details, JudgingDetails)
