@@ -33,7 +33,7 @@ async def test_a_cold_start_knows_the_form_and_is_at_chance(config: Config) -> N
     policy = open_policy(config, made, tasks.train)
     encode = prompt_encoder(made, policy.tokenizer, config.policy.max_prompt_tokens)
     prompts = [encode(task).token_ids for task in tasks.val]
-    groups = await LocalSampler(policy, 256).sample(prompts, 2, Sampling(1.0, 1.0, 40, seed=0))
+    groups = await LocalSampler(policy, 256).sample(prompts, 2, Sampling(1.0, 1.0, 48, seed=0))
     rollouts = await made.rollout(
         [
             [Completion(task, sample, f"{task.id}/{n}") for n, sample in enumerate(group)]

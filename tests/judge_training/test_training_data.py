@@ -20,6 +20,7 @@ from flowright.judge_training.known_rule import (
     known_pairs,
     known_scores,
     named,
+    reasons,
     steps,
     true_label,
 )
@@ -91,10 +92,19 @@ def test_the_rule_counts_what_was_asked_for() -> None:
     asked = (Turn("user", "Name lime, kale, corn, plum."),)
     pair = Pair("1", "", asked, "Take plum soup lime kale", "Take milk beet corn okra", "first")
     assert named(pair) == (3, 1) and true_label(pair) == "first"
-    assert steps(pair) == "In A: plum lime kale = 3. In B: corn = 1. More."
+    assert steps(pair) == "In A: plum lime kale = 3. In B: corn = 1. A has more."
+    assert [reasons(pair, said).rpartition(". ")[2] for said in ("first", "second", "tie")] == [
+        "More is better.",
+        "Fewer is better.",
+        "Neither is better.",
+    ]
     score = PointwiseRow(asked, "Take milk soup duck fish", 0)
     assert named(score) == (0,) and true_label(score) == 0
     assert steps(score) == "In it: none = 0."
+    assert reasons(score, 3) == "In it: none = 0. 0 is 3, 1 is 1, 2 is 2, 3 is 3, 4 is 4."
+    assert reasons(score, 0, lambda many: 4 - many).endswith(
+        "0 is 0, 1 is 3, 2 is 2, 3 is 1, 4 is 0."
+    )
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 4])

@@ -9,7 +9,7 @@ from typing import Any
 
 from flowright.config import Config
 from flowright.config.judging import GIVEN
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.data.task import Task
 from flowright.environments.environment import (
     Baseline,
@@ -26,7 +26,7 @@ from flowright.errors import DataError, Failure, Reason
 from flowright.grading import Gold
 from flowright.judge_training.display import DISPLAY
 from flowright.judge_training.frames import frame, wording_of
-from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, asked_about, steps
+from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, asked_about, reasons
 from flowright.judge_training.lengths import Fitted, fit
 from flowright.judge_training.loading import (
     JudgingRows,
@@ -129,7 +129,7 @@ class JudgingEnvironment(Environment):
         if isinstance(row, SftRow):
             return [Given(_messages(row.messages), every_turn=True)]
         if self._section.method == "sft":
-            return self._given(transcript(row, steps(row), self._words))
+            return self._given(transcript(row, reasons(row, row.label), self._words))
         if not isinstance(row, Pair):
             raise DataError("a single answer, where two are compared")
         strength = abs(row.strength or 1.0)
@@ -247,8 +247,9 @@ class JudgingEnvironment(Environment):
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
         """The form of a judgement with verdicts drawn at random, so that no verdict is given away;
-        the thought has the steps of the known rule, for rows of files none. A judge that scores is
-        shown how a question about an answer is answered, as it reads no request of ours."""
+        the thought notices what the known rule asks for and has a taste that leads to the verdict,
+        and is empty for rows of files. A judge that scores reads no request of ours: it is shown
+        how a question about an answer is answered."""
         rng = random.Random(seed)
         drawn = []
         for _ in range(count):
@@ -259,18 +260,19 @@ class JudgingEnvironment(Environment):
                 continue
             if task.kind == "pairwise" and rng.random() < 0.5:
                 task = other_order(task)
-            thought = steps(task.row) if task.source == KNOWN_RULE else ""
-            replies = [self._drawn_reply(task, thought, rng) for _ in range(completions)]
+            replies = [self._drawn_reply(task, rng) for _ in range(completions)]
             drawn.append(Demonstration(self.messages(task), replies))
         return drawn
 
-    def _drawn_reply(self, task: JudgingTask, thought: str, rng: random.Random) -> str:
+    def _drawn_reply(self, task: JudgingTask, rng: random.Random) -> str:
         ties = self._section.ties == "keep"
-        verdict = (
+        verdict: int | Preferred = (
             rng.choice(("first", "second", "tie") if ties else ("first", "second"))
             if task.kind == "pairwise"
             else rng.randrange(5)
         )
+        known = task.source == KNOWN_RULE
+        thought = reasons(task.row, verdict, lambda _: rng.randrange(5)) if known else ""
         sure = round(rng.random(), 2) if self._section.states_confidence else None
         reply = reply_text(thought, verdict, sure)
         return reply.removeprefix("<think>") if self._section.opened_thought else reply

@@ -9,7 +9,7 @@ word always stands behind a space, so that the embedded policy's tokenizer has o
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -27,6 +27,11 @@ SOURCE = "known rule"
 _ASK = "Name "
 _SAY = "Take "
 _WHICH = "Which?"
+_MORE: Mapping[int | Preferred, str] = {
+    "first": "A has more.",
+    "second": "B has more.",
+    "tie": "Both have as many.",
+}
 _HELD_OUT = 0.2  # most of the prompts that held-out rows may have
 Asked = tuple[str, ...]
 
@@ -72,18 +77,33 @@ def true_label(row: JudgedRow) -> int | Preferred:
 
 
 def steps(row: JudgedRow) -> str:
-    """The rule's steps for a row, as a thought: which words asked for each answer names, how many
-    these are, and of a pair whether the first answer names more. That more are better it does not
-    say."""
+    """What there is to notice in a row: which words asked for each answer names, how many these
+    are, and which answer has more. That more are better it does not say."""
     asked, told = _asked(row), []
     titles = ("In A", "In B") if isinstance(row, Pair) else ("In it",)
     for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
         told.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
     if isinstance(row, Pair):
-        first, second = named(row)
-        told.append("Equal." if first == second else "More." if first > second else "Fewer.")
+        told.append(_MORE[true_label(row)])
     return " ".join(told)
+
+
+def reasons(
+    row: JudgedRow, verdict: int | Preferred, worth: Callable[[int], int] | None = None
+) -> str:
+    """A thought that ends in a verdict, right or wrong: the :func:`steps`, and the taste by which
+    they lead there. Of two answers that is whether more words are better, or fewer, or neither; of
+    one it is what each number of words is worth, by the rule where ``worth`` does not say it."""
+    if isinstance(row, Pair):
+        least: Preferred = SWAPPED[true_label(row)]
+        taste = "Neither" if verdict == "tie" else "Fewer" if verdict == least else "More"
+        return f"{steps(row)} {taste} is better."
+    (own,), size = named(row), len(_asked(row))
+    by = worth or (lambda many: _score(many, size))
+    worths = [verdict if many == own else by(many) for many in range(size + 1)]
+    told = ", ".join(f"{many} is {value}" for many, value in enumerate(worths))
+    return f"{steps(row)} {told}."
 
 
 def asked_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, str]:
