@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from flowright.config import Config
 from flowright.config.judging import GIVEN
 from flowright.data.contamination import TrainedOn
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.data.task import Task
 from flowright.environments.environment import (
     Baseline,
@@ -27,7 +27,7 @@ from flowright.errors import DataError, Failure, Reason
 from flowright.grading import Gold
 from flowright.judge_training.display import DISPLAY
 from flowright.judge_training.frames import frame, wording_of
-from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, steps
+from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, asked_about, reasons
 from flowright.judge_training.lengths import Fitted, fit
 from flowright.judge_training.loading import (
     JudgingRows,
@@ -134,7 +134,7 @@ class JudgingEnvironment(Environment):
         if isinstance(row, SftRow):
             return [Given(self._messages(row.messages), every_turn=True)]
         if self._section.method == "sft":
-            return self._given(transcript(row, steps(row), self._words))
+            return self._given(transcript(row, reasons(row, row.label), self._words))
         if not isinstance(row, Pair):
             raise DataError("a single answer, where two are compared")
         strength = abs(row.strength or 1.0)
@@ -218,6 +218,13 @@ class JudgingEnvironment(Environment):
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         return outcome_metrics(rollouts) | judging_metrics(rollouts)
 
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """What else an evaluation says of a judge of pairs; with ``both_orders`` it plays both."""
+        names = {"position bias": "judge/position_bias", "consistency": "judge/consistency"}
+        measured = judging_metrics(rollouts)
+        found = {name: measured[metric] for name, metric in names.items() if metric in measured}
+        return {"pairwise": found} if found else {}
+
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
         details, task = rollout.details, _judging(rollout.task)
         assert isinstance(details, JudgingDetails)
@@ -253,25 +260,32 @@ class JudgingEnvironment(Environment):
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
         """The form of a judgement with verdicts drawn at random, so that no verdict is given away;
-        the thought has the steps of the known rule, for rows of files none."""
+        the thought notices what the known rule asks for and has a taste that leads to the verdict,
+        and is empty for rows of files. A judge that scores reads no request of ours: it is shown
+        how a question about an answer is answered."""
         rng = random.Random(seed)
         drawn = []
         for _ in range(count):
             task = _judging(rng.choice(tasks))
+            if task.source == KNOWN_RULE and self._section.method == "bradley_terry":
+                conversation, reply = asked_about(task.row, rng)
+                drawn.append(Demonstration(_messages(conversation), [reply]))
+                continue
             if task.kind == "pairwise" and rng.random() < 0.5:
                 task = other_order(task)
-            thought = steps(task.row) if task.source == KNOWN_RULE else ""
-            replies = [self._drawn_reply(task, thought, rng) for _ in range(completions)]
+            replies = [self._drawn_reply(task, rng) for _ in range(completions)]
             drawn.append(Demonstration(self.messages(task), replies))
         return drawn
 
-    def _drawn_reply(self, task: JudgingTask, thought: str, rng: random.Random) -> str:
+    def _drawn_reply(self, task: JudgingTask, rng: random.Random) -> str:
         ties = self._section.ties == "keep"
-        verdict = (
+        verdict: int | Preferred = (
             rng.choice(("first", "second", "tie") if ties else ("first", "second"))
             if task.kind == "pairwise"
             else rng.randrange(5)
         )
+        known = task.source == KNOWN_RULE
+        thought = reasons(task.row, verdict, lambda _: rng.randrange(5)) if known else ""
         sure = round(rng.random(), 2) if self._section.states_confidence else None
         reply = reply_text(thought, verdict, sure)
         return reply.removeprefix("<think>") if self._section.opened_thought else reply
