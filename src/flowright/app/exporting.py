@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 import flowright
+from flowright.app.judge_folder import copied_beside
 from flowright.app.terminal import say
 from flowright.errors import UserError
 from flowright.policy.export.card import Facts, card
@@ -56,9 +57,10 @@ def export_model(request: Request, console: Console) -> int:
     say(console, f"base      {export.base or 'unknown'}")
     with atomic_directory(request.out) as part:
         notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone, kept)]
+        notes += copied_beside(source, part)
+        difference = compare(export, part, dtype, export.adapter)
         for note in notes:
             say(console, f"note      {note}")
-        difference = compare(export, part, dtype, export.adapter)
         facts = Facts(
             request.out.absolute().name,
             source.name,

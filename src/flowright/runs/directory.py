@@ -9,6 +9,7 @@
       rollouts/step_000012.jsonl.zst   one object a rollout
       evaluation.json         the before/after table
       best.json               the best evaluation so far, and its checkpoint
+      calibration.json        of a judge that scores: how sure its scores may be
       plan.json               what the run was planned to take, and what it took
       tensorboard/            event files
       checkpoints/step_000010/
