@@ -12,6 +12,7 @@ import torch
 from rich.console import Console
 
 import flowright
+from flowright.app.judge_folder import copied_beside
 from flowright.app.terminal import say
 from flowright.data.contamination import TrainedOn
 from flowright.errors import UserError
@@ -57,11 +58,12 @@ def export_model(request: Request, console: Console) -> int:
     say(console, f"base      {export.base or 'unknown'}")
     with atomic_directory(request.out) as part:
         notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone, kept)]
+        notes += copied_beside(source, part)
+        difference = compare(export, part, dtype, export.adapter)
         for note in notes:
             say(console, f"note      {note}")
         if trained_on := _trained_on(source, export):
             trained_on.write(part)
-        difference = compare(export, part, dtype, export.adapter)
         facts = Facts(
             request.out.absolute().name,
             source.name,

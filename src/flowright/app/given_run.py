@@ -8,6 +8,7 @@ from functools import partial
 
 from rich.console import Console
 
+from flowright.app.calibrating import calibrate_run
 from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
@@ -60,6 +61,8 @@ async def run_given(
         comparison = await _compare(start, policy, batches, console)
         if ranks.is_first:
             write_json(run.path / "evaluation.json", comparison.to_json())
+    if isinstance(policy.output, ScalarHead):
+        await calibrate_run(saves, batches, tasks.val, step)
     run.state(status="finished")
 
 

@@ -16,6 +16,7 @@ from flowright.judge_benchmarks.record import (
 from flowright.judge_benchmarks.trained_on import words
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import facts, header, page, section, strip, table, tile
+from flowright.rendering.reliability import calibration_section
 from flowright.rendering.series import Record
 from flowright.rendering.untrusted import one_line
 from flowright.runs import check_writable, disk_errors, write_text
@@ -44,6 +45,7 @@ def render(record: Record) -> str:
             _header(record),
             _tiles(record),
             _figures(record),
+            calibration_section(record.get("calibration") or {}),
             _published(record),
             section("counts", "What the figures are of", " ".join(trained), facts(counted(record))),
             el("footer", f"{SIMULATED if simulated else ''} Written by Flowright."),

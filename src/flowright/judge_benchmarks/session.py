@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import flowright
@@ -19,6 +20,7 @@ from flowright.data.preferences import Pair
 from flowright.errors import UserError
 from flowright.judge_benchmarks.asking import ask_all
 from flowright.judge_benchmarks.benchmarks import BENCHMARKS, REWARDBENCH2, Benchmark, own
+from flowright.judge_benchmarks.calibration import Calibration, ScoredPair, reliability_of
 from flowright.judge_benchmarks.contenders import Contender, Length
 from flowright.judge_benchmarks.figures import Figure, prompt_of
 from flowright.judge_benchmarks.files import read_pairs_file, read_rewardbench2
@@ -114,7 +116,8 @@ async def _measured(
         began = time.monotonic()
         said = await ask_all(contender, sheet, ledger, opened.concurrency, done)
         about |= {"seconds": time.monotonic() - began, "simulated": contender.simulated, **known}
-        await _write(out, about, sheet, said, benchmark)
+        more = _calibrated(contender.calibration, sheet.scored(said), data)
+        await _write(out, about, sheet, said, benchmark, more)
     finally:
         ledger.close()
     return out
@@ -149,9 +152,15 @@ async def _recount(asked: Measurement, outputs: Path, say: Say) -> Path:
 
 
 async def _write(
-    out: Path, about: Mapping[str, Any], sheet: Sheet[R], said: Mapping[str, R], told: Benchmark
+    out: Path,
+    about: Mapping[str, Any],
+    sheet: Sheet[R],
+    said: Mapping[str, R],
+    told: Benchmark,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """The record: the figures of the judge and of the length of answers, on the same rows."""
+    """The record: the figures of the judge and of the length of answers, on the same rows, and
+    ``more``."""
     longest = await ask_all(Length(), sheet, None, 1)
     judged = {key: answer for key, answer in said.items() if not sheet.failed(answer)}
     record = {
@@ -175,10 +184,28 @@ async def _write(
         ],
         "published": [asdict(one) for one in told.published],
         "rows": [{**sheet.row(key), **sheet.encode(said[key])} for key in sheet.keys],
+        **more,
     }
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, record)
+
+
+def _calibrated(
+    calibration: Calibration | None, pairs: Sequence[ScoredPair], data: str
+) -> dict[str, Any]:
+    """What a judge's own calibration comes to on these pairs, none of which it was fitted on."""
+    if calibration is None or not calibration.is_fitted:
+        return {}
+    if not any(pair.label != "tie" for pair in pairs):
+        return {}
+    measured = {
+        "data": data,
+        "measured": {"pairs": len(pairs)},
+        "before": reliability_of(pairs, 1.0),
+        "after": reliability_of(pairs, calibration.temperature),
+    }
+    return {"calibration": {**calibration.record, **measured}}
 
 
 def _figure(figure: Figure) -> dict[str, Any]:

@@ -269,7 +269,7 @@ class JudgingEnvironment(Environment):
             task = _judging(rng.choice(tasks))
             if task.source == KNOWN_RULE and self._section.method == "bradley_terry":
                 conversation, reply = asked_about(task.row, rng)
-                drawn.append(Demonstration(_messages(conversation), [reply]))
+                drawn.append(Demonstration(self._messages(conversation), [reply]))
                 continue
             if task.kind == "pairwise" and rng.random() < 0.5:
                 task = other_order(task)

@@ -10,6 +10,7 @@
       evaluation.json         the before/after table
       trained_on.json         of a judge: names and hashes of what it is trained on
       best.json               the best evaluation so far, and its checkpoint
+      calibration.json        of a judge that scores: how sure its scores may be
       plan.json               what the run was planned to take, and what it took
       tensorboard/            event files
       checkpoints/step_000010/
