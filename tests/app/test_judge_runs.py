@@ -2,13 +2,14 @@
 
 import signal
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from clocks import without_clocks
-from judge_runs import BOTH, GIVEN, METHODS, STEPS, config_of, run
+from judge_runs import GIVEN, METHODS, STEPS, config_of, run
 from safetensors.torch import load_file
 from tiny_policy import checkpoint
 from torch import Tensor
@@ -100,6 +101,19 @@ def test_two_processes_that_split_the_weights_train_the_judge_of_one(
     split = {"policy": {"sharded": True}}
     compare(whole(method), finished(method, base, tmp_path, processes=2, **split))
     assert "split among 2 processes" in (tmp_path / "log").read_text()
+
+
+@pytest.mark.skipif(find_spec("ray") is None, reason="pip install -r requirements-ray.txt")
+def test_two_workers_of_a_ray_cluster_train_the_judge_of_one(
+    whole: Whole, base: Path, tmp_path: Path
+):
+    """About a minute, most of it the cluster's start."""
+    ray = {"ray": {"workers": 2, "gpus_per_worker": 0}}
+    config = config_of("bradley_terry", base, tmp_path, checkpoint("llama"), **ray)
+    log = tmp_path / "log"
+    assert run(config, log, on_ray=True) == [0], log.read_text()
+    assert "2 processes share each batch" in log.read_text()
+    compare(whole("bradley_terry"), tmp_path / "run")
 
 
 def compare(one: Path, two: Path) -> None:

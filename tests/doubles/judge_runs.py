@@ -43,8 +43,12 @@ def config_of(method: str, base: Path, folder: Path, model: Path, **changes: Any
             "max_prompt_tokens": 256,
             "max_new_tokens": 32,
             "tiny": {
-                **{"cache_dir": base, "hidden_size": 64, "layers": 1, "heads": 2},
-                **{"examples": 200, "steps": 90},
+                "cache_dir": base,
+                "hidden_size": 64,
+                "layers": 1,
+                "heads": 2,
+                "examples": 200,
+                "steps": 90,
             },
         },
         "grpo": {"steps": STEPS, "prompts_per_step": 5, "learning_rate": 1e-3, "group_size": 4},
@@ -58,7 +62,7 @@ def config_of(method: str, base: Path, folder: Path, model: Path, **changes: Any
     if method == "bradley_terry":
         fields["policy"] |= {"head": "score"}
     for section, values in changes.items():
-        fields[section] |= values
+        fields[section] = {**fields.get(section, {}), **values}
     return Config.model_validate(fields)
 
 
@@ -86,10 +90,16 @@ def _files(method: str, base: Path) -> dict[str, Any]:
 
 
 def run(
-    config: Config, log: Path, resume: bool = False, kill_at: int = 0, processes: int = 1
+    config: Config,
+    log: Path,
+    resume: bool = False,
+    kill_at: int = 0,
+    processes: int = 1,
+    on_ray: bool = False,
 ) -> list[int | None]:
     """Exit codes of the run's processes. ``kill_at``: the process sends itself SIGKILL behind so
-    many optimizer steps, which stand in no record and no checkpoint yet."""
+    many optimizer steps, the last of which stands in no record and no checkpoint. ``on_ray``: as
+    ``train.py --ray``."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LOADED)
     ranks: Sequence[dict[str, str]] = [{}]
@@ -97,7 +107,7 @@ def run(
         met = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         met |= {"WORLD_SIZE": str(processes), "LOCAL_WORLD_SIZE": str(processes)}
         ranks = [met | {"RANK": str(n), "LOCAL_RANK": str(n)} for n in range(processes)]
-    started = [_start(context, config, log, resume, kill_at, given) for given in ranks]
+    started = [_start(context, config, log, resume, kill_at, given, on_ray) for given in ranks]
     for process in started:
         process.join(200)
         process.kill()  # of one that hangs; the others have ended
@@ -112,7 +122,12 @@ def _start(context: Any, *given: Any) -> BaseProcess:
 
 
 def _work(
-    config: Config, log: Path, resume: bool, kill_at: int, environment: dict[str, str]
+    config: Config,
+    log: Path,
+    resume: bool,
+    kill_at: int,
+    environment: dict[str, str],
+    on_ray: bool,
 ) -> None:
     os.environ |= environment
     with log.open("ab", buffering=0) as file:
@@ -121,7 +136,7 @@ def _work(
     import torch
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    from flowright.app.launch import train
+    from flowright.app.launch import train, train_on_ray
 
     torch.set_num_threads(1)
     done = 0
@@ -133,4 +148,4 @@ def _work(
             os.kill(os.getpid(), signal.SIGKILL)
 
     register_optimizer_step_post_hook(count)
-    raise SystemExit(train(config, resume))
+    raise SystemExit((train_on_ray if on_ray else train)(config, resume))

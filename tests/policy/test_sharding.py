@@ -143,7 +143,7 @@ async def test_what_cannot_be_split_is_refused():
             Config(environment="judging", policy=split, **method(loss))
     scores = PolicySection(sharded=True, head="score")
     Config(environment="judging", policy=scores, **method("bradley_terry"))
-    with pytest.raises(ValueError, match="set policy.sharded: false, or train an adapter"):
+    with pytest.raises(ValueError, match="sharded: false, or train an adapter"):
         PolicySection(sharded=True, train="full")
     with pytest.raises(ConfigError, match="torchrun --nproc_per_node"):
         await ONE.gpus_per_node()
