@@ -53,11 +53,11 @@ TEXT
   LORA_RANK                      policy.lora.rank; 0: policy.train full
   LORA_ALPHA, LORA_TARGET_MODULES   policy.lora.alpha, policy.lora.target_modules (all-linear)
   SAVE_FREQ, TEST_FREQ           run.checkpoint_every, evaluation.every; in steps
-  STRATEGY                       fsdp or fsdp2: policy.sharded, where there are several processes
+  STRATEGY                       fsdp or fsdp2: policy.sharded, where there are several processes; an
+                                 adapter's base only: not with LORA_RANK=0
   N_GPUS_PER_NODE                processes of a node (default: 1)
   N_NODES, or WORLD_SIZE         nodes (default: 1); with RANK, MASTER_ADDR, MASTER_PORT by torchrun
-  RAY_ADDRESS                    train.py --ray on that cluster (ray.address); of a dashboard's http
-                                 address the host is taken
+  RAY_ADDRESS                    train.py --ray on that cluster (ray.address)
   SP_SIZE                        1 to 8, said: no sequence is split among GPUs, see below
   VAL_BATCH_SIZE, VAL_BEFORE_TRAIN, LOGGER   said: what is done here in any case
 
@@ -210,7 +210,7 @@ adapter() {
 }
 
 processes() { # how many, and by what they are started: the words before train.py, and its options
-    local gpus=1 nodes=1 rank=0
+    local gpus=1 nodes=1 rank=0 several
     whole N_GPUS_PER_NODE 1 1024 && gpus=$N_GPUS_PER_NODE
     whole WORLD_SIZE 1 65536 && nodes=$WORLD_SIZE
     if whole N_NODES 1 65536; then
@@ -225,13 +225,16 @@ processes() { # how many, and by what they are started: the words before train.p
     fi
     before=()
     options=()
+    several=$((gpus * nodes > 1))
     if has RAY_ADDRESS; then
         options+=(--ray)
-        key ray.address "$(ray_address)"
+        key ray.address "$(text "$RAY_ADDRESS")"
         if has N_GPUS_PER_NODE || has N_NODES || has WORLD_SIZE; then
             key ray.workers "$((gpus * nodes))"
+        else
+            several=1 # as many as ray.workers says
         fi
-    elif ((gpus * nodes > 1)); then
+    elif ((several)); then
         before=(-m torch.distributed.run "--nproc_per_node=$gpus")
         if ((nodes > 1)); then
             before+=("--nnodes=$nodes" "--node_rank=$rank")
@@ -246,7 +249,11 @@ processes() { # how many, and by what they are started: the words before train.p
     case ${STRATEGY:-} in
         "") ;;
         fsdp | fsdp2)
-            if ((gpus * nodes > 1)); then
+            if ((several)) && [[ ${LORA_RANK:-} == 0 ]]; then
+                problem "STRATEGY=$STRATEGY with LORA_RANK=0: only weights that are not trained are" \
+                    "split among processes; set LORA_RANK=64, or leave STRATEGY out (each process" \
+                    "then has the whole model)"
+            elif ((several)); then
                 key policy.sharded true
                 [[ $STRATEGY == fsdp2 ]] || note "STRATEGY=fsdp: PyTorch's FSDP2 is what is built"
             else
@@ -255,23 +262,6 @@ processes() { # how many, and by what they are started: the words before train.p
             ;;
         *) problem "STRATEGY=$STRATEGY: fsdp or fsdp2" ;;
     esac
-}
-
-ray_address() { # as ray.init takes it; a dashboard's address is the head's, at ray's own port
-    local address=$RAY_ADDRESS host
-    if [[ $address == http://* || $address == https://* ]]; then
-        host=${address#*://}
-        host=${host%%[:/]*}
-        case $host in
-            localhost | 127.0.0.1) address=auto ;;
-            *) address="$host:6379" ;;
-        esac
-    fi
-    if [[ $address == *:* ]]; then
-        printf "'%s'" "$address"
-    else
-        printf '%s' "$address"
-    fi
 }
 
 warn_of_near_names() { # PYTHON: variables that may have been meant to be one of ours

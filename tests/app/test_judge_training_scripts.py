@@ -178,8 +178,7 @@ def test_several_processes_by_torchrun(
 @pytest.mark.parametrize(
     ("address", "joined"),
     [
-        ("http://127.0.0.1:8265", "auto"),
-        ("http://head.example/", "'head.example:6379'"),
+        ("http://127.0.0.1:8265", "'http://127.0.0.1:8265'"),
         ("auto", "auto"),
         ("10.0.0.3:6379", "'10.0.0.3:6379'"),
     ],
@@ -187,6 +186,24 @@ def test_several_processes_by_torchrun(
 def test_a_ray_cluster_is_joined(address: str, joined: str) -> None:
     words, _ = command("pointwise", RAY_ADDRESS=address, N_GPUS_PER_NODE="8", N_NODES="2")
     assert words[3:] == ["--ray", f"ray.address={joined}", "ray.workers=16"]
+
+
+@pytest.mark.parametrize("method", ["sft", "bradley_terry"])
+def test_the_base_of_an_adapter_is_split_and_weights_that_are_all_trained_are_not(
+    method: str, tmp_path: Path
+) -> None:
+    given = {"STRATEGY": "fsdp2", "N_GPUS_PER_NODE": "2"}
+    words, said = command(method, **given, TRAIN_FILE=str(ROOT / "README.md"))
+    assert load_config(Path(words[words.index("--config") + 1]), words[-2:]).policy.sharded
+    assert "policy.sharded=true" in words and said == ""
+    done = call(method, **given, LORA_RANK="0")
+    assert done.returncode == 2
+    assert done.stderr.startswith("STRATEGY=fsdp2 with LORA_RANK=0: only weights that are not")
+    assert "set LORA_RANK=64, or leave STRATEGY out" in done.stderr
+    alone, _ = command(method, STRATEGY="fsdp2", LORA_RANK="0")
+    assert alone[-1] == "policy.train=full"
+    by_ray, _ = command(method, STRATEGY="fsdp2", RAY_ADDRESS="auto")
+    assert by_ray[-1] == "policy.sharded=true"
 
 
 def test_impossible_values_are_named_all_at_once(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 Starting one is not tested here: it takes Ray, and a minute (docs/scaling.md has the command).
 """
 
-from flowright.app.ray import in_words
+import pytest
+
+from flowright.app.ray import cluster_of, in_words
 from flowright.errors import ConfigError, PeerLost, RunError, RunPaused
 
 GONE = PeerLost("another process of this run has gone")
@@ -36,3 +38,19 @@ def test_without_any_ranks_word_it_is_rays():
     first, second = in_words({}, RAYS).problems
     assert first == "RuntimeError: Training failed due to worker errors:"
     assert "--resume" in second
+
+
+@pytest.mark.parametrize(
+    ("configured", "variable", "joined"),
+    [
+        (None, "", None),
+        (None, "10.0.0.3:6379", "10.0.0.3:6379"),
+        (None, "http://127.0.0.1:8265", "auto"),
+        ("http://head.example/", "", "head.example:6379"),
+        ("auto", "http://head.example:8265", "auto"),
+    ],
+)
+def test_the_cluster_is_the_configuration_s_or_that_of_ray_address(
+    configured: str | None, variable: str, joined: str | None
+):
+    assert cluster_of(configured, variable) == joined

@@ -15,7 +15,7 @@ from shard_worker import CASES, looked_at, toy_training, updates
 from tiny_policy import same, tiny_policy
 from vllm_double import VllmDouble
 
-from flowright.config import PolicySection
+from flowright.config import Config, PolicySection
 from flowright.errors import ConfigError
 from flowright.grpo.ranks import ONE, peers_of_passes
 from flowright.policy.adapter import ADAPTER_FILE
@@ -131,9 +131,20 @@ def test_other_errors_of_torch_keep_their_words():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
 
+def method(loss: str) -> dict[str, Any]:
+    given = loss in ("sft", "bradley_terry")
+    return {"grpo": {"loss": loss}, "judging": {"method": loss} if given else {}}
+
+
 async def test_what_cannot_be_split_is_refused():
-    with pytest.raises(ValueError, match="set policy"):
-        PolicySection(sharded=True)
+    split = PolicySection(sharded=True)
+    for loss in ("dapo", "sft"):  # known_rule: what sft has learned is measured by what it writes
+        with pytest.raises(ValueError, match="set policy"):
+            Config(environment="judging", policy=split, **method(loss))
+    scores = PolicySection(sharded=True, head="score")
+    Config(environment="judging", policy=scores, **method("bradley_terry"))
+    with pytest.raises(ValueError, match="sharded: false, or train an adapter"):
+        PolicySection(sharded=True, train="full")
     with pytest.raises(ConfigError, match="torchrun --nproc_per_node"):
         await ONE.gpus_per_node()
     evaluated = tiny_policy(sampler="vllm", sharded=True)  # by scripts/evaluate.py

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from flowright.checkout import child_environment
 from flowright.config import Config
@@ -50,7 +51,14 @@ def run_on_ray(
     name = f"{config.run.name}-{time.time_ns()}"
     records.mkdir(parents=True, exist_ok=True)
     fields = {**fields, "log": str(records / f"{name}.log")}
-    ray.init(**_where(section.address), log_to_driver=False, logging_level=logging.WARNING)
+    where = _where(cluster_of(section.address, os.environ.pop("RAY_ADDRESS", "")))
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError) as error:  # nobody is there; an address that is none
+        raise ConfigError(
+            f"--ray: {_first_line(error)}; start the cluster (ray start --head), or leave "
+            "ray.address and RAY_ADDRESS out for one of this run's own"
+        ) from error
     try:
         trainer = TorchTrainer(
             worker,
@@ -96,6 +104,17 @@ def _echo(path: Path) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def cluster_of(address: str | None, ray_address: str) -> str | None:
+    """The cluster to join, as ray.init has it: of the configuration, else that of the variable
+    RAY_ADDRESS; None for a new one. Of a dashboard's address the host is taken, which is the
+    head's, with Ray's own port. (The variable is not left to ray.init: it would outdo ``auto``.)"""
+    address = address or ray_address or None
+    if address is None or not address.startswith(("http://", "https://")):
+        return address
+    host = urlsplit(address).hostname
+    return "auto" if host in ("localhost", "127.0.0.1", None) else f"{host}:6379"
 
 
 def _where(address: str | None) -> dict[str, Any]:

@@ -186,7 +186,8 @@ class RaySection(Section):
     """`train.py --ray`: the processes of a run on a Ray cluster; see docs/scaling.md."""
 
     address: str | None = None
-    """Of a running cluster (`auto`: this machine's); default: a new one."""
+    """Of a running cluster (`auto`: this machine's), or its dashboard's http address; default: that
+    of the variable RAY_ADDRESS, else a new one."""
     workers: Positive = 2
     """Processes that share each batch."""
     gpus_per_worker: Annotated[float, Field(ge=0)] = 1

@@ -170,7 +170,8 @@ class PolicySection(Section):
     the embedded policy."""
     sharded: bool = False
     """Split the frozen weights of the layers among the processes of a node, for a model that does
-    not fit on one GPU; needs several processes and `sampler: vllm`."""
+    not fit on one GPU; needs several processes and, where completions are sampled, `sampler:
+    vllm`."""
     lora: LoraSection = LoraSection()
     vllm: VllmSection = VllmSection()
     tiny: TinySection = TinySection()
@@ -205,11 +206,6 @@ class PolicySection(Section):
 
     @model_validator(mode="after")
     def _the_sampler_can_serve_it(self) -> "PolicySection":
-        if self.sharded and self.sampler == "local":
-            raise ValueError(
-                "sharded with sampler local, which decodes with weights that one process has: set "
-                "policy.sampler: vllm (docs/running_on_gpus.md)"
-            )
         if self.sampler == "vllm" and self.lora.rank > MAX_LORA_RANKS[-1]:
             raise ValueError(
                 f"lora.rank {self.lora.rank} with sampler vllm, which takes {MAX_LORA_RANKS[-1]} "

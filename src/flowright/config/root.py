@@ -120,6 +120,22 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _split_weights_do_not_decode(self) -> "Config":
+        policy = self.policy
+        if policy.sharded and policy.sampler == "local" and not self._only_reads:
+            raise ValueError(
+                "policy.sharded with sampler local, which decodes with weights that one process "
+                "has: set policy.sampler: vllm (docs/running_on_gpus.md), or policy.sharded: false"
+            )
+        return self
+
+    @property
+    def _only_reads(self) -> bool:
+        """Whether the policy writes nothing, neither to train on nor to be measured by."""
+        from_files = self.environment == "judging" and self.judging.data == "files"
+        return self.grpo.loss == "bradley_terry" or (self.grpo.loss == "sft" and from_files)
+
+    @model_validator(mode="after")
     def _completions_are_longer_than_the_buffer(self) -> "Config":
         buffer, longest = self.grpo.overlong_buffer, self.policy.max_new_tokens
         if self.grpo.overlong == "soft" and buffer is not None and buffer > longest:
