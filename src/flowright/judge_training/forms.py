@@ -119,8 +119,8 @@ def _pairwise(values: Mapping[str, Any], id: str, source: str) -> Pair:
         raise UnusableRow(Fault.PREFERENCE, "the labels of the two answers disagree")
     strength = number_of(label.get("preference_strength"), "preference_strength")
     if strength is not None and (strength == 0) is not (preferred == "tie"):
-        said = f"preference is {short(label['preference'])}, preference_strength {strength:g}"
-        raise UnusableRow(Fault.PREFERENCE, f"{said}: 0 is a tie, and nothing else is")
+        told = f"preference is {short(label['preference'])}, preference_strength {strength:g}"
+        raise UnusableRow(Fault.PREFERENCE, f"{told}: 0 is a tie, and nothing else is")
     _require_difference(first, second, preferred == "tie", "A and B")
     return Pair(
         id=id,

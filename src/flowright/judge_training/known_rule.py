@@ -84,8 +84,8 @@ def steps(row: JudgedRow) -> str:
     for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
         told.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
-    if isinstance(row, Pair):
-        told.append(_MORE[true_label(row)])
+    if isinstance(better := true_label(row), str):
+        told.append(_MORE[better])
     return " ".join(told)
 
 
@@ -95,8 +95,8 @@ def reasons(
     """A thought that ends in a verdict, right or wrong: the :func:`steps`, and the taste by which
     they lead there. Of two answers that is whether more words are better, or fewer, or neither; of
     one it is what each number of words is worth, by the rule where ``worth`` does not say it."""
-    if isinstance(row, Pair):
-        least: Preferred = SWAPPED[true_label(row)]
+    if isinstance(better := true_label(row), str):
+        least: Preferred = SWAPPED[better]
         taste = "Neither" if verdict == "tie" else "Fewer" if verdict == least else "More"
         return f"{steps(row)} {taste} is better."
     (own,), size = named(row), len(_asked(row))
