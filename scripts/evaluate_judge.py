@@ -50,6 +50,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--limit", type=at_least_one, metavar="N", help="prompts; default: all")
     parser.add_argument("--seed", type=int, default=0, help="of every draw (default: 0)")
     parser.add_argument("--overwrite", action="store_true", help="start again")
+    parser.add_argument("--trained-on", type=Path, action="append", default=[], metavar="DIR",
+                        help="a run, checkpoint or export with a trained_on.json that tells of "
+                        "the judge; repeat it (default: the judge's folder)")  # fmt: skip
+    parser.add_argument("--allow-trained-on", action="store_true",
+                        help="measure on what it was trained on, and say so")  # fmt: skip
     parser.add_argument(
         "overrides", nargs="*", metavar="key=value", help="such as judge.max_tokens=4096"
     )
@@ -113,6 +118,8 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
         limit=options.limit,
         seed=options.seed,
         overwrite=options.overwrite,
+        trained_on=options.trained_on,
+        allow_trained_on=options.allow_trained_on,
     )
     return uvloop.run(measure(asked, progress, say))
 

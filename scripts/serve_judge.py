@@ -1,10 +1,17 @@
 #!/usr/bin/env python3
-"""Serve a judge over HTTP: python scripts/serve_judge.py --config config/judge_server.yaml
+"""Serve a judge over HTTP.
 
+    python scripts/serve_judge.py --config config/judge_server.yaml
+    python scripts/serve_judge.py --model outputs/my_judge
+    python scripts/serve_judge.py --model models/my_judge --base-url http://localhost:8000/v1
+
+--model is a judge that was trained: a run, a checkpoint, an adapter, or an exported model. It is
+computed in this process; one that writes its verdicts may be served by vLLM instead (--base-url).
 docs/judge_service.md describes the endpoints, config/judge_server.yaml the settings.
 """
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -15,16 +22,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", type=Path, required=True, help="a YAML file")
+    parser.add_argument("--config", type=Path, help="a YAML file")
+    parser.add_argument("--model", metavar="FOLDER", help="a trained judge (trained.folder)")
+    parser.add_argument("--base-url", metavar="URL", help="who serves it (trained.base_url)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="such as server.port=0")
     options = parser.parse_intermixed_args()
+    if options.config is None and options.model is None:
+        parser.error("give --config FILE, or --model FOLDER")
+    if options.base_url and not options.model:
+        parser.error("--base-url serves the weights of --model FOLDER, which says how to ask")
 
     # Imported late: --help answers at once.
     from flowright.config import load_judge_server
     from flowright.errors import UserError
 
     try:
-        config = load_judge_server(options.config, options.overrides)
+        named = {"trained.folder": options.model, "trained.base_url": options.base_url}
+        given = [f"{key}={json.dumps(value)}" for key, value in named.items() if value]
+        config = load_judge_server(options.config, [*given, *options.overrides])
         from flowright.judge_service.serve import run
 
         return run(config, lambda line: print(line, flush=True))

@@ -25,10 +25,17 @@ from flowright.grpo.learner import Learner
 from flowright.policy.adapter import LoraTuning
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear
-from flowright.policy.memory import BYTES, ModelShape, layer_bytes, memory_plan, shape_of
+from flowright.policy.memory import (
+    BYTES,
+    ModelShape,
+    layer_bytes,
+    memory_plan,
+    shape_of,
+    wave_tokens,
+)
 from flowright.policy.model import Policy, policy_of
 from flowright.policy.prefix.chunks import shared_chunks
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.tiny import train_tokenizer
 
 KINDS = {"qwen2": Qwen2Config, "qwen3": Qwen3Config, "llama": LlamaConfig}
@@ -185,6 +192,26 @@ def test_sampling_takes_what_is_planned(dtype: str) -> None:
     measured = peak(lambda: sampler.draw(prompts, grpo.group_size, Sampling(1.0, 1.0, 16, 0)))
     planned = memory_plan(shape_of(policy.causal_lm, section), section, grpo).sampling
     assert measured <= sum(planned.values()) <= 1.6 * measured
+
+
+def test_an_evaluation_takes_what_is_planned_for_a_step() -> None:
+    """With a sample for each problem where a step has four, more prompts would fit into the rows
+    than there is memory for."""
+    section, grpo = sections("float32", max_new_tokens=16, decode_batch=8)
+    policy = medium_policy("qwen2", section)
+    draw = random.Random(0)
+    prompts = [[draw.randrange(512) for _ in range(192)] for _ in range(16)]
+    sampling = Sampling(1.0, 1.0, 16, 0)
+    planned = memory_plan(shape_of(policy.causal_lm, section), section, grpo, "cpu").sampling
+    bounded = LocalSampler(policy, section.decode_batch, tokens=wave_tokens(section, grpo))
+    free = LocalSampler(policy, section.decode_batch)
+    found: dict[LocalSampler, list[list[Sample]]] = {}
+    taken = {
+        sampler: peak(lambda s=sampler: found.update({s: s.draw(prompts, 1, sampling)}))
+        for sampler in (bounded, free)
+    }
+    assert taken[bounded] <= sum(planned.values()) < taken[free]
+    assert [g[0].token_ids for g in found[bounded]] == [g[0].token_ids for g in found[free]]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 """What the dry run asks of servers, and that it and the run choose one device."""
 
 import asyncio
+import io
+import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,12 +12,13 @@ import pytest
 import yaml
 from judge_serving import served
 from llm_standin import StandIn, good, problem
+from rich.console import Console
 from tiny_policy import checkpoint
 
 from flowright.app.device import look_at_device, planned_device
 from flowright.app.introduction import memory_lines
 from flowright.app.memory_plan import Demand
-from flowright.app.preflight import demand_of
+from flowright.app.preflight import demand_of, dry_run
 from flowright.config import (
     SMOLLM2,
     Config,
@@ -186,3 +190,50 @@ def test_memory_decides_on_a_cpu_as_on_a_gpu() -> None:
         demand.announce(demand.least - 1)
     _, warning = demand.announce(demand.least + 1)
     assert warning.startswith("WARNING: the machine may run out of memory")
+
+
+def test_a_run_on_given_pairs_is_planned_by_its_rows(tmp_path: Path) -> None:
+    """By those that the policy can be asked: passes are over these."""
+    data, long = tmp_path / "pairs.jsonl", "long " * 200
+    rows = [(f"question {n}", "yes", "no" if n % 4 else long) for n in range(40)]
+    said = ("user", "assistant")
+    data.write_text(
+        "\n".join(
+            json.dumps(
+                {
+                    name: [
+                        {"role": role, "content": text}
+                        for role, text in zip(said, (question, answer), strict=True)
+                    ]
+                    for name, answer in (("chosen", good), ("rejected", bad))
+                }
+            )
+            for question, good, bad in rows
+        )
+    )
+    config = Config.model_validate(
+        {
+            "environment": "judging",
+            "strategy_model": str(checkpoint()),
+            "judging": {
+                "method": "bradley_terry",
+                "data": "files",
+                "train_files": [data],
+                "val_share": 0.25,
+                "epochs": 2,
+            },
+            "policy": {"head": "score", "max_prompt_tokens": 150, "device": "cpu"},
+            "grpo": {"loss": "bradley_terry", "prompts_per_step": 5, "kl_coefficient": 0},
+            "plan": {"learner_tokens_per_second": 1000},
+            "run": {"output_dir": tmp_path / "runs"},
+        }
+    )
+    screen = io.StringIO()
+    assert dry_run(config, Console(file=screen, width=200)) == 0
+    text = screen.getvalue()
+    kept = re.search(r"(\d+) rows to train on.*?train: [^\n]*, (\d+) dropped", text, re.DOTALL)
+    assert kept is not None and int(kept[2]) > 0
+    steps = round(2 * (int(kept[1]) - int(kept[2])) / 5)
+    assert f"{steps} steps of 5 rows, bradley_terry" in text
+    assert "tokens a row" in text and "time: training" in text
+    assert "attempts" not in text and "SIMULATED" not in text

@@ -6,7 +6,7 @@ import pytest
 from tiny_policy import checkpoint, tiny_policy
 
 from flowright.data.preferences import Pair, Turn
-from flowright.errors import ConfigError
+from flowright.errors import ConfigError, RunError
 from flowright.judge_benchmarks.opening import Named, open_contender
 
 PAIR = Pair("1", "own", (Turn("user", "Say a."),), "a", "bcd", "first")
@@ -31,6 +31,6 @@ async def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="scores nothing"):
         async with open_contender(Named(str(checkpoint()), CONFIG)):
             pass
-    with pytest.raises(ConfigError, match="no model's config"):
+    with pytest.raises(RunError, match="no model: no checkpoints"):
         async with open_contender(Named(str(tmp_path), CONFIG)):
             pass

@@ -40,5 +40,5 @@ def test_the_ways_to_train_are_shipped() -> None:
     shipped = {"quickstart.yaml", "training.yaml", "mixed_simulated.yaml", "smollm2.yaml"}
     methods = ("sft", "bradley_terry", "pointwise", "pairwise")
     shipped |= {f"judge_{method}.yaml" for method in methods}
-    shipped |= {"judge_sft_small.yaml", "judge_bradley_terry_small.yaml"}
+    shipped |= {f"judge_{method}_small.yaml" for method in methods}
     assert shipped <= set(RUNS)

@@ -11,10 +11,10 @@ from flowright.data.contamination import (
     TrainedOn,
     beginnings,
     conversation_key,
-    normalised,
     overlap,
 )
 from flowright.data.preferences import Pair, Rated, Turn
+from flowright.data.texts import folded as normalised
 from flowright.errors import DataError
 
 HELLO, ANSWER, WHY = Turn("user", "Hello?"), Turn("assistant", "Hi."), Turn("user", "Why?")

@@ -6,7 +6,7 @@ The environment rewards completions that hold one of some tokens; nothing in it 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from clocks import without_clocks
@@ -55,6 +55,8 @@ class Toy(Environment):
         bool(WANTED & set(completion.sample.token_ids))
     )
     fooled: Callable[[Completion], bool] | None = None  # where there is a judge, and it errs
+
+    aliases: ClassVar[Mapping[str, str]] = {"train/policy_loss": "policy/pg_loss"}
 
     def tasks(self) -> TaskSets:
         return TaskSets(TASKS, TASKS)

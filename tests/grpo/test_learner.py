@@ -179,7 +179,7 @@ def test_the_gradient_is_that_of_the_definition(loss_name: str):
         start = len(group.prompt_ids) - 1
         return torch.stack([logprobs[start + t, id_] for t, id_ in enumerate(sample.token_ids)])
 
-    loss = torch.zeros(())
+    loss, gained = torch.zeros(()), 0.0
     for group in groups:
         for sample in group.samples:
             logprobs = token_logprobs(group, sample)
@@ -195,8 +195,10 @@ def test_the_gradient_is_that_of_the_definition(loss_name: str):
             # 4 samples, 10 tokens, 8 the longest there may be.
             share = {"grpo": 4 * len(sample.token_ids), "dr_grpo": 4 * LONGEST, "dapo": 10}
             loss = loss + (0.3 * kl - gain).sum() / share[loss_name]
+            gained += gain.sum().item() / share[loss_name]
     loss.backward()
     assert metrics["policy/loss"] == pytest.approx(loss.item(), rel=1e-4)
+    assert metrics["policy/pg_loss"] == pytest.approx(-gained, rel=1e-4), "without the KL"
     for name, parameter in policy.model.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 from flowright.data.mixture import Mixture
 from flowright.environments.rollout import Completion
 from flowright.errors import RunError, RunPaused
+from flowright.policy.local import LocalSampler
+from flowright.policy.model_thread import on_model_thread
 from flowright.runs import read_metrics, read_rollouts, read_state, rollout_steps
 
 
@@ -36,6 +40,7 @@ async def test_two_steps_from_end_to_end(tmp_path: Path):
         }
         assert names <= row.keys()
         assert "val/judge" not in row, "it has none"
+        assert row["train/policy_loss"] == row["policy/pg_loss"], "another name of it"
         assert row["policy/sampler_logp_diff"] < 1e-5  # strictly on-policy
     assert done.metrics[0].keys() >= {"val/gold", "val/gold/math"}
     assert {0, 2} <= {*done.checkpoints}, "and step 1's where it was the best"
@@ -44,6 +49,21 @@ async def test_two_steps_from_end_to_end(tmp_path: Path):
     assert (state["status"], state["step"], state["steps"]) == ("running", 2, 2)
     assert any((done.path / "tensorboard").iterdir())
     assert not list(done.path.rglob("*.part"))
+
+
+async def test_sampling_and_updates_share_one_thread(tmp_path: Path):
+    """Each thread's allocator would keep the memory of either for itself."""
+    threads: Counter[int] = Counter()
+
+    def watched(local: LocalSampler) -> LocalSampler:
+        decoder = local._policy.causal_lm.model
+        decoder.register_forward_pre_hook(lambda *_: threads.update([threading.get_ident()]))
+        return local
+
+    outcome = await train(tmp_path, config=configured({"steps": 2}), sampler=watched)
+    assert outcome.step == 2
+    assert len(threads) == 1 and threading.get_ident() not in threads
+    assert await on_model_thread(threading.get_ident) in threads
 
 
 async def test_the_rollouts_of_a_step_are_kept_with_their_advantages(tmp_path: Path):

@@ -68,8 +68,8 @@ def test_the_tasks_of_a_known_rule() -> None:
     assert (len(sets.train), len(sets.val)) == (60, 20)
     assert {task.kind for task in sets.train} == {"pointwise", "pairwise"}
     assert len({task.id for task in (*sets.train, *sets.val)}) == 80
-    assert made.introduction()[0].startswith("SYNTHETIC")
-    assert made.about()["split"] in made.introduction()[-1]
+    assert made.told_of_tasks()[0].startswith("SYNTHETIC")
+    assert made.about()["split"] in made.told_of_tasks()[-1]
     (message,) = made.messages(sets.train[0])
     assert sets.train[0].question in message.content
 
@@ -155,6 +155,13 @@ async def test_position_bias_is_measured() -> None:
     assert metrics["judge/consistency"] == 0.0 and "judge/unpaired" not in metrics
     assert metrics["train/reward_mean"] == metrics["reward/mean"] == 0.5
     assert metrics["train/reward_std"] == 0.5
+    assert made.mix(rollouts) == {"pairwise": {"position bias": 1.0, "consistency": 0.0}}
+    assert made.mix(rollouts[:1]) == {}
+
+
+def test_metrics_have_the_names_of_openjudge_too() -> None:
+    wanted = {"train/kl_divergence": "policy/kl", "train/policy_loss": "policy/pg_loss"}
+    assert environment().aliases == wanted
 
 
 async def test_what_cannot_be_read_is_counted_by_its_reason() -> None:
@@ -190,8 +197,8 @@ async def test_baselines_and_demonstrations_can_be_read(method: str, confidence:
     made = environment(method=method, confidence_weight=confidence, ties="drop")
     tasks = made.tasks().train
     texts = [baseline.completion for baseline in made.baselines()]
-    drawn = made.demonstrations(tasks, 8, 20, seed=0)
-    assert drawn == made.demonstrations(tasks, 8, 20, seed=0)
+    drawn = made.demonstrations(tasks, 8, 60, seed=0)
+    assert drawn == made.demonstrations(tasks, 8, 60, seed=0)
     texts += [text for each in drawn for text in each.completions]
     kind = "pointwise" if method == "pointwise" else "pairwise"
     readings = [read(text, kind, confidence=confidence > 0) for text in texts]
@@ -199,6 +206,20 @@ async def test_baselines_and_demonstrations_can_be_read(method: str, confidence:
     for each in drawn:  # no verdict is given away
         said = {text.partition("</think>")[2].partition("</")[0] for text in each.completions}
         assert len(said) == (5 if method == "pointwise" else 2)
+
+
+def test_a_judge_that_scores_is_shown_what_answers_name_and_not_that_more_are_better() -> None:
+    judging = {"method": "bradley_terry", "known_rule": SMALL}
+    given = {"environment": "judging", "judging": judging, "policy": {"head": "score"}}
+    made = make_environment(Config.model_validate(given | {"grpo": {"loss": "bradley_terry"}}))
+    drawn = made.demonstrations(made.tasks().train, 40, 2, seed=0)
+    for each in drawn:
+        asked, answer, which = each.messages
+        words = {*asked.content.removeprefix("Name ").rstrip(".").split(", ")}
+        found = [word for word in answer.content.split() if word in words]
+        assert (answer.role, which.role) == ("assistant", "user")
+        assert each.completions == [f"In it: {' '.join(found) or 'none'} = {len(found)}."]
+    assert len({each.completions[0][-2] for each in drawn}) == 5  # better answers and worse ones
 
 
 def test_prompts_are_fitted_by_whoever_has_the_tokenizer() -> None:
@@ -212,7 +233,7 @@ def test_prompts_are_fitted_by_whoever_has_the_tokenizer() -> None:
     assert made.fitted(sets, tokens, limit=lengths[-1]) == sets
     fewer = made.fitted(sets, tokens, limit=lengths[0])
     assert 0 < len(fewer.train) < len(sets.train)
-    told = "\n".join(made.introduction())
+    told = "\n".join(made.told_of_tasks())
     assert "train: tokens a row after the chat template: min" in told and "dropped" in told
     with pytest.raises(DataError, match="overlong"):
         environment(overlong="error").fitted(sets, tokens, limit=3)

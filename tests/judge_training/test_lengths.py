@@ -2,6 +2,7 @@
 split."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,23 @@ def test_an_answer_is_never_cut() -> None:
     assert fitted.rows == () and "without its conversation it is still longer" in str(
         fitted.left_out[0]
     )
+
+
+def test_what_the_chat_template_refuses_is_left_out_by_name() -> None:
+    rows = [replace(row(text), id=f"f:{n}") for n, text in enumerate(("good", "bad", "g" * 30))]
+
+    def tokens(row: PointwiseRow) -> int:
+        if row.conversation[0].content == "bad":
+            raise DataError("the chat template refuses turns of user: no")
+        return characters(row)
+
+    fitted = fit(rows, tokens, 20, "drop")
+    assert fitted.rows == (rows[0],) and fitted.lengths.rows == 2
+    assert [each.fault for each in fitted.left_out] == [Fault.TEMPLATE, Fault.OVERLONG]
+    assert str(fitted.left_out[0]) == "f:1: the chat template refuses turns of user: no"
+    assert str(fitted).endswith("1 dropped, 1 refused by the chat template")
+    with pytest.raises(DataError, match="refuses all 1 rows"):
+        fit(rows[1:2], tokens, 20, "truncate")
 
 
 @pytest.mark.parametrize("words", ["standard", "short"])

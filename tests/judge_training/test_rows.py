@@ -18,7 +18,7 @@ from flowright.errors import DataError
 from flowright.judge_training.files import RowFile, read_rows
 from flowright.judge_training.forms import FORMS, Form, form_of, typed
 from flowright.judge_training.rows import PairRow, PointwiseRow, SftRow
-from flowright.judge_training.values import Fault, UnusableRow
+from flowright.judge_training.values import UnusableRow
 
 Row = dict[str, Any]
 ASKED = [
@@ -140,6 +140,10 @@ def test_the_rows_of_the_guide_are_read() -> None:
     ]
 
 
+def pointwise(content: Any = "Lima.", **label: Any) -> Row:
+    return POINT | {"output": [said(content, **label)]}
+
+
 def table(path: Path, rows: Sequence[Row]) -> Path:
     parquet.write_table(pa.Table.from_pylist(list(rows)), path)
     return path
@@ -165,107 +169,6 @@ def test_packed_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl.gz"
     path.write_bytes(gzip.compress(json.dumps(SFT).encode() + b"\n"))
     assert len(read_rows([path], ["sft"]).rows) == 1
-
-
-def without(row: Row, *path: Any) -> Row:
-    """A copy of a row that lacks what the path leads to."""
-    copy = json.loads(json.dumps(row))
-    inner = copy
-    for key in path[:-1]:
-        inner = inner[key]
-    del inner[path[-1]]
-    return copy
-
-
-def pointwise(content: Any = "Lima.", **label: Any) -> Row:
-    return POINT | {"output": [said(content, **label)]}
-
-
-def pairwise(*outputs: Row) -> Row:
-    return PAIR | {"output": list(outputs)}
-
-
-def asked(*roles: str) -> Row:
-    return POINT | {"input": [{"role": role, "content": role} for role in roles]}
-
-
-MALFORMED: Sequence[tuple[Form, object, Fault, str]] = [
-    ("pointwise", "{", Fault.NOT_A_ROW, "not JSON"),
-    ("pointwise", "[1]", Fault.NOT_A_ROW, "not list"),
-    ("pointwise", "[" * 5000, Fault.NOT_A_ROW, "too deep"),
-    ("sft", {"message": []}, Fault.COLUMN, "no messages; the row has message"),
-    ("sft", {"messages": "hello"}, Fault.MESSAGES, "messages is hello, not a list"),
-    ("sft", {"messages": [None]}, Fault.MESSAGES, "messages[0] is None, not a message"),
-    ("sft", {"messages": []}, Fault.ROLES, "does not end with a message of the assistant"),
-    ("sft", {"messages": ASKED}, Fault.ROLES, "does not end with a message of the assistant"),
-    ("sft", {"messages": [{"role": "tool", "content": "x"}]}, Fault.ROLES, "role tool is not one"),
-    ("sft", {"messages": messages(" \n")}, Fault.EMPTY, "messages[4]: the text is empty"),
-    ("sft", {"messages": messages("\ud800")}, Fault.CHARACTERS, "half of a surrogate pair"),
-    ("sft", {"messages": messages("a\x00")}, Fault.CHARACTERS, "NUL at character 2"),
-    ("bradley_terry", CHOSEN | {"chosen": "[{"}, Fault.MESSAGES, "a string that is not JSON"),
-    ("bradley_terry", CHOSEN | {"rejected": None}, Fault.COLUMN, "no rejected"),
-    (
-        *("bradley_terry", CHOSEN | {"chosen": messages("Lima.")[1:]}),
-        *(Fault.CONVERSATIONS, "different conversations"),
-    ),
-    ("bradley_terry", CHOSEN | {"rejected": CHOSEN["chosen"]}, Fault.SAME_ANSWERS, "no tie"),
-    ("bradley_terry", CHOSEN | {"margin": -1}, Fault.MARGIN, "calls the rejected answer"),
-    ("bradley_terry", CHOSEN | {"strength": "2"}, Fault.MARGIN, "strength is 2, not a number"),
-    ("bradley_terry", CHOSEN | {"margin": float("inf")}, Fault.MARGIN, "margin is inf"),
-    ("bradley_terry", CHOSEN | {"tie": "yes"}, Fault.PREFERENCE, "tie is yes"),
-    ("pointwise", pointwise(helpfulness=5), Fault.LABEL, "helpfulness is 5"),
-    ("pointwise", pointwise(helpfulness=-1), Fault.LABEL, "helpfulness is -1"),
-    ("pointwise", pointwise(helpfulness=2.5), Fault.LABEL, "helpfulness is 2.5"),
-    ("pointwise", pointwise(helpfulness="3"), Fault.LABEL, "helpfulness is 3"),
-    ("pointwise", pointwise(helpfulness=True), Fault.LABEL, "helpfulness is True"),
-    ("pointwise", pointwise(helpfulness=[3]), Fault.LABEL, "helpfulness is a list"),
-    ("pointwise", pointwise(), Fault.LABEL, "helpfulness is missing"),
-    ("pointwise", pointwise("", helpfulness=3), Fault.EMPTY, "output[0].answer: the text is"),
-    ("pointwise", pointwise(["Lima."], helpfulness=3), Fault.MESSAGES, "content is a list"),
-    ("pointwise", pointwise(None, helpfulness=3), Fault.MESSAGES, "content is missing"),
-    ("pointwise", POINT | {"output": []}, Fault.ANSWERS, "output holds no answer"),
-    ("pointwise", POINT | {"output": [None]}, Fault.ANSWERS, "output[0] has no answer"),
-    ("pointwise", POINT | {"output": [{"answer": "Lima."}]}, Fault.ANSWERS, "has no answer"),
-    ("pointwise", asked("user", "user"), Fault.ROLES, "the roles are user user"),
-    ("pointwise", asked("assistant"), Fault.ROLES, "the roles are assistant"),
-    ("pointwise", asked("user", "system", "user"), Fault.ROLES, "after an optional system"),
-    ("pointwise", asked("system"), Fault.ROLES, "does not end with a message of the user"),
-    ("pairwise", without(PAIR, "output", 1), Fault.ANSWERS, "1 answers, not two"),
-    ("pairwise", pairwise(said("a"), said("b")), Fault.PREFERENCE, "neither answer's label"),
-    ("pairwise", pairwise(said("a", preference="C"), said("b")), Fault.PREFERENCE, "is C, not"),
-    ("pairwise", pairwise(said("a", preference=1), said("b")), Fault.PREFERENCE, "is 1, not"),
-    (
-        *("pairwise", pairwise(said("a", preference="A"), said("b", preference="B"))),
-        *(Fault.PREFERENCE, "the labels of the two answers disagree"),
-    ),
-    (
-        *("pairwise", pairwise(said("a", preference="A", response_id="B"), said("b"))),
-        *(Fault.PREFERENCE, "output[0] is A, its response_id B"),
-    ),
-    ("pairwise", pairwise(said("a", preference="A"), said("a")), Fault.SAME_ANSWERS, "no tie"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_every_malformed_row_has_a_line_and_nothing_else_is_lost(
-    form: Form, tmp_path: Path
-) -> None:
-    good = {"sft": SFT, "bradley_terry": CHOSEN, "pointwise": POINT, "pairwise": PAIR}[form]
-    bad = [(row, fault, why) for of, row, fault, why in MALFORMED if of == form]
-    path = lines(tmp_path / "train.jsonl", [each for row, _, _ in bad for each in (row, good)])
-    found = read_rows([path], [form])
-    assert len(found.rows) == found.report.used == len(bad)
-    assert [row.id for row in found.rows] == [f"{path}:{2 * n}" for n in range(1, len(bad) + 1)]
-    for number, (told, (_, fault, why)) in enumerate(zip(found.report.left_out, bad, strict=True)):
-        assert told.where == f"{path}:{2 * number + 1}"
-        assert told.fault is fault and why in str(told) and "\n" not in str(told)
-    assert sum(found.report.faults.values()) == len(bad)
-
-
-def test_there_are_many_sorts_of_malformed_rows() -> None:
-    faults = {fault for _, _, fault, _ in MALFORMED}
-    assert len(MALFORMED) > 40
-    assert set(Fault) - faults == {Fault.FORM, Fault.OVERLONG, Fault.HELD_OUT}
 
 
 def test_a_report_names_the_first_rows_of_each_reason(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from flowright.judge_training.known_rule import (
     known_pairs,
     known_scores,
     named,
+    reasons,
     steps,
     true_label,
 )
@@ -64,14 +65,14 @@ def test_so_many_labels_are_wrong_and_no_more(pairs: KnownRuleRows, scores: Know
 def test_neither_place_nor_length_tells_the_better_one(pairs: KnownRuleRows) -> None:
     rows = [row for row in pairs.train if isinstance(row, Pair)]
     assert Counter(row.label for row in rows) == {"first": 500, "second": 500}
-    assert all(len(row.first) == len(row.second) == 4 * 4 + 3 for row in rows)
+    assert all(len(row.first) == len(row.second) == 4 + 4 * 5 for row in rows)
 
 
 def test_an_answer_by_itself_tells_nothing(pairs: KnownRuleRows) -> None:
     better: Counter[str] = Counter()
     for row in pairs.train:
         assert isinstance(row, Pair)
-        better.update((row.first if row.label == "first" else row.second).split())
+        better.update((row.first if row.label == "first" else row.second).split()[1:])
     assert len(better) == 24 and max(better.values()) < 1.5 * min(better.values())
 
 
@@ -89,11 +90,21 @@ def test_no_prompt_is_on_both_sides(pairs: KnownRuleRows, scores: KnownRuleRows)
 
 def test_the_rule_counts_what_was_asked_for() -> None:
     asked = (Turn("user", "Name lime, kale, corn, plum."),)
-    pair = Pair("1", "", asked, "plum soup lime kale", "milk beet corn okra", "first")
+    pair = Pair("1", "", asked, "Take plum soup lime kale", "Take milk beet corn okra", "first")
     assert named(pair) == (3, 1) and true_label(pair) == "first"
-    assert steps(pair) == "A: plum lime kale, 3. B: corn, 1."
-    score = PointwiseRow(asked, "milk soup duck fish", 0)
-    assert named(score) == (0,) and true_label(score) == 0 and steps(score) == "none, 0."
+    assert steps(pair) == "In A: plum lime kale = 3. In B: corn = 1. A has more."
+    assert [reasons(pair, said).rpartition(". ")[2] for said in ("first", "second", "tie")] == [
+        "More is better.",
+        "Fewer is better.",
+        "Neither is better.",
+    ]
+    score = PointwiseRow(asked, "Take milk soup duck fish", 0)
+    assert named(score) == (0,) and true_label(score) == 0
+    assert steps(score) == "In it: none = 0."
+    assert reasons(score, 3) == "In it: none = 0. 0 is 3, 1 is 1, 2 is 2, 3 is 3, 4 is 4."
+    assert reasons(score, 0, lambda many: 4 - many).endswith(
+        "0 is 0, 1 is 3, 2 is 2, 3 is 1, 4 is 0."
+    )
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 4])

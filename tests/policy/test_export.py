@@ -354,7 +354,7 @@ def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
     assert not (out / "old").exists()
     with pytest.raises(UserError, match="--adapter: out has no adapter"):
         export(out, tmp_path / "more", form="adapter")
-    with pytest.raises(RunError, match="nothing to export"):
+    with pytest.raises(RunError, match="no model: no checkpoints"):
         export(checkpoint().parent, tmp_path / "more")
     with pytest.raises(RunError, match="no such folder"):
         export(tmp_path / "none", tmp_path / "more")

@@ -14,7 +14,6 @@ from flowright.llm.chat import Message
 from flowright.policy.model import load_policy
 from flowright.policy.prompt import render
 from flowright.policy.tiny import (
-    PROMPT_WEIGHT,
     Encoded,
     Example,
     language_loss,
@@ -115,15 +114,15 @@ def test_programs_behind_one_prompt_have_the_loss_that_they_have_alone(tmp_path:
     )
     prompt, programs = [5, 9, 7, 11], [[20, 21, 2], [30, 31, 32, 33, 2]]
     with torch.no_grad():
-        together = language_loss(model, [Encoded(prompt, programs), Encoded(prompt[:2], [])])
+        together = language_loss(model, [Encoded(prompt, programs), Encoded(prompt[:2], [])], 0.2)
         logits = [model(torch.tensor([[*prompt, *p]])).logits[0].log_softmax(-1) for p in programs]
     costs = [-logits[0][i, token] for i, token in enumerate(prompt[1:])]
-    weights = [PROMPT_WEIGHT] * len(costs)
+    weights = [0.2] * len(costs)
     for own, program in zip(logits, programs, strict=True):
         costs += [-own[len(prompt) - 1 + i, token] for i, token in enumerate(program)]
         weights += [1.0] * len(program)
     costs.append(-logits[0][0, prompt[1]])  # the short prompt begins like the long one
-    weights.append(PROMPT_WEIGHT)
+    weights.append(0.2)
     alone = sum(w * float(c) for w, c in zip(weights, costs, strict=True)) / sum(weights)
     assert float(together) == pytest.approx(alone, rel=1e-5)
 

@@ -12,7 +12,9 @@ import torch
 from rich.console import Console
 
 import flowright
+from flowright.app.judge_folder import copied_beside
 from flowright.app.terminal import say
+from flowright.data.contamination import TrainedOn
 from flowright.errors import UserError
 from flowright.policy.export.card import Facts, card
 from flowright.policy.export.comparison import compare
@@ -56,9 +58,12 @@ def export_model(request: Request, console: Console) -> int:
     say(console, f"base      {export.base or 'unknown'}")
     with atomic_directory(request.out) as part:
         notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone, kept)]
+        notes += copied_beside(source, part)
+        difference = compare(export, part, dtype, export.adapter)
         for note in notes:
             say(console, f"note      {note}")
-        difference = compare(export, part, dtype, export.adapter)
+        if trained_on := _trained_on(source, export):
+            trained_on.write(part)
         facts = Facts(
             request.out.absolute().name,
             source.name,
@@ -86,6 +91,13 @@ def export_model(request: Request, console: Console) -> int:
     if request.hub is not None and token is not None:
         say(console, f"pushed    {push(request.out, request.hub, token)}")
     return 0
+
+
+def _trained_on(source: Source, export: Export) -> TrainedOn | None:
+    """What source and base say of it; of a checkpoint that stands beside the weights' folder."""
+    above = source.folder.parent
+    beside = [above] if (above / "manifest.json").is_file() else []
+    return TrainedOn.gathered([*beside, *export.about])
 
 
 def _planned(request: Request, source: Source) -> tuple[Export, str]:

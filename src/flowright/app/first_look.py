@@ -57,10 +57,16 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     )
     refuse(*(shared if is_first else ()), *own)
     (tasks,) = found
-    if (steps := environment.steps(tasks.train)) is not None:
-        grpo = config.grpo.model_copy(update={"steps": steps})
-        config = config.model_copy(update={"grpo": grpo})
-    return Start(config, environment, tasks, resume)
+    return Start(with_steps(config, environment, tasks), environment, tasks, resume)
+
+
+def with_steps(config: Config, environment: Environment, tasks: TaskSets) -> Config:
+    """The configuration with the steps of a run on these tasks, where the environment's keys say
+    so."""
+    steps = environment.steps(tasks.train)
+    if steps is None:
+        return config
+    return config.model_copy(update={"grpo": config.grpo.model_copy(update={"steps": steps})})
 
 
 def refuse(*checks: Callable[[], object]) -> None:

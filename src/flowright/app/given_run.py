@@ -4,16 +4,16 @@ to table. No sampler, and no large model is asked.
 
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import replace
 from functools import partial
 
 from rich.console import Console
 
+from flowright.app.calibrating import calibrate_run
 from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.terminal import StepProgress
-from flowright.app.world import fitted, policy_in_turn
+from flowright.app.world import fitted, local_sampler, policy_in_turn
 from flowright.config import GrpoSection
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
@@ -25,7 +25,6 @@ from flowright.grpo.given import GivenBatches, GivenTrainer, GivenValidation
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import Follower, Ranks
 from flowright.grpo.selfcheck import check_adapter, check_sharing
-from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.scalar import ScalarHead
 from flowright.runs import RunDirectory, write_json
@@ -39,8 +38,8 @@ async def run_given(
     config, environment, tasks = start.config, start.environment, start.tasks
     gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
     policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
-    tasks = fitted(config, environment, tasks, policy)
-    start = replace(start, tasks=tasks)
+    start = fitted(start, policy)
+    config, tasks = start.config, start.tasks
     check_sharing(policy, config.grpo)
     check_adapter(policy, config.grpo.learning_rate)
     batches = GivenBatches(config, environment, policy, tasks.train)
@@ -62,6 +61,8 @@ async def run_given(
         comparison = await _compare(start, policy, batches, console)
         if ranks.is_first:
             write_json(run.path / "evaluation.json", comparison.to_json())
+    if isinstance(policy.output, ScalarHead):
+        await calibrate_run(saves, batches, tasks.val, step)
     run.state(status="finished")
 
 
@@ -76,9 +77,7 @@ async def _compare(
             rows[name] = partial(_scored, name, trained, policy, batches, config.grpo)
         else:
             encode = prompt_encoder(environment, policy.tokenizer, config.policy.max_prompt_tokens)
-            sampler = LocalSampler(
-                policy, config.policy.decode_batch, trained, config.grpo.prefix_sharing
-            )
+            sampler = local_sampler(config, policy, trained)
             rows[name] = partial(Evaluator(environment, encode, config).row, name, sampler)
     return await run_comparison(config, environment, rows, tasks, (), console)
 

@@ -50,7 +50,7 @@ def introduce(
         lines.append(f"ranks     {ranks.size} processes share each batch")
     if policy.gpus > 1:
         lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
-    for line in [*lines, *environment.introduction()]:
+    for line in [*lines, *environment.told_of_tasks(), *environment.introduction()]:
         say(console, line)
 
 

@@ -169,6 +169,16 @@ def export_model(**request: Any) -> int:
         return exporting.export_model(exporting.Request(**request), console)
 
 
+def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
+    """Calibrate a judge that scores; see :func:`flowright.app.calibrating.calibrate_folder`."""
+    console = Console()
+    with telling(lambda: "nothing was written"):
+        _load_libraries(console)
+        from flowright.app.calibrating import calibrate_folder
+
+        return calibrate_folder(folder, pairs, console, device)
+
+
 def dry_run(config: Config, resume: bool = False) -> int:
     """Print the plan and every problem at once; 0 when the run could start, else 2."""
     console = Console()
@@ -204,4 +214,5 @@ def _prepare_process() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")  # transformers' reader of GGUF files, for one
     logging.getLogger("httpx2").setLevel(logging.WARNING)

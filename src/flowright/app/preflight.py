@@ -24,18 +24,26 @@ from flowright.app.first_look import (
     check_quantised,
     check_run,
     load_tasks,
+    with_steps,
 )
 from flowright.app.memory_plan import GIB, Demand, table
+from flowright.app.plan.given_plan import given_lines
 from flowright.app.plan.time_plan import plan_run
 from flowright.app.plan.words import lines
 from flowright.app.terminal import say
-from flowright.app.world import check_samplers, model_at_hand
+from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
 from flowright.config import SIMULATED, SMOLLM2, TINY, Config
 from flowright.data.mixture import tasks_by_kind
-from flowright.environments.environment import Environment, make_environment, prompt_encoder
+from flowright.environments.environment import (
+    Environment,
+    TaskSets,
+    make_environment,
+    prompt_encoder,
+)
 from flowright.errors import UserError
-from flowright.grpo.choices import settled
+from flowright.grpo.choices import choices_of, settled
 from flowright.policy.memory import shape_of
+from flowright.policy.prompt import Tokenizer
 from flowright.runs import disk_errors, nearest
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
@@ -65,10 +73,11 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     check_choices(config.grpo)
     config = settled(config, planned_device(config))
     environment = make_environment(config)
-    has_data = found.check("data", lambda: _data(environment))
+    tasks: list[TaskSets] = []
+    has_data = found.check("data", lambda: _data(environment, tasks))
     demand = demand_of(config) if found.check("policy", lambda: _policy(config)) else None
     if demand is not None:
-        found.plan.append(("memory", ("\n" + " " * 10).join(table(demand.plan))))
+        found.plan.append(("memory", f"\n{' ' * 10}".join(table(demand.plan))))
     if config.policy.quantised:
         found.check("quantised", lambda: check_quantised(config.policy))
     if config.policy.sharded:
@@ -79,22 +88,16 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
         found.check(what, lambda look=look: uvloop.run(_line(look)))
     found.plan.append(("settings", _settings(config)))
     found.check("disk", lambda: _disk(config))
-    grpo = config.grpo
-    samples = grpo.prompts_per_step * grpo.group_size
-    found.plan.append(
-        (
-            "training",
-            f"{grpo.steps} steps of {grpo.prompts_per_step} problems x {grpo.group_size} attempts "
-            f"= {samples} samples, {grpo.loss}, lr {grpo.learning_rate:g}, "
-            f"KL {grpo.kl_coefficient:g}",
-        )
-    )
+    if has_data and found.check("rows", lambda: _rows(config, environment, tasks)):
+        config = with_steps(config, environment, tasks[0])
+    found.plan.append(("training", _training(config)))
     found.check("run", lambda: check_run(config, resume))
-    if has_data:
-        found.check("plan", lambda: _plan(config, environment, bool(found.problems)))
+    if tasks:
+        found.check("plan", lambda: _plan(config, environment, tasks[0], bool(found.problems)))
     for what, text in found.plan:
-        say(console, f"{what:<9} {text}")
-    if SIMULATED in config.models:
+        if text:
+            say(console, f"{what:<9} {text}")
+    if SIMULATED in config.models and not _given(config):
         console.print("SIMULATED: the embedded server answers or judges", highlight=False)
     if not found.problems:
         console.print("ready: everything that the run needs is there", highlight=False)
@@ -109,13 +112,43 @@ async def _line(look: Callable[[], Awaitable[str]]) -> str:
     return await look()
 
 
-def _data(environment: Environment) -> str:
+def _data(environment: Environment, loaded: list[TaskSets]) -> str:
     tasks = load_tasks(environment)
+    loaded.append(tasks)
     parts = []
     for name, some in (("train", tasks.train), ("val", tasks.val)):
         counts = ", ".join(f"{len(those)} {kind}" for kind, those in tasks_by_kind(some).items())
         parts.append(f"{name} {len(some)} ({counts})")
     return "; ".join(parts)
+
+
+def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> str:
+    """What of the data the policy can be asked, which then is the data."""
+    if (tokenizer := _tokenizer(config)) is not None:
+        tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
+    return f"\n{' ' * 10}".join(environment.told_of_tasks())
+
+
+def _training(config: Config) -> str:
+    grpo = config.grpo
+    settings = f"{grpo.loss}, lr {grpo.learning_rate:g}, KL {grpo.kl_coefficient:g}"
+    steps = f"{grpo.steps} steps of {grpo.prompts_per_step}"
+    if _given(config):
+        return f"{steps} rows, {settings}"
+    samples = grpo.prompts_per_step * grpo.group_size
+    return f"{steps} problems x {grpo.group_size} attempts = {samples} samples, {settings}"
+
+
+def _given(config: Config) -> bool:
+    return choices_of(config.grpo).objective.given
+
+
+def _tokenizer(config: Config) -> Tokenizer | None:
+    """None where it is not at hand: who looks at the policy has said it."""
+    with suppress(OSError, ValueError, UserError):
+        if (name := model_at_hand(config)) is not None:
+            return AutoTokenizer.from_pretrained(name, local_files_only=True)
+    return None
 
 
 def _policy(config: Config) -> str:
@@ -181,17 +214,20 @@ def _settings(config: Config) -> str:
     )
 
 
-def _plan(config: Config, environment: Environment, has_problems: bool) -> str:
+def _plan(config: Config, environment: Environment, tasks: TaskSets, has_problems: bool) -> str:
     """Servers are probed where all is well: what ails them has been said."""
+    tokenizer = _tokenizer(config)
+    if _given(config):
+        if tokenizer is None:
+            return "tokens unknown: the policy's tokenizer is not at hand"
+        return f"\n{' ' * 10}".join(given_lines(config, environment, tasks, tokenizer))
     if has_problems:
         config = config.model_copy(update={"plan": config.plan.model_copy(update={"probe": 0})})
     encode = None
-    with suppress(OSError, ValueError, UserError):  # who looks at the policy has said it
-        if (name := model_at_hand(config)) is not None:
-            tokenizer = AutoTokenizer.from_pretrained(name, local_files_only=True)
-            encode = prompt_encoder(environment, tokenizer, config.policy.max_prompt_tokens)
-    plan = uvloop.run(plan_run(config, environment, load_tasks(environment), encode))
-    return ("\n" + " " * 10).join(lines(plan))
+    if tokenizer is not None:
+        encode = prompt_encoder(environment, tokenizer, config.policy.max_prompt_tokens)
+    plan = uvloop.run(plan_run(config, environment, tasks, encode))
+    return f"\n{' ' * 10}".join(lines(plan))
 
 
 def _disk(config: Config) -> str:

@@ -47,6 +47,7 @@ from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
 from flowright.grpo.trainer import RolloutTrainer
 from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.model import Policy, choose_device
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampler import Sampler
 from flowright.runs import RunDirectory, checkpoints, write_json
 
@@ -101,8 +102,9 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
         policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
-        tasks = fitted(config, environment, tasks, policy)
-        _check(policy, config)
+        start = fitted(start, policy)
+        config, tasks = start.config, start.tasks
+        await on_model_thread(_check, policy, config)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
         with ExitStack() as stack:
@@ -184,7 +186,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         policy = open_policy(config, environment, tasks.train, progress)
     for path in evaluation.checkpoints:  # those that do not fit are named before servers are asked
         load_weights(path, policy)
-    _check(policy, config)
+    await on_model_thread(_check, policy, config)
     await check_samplers(config)
     async with AsyncExitStack() as opened:
         known = [*tasks.val, *evaluation.problems]

@@ -24,7 +24,7 @@ from flowright.app.first_look import (
     warm_start_recipe,
 )
 from flowright.app.terminal import say, stage_progress
-from flowright.app.world import base_model
+from flowright.app.world import base_model, local_sampler
 from flowright.config import Config, GrpoSection, SftSection
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
@@ -36,7 +36,6 @@ from flowright.grpo.batch import Group
 from flowright.grpo.learner import Learner
 from flowright.grpo.lessons import completion_group
 from flowright.grpo.selfcheck import check_sharing
-from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.origin import Origin, origin_of
 from flowright.policy.sampler import Sample
@@ -145,9 +144,7 @@ class _WarmStart:
         encode = prompt_encoder(
             self._environment, policy.tokenizer, config.policy.max_prompt_tokens
         )
-        sampler = LocalSampler(
-            policy, config.policy.decode_batch, sharing=config.grpo.prefix_sharing
-        )
+        sampler = local_sampler(config, policy)
         with self._console.status(f"measuring the policy {when}"):
             row = await Evaluator(self._environment, encode, config).row(when, sampler, probes)
         score: Score = row.kinds["all"]

@@ -4,11 +4,13 @@ needs is the environment's to open.
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from flowright.app.first_look import Start, with_steps
 from flowright.app.terminal import stage_progress
 from flowright.config import SMOLLM2, TINY, Config
 from flowright.data.task import Task
@@ -17,8 +19,9 @@ from flowright.errors import DataError, UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
+from flowright.policy.memory import wave_tokens
 from flowright.policy.model import Policy, choose_device, load_policy
-from flowright.policy.prompt import Tokenizer, render, template_ids
+from flowright.policy.prompt import Tokenizer, render, template_ids, template_text
 from flowright.policy.sampler import Sampler
 from flowright.policy.sharding import shard
 from flowright.policy.smollm2 import HUB, converted, packaged, smollm2
@@ -70,12 +73,25 @@ async def policy_in_turn(
     return shard(policy, device, gpus, ranks.size, ranks)
 
 
-def fitted(config: Config, environment: Environment, tasks: TaskSets, policy: Policy) -> TaskSets:
-    """The tasks that this policy can be asked. Raises DataError where none to train on is left."""
-    tokenizer, limit = policy.tokenizer, config.policy.max_prompt_tokens
+def fitted(start: Start, policy: Policy) -> Start:
+    """The start with the tasks that this policy can be asked, and the steps that a run on them has.
+    Raises DataError where none to train on is left."""
+    tasks = fitted_tasks(start.config, start.environment, start.tasks, policy.tokenizer)
+    return replace(start, config=with_steps(start.config, start.environment, tasks), tasks=tasks)
+
+
+def fitted_tasks(
+    config: Config, environment: Environment, tasks: TaskSets, tokenizer: Tokenizer
+) -> TaskSets:
+    """The tasks that a policy with this tokenizer can be asked. Raises DataError where none to
+    train on is left."""
+    limit = config.policy.max_prompt_tokens
 
     def tokens(messages: Sequence[Message]) -> int:
-        return len(template_ids(messages, tokenizer, to_answer=messages[-1].role != "assistant"))
+        if messages[-1].role != "assistant":
+            return len(template_ids(messages, tokenizer, to_answer=True))
+        template_text(messages[:-1], tokenizer, to_answer=True)  # what is learned stands behind it
+        return len(template_ids(messages, tokenizer, to_answer=False))
 
     found = environment.fitted(tasks, tokens, limit)
     if not found.train:
@@ -147,6 +163,13 @@ async def check_samplers(config: Config, with_adapter: bool = False) -> str:
     return f"{sampled_where(config)}{loaded}"
 
 
+def local_sampler(config: Config, policy: Policy, trained: bool = True) -> LocalSampler:
+    """A sampler in this process that keeps to the memory plan."""
+    section, grpo = config.policy, config.grpo
+    tokens = wave_tokens(section, grpo)
+    return LocalSampler(policy, section.decode_batch, trained, grpo.prefix_sharing, tokens)
+
+
 @asynccontextmanager
 async def open_samplers(
     config: Config, policy: Policy, folder: str = "adapters", ranks: Ranks = ONE
@@ -157,11 +180,7 @@ async def open_samplers(
     of several ranks does. These share out the servers, where there are enough."""
     section = config.policy
     if section.sampler == "local":
-        how = (section.decode_batch, config.grpo.prefix_sharing)
-        yield (
-            LocalSampler(policy, how[0], sharing=how[1]),
-            LocalSampler(policy, how[0], trained=False, sharing=how[1]),
-        )
+        yield local_sampler(config, policy), local_sampler(config, policy, trained=False)
         return
     urls, path = section.vllm.base_urls, Path(config.run.name) / folder
     if ranks.size > 1:

@@ -11,6 +11,7 @@ from flowright.config.judge import (
     JudgeSection,
     JudgeServerSection,
     JudgeServiceSection,
+    TrainedJudgeSection,
 )
 from flowright.config.judging import JudgingSection, KnownRuleSection
 from flowright.config.llm import LlmFile, LlmSection, ModelEntry
@@ -82,6 +83,7 @@ __all__ = [
     "SftSection",
     "SimulatedSection",
     "TinySection",
+    "TrainedJudgeSection",
     "VllmSection",
     "WarmStartSection",
     "WorkflowSection",

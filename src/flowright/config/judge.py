@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from flowright.config.section import (
     Fraction,
+    Name,
     NonNegative,
     NonNegativeFloat,
     Positive,
@@ -148,6 +149,44 @@ class JudgeSection(Section):
             raise ValueError(
                 "aspects: different names of letters, `_`, `-` and spaces; not overall or reason"
             )
+        return self
+
+
+class TrainedJudgeSection(Section):
+    """A judge of your own training, served from its weights; see docs/judge_service.md."""
+
+    folder: Path | None = None
+    """A run, a checkpoint, an adapter or an exported model, in the place of `judge.model`. What it
+    scores or writes is computed in the service's own process, unless there is a `base_url`."""
+    base: Name | None = None
+    """Of an adapter, where it is not what its files name."""
+    base_url: str | None = Field(default=None, pattern=r"^https?://\S+$")
+    """An OpenAI-compatible server that serves a judge which writes, such as
+    http://localhost:8000/v1; `folder` then says how it is asked."""
+    model_name: Name | None = None
+    """Its name there. Default: `folder` as it is written."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Of the service's own process."""
+    batch: Positive = 64
+    """Texts that wait together and are computed together."""
+    max_tokens: Positive | None = None
+    """Of a text that is scored, or of a prompt with its reply; a longer one is refused. Default:
+    what the model's config says it takes."""
+    judges: Literal["one", "two", "both"] | None = None
+    """What a judge that writes was trained for: `one` answer, the better of `two`, or `both`.
+    Default: what its run says, else `both`."""
+    wording: Name | None = None
+    """What a judge that writes is told, as `judging.wording`. Default: as in training, else
+    `standard`."""
+    states_confidence: bool | None = None
+    """Whether it says how sure it is. Default: as in training, else not."""
+    opened_thought: bool | None = None
+    """As `judging.opened_thought`. Default: as in training, else not."""
+
+    @model_validator(mode="after")
+    def _a_server_has_a_folder(self) -> "TrainedJudgeSection":
+        if self.base_url is not None and self.folder is None:
+            raise ValueError("base_url: name the trained judge's folder too, which says how to ask")
         return self
 
 

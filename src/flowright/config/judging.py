@@ -19,6 +19,11 @@ Method = Literal["pointwise", "pairwise", "joint", "sft", "bradley_terry"]
 GIVEN: tuple[Method, ...] = ("sft", "bradley_terry")
 """Methods that learn from what the data gives; no verdict is sampled."""
 ASKED_WORDS = 4
+BENCHMARKS = (
+    *("llmbar/gptinst", "llmbar/gptout", "llmbar/manual", "llmbar/neighbor", "evalbiasbench"),
+    *("judgebench", "rewardbench2"),
+)
+"""What judges are measured on and, if nothing else is said, not trained on."""
 
 
 class KnownRuleSection(Section):
@@ -59,11 +64,20 @@ class JudgingSection(Section):
     """Held-out rows. Default: `val_share` of the conversations of `train_files`."""
     val_share: float = Field(default=0.05, gt=0, lt=1)
     """Share of the conversations that is held out where `val_files` names none."""
+    benchmarks: tuple[Name, ...] = BENCHMARKS
+    """Never trained on: rows of `train_files` whose source has such a name, or whose conversation
+    is one of theirs, are left out by name. `[]` trains on everything."""
+    benchmark_dir: Path = Path("data/raw")
+    """Where the benchmarks' files are, as `scripts/download_all_datasets.py` leaves them; of those
+    that are not there only the name is compared."""
     known_rule: KnownRuleSection = KnownRuleSection()
     overlong: Overlong = "drop"
     """What becomes of a row whose prompt has more than `policy.max_prompt_tokens` tokens, with
     `sft` and `bradley_terry` the prompt with an answer: `truncate` cuts its conversation, never its
     answers."""
+    merge_system: bool = False
+    """With `sft` and `bradley_terry` a system message becomes the beginning of the user's first
+    turn, for chat templates that refuse one. Without it such rows are left out by name."""
     epochs: PositiveFloat | None = None
     """Passes over the rows to train on, in the place of `grpo.steps`."""
     wording: Name = "standard"

@@ -26,8 +26,8 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     return load_section(Config, Path(path), overrides).read_from(source)
 
 
-def load_judge_server(path: Path, overrides: Sequence[str] = ()) -> JudgeServerConfig:
-    """As :func:`load_config`, for a judge service."""
+def load_judge_server(path: Path | None, overrides: Sequence[str] = ()) -> JudgeServerConfig:
+    """As :func:`load_config`, for a judge service; without a file, of the overrides alone."""
     return load_section(JudgeServerConfig, path, overrides)
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from flowright.config.section import (
+    Fraction,
     NonNegativeFloat,
     Positive,
     PositiveFloat,
@@ -81,6 +82,9 @@ class TinySection(Section):
     """AdamW: embeddings and norms."""
     matrix_learning_rate: PositiveFloat = 0.04
     """Muon: matrices."""
+    prompt_weight: Fraction = 0.2
+    """Of a prompt's token in the loss, a program's being 1: enough to have to read the question,
+    little enough that most of the time goes into writing programs."""
     seed: int = 0
     """Of what is drawn and of the first weights."""
 

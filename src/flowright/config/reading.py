@@ -132,8 +132,8 @@ def _expand(
     return expanded
 
 
-def load_section(root: type[Root], path: Path, overrides: Sequence[str]) -> Root:
-    data = read_yaml(path)
+def load_section(root: type[Root], path: Path | None, overrides: Sequence[str]) -> Root:
+    data = {} if path is None else read_yaml(path)
     problems: list[str] = []
     from_command_line: set[str] = set()
     for override in overrides:

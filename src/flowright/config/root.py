@@ -6,7 +6,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
-from flowright.config.judge import JudgeSection, JudgeServerSection
+from flowright.config.judge import JudgeSection, JudgeServerSection, TrainedJudgeSection
 from flowright.config.judging import GIVEN, JudgingSection
 from flowright.config.llm import LlmSection
 from flowright.config.plan import PlanSection
@@ -211,12 +211,29 @@ class JudgeServerConfig(Section):
 
     server: JudgeServerSection = JudgeServerSection()
     judge: JudgeSection = JudgeSection()
+    trained: TrainedJudgeSection = TrainedJudgeSection()
     llm: LlmSection = LlmSection()
     simulated: SimulatedSection = SimulatedSection()
 
     @model_validator(mode="after")
+    def _one_judge(self) -> "JudgeServerConfig":
+        if self.trained.folder is None:
+            return self
+        for key, other in (
+            ("server.judge_class", self.server.judge_class),
+            ("judge.service", self.judge.service),
+            ("judge.panel", self.judge.panel),
+        ):
+            if other:
+                raise ValueError(f"{key}: trained.folder is the judge already; leave one out")
+        if self.judge.mode == "rules":
+            raise ValueError("judge.mode: rules ask nobody, and trained.folder is a judge")
+        return self
+
+    @model_validator(mode="after")
     def _named(self) -> "JudgeServerConfig":
         own = self.judge.service is not None or self.server.judge_class is not None
+        own = own or self.trained.folder is not None
         if self.judge.mode != "rules" and not own and not self.judge.model:
             raise ValueError("judge.model: name a model of `llm.file`, or `simulated`")
         return self
@@ -225,6 +242,8 @@ class JudgeServerConfig(Section):
     def models(self) -> frozenset[str]:
         """The names of all large models that judge; none where rules or a class of one's own do."""
         if self.judge.mode == "rules" or self.server.judge_class is not None:
+            return frozenset()
+        if self.trained.folder is not None:
             return frozenset()
         model = None if self.judge.service is not None else self.judge.model
         return frozenset(filter(None, (model, *self.judge.panel)))

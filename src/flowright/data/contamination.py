@@ -8,37 +8,22 @@ training data begins with it, whatever answer follows.
 
 import hashlib
 import json
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from pathlib import Path
 
 from flowright.data.preferences import Pair, Rated, Turn
 from flowright.data.sources.rows import json_table
+from flowright.data.texts import folded
 from flowright.errors import DataError
 from flowright.runs.files import write_text
 
 TRAINED_ON = "trained_on.json"
 _FORM = "NFKC, casefold, white space; SHA-256"
-_PIECE = 256  # characters of a word: putting combining marks in order is quadratic in their run
 _NAMED = 3  # ids of a subset in a refusal
-
-
-def normalised(text: str) -> str:
-    """The text in Unicode's NFKC, without case, with one space for any white space; in time that
-    is linear in it. Words of more than 256 characters are taken in pieces."""
-    if text.isascii():
-        return " ".join(text.casefold().split())
-    folded = (
-        "".join(_folded(word[start : start + _PIECE]) for start in range(0, len(word), _PIECE))
-        for word in text.split()
-    )
-    return " ".join(" ".join(folded).split())  # some signs are a space and a mark in NFKC
-
-
-def _folded(piece: str) -> str:
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", piece).casefold())
 
 
 def conversation_key(conversation: Sequence[Turn]) -> str:
@@ -53,7 +38,7 @@ def beginnings(conversation: Iterable[Turn]) -> Iterator[str]:
         if turn.role == "system":
             continue
         # The length of each text keeps one turn from reading as two.
-        text = normalised(turn.content).encode(errors="surrogatepass")
+        text = folded(turn.content).encode(errors="surrogatepass")
         running.update(f"{turn.role} {len(text)} ".encode() + text)
         yield running.hexdigest()
 
@@ -88,26 +73,34 @@ class TrainedOn:
     def __or__(self, other: "TrainedOn") -> "TrainedOn":
         return TrainedOn(self.subsets | other.subsets, self.conversations | other.conversations)
 
-    def check(self, benchmark: Sequence[Pair]) -> None:
-        """Raise DataError, a line for each subset of the benchmark that was trained on: by name, or
-        by the text of its conversations."""
-        by_name = Counter(s for pair in benchmark if (s := subset_of(pair)) in self.subsets)
+    def found(self, benchmark: Iterable[Pair]) -> list[str]:
+        """A line for each subset of the benchmark that was trained on: by its name or that of its
+        source, or by the text of its conversations."""
+        benchmark = list(benchmark)
+        named = self.subsets
+        by_name = Counter(
+            subset_of(pair)
+            for pair in benchmark
+            if pair.source in named or subset_of(pair) in named
+        )
         by_text: dict[str, list[str]] = {}
         for pair in benchmark:
             if conversation_key(pair.conversation) in self.conversations:
                 by_text.setdefault(subset_of(pair), []).append(pair.id)
-        problems = [
-            f"{name}: the judge was trained on it ({n} pairs)" for name, n in by_name.items()
-        ]
-        problems += [
+        lines = [f"{name}: the judge was trained on it ({n} pairs)" for name, n in by_name.items()]
+        lines += [
             f"{name}: the judge was trained on {len(ids)} of its conversations "
             f"({', '.join(ids[:_NAMED])}{', ...' if len(ids) > _NAMED else ''})"
             for name, ids in by_text.items()
             if name not in by_name
         ]
-        if problems:
+        return lines
+
+    def check(self, benchmark: Iterable[Pair]) -> None:
+        """Raise DataError with the lines that are :meth:`found`."""
+        if lines := self.found(benchmark):
             raise DataError(
-                *problems, "measure it on another benchmark, or train it without these (--hold-out)"
+                *lines, "measure it on another benchmark, or train it without these (--hold-out)"
             )
 
     def write(self, folder: Path) -> Path:
@@ -132,6 +125,12 @@ class TrainedOn:
             raise DataError(f"{path}: its hashes are not of this form: {_FORM}; make it again")
         names, keys = table.texts("subsets"), table.texts("conversations")
         return cls(frozenset(names), frozenset(keys))
+
+    @classmethod
+    def gathered(cls, folders: Iterable[Path]) -> "TrainedOn | None":
+        """What several folders say together; None where none says anything. Raises DataError."""
+        said = [found for folder in folders if (found := cls.read(folder)) is not None]
+        return reduce(or_, said) if said else None
 
 
 def subset_of(row: Pair | Rated) -> str:

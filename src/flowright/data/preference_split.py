@@ -60,7 +60,7 @@ def split_preferences(
     added. Raises DataError.
     """
     read = {name: read_preferences(name, folder) for name in _to_train_on(names)}
-    benchmarks, unread = _benchmarks(held_out, read, folder)
+    benchmarks, unread = held_out_rows(held_out, folder, read)
     rows = [row for one in read.values() for row in (*one.pairs, *one.rated)]
     kept = [row for row in rows if not _is_held_out(row, held_out)]
     _check_left(read, kept)
@@ -105,11 +105,13 @@ def _is_held_out(row: Row, held_out: Sequence[str]) -> bool:
     return row.source in held_out or subset_of(row) in held_out
 
 
-def _benchmarks(
-    held_out: Sequence[str], read: Mapping[str, Preferences], folder: Path
+def held_out_rows(
+    held_out: Sequence[str], folder: Path, read: Mapping[str, Preferences] | None = None
 ) -> tuple[list[Row], list[str]]:
-    """The rows that are held out, and the sources of which none could be read. Raises DataError for
-    a name that is neither a source nor a subset of one."""
+    """The rows of sources and subsets that are held out, and the sources whose files are not in the
+    folder or hold no pairs; ``read`` are those that were read already. Raises DataError for a name
+    that is neither a source nor a subset of one."""
+    read = read or {}
     rows: list[Row] = []
     unread: list[str] = []
     for source in dict.fromkeys(name.partition("/")[0] for name in held_out):

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from flowright.config import Config
 from flowright.config.environment import ENVIRONMENTS
+from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.display import Display
 from flowright.environments.metrics import outcome_metrics
@@ -22,7 +23,8 @@ from flowright.llm.counters import Counters
 from flowright.policy.prompt import Prompt, Tokenizer, render
 
 TokenCount = Callable[[Sequence[Message]], int]
-"""Tokens of messages in a chat template, with what begins the reply."""
+"""Tokens of messages in a chat template, with what begins the reply. Raises DataError for messages
+that the template refuses, such as a role that it does not know."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,10 @@ class Environment:
 
     display: ClassVar[Display] = Display()
     """How screens show its runs, from the run's files."""
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+    """Further names of a step's metrics, and the metrics that they stand for: as others who do the
+    same call them. Written where the metric is."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -188,6 +194,17 @@ class Environment:
         """What ``state.json`` says of an open environment, for the heads of screens. A list
         ``warnings`` is shown on all of them."""
         return {}
+
+    def told_of_tasks(self) -> Sequence[str]:
+        """What there is to say of the tasks that were loaded and :meth:`fitted`, such as rows that
+        were left out: lines of the dry run and of a start."""
+        return ()
+
+    def trained_on(self) -> TrainedOn | None:
+        """Names and hashes of what a policy is trained on here, held-out tasks included, for the
+        run's ``trained_on.json``; None where nothing that is trained is measured by conversations.
+        Asked after :meth:`tasks`."""
+        return None
 
     def introduction(self) -> Sequence[str]:
         """The terminal's lines on an open environment, before the first step."""

@@ -175,6 +175,7 @@ class WorkflowEnvironment(Environment):
             f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
             f"sandbox   {self._sandbox.isolation}",
         ]
+        lines += [f"judge's note: {note}" for note in self._judge.notes]
         if config.judge.panel:
             lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
         for name in sorted(set(config.judge_names)):

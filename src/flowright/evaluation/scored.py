@@ -1,7 +1,6 @@
 """Measuring a policy that scores: of each pair of answers, does the one that people preferred have
 the higher score?"""
 
-import asyncio
 from collections.abc import Sequence
 
 from flowright.config import GrpoSection
@@ -13,6 +12,7 @@ from flowright.grading import Gold
 from flowright.grpo.batch import Group, scalar_scores
 from flowright.grpo.given import GivenBatches
 from flowright.policy.model import Policy
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampler import Sample
 
 
@@ -26,7 +26,7 @@ async def scored_row(
     """A row whose gold accuracy is the share of pairs that are ranked as people ranked them. Two
     equal scores are half right; pairs without a preference do not count."""
     groups = [group for task in tasks for group in batches.groups([task])]
-    scores = await asyncio.to_thread(scalar_scores, policy, groups, section)
+    scores = await on_model_thread(scalar_scores, policy, groups, section)
     pairs = zip(scores[::2], scores[1::2], strict=True)
     rollouts = [
         _outcomes(task, group, first - second)

@@ -3,7 +3,8 @@
 ``adapter/`` is an ordinary peft adapter that vLLM or transformers can load; with ``policy.train:
 full`` it is ``model/``, a Hugging Face folder. ``trainer.pt`` holds the optimizer, torch's random
 state, the samples that wait for the learner with what they answer, and what the environment
-remembers (:meth:`flowright.environments.environment.Environment.state`).
+remembers (:meth:`flowright.environments.environment.Environment.state`). ``trained_on.json`` is
+there where the environment says what it trains on (:mod:`flowright.data.contamination`).
 ``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match it is passed over
 for the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no
 state of their own.
@@ -21,6 +22,7 @@ from typing import Any
 import torch
 
 from flowright.config import Config
+from flowright.data.contamination import TrainedOn
 from flowright.errors import RunError
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Batches, Pending, Waiting
@@ -34,6 +36,7 @@ from flowright.runs import (
     atomic_directory,
     best_of,
     checkpoints,
+    disk_errors,
     keep_best,
     look_at_checkpoints,
     newest_whole,
@@ -73,6 +76,7 @@ class Saves:
     reporter: Reporter
     ranks: Ranks
     best: Best | None = None
+    _trained_on: TrainedOn | None = field(default=None, init=False)
 
     def is_best(self, step: int, metrics: Mapping[str, float]) -> bool:
         """Whether a step's evaluation is better than all before it; then it is known as the best,
@@ -94,8 +98,22 @@ class Saves:
         remembered = await self.ranks.all_gather(self.batches.remembered())
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
-            state = Surroundings(pending, self.batches.tasks_hash, remembered)
+            about = self._what_it_is_trained_on()
+            state = Surroundings(pending, self.batches.tasks_hash, remembered, about)
             save_checkpoint(root, step, self.policy, self.learner, keep, state, self.best)
+
+    def _what_it_is_trained_on(self) -> TrainedOn | None:
+        """In this run, before it was resumed, and by whoever made its base; the run's own file has
+        it, too."""
+        if self._trained_on is None:
+            path = self.run.path
+            own = self.batches.environment.trained_on()
+            before = TrainedOn.gathered([path, Path(self.policy.name)])
+            self._trained_on = own | before if own and before else own or before
+            if self._trained_on is not None:
+                with disk_errors(path):
+                    self._trained_on.write(path)
+        return self._trained_on
 
     async def restore(self) -> int | None:
         """Put back the newest checkpoint that is whole, take up what was waiting for the learner,
@@ -160,6 +178,7 @@ class Surroundings:
     pending: Pending = field(default_factory=dict)
     tasks_hash: str | None = None
     remembered: Sequence[Any] = ()
+    trained_on: TrainedOn | None = None
 
 
 def save_checkpoint(
@@ -187,6 +206,8 @@ def save_checkpoint(
             "remembered": json.dumps(list(surroundings.remembered), allow_nan=False),
         }
         (part / "trainer.pt").write_bytes(_saved(learner, step=step, **about))
+        if surroundings.trained_on is not None:
+            surroundings.trained_on.write(part)
         files = sorted(path for path in part.rglob("*") if path.is_file())
         hashes = {str(file.relative_to(part)): sha256_of(file) for file in files}
         manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}

@@ -2,7 +2,6 @@
 checkpoints are those of every run.
 """
 
-import asyncio
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,8 @@ from flowright.grpo.pipeline import Pending
 from flowright.grpo.step_metrics import memory
 from flowright.grpo.trainer import Trainer
 from flowright.policy.model import Policy
+from flowright.policy.model_thread import on_model_thread
+from flowright.policy.prompt import Tokenizer
 from flowright.policy.scalar import ScalarHead
 
 
@@ -47,7 +48,7 @@ class GivenBatches:
         found: list[Group] = []
         for task in tasks:
             try:
-                found += self._of(task)
+                found += groups_of(self.environment, task, self._policy.tokenizer, self._scores)
             except DataError as error:
                 raise DataError(f"{task.id}: {error}") from error
         return found if self._scores else joined(found)
@@ -55,12 +56,6 @@ class GivenBatches:
     @property
     def _scores(self) -> bool:
         return isinstance(self._policy.output, ScalarHead)
-
-    def _of(self, task: Task) -> list[Group]:
-        given, tokenizer = self.environment.given(task), self._policy.tokenizer
-        if self._scores:
-            return [pair_group(given, tokenizer)]
-        return [group for one in given for group in lesson_groups(one, tokenizer)]
 
     async def refresh(self, version: int) -> Mapping[str, float]:
         return {}
@@ -84,6 +79,17 @@ class GivenBatches:
         """There is nothing that runs."""
 
 
+def groups_of(
+    environment: Environment, task: Task, tokenizer: Tokenizer, scores: bool
+) -> list[Group]:
+    """What a task gives to learn from, for a policy that ``scores`` or one that writes. Raises
+    DataError as :mod:`flowright.grpo.lessons`."""
+    given = environment.given(task)
+    if scores:
+        return [pair_group(given, tokenizer)]
+    return [group for one in given for group in lesson_groups(one, tokenizer)]
+
+
 class GivenTrainer(Trainer[GivenBatches]):
     """A run of such steps."""
 
@@ -92,7 +98,7 @@ class GivenTrainer(Trainer[GivenBatches]):
         began = time.perf_counter()
         groups = self.batches.batch(step)
         longest = self.config.policy.max_new_tokens
-        metrics = await asyncio.to_thread(self.learner.update, groups, step, longest)
+        metrics = await on_model_thread(self.learner.update, groups, step, longest)
         named = {f"train/{name}": metrics.get(f"policy/{name}") for name in ("loss", "accuracy")}
         return {
             **metrics,
@@ -114,7 +120,7 @@ class GivenValidation:
 
     async def __call__(self, step: int) -> dict[str, float]:
         groups = self.batches.groups(self.tasks)
-        metrics = await asyncio.to_thread(self.learner.measure, groups)
+        metrics = await on_model_thread(self.learner.measure, groups)
         return {name.replace("policy/", "val/", 1): value for name, value in metrics.items()}
 
 

@@ -288,6 +288,7 @@ class Learner:
             total_N = weight_N * total_N
             sums.add("weight", weight_N.sum())
             sums.add("capped", ((weight_N >= cap) | (weight_N == 0)).sum())
+        policy_N = total_N.detach()
         if minibatch.reference:
             reference_N = torch.cat([minibatch.reference[number] for number in numbers])
             total_N = total_N + section.kl_coefficient * self._choices.kl(logprobs_N, reference_N)
@@ -300,5 +301,6 @@ class Learner:
         sums.add("entropy", entropy_N.detach().sum())
         sums.add_clipping(terms, tokens.log_ratio_N.detach().exp())
         sums.add("log_ratio", (logprobs_N.detach() - sampled_N).abs().sum())
+        sums.add("policy", (weights_S[sample_N] * policy_N).sum())
         sums.add("loss", loss.detach())
         return loss

@@ -91,20 +91,30 @@ def _answered(ids: Sequence[int], tokenizer: Tokenizer) -> int:
 
 def pair_group(pair: Sequence[Given], tokenizer: Tokenizer) -> Group:
     """Two conversations whose last tokens are scored, as whole texts in the template; what they
-    begin with alike is the prompt. Each has one more token, which only stands behind its last.
-    Raises DataError as :func:`lesson_groups`, and for other than two."""
+    begin with alike is the prompt. Raises DataError as :func:`lesson_groups`, and for other than
+    two."""
     if len(pair) != 2:
         raise DataError(f"{len(pair)} conversations where two are compared")
-    first, second = (template_ids(given.messages, tokenizer, to_answer=False) for given in pair)
-    if not first or not second:
+    texts = [template_ids(given.messages, tokenizer, to_answer=False) for given in pair]
+    return scored_group(texts, [given.weight for given in pair])
+
+
+def scored_group(texts: Sequence[Sequence[int]], weights: Sequence[float] | None = None) -> Group:
+    """Texts whose last tokens are scored, as token ids; what they begin with alike is the prompt.
+    Each has one more token, which only stands behind its last. Raises DataError for a text without
+    a token, or of one alone, and for texts whose first tokens differ."""
+    if not all(texts):
         raise DataError("a conversation without a token")
-    alike = (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    first, *others = texts
     # At least one token stays: where a prompt ends, no answer does.
-    start = min(next(alike, len(first)), len(first) - 1, len(second) - 1)
-    if not start:
+    start = min(map(len, texts)) - 1
+    for other in others:
+        alike = (n for n, (a, b) in enumerate(zip(first, other, strict=False)) if a != b)
+        start = min(start, next(alike, start))
+    if start < 1:
         raise DataError("two conversations of which not even the first token is the same")
     samples = [
-        Trained([*ids[start:], ids[-1]], (), given.weight)
-        for ids, given in zip((first, second), pair, strict=True)
+        Trained([*ids[start:], ids[-1]], (), weight)
+        for ids, weight in zip(texts, weights or [1.0] * len(texts), strict=True)
     ]
     return Group(first[:start], samples)

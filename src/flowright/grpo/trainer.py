@@ -5,7 +5,6 @@ Every draw is a function of (seed, step), so that a run resumed from step k repe
 k to the same numbers.
 """
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ from flowright.grpo.step_metrics import (
     staleness,
     token_metrics,
 )
+from flowright.policy.model_thread import on_model_thread
 from flowright.runs import RunDirectory
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
@@ -187,13 +187,15 @@ class RolloutTrainer(Trainer[Pipeline]):
         asked = asked_for(batch, groups, grpo.prompts_per_step)
         # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
         longest = self.config.policy.max_new_tokens
-        metrics = await asyncio.to_thread(self.learner.update, groups, step, longest, asked)
+        metrics = await on_model_thread(self.learner.update, groups, step, longest, asked)
         self.batches.trained(step)
         if skipped := metrics.get("policy/skipped_updates"):
             self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
         updating = {"time/update": time.perf_counter() - began}
+        environment = self.batches.environment
+        named = {name: metrics[of] for name, of in environment.aliases.items() if of in metrics}
         return {
-            **self.batches.environment.summarise(batch.rollouts),
+            **environment.summarise(batch.rollouts),
             **signal_metrics(rewards_P_G, advantages_P),
             **penalty_metrics(batch.rollouts),
             **self._resampled(batch),
@@ -201,6 +203,7 @@ class RolloutTrainer(Trainer[Pipeline]):
             **token_metrics(batch),
             **staleness(batch, step),
             **metrics,
+            **named,
             **self.batches.seconds,
             **updating,
             **memory(self.learner.device),
@@ -250,7 +253,7 @@ class RolloutTrainer(Trainer[Pipeline]):
         """With what counts in the rewards beside the task: length, the KL to the base model."""
         grpo, nats_S = self.config.grpo, None
         if grpo.kl_in == "reward" and grpo.kl_coefficient:
-            nats_S = await asyncio.to_thread(self.learner.divergences, whole_groups(batch))
+            nats_S = await on_model_thread(self.learner.divergences, whole_groups(batch))
         return penalised(batch, grpo, self.config.policy.max_new_tokens, nats_S)
 
     def _keep(self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> None:

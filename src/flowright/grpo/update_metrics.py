@@ -17,7 +17,7 @@ class Sums:
     """
 
     NAMES = (
-        *("tokens", "kl", "entropy", "loss", "log_ratio", "ratio", "ratio_square"),
+        *("tokens", "kl", "entropy", "loss", "policy", "log_ratio", "ratio", "ratio_square"),
         *("clipped_low", "clipped_high", "clipped_dual", "weight", "capped"),
         *("pairs", "decided", "right", "score", "lead"),
     )
@@ -62,9 +62,9 @@ def given_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
 
 def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) -> dict[str, float]:
     """From the :class:`Sums` [M, names] of all optimizer steps, of which an ``epoch`` has so many:
-    loss, entropy and KL as the samples met them; clipping and ratios over all of them; the gap
-    between sampler and learner before the first moved anything. ``weighted``: an off-policy
-    correction has weights."""
+    loss (``pg_loss``: without KL and entropy), entropy and KL as the samples met them; clipping and
+    ratios over all of them; the gap between sampler and learner before the first moved anything.
+    ``weighted``: an off-policy correction has weights."""
     start, met, whole = (
         dict(zip(Sums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
         for some_M in (sums_M[:1], sums_M[:epoch], sums_M)
@@ -76,6 +76,7 @@ def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) ->
     metrics = {
         "policy/sampler_logp_diff": start["log_ratio"] / start["tokens"],
         "policy/loss": met["loss"] / epoch,
+        "policy/pg_loss": met["policy"] / epoch,
         "policy/entropy": met["entropy"] / met["tokens"],
         "policy/clip_frac": sum(clipped.values()),
         **{f"policy/clip_{name}": share for name, share in clipped.items()},

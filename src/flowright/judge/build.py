@@ -34,11 +34,12 @@ from flowright.llm.counters import Counters
 @dataclass(frozen=True, slots=True)
 class OpenJudge:
     """A judge that can be asked. ``service`` is None where models or rules decide; ``models`` are
-    the names of those that are asked."""
+    the names of those that are asked. ``own_notes``: see :attr:`notes`."""
 
     judge: Judge
     service: RemoteJudge | None
     models: tuple[str, ...]
+    own_notes: tuple[str, ...] = ()
 
     @property
     def counters(self) -> tuple[Counters, ...]:
@@ -50,6 +51,12 @@ class OpenJudge:
         """Whether the embedded server judges, or a service that said so in the latest check."""
         from_service = self.service is not None and self.service.simulated
         return SIMULATED in self.models or from_service
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What one has to know of its verdicts, a sentence each: its own word, or its service's in
+        the latest check."""
+        return self.own_notes if self.service is None else self.service.notes
 
     def state(self, without: Sequence[str] = ()) -> list[Any]:
         """What its caches know (:meth:`flowright.judge.wrappers.Cached.state`), a list for each."""
@@ -93,7 +100,7 @@ async def open_judge(
 
 def build_judge(
     section: JudgeSection,
-    model: ChatModel | RemoteJudge | None,
+    model: ChatModel | Judge | None,
     panel: Sequence[ChatModel] = (),
     algebra: Algebra | None = None,
 ) -> Judge:
@@ -101,7 +108,8 @@ def build_judge(
     breaker, samples, and what is asked. The floor of a second reading is no judge's verdict and is
     not cached.
 
-    ``model`` is asked, or the service of ``section.service``; None only where rules alone decide.
+    ``model`` is asked, or the service of ``section.service``, or another judge that the section's
+    wrappers go around; None only where rules alone decide.
     ``panel`` are the models of ``section.panel``, each with a cache and a breaker of its own.
     ``algebra`` decides for the rules what has to be evaluated.
     Raises ConfigError for a wording or another choice by import path that cannot be used.
@@ -119,7 +127,7 @@ def rules_alone(algebra: Algebra | None = None) -> Judge:
 
 def _decider(
     section: JudgeSection,
-    model: ChatModel | RemoteJudge | None,
+    model: ChatModel | Judge | None,
     panel: Sequence[ChatModel],
     algebra: Algebra | None,
 ) -> Judge:
@@ -141,8 +149,8 @@ def _decider(
     return asked
 
 
-def _backend(section: JudgeSection, model: ChatModel | RemoteJudge) -> LlmJudge | RemoteJudge:
-    if isinstance(model, RemoteJudge):
+def _backend(section: JudgeSection, model: ChatModel | Judge) -> Judge:
+    if isinstance(model, Judge):
         return model
     temperature = section.sample_temperature if section.samples > 1 else section.temperature
     return LlmJudge(model, section.model_copy(update={"temperature": temperature}))

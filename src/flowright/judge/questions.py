@@ -117,11 +117,11 @@ def _of_one(
     *more: Block,
     name: str = "",
 ) -> Question:
-    answer = Block("FINAL ANSWER", _shown(query.answer, section))
+    answer = Block("FINAL ANSWER", shown_answer(query.answer, section))
     return Question((*_given(query), *more, answer), fields, name)
 
 
-def _shown(answer: str, section: JudgeSection) -> str:
+def shown_answer(answer: str, section: JudgeSection) -> str:
     """What a model is shown of an answer: no thinking, and the end of what would be too long."""
     return last_tokens(spoken_answer(answer), section.max_answer_chars)
 
@@ -191,21 +191,23 @@ RUBRIC = Ask(_each_criterion, _earned, reads_criteria=True)
 
 # Pairs.
 
-_ORDERS = ("answer first", "rival first")
+ORDERS = ("answer first", "rival first")
+"""Of two answers; a verdict on both orders has these parts."""
 
 
-def _orders(query: JudgeQuery, section: JudgeSection) -> Sequence[str]:
-    """Both, since judges favour a place; or one, drawn from the query."""
+def orders(query: JudgeQuery, section: JudgeSection) -> Sequence[str]:
+    """In which orders two answers are shown: both, since judges favour a place; or one, drawn from
+    the query. With "answer first" the query's own answer is A."""
     if section.both_orders:
-        return _ORDERS
+        return ORDERS
     drawn = "\0".join([query.key, query.question, query.answer, query.rival or ""])
-    return [_ORDERS[hashlib.sha256(drawn.encode("utf-8", "replace")).digest()[0] & 1]]
+    return [ORDERS[hashlib.sha256(drawn.encode("utf-8", "replace")).digest()[0] & 1]]
 
 
 def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
     asked: list[Question] = []
-    for order in _orders(query, section):
-        answers = [_shown(query.answer, section), _shown(query.rival or "", section)]
+    for order in orders(query, section):
+        answers = [shown_answer(query.answer, section), shown_answer(query.rival or "", section)]
         if order == "rival first":
             answers.reverse()
         blocks = [Block(f"ANSWER {place}", text) for place, text in zip("AB", answers, strict=True)]
@@ -217,7 +219,7 @@ def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question
 def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
     """1 where the answer is the better one, 0 where its rival is, a half for a tie."""
     wins: list[float | None] = []
-    for order, values in zip(_orders(query, section), replies, strict=True):
+    for order, values in zip(orders(query, section), replies, strict=True):
         better = values.get("better")
         won = 0.5 if better == "tie" else float((better == "A") == (order == "answer first"))
         wins.append(None if better is None else won)

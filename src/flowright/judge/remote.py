@@ -89,6 +89,7 @@ class RemoteJudge:
         self._sending: set[asyncio.Task[None]] = set()
         self._orders = itertools.count()
         self.simulated = False  # whether it said so, when it was checked last
+        self.notes: tuple[str, ...] = ()  # what it said of its verdicts then
         self.asked = 0  # queries
         self.batched = 0  # of these, sent along with others
 
@@ -130,7 +131,7 @@ class RemoteJudge:
                 told = f"{self.name}: answered {response.status} to /health, and {found[0]} is up"
                 return [f"{told}: set judge_url to {found[0]}"]
         limits = read_limits(response.content)
-        self.simulated = limits.simulated
+        self.simulated, self.notes = limits.simulated, limits.notes
         self._reach.obey(limits)
         if response.status == 200:
             return []

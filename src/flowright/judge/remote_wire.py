@@ -21,6 +21,7 @@ CLIENT_HEADER = "X-Client-Id"
 """Names whoever shares a service with others, so that each gets a fair share of it."""
 
 _LONGEST_ID = 256
+_MOST_NOTES, _NOTE_CHARS = 20, 300
 _RIGHT_FROM = 0.5  # a score without a ``correct``; the judge service says both
 _HEAD, _TAIL = b'{"requests": [', b"]}"
 OVERHEAD = len(_HEAD + _TAIL)
@@ -68,6 +69,8 @@ class Limits:
     """Questions in one request."""
     body_bytes: int | None = None
     simulated: bool = False
+    notes: tuple[str, ...] = ()
+    """What one has to know of its verdicts."""
 
 
 def read_limits(health: bytes) -> Limits:
@@ -89,7 +92,14 @@ def read_limits(health: bytes) -> Limits:
         number("max_batch", 1),
         number("max_body_bytes", 1),
         said.get("simulated") is True,
+        _notes(said.get("notes")),
     )
+
+
+def _notes(given: object) -> tuple[str, ...]:
+    """Some lines of somebody else's, cut to what a screen shows."""
+    lines = given if isinstance(given, list) else []
+    return tuple(line[:_NOTE_CHARS] for line in lines[:_MOST_NOTES] if isinstance(line, str))
 
 
 @dataclass(frozen=True, slots=True)

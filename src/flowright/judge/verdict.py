@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from flowright.llm.chat import Usage
 
@@ -105,6 +105,7 @@ class Verdict:
             raise ValueError(f"status {self.status!r} with score {self.score}, {self.correct}")
 
 
+@runtime_checkable
 class Judge(Protocol):
     """Anything that judges; wrappers (gate, cache, panel) are judges around judges.
 

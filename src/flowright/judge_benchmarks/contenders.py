@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.judge_benchmarks.calibration import Calibration
 from flowright.judge_benchmarks.outcomes import (
     Choice,
     Games,
@@ -28,12 +29,13 @@ class Contender(ABC):
     whose status says so. ``key`` names what is asked, so that draws can be derived from it.
 
     ``chooses``: whether it can be shown several answers at once. ``simulated``: whether what it
-    says is the embedded server's.
+    says is the embedded server's. ``calibration``: of one whose ratings are Bradley-Terry scores.
     """
 
     name: str
     chooses: bool = False
     simulated: bool = False
+    calibration: Calibration | None = None
 
     async def compare(self, pair: Pair) -> Games:
         """Which of two answers is better, asked in both orders; here by their ratings."""

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowright.config import SIMULATED, JudgeServerConfig, load_judge_server
+from flowright.config import SIMULATED, JudgeServerConfig, load_entries, load_judge_server
 from flowright.errors import UserError
 from flowright.judge.build import fingerprint
 from flowright.judge.remote import RemoteJudge
@@ -34,11 +34,13 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A judge that can be asked. ``about`` is what else decides on its verdicts, as JSON."""
+    """A judge that can be asked. ``about`` is what else decides on its verdicts, as JSON;
+    ``folders`` are those of its models that are known, None for what is not trained."""
 
     contender: Contender
     concurrency: int
     about: dict[str, str]
+    folders: Sequence[Path] | None = ()
 
 
 Opening = Callable[[Named], AbstractAsyncContextManager[Opened]]
@@ -69,7 +71,7 @@ async def open_contender(named: Named) -> AsyncIterator[Opened]:
 @asynccontextmanager
 async def _baseline(named: Named) -> AsyncIterator[Opened]:
     contender = Length() if named.judge == "length" else Chance(named.seed)
-    yield Opened(contender, 1, {})
+    yield Opened(contender, 1, {}, None)
 
 
 @asynccontextmanager
@@ -121,7 +123,14 @@ async def _of_config(named: Named, config: JudgeServerConfig) -> AsyncIterator[O
             for name in (config.judge.model or "", *config.judge.panel)
         ]
         one = seats[0] if len(seats) == 1 else Several(seats, config.judge.quorum)
-        yield Opened(one, rooms, about)
+        yield Opened(one, rooms, about, _folders(config))
+
+
+def _folders(config: JudgeServerConfig) -> list[Path] | None:
+    """Of the models that ``llm.file`` names by their path, as a server on this machine has them."""
+    entries = load_entries(config.llm.file, config.models).values()
+    named = [(Path(entry.model_name), entry.tokenizer) for entry in entries]
+    return [path for paths in named for path in paths if path is not None] if entries else None
 
 
 def _is_path(name: str) -> bool:

@@ -13,8 +13,10 @@ from flowright.judge_benchmarks.record import (
     published_rows,
     title,
 )
+from flowright.judge_benchmarks.trained_on import words
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import facts, header, page, section, strip, table, tile
+from flowright.rendering.reliability import calibration_section
 from flowright.rendering.series import Record
 from flowright.rendering.untrusted import one_line
 from flowright.runs import check_writable, disk_errors, write_text
@@ -34,15 +36,18 @@ def render(record: Record) -> str:
     """The document."""
     simulated = record["about"].get("simulated")
     note = "The embedded server judged; these numbers say nothing about any real judge."
+    trained = [one_line(line, 200) for line in words(record["about"])]
     body = [
         strip("Simulated numbers.", note) if simulated else None,
+        strip(trained[0], " ".join(trained[1:])) if len(trained) > 1 else None,
         el(
             "main",
             _header(record),
             _tiles(record),
             _figures(record),
+            calibration_section(record.get("calibration") or {}),
             _published(record),
-            section("counts", "What the figures are of", "", facts(counted(record))),
+            section("counts", "What the figures are of", " ".join(trained), facts(counted(record))),
             el("footer", f"{SIMULATED if simulated else ''} Written by Flowright."),
         ),
     ]

@@ -99,7 +99,12 @@ def counted(record: Record) -> list[tuple[str, str]]:
         ("ties", "of these a tie"),
         ("labelled_ties", "labelled a tie"),
     )
-    return [(name, f"{counts[key]:,}") for key, name in named if key in counts]
+    shown = [(name, f"{counts[key]:,}") for key, name in named if key in counts]
+    if calibrated := record.get("calibration"):
+        for key, name in (("before", "as trained"), ("after", "calibrated")):
+            error = said(calibrated[key]["error"]["value"], percent)
+            shown.append((f"calibration error, {name}", error))
+    return shown
 
 
 def title(record: Record) -> str:

@@ -13,6 +13,7 @@ from flowright.judge_benchmarks.record import (
     published_rows,
     title,
 )
+from flowright.judge_benchmarks.trained_on import words
 from flowright.rendering.series import Record
 from flowright.rendering.untrusted import one_line
 
@@ -22,8 +23,15 @@ def benchmark_screen(record: Record) -> Group:
     parts: list[RenderableType] = [Text(title(record), style="bold")]
     if record["about"].get("simulated"):
         parts.append(Text(SIMULATED, style="bold magenta"))
+    parts += _trained_on(record)
     parts += [_figures(record), _published(record), _counts(record)]
     return Group(*parts)
+
+
+def _trained_on(record: Record) -> list[Text]:
+    first, *more = [one_line(line, 200) for line in words(record["about"])] or [""]
+    style = "bold magenta" if more else "dim"
+    return [Text(line, style=style) for line in (first, *more) if line]
 
 
 def _table(*columns: str) -> Table:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import flowright
@@ -19,6 +20,7 @@ from flowright.data.preferences import Pair
 from flowright.errors import UserError
 from flowright.judge_benchmarks.asking import ask_all
 from flowright.judge_benchmarks.benchmarks import BENCHMARKS, REWARDBENCH2, Benchmark, own
+from flowright.judge_benchmarks.calibration import Calibration, ScoredPair, reliability_of
 from flowright.judge_benchmarks.contenders import Contender, Length
 from flowright.judge_benchmarks.figures import Figure, prompt_of
 from flowright.judge_benchmarks.files import read_pairs_file, read_rewardbench2
@@ -27,6 +29,7 @@ from flowright.judge_benchmarks.opening import Named, Opened, open_contender
 from flowright.judge_benchmarks.published_outputs import read_outputs
 from flowright.judge_benchmarks.rewardbench2 import TOLD, BestSheet, Mode
 from flowright.judge_benchmarks.sheet import PairSheet, R, Sheet
+from flowright.judge_benchmarks.trained_on import Places, as_pairs, look
 from flowright.plugins import suggest
 from flowright.runs import check_writable, disk_errors, write_json
 
@@ -44,7 +47,8 @@ _SHOWN = 10  # lines about rows that cannot be used
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What the command line asks for: one of ``benchmark``, ``pairs`` and ``outputs``; ``named`` is
-    None with the last. ``mode`` None is ranking for a judge that can be shown several answers."""
+    None with the last. ``mode`` None is ranking for a judge that can be shown several answers.
+    ``trained_on`` are folders that say what the judge was trained on, beside its own."""
 
     named: Named | None
     benchmark: str | None = None
@@ -56,6 +60,8 @@ class Measurement:
     limit: int | None = None
     seed: int = 0
     overwrite: bool = False
+    trained_on: Sequence[Path] = ()
+    allow_trained_on: bool = False
 
 
 async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
@@ -71,12 +77,14 @@ async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
         rows = _part(best.rows, lambda row: row.cluster, asked)
         async with open_contender(asked.named) as opened:
             mode = _mode(asked, opened.contender)
+            known = _known(asked, opened, as_pairs(rows))
             sheet = BestSheet(rows, mode, asked.seed)
-            return await _measured(asked, asked.named, opened, sheet, TOLD[mode], progress)
+            return await _measured(asked, asked.named, opened, sheet, TOLD[mode], progress, known)
     benchmark, pairs = _pairs(asked, say)
     async with open_contender(asked.named) as opened:
+        known = _known(asked, opened, pairs)
         sheet = PairSheet(pairs, benchmark, asked.seed)
-        return await _measured(asked, asked.named, opened, sheet, benchmark, progress)
+        return await _measured(asked, asked.named, opened, sheet, benchmark, progress, known)
 
 
 async def _measured(
@@ -86,6 +94,7 @@ async def _measured(
     sheet: Sheet[R],
     benchmark: Benchmark,
     progress: Progress,
+    known: Mapping[str, Any],
 ) -> Path:
     contender = opened.contender
     data = asked.pairs.name if asked.pairs is not None else str(asked.benchmark)
@@ -106,11 +115,21 @@ async def _measured(
             done()
         began = time.monotonic()
         said = await ask_all(contender, sheet, ledger, opened.concurrency, done)
-        about |= {"seconds": time.monotonic() - began, "simulated": contender.simulated}
-        await _write(out, about, sheet, said, benchmark)
+        about |= {"seconds": time.monotonic() - began, "simulated": contender.simulated, **known}
+        more = _calibrated(contender.calibration, sheet.scored(said), data)
+        await _write(out, about, sheet, said, benchmark, more)
     finally:
         ledger.close()
     return out
+
+
+def _known(asked: Measurement, opened: Opened, rows: Sequence[Pair]) -> dict[str, Any]:
+    """What is known of the judge's training. Raises DataError where it was trained on the rows and
+    that is not allowed."""
+    if opened.folders is None and not asked.trained_on:
+        return {}
+    places = Places(asked.trained_on, opened.folders or (), asked.allow_trained_on)
+    return {"trained_on": look(places, rows)}
 
 
 async def _recount(asked: Measurement, outputs: Path, say: Say) -> Path:
@@ -133,9 +152,15 @@ async def _recount(asked: Measurement, outputs: Path, say: Say) -> Path:
 
 
 async def _write(
-    out: Path, about: Mapping[str, Any], sheet: Sheet[R], said: Mapping[str, R], told: Benchmark
+    out: Path,
+    about: Mapping[str, Any],
+    sheet: Sheet[R],
+    said: Mapping[str, R],
+    told: Benchmark,
+    more: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """The record: the figures of the judge and of the length of answers, on the same rows."""
+    """The record: the figures of the judge and of the length of answers, on the same rows, and
+    ``more``."""
     longest = await ask_all(Length(), sheet, None, 1)
     judged = {key: answer for key, answer in said.items() if not sheet.failed(answer)}
     record = {
@@ -159,10 +184,28 @@ async def _write(
         ],
         "published": [asdict(one) for one in told.published],
         "rows": [{**sheet.row(key), **sheet.encode(said[key])} for key in sheet.keys],
+        **more,
     }
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         write_json(out, record)
+
+
+def _calibrated(
+    calibration: Calibration | None, pairs: Sequence[ScoredPair], data: str
+) -> dict[str, Any]:
+    """What a judge's own calibration comes to on these pairs, none of which it was fitted on."""
+    if calibration is None or not calibration.is_fitted:
+        return {}
+    if not any(pair.label != "tie" for pair in pairs):
+        return {}
+    measured = {
+        "data": data,
+        "measured": {"pairs": len(pairs)},
+        "before": reliability_of(pairs, 1.0),
+        "after": reliability_of(pairs, calibration.temperature),
+    }
+    return {"calibration": {**calibration.record, **measured}}
 
 
 def _figure(figure: Figure) -> dict[str, Any]:

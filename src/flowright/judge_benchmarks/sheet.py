@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from flowright.data.preferences import Pair
 from flowright.judge_benchmarks.benchmarks import Benchmark
+from flowright.judge_benchmarks.calibration import ScoredPair
 from flowright.judge_benchmarks.contenders import Contender, key_of
 from flowright.judge_benchmarks.counting import Judged
 from flowright.judge_benchmarks.figures import Figure, Figures, prompt_of
@@ -65,6 +66,10 @@ class Sheet(ABC, Generic[R]):
     def counts(self, said: Mapping[str, R]) -> dict[str, int]:
         """What the figures are of, and what they are not of."""
 
+    def scored(self, said: Mapping[str, R]) -> list[ScoredPair]:
+        """The pairs among the rows, as far as both answers have a score."""
+        return []
+
     @abstractmethod
     def row(self, key: str) -> dict[str, Any]:
         """What a record tells of a row beside what was said of it."""
@@ -117,6 +122,13 @@ class PairSheet(Sheet[Games]):
             "ties": sum(game.preferred == "tie" for game in games),
             "labelled_ties": sum(pair.label == "tie" for pair in self._pairs.values()),
         }
+
+    def scored(self, said: Mapping[str, Games]) -> list[ScoredPair]:
+        return [
+            ScoredPair(*judged.games.straight.scores, judged.pair.label, prompt_of(judged.pair))
+            for judged in self._judged(said)
+            if judged.games.straight.scores is not None
+        ]
 
     def row(self, key: str) -> dict[str, Any]:
         pair = self._pairs[key]

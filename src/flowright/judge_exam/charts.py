@@ -1,4 +1,4 @@
-"""The drawings of a judge's exam: effects with their intervals, reliability, confusion, latency.
+"""The drawings of a judge's exam: effects with their intervals, confusion, latency.
 
 Inline SVG in the classes and on the scale of :mod:`flowright.rendering.charts`.
 """
@@ -60,25 +60,6 @@ def _whisker(whisker: Whisker, x: svg.Scale, y: float) -> Html:
     class_ = f"dot {whisker.colour}" if whisker.found else f"dot hollow {whisker.colour}"
     reach = svg.line(f"whisker {whisker.colour}", x(whisker.low), x(whisker.high), y, y)
     return el("g", reach, svg.dot(class_, x(whisker.value), y, 4.2, told))
-
-
-def reliability_diagram(title: str, bins: Sequence[Record]) -> Html | None:
-    """Accuracy against confidence; a judge that knows itself lies on the diagonal."""
-    if not bins:
-        return None
-    x, y = svg.across(0.5, 1.0), svg.Scale(0.0, 1.0, svg.HEIGHT - svg.BOTTOM, svg.TOP)
-    drawn = svg.y_axis((0.0, 0.25, 0.5, 0.75, 1.0), y, svg.short_percent)
-    drawn += svg.x_axis((0.5, 0.6, 0.7, 0.8, 0.9, 1.0), x, svg.short_percent, "confidence")
-    drawn.append(svg.line("zero", x(0.5), x(1.0), y(0.5), y(1.0)))
-    most = max(row["verdicts"] for row in bins)
-    for row in bins:
-        told = (
-            f"{row['verdicts']} verdicts of {100 * row['confidence']:.0f} % confidence, "
-            f"{100 * row['accuracy']:.0f} % of them right"
-        )
-        radius = round(3 + 7 * (row["verdicts"] / most) ** 0.5, 1)
-        drawn.append(svg.dot("dot c1", x(row["confidence"]), y(row["accuracy"]), radius, told))
-    return svg.figure(title, drawn)
 
 
 def confusion_chart(title: str, counts: Mapping[str, int]) -> Html | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from flowright.judge.questions import ORDERS
 from flowright.judge_exam.asking import AskedAnswer
 from flowright.judge_exam.perturbations import CONTROL, control_of
 from flowright.statistics import DIFFERENCE, SHARE, Estimate, Resampler, mean
@@ -133,7 +134,7 @@ class Orders:
 
 def orders(answers: Sequence[AskedAnswer], resampler: Resampler) -> Orders:
     """What the verdicts of a judge that asks in both orders (two ``members``: the answer first, the
-    answer second) say about order."""
+    answer second; or ``parts`` called so) say about order."""
     both = [(answer, scores) for answer in answers if (scores := _scores(answer)) is not None]
     questions = [answer.probe.item.question for answer, _ in both]
     shifts = [one - two for _, (one, two) in both]
@@ -149,7 +150,9 @@ def orders(answers: Sequence[AskedAnswer], resampler: Resampler) -> Orders:
 
 
 def _scores(answer: AskedAnswer) -> tuple[float, float] | None:
-    members = answer.verdict.members
+    members, parts = answer.verdict.members, answer.verdict.parts
+    if parts.keys() >= {*ORDERS}:  # what a judge behind HTTP says of them
+        return parts[ORDERS[0]], parts[ORDERS[1]]
     if len(members) != 2 or members[0].score is None or members[1].score is None:
         return None
     return members[0].score, members[1].score

@@ -69,8 +69,14 @@ def is_graded(scored: Sequence[AskedAnswer]) -> bool:
 
 
 def reliability(scored: Sequence[AskedAnswer]) -> list[dict[str, float]]:
-    """For each bin that has verdicts: its ends, their number, mean confidence and accuracy."""
-    sums = np.asarray([_binned(answer) for answer in scored]).reshape(-1, BINS, 3).sum(axis=0)
+    """:func:`reliability_bins` of scored verdicts."""
+    return reliability_bins([_binned(answer) for answer in scored])
+
+
+def reliability_bins(rows: Sequence[Sequence[float]]) -> list[dict[str, float]]:
+    """For each bin that has verdicts: its ends, their number, mean confidence and accuracy. Of rows
+    of :func:`binned`."""
+    sums = np.asarray(rows).reshape(-1, BINS, 3).sum(axis=0)
     width = 0.5 / BINS
     return [
         {
@@ -85,15 +91,19 @@ def reliability(scored: Sequence[AskedAnswer]) -> list[dict[str, float]]:
     ]
 
 
-def _binned(answer: AskedAnswer) -> list[float]:
-    """One scored verdict as a row of :func:`calibration_error`."""
-    score = answer.verdict.score or 0.0
-    confidence = max(score, 1 - score)
+def binned(confidence: float, right: float) -> list[float]:
+    """One verdict of a ``confidence`` from 0.5 to 1 as a row of :func:`calibration_error`;
+    ``right`` is 1, 0, or a half where it chose nothing."""
     place = min(BINS - 1, int((confidence - 0.5) * 2 * BINS))
     row = [0.0] * (3 * BINS)
-    is_right = float(answer.verdict.correct == answer.probe.item.label)
-    row[3 * place : 3 * place + 3] = [1.0, is_right, confidence]
+    row[3 * place : 3 * place + 3] = [1.0, right, confidence]
     return row
+
+
+def _binned(answer: AskedAnswer) -> list[float]:
+    score = answer.verdict.score or 0.0
+    is_right = float(answer.verdict.correct == answer.probe.item.label)
+    return binned(max(score, 1 - score), is_right)
 
 
 def _by_score(scored: Sequence[AskedAnswer]) -> list[list[float]]:

@@ -9,7 +9,6 @@ from flowright.judge_exam.charts import (
     confusion_chart,
     forest,
     histogram,
-    reliability_diagram,
 )
 from flowright.judge_exam.record import (
     MEASURES,
@@ -20,6 +19,7 @@ from flowright.judge_exam.record import (
     effects_rows,
     ends,
     estimated,
+    notes,
     pair_rows,
     plain,
     planted,
@@ -30,6 +30,7 @@ from flowright.judge_exam.record import (
 from flowright.rendering import svg
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts, grid, header, page, section, strip, table, tile
+from flowright.rendering.reliability import reliability_diagram
 from flowright.rendering.series import NOTHING, Form, Record, duration, percent, points, said
 from flowright.rendering.untrusted import one_line
 from flowright.runs import disk_errors, write_text
@@ -77,7 +78,9 @@ def _header(record: Record) -> Html:
         chips.append(f"planted: {planted(record)}")
     shown = [one_line(chip, 160) for chip in chips]
     told = f"{title(record)}.{_started(about)}"
-    return header("Judge exam", one_line(about["judge"], 100), shown, told)
+    head = header("Judge exam", one_line(about["judge"], 100), shown, told)
+    own = el("ul", [el("li", f"The judge's note: {note}") for note in notes(record)])
+    return el("div", head, own if notes(record) else None)
 
 
 def _started(about: Record) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from flowright.errors import DataError
 from flowright.rendering.series import NOTHING, Form, Record, is_number, percent, points, said
+from flowright.rendering.untrusted import one_line
 
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about any real judge."
 NAMES: Mapping[str, str] = {
@@ -162,6 +163,11 @@ def verdict_on(effect: Mapping[str, Any] | None) -> str:
 def planted(record: Record) -> str:
     weights = record["about"].get("planted") or {}
     return ", ".join(f"{name} {weight:+g}" for name, weight in weights.items()) or "nothing"
+
+
+def notes(record: Record) -> list[str]:
+    """What the judge says has to be known of its verdicts."""
+    return [one_line(note, 300) for note in record["about"].get("notes") or ()]
 
 
 def title(record: Record) -> str:

@@ -13,6 +13,7 @@ from flowright.judge_exam.record import (
     effects_rows,
     ends,
     estimated,
+    notes,
     pair_rows,
     plain,
     planted,
@@ -31,6 +32,7 @@ def exam_screen(folder: Path) -> Group:
     if record["about"].get("simulated"):
         parts.append(Text(SIMULATED, style="bold magenta"))
         parts.append(Text(f"planted: {planted(record)}", style="magenta"))
+    parts += [Text(f"judge's note: {note}") for note in notes(record)]
     parts += [_measures(record), _types(record), *_effects(record)]
     parts += [_pairs(record), _service(record)]
     return Group(*parts)

@@ -114,6 +114,7 @@ async def sit(sitting: Sitting, progress: Progress, say: Say) -> Path:
                 items, examinee.judge, examinee.pair_judge, plan, tell, sitting.biased
             )
         about = _about(sitting, examinee.judge.name, examinee.simulated, items)
+        about["notes"] = list(examinee.notes)
     about |= {"started": started, "took_seconds": time.monotonic() - began}
     write_json(out / "exam.json", {"about": about, **record})
     return out
@@ -168,11 +169,13 @@ def _folder(judge: str, sitting: Sitting) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Examinee:
-    """``pair_judge`` is None where nobody compares two answers: rules do not."""
+    """``pair_judge`` is None where nobody compares two answers: rules do not. ``notes``: what the
+    judge says has to be known of its verdicts."""
 
     judge: Judge
     pair_judge: Judge | None
     simulated: bool
+    notes: tuple[str, ...] = ()
 
 
 @asynccontextmanager
@@ -199,7 +202,8 @@ async def open_examinee(config: JudgeServerConfig, pairs: bool) -> AsyncIterator
         if problems := [*await models.check(), *await judge.check()]:
             raise JudgeDown(*problems, "nothing was measured")
         twin = await opened(_comparing(asked)) if pairs and asked.mode != "rules" else None
-        yield Examinee(judge.judge, twin.judge if twin else None, judge.simulated)
+        pair_judge = twin.judge if twin else None
+        yield Examinee(judge.judge, pair_judge, judge.simulated, judge.notes)
 
 
 def examined_section(section: JudgeSection) -> JudgeSection:

@@ -66,8 +66,10 @@ def create_app(
     *,
     ready: Ready | None = None,
     simulated: bool = False,
+    notes: Sequence[str] = (),
 ) -> FastAPI:
     """The service as an app of one event loop. ``ready`` asks the backend; None: always ready.
+    ``notes``: what one has to know of its verdicts, which /health tells.
 
     ``app.state.traffic`` is its :class:`~flowright.judge_service.traffic.Traffic`, to drain it by.
     """
@@ -95,7 +97,7 @@ def create_app(
         GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
     )
     _add_judging(app, _Dispatcher(judge, admission, metrics, log), settings)
-    _add_probes(app, _Health(judge, admission, settings, ready, simulated), metrics)
+    _add_probes(app, _Health(judge, admission, settings, ready, simulated, notes), metrics)
     return app
 
 
@@ -178,9 +180,11 @@ class _Health:
         settings: JudgeServerSection,
         ready: Ready | None,
         simulated: bool,
+        notes: Sequence[str],
     ) -> None:
         self._judge = judge
         self._admission = admission
+        self._notes = list(notes)
         self._takes = settings.model_dump(
             include={"max_in_flight", "max_queue", "max_batch", "max_body_bytes"}
         )
@@ -201,6 +205,8 @@ class _Health:
         }
         if self._simulated:
             shown["notice"] = SIMULATED_NOTICE
+        if self._notes:
+            shown["notes"] = self._notes
         if draining:
             return 503, {"status": "draining", "error": "draining", **shown}
         if problems := await self._probe():

@@ -26,6 +26,7 @@ from flowright.judge_service.own_model import (
     served_settings,
 )
 from flowright.judge_service.traffic import Traffic
+from flowright.plugins import load
 from flowright.simulation.opening import open_models
 from flowright.simulation.process import listen, quiet_server
 
@@ -57,6 +58,9 @@ def run(config: JudgeServerConfig, say: Callable[[str], None]) -> int:
     """
     settings = config.server
     model, mode = None, config.judge.mode
+    if config.trained.folder is not None:  # of a room above, which loads torch
+        backend = load("flowright.app.trained_judge:trained_judge", "judge")(config)
+        return _serve(settings, backend(), mode, say)
     if settings.judge_class is not None:  # before the port: it may load for minutes, or fail
         model = own_model(settings.judge_class, settings.judge_arguments, settings.judge_threads)
         settings, mode = served_settings(model, settings), None
@@ -101,7 +105,9 @@ def _serve(
         async def serve() -> None:
             async with backend as (opened, ready):
                 simulated = opened.simulated
-                app = create_app(opened.judge, settings, ready=ready, simulated=simulated)
+                app = create_app(
+                    opened.judge, settings, ready=ready, simulated=simulated, notes=opened.notes
+                )
                 server = DrainingServer(app, settings.drain_seconds, say)
                 for line in _greeting(settings, opened, mode, listener.getsockname()[1]):
                     say(line)
@@ -121,6 +127,7 @@ def _greeting(
     lines = [f"{judge} at http://{host}:{port}, its API at http://{host}:{port}/docs"]
     if opened.simulated:
         lines.append(f"{SIMULATED_NOTICE}; its verdicts say nothing about any real judge.")
+    lines += [f"note: {note}" for note in opened.notes]
     if not settings.api_key:
         lines.append("No API key is set: whoever reaches this address can use it.")
     return lines

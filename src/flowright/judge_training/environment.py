@@ -5,11 +5,12 @@ says. No large model is asked.
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from flowright.config import Config
 from flowright.config.judging import GIVEN
-from flowright.data.preferences import Pair, Turn
+from flowright.data.contamination import TrainedOn
+from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.data.task import Task
 from flowright.environments.environment import (
     Baseline,
@@ -26,13 +27,14 @@ from flowright.errors import DataError, Failure, Reason
 from flowright.grading import Gold
 from flowright.judge_training.display import DISPLAY
 from flowright.judge_training.frames import frame, wording_of
-from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, steps
+from flowright.judge_training.known_rule import SOURCE as KNOWN_RULE, asked_about, reasons
 from flowright.judge_training.lengths import Fitted, fit
 from flowright.judge_training.loading import (
     JudgingRows,
     load_conversations,
     load_rows,
     read_held_out,
+    trained_on,
 )
 from flowright.judge_training.measures import JudgingDetails, judging_metrics
 from flowright.judge_training.reading import Reading, Unread, read, reply_text
@@ -53,6 +55,10 @@ class JudgingEnvironment(Environment):
     """The environment of ``environment: judging``; its keys are those of ``judging``."""
 
     display = DISPLAY
+    aliases: ClassVar[Mapping[str, str]] = {
+        "train/kl_divergence": "policy/kl",
+        "train/policy_loss": "policy/pg_loss",
+    }
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
@@ -102,9 +108,8 @@ class JudgingEnvironment(Environment):
         found: Fitted[JudgedRow | SftRow] = fit(
             rows, lambda row: self._tokens(row, tokens), limit, self._section.overlong
         )
-        cut = f"{found.cut:,} cut by {found.cut_characters:,} characters"
         self._lengths += [
-            f"{name}: {found.lengths}; {cut}, {len(found.left_out):,} dropped",
+            f"{name}: {found}",
             *(f"  {row}" for row in found.left_out[: self._section.show_left_out]),
         ]
         return [
@@ -127,17 +132,25 @@ class JudgingEnvironment(Environment):
 
     def _given(self, row: JudgedRow | SftRow) -> Sequence[Given]:
         if isinstance(row, SftRow):
-            return [Given(_messages(row.messages), every_turn=True)]
+            return [Given(self._messages(row.messages), every_turn=True)]
         if self._section.method == "sft":
-            return self._given(transcript(row, steps(row), self._words))
+            return self._given(transcript(row, reasons(row, row.label), self._words))
         if not isinstance(row, Pair):
             raise DataError("a single answer, where two are compared")
         strength = abs(row.strength or 1.0)
         better = {"first": (strength, 0.0), "second": (0.0, strength), "tie": (0.0, 0.0)}
         return [
-            Given(_messages((*row.conversation, Turn("assistant", answer))), weight)
+            Given(self._messages((*row.conversation, Turn("assistant", answer))), weight)
             for answer, weight in zip((row.first, row.second), better[row.label], strict=True)
         ]
+
+    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
+        messages = [Message(turn.role, turn.content) for turn in turns]
+        if not self._section.merge_system or messages[0].role != "system":
+            return messages
+        system, first, *rest = messages
+        whole = f"{system.content}\n\n{first.content}" if system.content else first.content
+        return [Message(first.role, whole), *rest]
 
     def forms(self, task: Task) -> Sequence[Task]:
         """The tasks among which a group's attempts are shared: both orders of a pair, which so
@@ -205,6 +218,13 @@ class JudgingEnvironment(Environment):
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         return outcome_metrics(rollouts) | judging_metrics(rollouts)
 
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """What else an evaluation says of a judge of pairs; with ``both_orders`` it plays both."""
+        names = {"position bias": "judge/position_bias", "consistency": "judge/consistency"}
+        measured = judging_metrics(rollouts)
+        found = {name: measured[metric] for name, metric in names.items() if metric in measured}
+        return {"pairwise": found} if found else {}
+
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
         details, task = rollout.details, _judging(rollout.task)
         assert isinstance(details, JudgingDetails)
@@ -240,25 +260,32 @@ class JudgingEnvironment(Environment):
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
         """The form of a judgement with verdicts drawn at random, so that no verdict is given away;
-        the thought has the steps of the known rule, for rows of files none."""
+        the thought notices what the known rule asks for and has a taste that leads to the verdict,
+        and is empty for rows of files. A judge that scores reads no request of ours: it is shown
+        how a question about an answer is answered."""
         rng = random.Random(seed)
         drawn = []
         for _ in range(count):
             task = _judging(rng.choice(tasks))
+            if task.source == KNOWN_RULE and self._section.method == "bradley_terry":
+                conversation, reply = asked_about(task.row, rng)
+                drawn.append(Demonstration(self._messages(conversation), [reply]))
+                continue
             if task.kind == "pairwise" and rng.random() < 0.5:
                 task = other_order(task)
-            thought = steps(task.row) if task.source == KNOWN_RULE else ""
-            replies = [self._drawn_reply(task, thought, rng) for _ in range(completions)]
+            replies = [self._drawn_reply(task, rng) for _ in range(completions)]
             drawn.append(Demonstration(self.messages(task), replies))
         return drawn
 
-    def _drawn_reply(self, task: JudgingTask, thought: str, rng: random.Random) -> str:
+    def _drawn_reply(self, task: JudgingTask, rng: random.Random) -> str:
         ties = self._section.ties == "keep"
-        verdict = (
+        verdict: int | Preferred = (
             rng.choice(("first", "second", "tie") if ties else ("first", "second"))
             if task.kind == "pairwise"
             else rng.randrange(5)
         )
+        known = task.source == KNOWN_RULE
+        thought = reasons(task.row, verdict, lambda _: rng.randrange(5)) if known else ""
         sure = round(rng.random(), 2) if self._section.states_confidence else None
         reply = reply_text(thought, verdict, sure)
         return reply.removeprefix("<think>") if self._section.opened_thought else reply
@@ -269,12 +296,11 @@ class JudgingEnvironment(Environment):
         about = {"data": files or "a known rule (synthetic)"}
         return about | ({"split": self._rows.digest} if self._rows else {})
 
-    def introduction(self) -> Sequence[str]:
+    def trained_on(self) -> TrainedOn | None:
+        return trained_on(self._rows, self._section) if self._rows else None
+
+    def told_of_tasks(self) -> Sequence[str]:
         return (*(self._rows.lines if self._rows else ()), *self._lengths)
-
-
-def _messages(turns: Sequence[Turn]) -> list[Message]:
-    return [Message(turn.role, turn.content) for turn in turns]
 
 
 def _judging(task: Task) -> JudgingTask:

@@ -15,7 +15,7 @@ from flowright.data.tables import parquet_batches, read_table
 from flowright.errors import DataError
 from flowright.judge_training.forms import Form, form_of, further_answers, typed
 from flowright.judge_training.rows import Row
-from flowright.judge_training.values import Fault, UnusableRow
+from flowright.judge_training.values import Fault, UnusableRow, short
 
 _LINES = (".jsonl", ".ndjson", ".gz")
 
@@ -145,13 +145,16 @@ def _object(line: bytes) -> Mapping[str, Any] | UnusableRow:
 
 
 def _parquet(path: Path) -> Iterator[Mapping[str, Any] | UnusableRow]:
-    """Row by row where a batch holds text that is not UTF-8, so that only its own row is lost."""
+    """Row by row where a batch holds what Python has no value for, such as text that is not UTF-8
+    or the year 99999, so that only its own row is lost."""
     for batch in parquet_batches(path):
         try:
             yield from batch.to_pylist()
-        except UnicodeDecodeError:
+        except (ValueError, OverflowError):
             for number in range(batch.num_rows):
                 try:
                     yield from batch.slice(number, 1).to_pylist()
                 except UnicodeDecodeError as error:
                     yield UnusableRow(Fault.NOT_A_ROW, f"not UTF-8 at byte {error.start}")
+                except (ValueError, OverflowError) as error:
+                    yield UnusableRow(Fault.NOT_A_ROW, f"a value is too large: {short(str(error))}")

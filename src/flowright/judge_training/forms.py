@@ -28,6 +28,7 @@ from flowright.judge_training.values import (
     number_of,
     plain,
     short,
+    source_of,
     text_of,
     turns_of,
 )
@@ -55,8 +56,7 @@ def form_of(values: Mapping[str, Any], forms: Sequence[Form]) -> Form:
 def typed(form: Form, values: Mapping[str, Any], id: str, source: str) -> Row:
     """The row that the columns hold. ``source`` is what it is from where no column says so. Raises
     UnusableRow."""
-    given = values.get("source")
-    return _TYPED[form](values, id, given if isinstance(given, str) and given else source)
+    return _TYPED[form](values, id, source_of(plain(values.get("source")), source))
 
 
 def further_answers(form: Form, row: Mapping[str, Any]) -> int:
@@ -79,6 +79,9 @@ def _bradley_terry(values: Mapping[str, Any], id: str, source: str) -> PairRow:
     if not isinstance(given, bool | None):
         raise UnusableRow(Fault.PREFERENCE, f"tie is {short(given)}, not true or false")
     strength, margin = (_magnitude(values.get(name), name) for name in ("strength", "margin"))
+    if given is not None and strength is not None and given is not (strength == 0):
+        said = f"tie is {str(given).lower()}, strength {strength:g}"
+        raise UnusableRow(Fault.PREFERENCE, f"{said}: 0 is a tie, and nothing else is")
     tie = bool(given) or strength == 0
     answers = chosen[-1].content, rejected[-1].content
     _require_difference(*answers, tie, "chosen and rejected")
@@ -115,6 +118,9 @@ def _pairwise(values: Mapping[str, Any], id: str, source: str) -> Pair:
     if None not in said and said[0] != said[1]:
         raise UnusableRow(Fault.PREFERENCE, "the labels of the two answers disagree")
     strength = number_of(label.get("preference_strength"), "preference_strength")
+    if strength is not None and (strength == 0) is not (preferred == "tie"):
+        said = f"preference is {short(label['preference'])}, preference_strength {strength:g}"
+        raise UnusableRow(Fault.PREFERENCE, f"{said}: 0 is a tie, and nothing else is")
     _require_difference(first, second, preferred == "tie", "A and B")
     return Pair(
         id=id,

@@ -1,14 +1,15 @@
 """Rows whose labels follow a known rule, to see whether a way of training works: what a judge could
 reach is known, and nothing but the rule leads there. Real preferences are not like this.
 
-A prompt asks for some words out of 24; an answer is as many words, some of them asked for. The
+A prompt asks for some words out of 24; an answer has as many of them, some of them asked for. The
 better of two names more of them, and a score from 0 to 4 is their share. All words have four
 letters and all answers as many words, so length says nothing; the better one stands first as often
-as second; and any word is asked for as often as any other, so an answer by itself says nothing.
+as second; and any word is asked for as often as any other, so an answer by itself says nothing. A
+word always stands behind a space, so that the embedded policy's tokenizer has one token for it.
 """
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -24,6 +25,13 @@ WORDS = (
 SOURCE = "known rule"
 
 _ASK = "Name "
+_SAY = "Take "
+_WHICH = "Which?"
+_MORE: Mapping[int | Preferred, str] = {
+    "first": "A has more.",
+    "second": "B has more.",
+    "tie": "Both have as many.",
+}
 _HELD_OUT = 0.2  # most of the prompts that held-out rows may have
 Asked = tuple[str, ...]
 
@@ -69,13 +77,42 @@ def true_label(row: JudgedRow) -> int | Preferred:
 
 
 def steps(row: JudgedRow) -> str:
-    """The rule's steps for a row, as a thought: which words asked for each answer names."""
+    """What there is to notice in a row: which words asked for each answer names, how many these
+    are, and which answer has more. That more are better it does not say."""
     asked, told = _asked(row), []
-    for title, words in zip("AB", _words(row), strict=False):
+    titles = ("In A", "In B") if isinstance(row, Pair) else ("In it",)
+    for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
-        begin = f"{title}: " if isinstance(row, Pair) else ""
-        told.append(f"{begin}{' '.join(found) or 'none'}, {len(found)}.")
+        told.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
+    if isinstance(row, Pair):
+        told.append(_MORE[true_label(row)])
     return " ".join(told)
+
+
+def reasons(
+    row: JudgedRow, verdict: int | Preferred, worth: Callable[[int], int] | None = None
+) -> str:
+    """A thought that ends in a verdict, right or wrong: the :func:`steps`, and the taste by which
+    they lead there. Of two answers that is whether more words are better, or fewer, or neither; of
+    one it is what each number of words is worth, by the rule where ``worth`` does not say it."""
+    if isinstance(row, Pair):
+        least: Preferred = SWAPPED[true_label(row)]
+        taste = "Neither" if verdict == "tie" else "Fewer" if verdict == least else "More"
+        return f"{steps(row)} {taste} is better."
+    (own,), size = named(row), len(_asked(row))
+    by = worth or (lambda many: _score(many, size))
+    worths = [verdict if many == own else by(many) for many in range(size + 1)]
+    told = ", ".join(f"{many} is {value}" for many, value in enumerate(worths))
+    return f"{steps(row)} {told}."
+
+
+def asked_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, str]:
+    """A question about one of the row's answers, behind it, and what is right to say: which words
+    asked for it names. That more of them are better is not said."""
+    answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
+    one = PointwiseRow(row.conversation, rng.choice(answers), 0, SOURCE)
+    answered = (*row.conversation, Turn("assistant", one.answer))
+    return (*answered, Turn("user", _WHICH)), steps(one)
 
 
 def _asked(row: JudgedRow) -> set[str]:
@@ -84,7 +121,7 @@ def _asked(row: JudgedRow) -> set[str]:
 
 def _words(row: JudgedRow) -> list[list[str]]:
     answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
-    return [answer.split() for answer in answers]
+    return [answer.removeprefix(_SAY).split() for answer in answers]
 
 
 def _sides(section: KnownRuleSection, seed: int, what: str) -> KnownRuleRows:
@@ -168,7 +205,7 @@ def _answer(asked: Asked, many: int, rng: random.Random) -> str:
     others = [word for word in WORDS if word not in asked]
     words = [*rng.sample(asked, many), *rng.sample(others, len(asked) - many)]
     rng.shuffle(words)
-    return " ".join(words)
+    return f"{_SAY}{' '.join(words)}"
 
 
 def _score(many: int, size: int) -> int:

@@ -45,14 +45,21 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Fitted(Generic[AnyRow]):
-    """Rows of at most the limit. ``lengths`` are those before; ``cut`` rows lost ``cut_characters``
-    of their conversations; ``left_out`` are the others."""
+    """Rows of at most the limit. ``lengths`` are those before, of what the chat template takes;
+    ``cut`` rows lost ``cut_characters`` of their conversations; ``left_out`` are the others."""
 
     rows: tuple[AnyRow, ...]
     lengths: Lengths
     cut: int
     cut_characters: int
     left_out: tuple[LeftOut, ...]
+
+    def __str__(self) -> str:
+        faults = [row.fault for row in self.left_out]
+        told = f"{self.lengths}; {self.cut:,} cut by {self.cut_characters:,} characters"
+        refused = faults.count(Fault.TEMPLATE)
+        more = f", {refused:,} refused by the chat template" * bool(refused)
+        return f"{told}, {faults.count(Fault.OVERLONG):,} dropped{more}"
 
 
 def lengths_of(tokens: Sequence[int], limit: int) -> Lengths:
@@ -75,21 +82,30 @@ def fit(
 
     What is longer is dropped, or its conversation is cut: the longest turn in its middle, again and
     again until the row fits. Answers, verdicts and the words of a frame are never cut, so that a
-    row whose answers alone are too long is dropped. Raises DataError with ``overlong: error``.
+    row whose answers alone are too long is dropped. Rows that ``tokens`` raises DataError for, whom
+    the chat template refuses, are left out. Raises DataError with ``overlong: error``, and where
+    every row is refused.
     """
-    counts = [tokens(row) for row in rows]
-    lengths = lengths_of(counts, limit)
+    counted = [(row, _counted(row, tokens)) for row in rows]
+    left_out = [count for _, count in counted if isinstance(count, LeftOut)]
+    taken = [(row, count) for row, count in counted if isinstance(count, int)]
+    if rows and not taken:
+        raise DataError(
+            *map(str, left_out[:_NAMED]),
+            f"the chat template refuses all {len(left_out)} rows; take the turns that it refuses "
+            "out of the data, or train another model",
+        )
+    lengths = lengths_of([count for _, count in taken], limit)
     if overlong == "error" and lengths.overlong:
-        over = [row.id for row, count in zip(rows, counts, strict=True) if count > limit]
+        over = [row.id for row, count in taken if count > limit]
         names = ", ".join(over[:_NAMED]) + (", ..." if len(over) > _NAMED else "")
         raise DataError(
             f"{lengths.overlong} of {lengths.rows} rows have more than {limit} tokens ({names}); "
             "shorten them, raise the limit, or set overlong to drop or truncate"
         )
     kept: list[AnyRow] = []
-    left_out: list[LeftOut] = []
     cut, characters = 0, 0
-    for row, count in zip(rows, counts, strict=True):
+    for row, count in taken:
         if count <= limit:
             kept.append(row)
             continue
@@ -103,6 +119,13 @@ def fit(
         cut += 1
         characters += _characters(row) - _characters(shorter)
     return Fitted(tuple(kept), lengths, cut, characters, tuple(left_out))
+
+
+def _counted(row: AnyRow, tokens: Callable[[AnyRow], int]) -> int | LeftOut:
+    try:
+        return tokens(row)
+    except DataError as error:
+        return LeftOut(row.id, Fault.TEMPLATE, "; ".join(error.problems))
 
 
 def _cut(row: AnyRow, count: int, tokens: Callable[[AnyRow], int], limit: int) -> AnyRow | None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Generic
 
 from flowright.config.judging import GIVEN, JudgingSection, Method
+from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
 from flowright.judge_training.files import Report, read_rows
 from flowright.judge_training.forms import Form
 from flowright.judge_training.known_rule import ceiling, known_pairs, known_scores
-from flowright.judge_training.negatives import with_negatives
+from flowright.judge_training.negatives import SOURCE as NEGATIVE, with_negatives
 from flowright.judge_training.rows import (
     AnyRow,
     JudgedRow,
@@ -21,6 +22,7 @@ from flowright.judge_training.rows import (
     Row,
     SftRow,
 )
+from flowright.judge_training.sealed import without_benchmarks
 from flowright.judge_training.splits import Split, in_drawn_order, kept_apart, split_by_prompt
 
 FORMS: Mapping[Method, tuple[Form, ...]] = {
@@ -63,13 +65,14 @@ def load_rows(section: JudgingSection, seed: int) -> JudgingRows[JudgedRow]:
 def load_conversations(section: JudgingSection, seed: int) -> JudgingRows[SftRow]:
     """The conversations of ``judging.train_files``, for ``method: sft``. Raises DataError."""
     rows, report = _conversations(section.train_files)
+    rows, report, checked = without_benchmarks(rows, report, section)
     if section.val_files:
         held_out, of_held_out = _conversations(section.val_files)
         split = kept_apart(rows, held_out)
         report = (report + of_held_out).less(split.left_out)
     else:
         split = split_by_prompt(rows, section.val_share, seed)
-    lines = report.lines(section.show_left_out)
+    lines = [*report.lines(section.show_left_out), checked]
     lines.append(_counted(split.train, split.held_out, split.digest))
     return JudgingRows(split.train, split.held_out, split.digest, tuple(lines))
 
@@ -108,12 +111,14 @@ def _known(section: JudgingSection, seed: int) -> tuple[Split[JudgedRow], list[s
 
 def _read(section: JudgingSection, seed: int) -> tuple[Split[JudgedRow], list[str]]:
     rows, report = _judged_rows(section.train_files, section, seed)
-    if not section.val_files:
-        return split_by_prompt(rows, section.val_share, seed), report.lines(section.show_left_out)
-    held_out, of_held_out = _judged_rows(section.val_files, section, seed)
-    split = kept_apart(rows, held_out)
-    told = (report + of_held_out).less(split.left_out)
-    return split, told.lines(section.show_left_out)
+    rows, report, checked = without_benchmarks(rows, report, section)
+    if section.val_files:
+        held_out, of_held_out = _judged_rows(section.val_files, section, seed)
+        split = kept_apart(rows, held_out)
+        report = (report + of_held_out).less(split.left_out)
+    else:
+        split = split_by_prompt(rows, section.val_share, seed)
+    return split, [*report.lines(section.show_left_out), checked]
 
 
 def _judged_rows(
@@ -128,6 +133,22 @@ def _judged_rows(
         elif isinstance(row, PointwiseRow | Pair):
             rows.append(row)
     return tuple(rows), found.report
+
+
+def trained_on(
+    rows: JudgingRows[JudgedRow] | JudgingRows[SftRow], section: JudgingSection
+) -> TrainedOn:
+    """Names and hashes of the rows on both sides, with what stands beside their files
+    (``trained_on.json``), which knows subsets where rows name their source alone, and conversations
+    that judgements are about. Raises DataError."""
+    both = [*rows.train, *rows.held_out]
+    conversations = [row.messages if isinstance(row, SftRow) else row.conversation for row in both]
+    files = (*section.train_files, *section.val_files)
+    beside = TrainedOn.gathered(dict.fromkeys(path.parent for path in files)) or TrainedOn()
+    names = {row.source.removesuffix(NEGATIVE) for row in both}
+    known = {name.partition("/")[0] for name in beside.subsets}
+    own = TrainedOn(frozenset(names - known))
+    return TrainedOn.of_conversations(conversations) | own | beside
 
 
 def _without_ties(rows: Sequence[JudgedRow]) -> tuple[JudgedRow, ...]:

@@ -4,13 +4,14 @@ is trained here.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.errors import Blame, FailureError, Reason, boundary
 from flowright.judge.messages import prompt_text
 from flowright.judge.verdict import Judge, JudgeQuery, Status
+from flowright.judge_exam.asking import JudgeDown
 from flowright.judge_training.frames import FrameWording, frame
 from flowright.judge_training.reading import Reading, read, reply_text
 from flowright.judge_training.rows import TOP_LABEL, JudgedRow, SftRow
@@ -23,8 +24,35 @@ server fails."""
 Thinker = Callable[[JudgedRow, int], Awaitable[str]]
 """A row and a seed in, a completion in the judge's form out."""
 
+_PATIENCE = 20  # rows without any reply from the start after which a judge counts as down
 _NO_VERDICT: frozenset[Status] = frozenset({"abstain", "declined", "parse_error", "truncated"})
 """What a judge itself did not manage; all else without a verdict is its server's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of a row: the thought that is kept, and why each try before it was not."""
+
+    thought: str | None
+    ends: tuple[str, ...] = ()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether no try got a reply."""
+        return self.thought is None and {*self.ends} == {"failed"}
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether a server's failure may be why there is no transcript."""
+        return self.thought is None and "failed" in self.ends
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Rows that were tried before, by id, and where others are kept as they come."""
+
+    done: Mapping[str, Tried]
+    keep: Callable[[str, Tried], None] = lambda id, tried: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,38 +126,68 @@ async def transcribe(
     tries: int,
     seed: int = 0,
     at_once: int = 64,
+    kept: Kept | None = None,
+    tell: Callable[[], None] = lambda: None,
 ) -> Transcripts:
     """For each row the first of ``tries`` completions whose verdict is its label. Each try has a
-    seed of its own, a function of ``seed``, the row's place and the try."""
-    places = asyncio.Semaphore(at_once)
+    seed of its own, a function of ``seed``, the row's place and the try. What is ``kept`` by a
+    row's id is not tried again; ``tell`` is called as each row is done.
 
-    async def one(place: int, row: JudgedRow) -> tuple[SftRow | None, list[str]]:
-        ends: list[str] = []
-        for number in range(tries):
-            async with places:
-                kept, end = await _try(
-                    row, think, words, (seed * len(rows) + place) * tries + number
-                )
-            if kept is not None:
-                return kept, ends
-            ends.append(end)
-        return None, ends
+    Raises JudgeDown where the first rows get no reply at all, one and all.
+    """
+    kept = Kept({}) if kept is None else kept
+    waiting = iter([(place, row) for place, row in enumerate(rows) if row.id not in kept.done])
+    left = sum(row.id not in kept.done for row in rows)
+    done = dict(kept.done)
+    unreached, was_reached = 0, left < len(rows)
 
-    done = await asyncio.gather(*(one(place, row) for place, row in enumerate(rows)))
-    ends = [end for _, each in done for end in each]
+    async def work() -> None:
+        nonlocal unreached, was_reached
+        for place, row in waiting:
+            first = (seed * len(rows) + place) * tries
+            tried = await _tries(row, think, range(first, first + tries))
+            done[row.id] = tried
+            tell()
+            if not tried.is_unknown:
+                kept.keep(row.id, tried)
+            was_reached = was_reached or not tried.is_silent
+            unreached += not was_reached
+            if unreached >= min(_PATIENCE, left):
+                raise JudgeDown(f"no reply to the first {unreached} rows; is its server up?")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(at_once, left)):
+                group.create_task(work())
+    except* JudgeDown as several:
+        raise several.exceptions[0] from None
+    every = [done[row.id] for row in rows]
+    ends = [end for tried in every for end in tried.ends]
     return Transcripts(
-        tuple(row for row, _ in done if row is not None),
+        tuple(
+            transcript(row, tried.thought, words)
+            for row, tried in zip(rows, every, strict=True)
+            if tried.thought is not None
+        ),
         ends.count("refused"),
         ends.count("unreadable"),
         ends.count("failed"),
-        sum(row is None for row, _ in done),
+        sum(tried.thought is None for tried in every),
     )
 
 
-async def _try(
-    row: JudgedRow, think: Thinker, words: FrameWording, seed: int
-) -> tuple[SftRow | None, str]:
-    """The transcript, or why there is none."""
+async def _tries(row: JudgedRow, think: Thinker, seeds: Sequence[int]) -> Tried:
+    ends: list[str] = []
+    for seed in seeds:
+        thought, end = await _try(row, think, seed)
+        if thought is not None:
+            return Tried(thought, tuple(ends))
+        ends.append(end)
+    return Tried(None, tuple(ends))
+
+
+async def _try(row: JudgedRow, think: Thinker, seed: int) -> tuple[str | None, str]:
+    """The thought of a verdict that is the label, or why there is none."""
     text = ""
     with boundary("transcript") as caught:
         text = await think(row, seed)
@@ -141,7 +199,7 @@ async def _try(
         return None, "unreadable"
     if reading.verdict != label_of(row):
         return None, "refused"
-    return transcript(row, reading.thought, words), "kept"
+    return reading.thought, ""
 
 
 def _query(row: JudgedRow, seed: int) -> JudgeQuery:

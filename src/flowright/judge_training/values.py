@@ -7,6 +7,7 @@ Lists may be numpy's, as pandas reads them. Nothing is repaired.
 import json
 import math
 import re
+import unicodedata
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, get_args
@@ -26,6 +27,7 @@ class Fault(StrEnum):
     ROLES = "roles"
     EMPTY = "empty text"
     CHARACTERS = "characters"
+    SOURCE = "source"
     ANSWERS = "answers"
     LABEL = "label"
     PREFERENCE = "preference"
@@ -33,7 +35,9 @@ class Fault(StrEnum):
     CONVERSATIONS = "two conversations"
     SAME_ANSWERS = "same answers"
     OVERLONG = "overlong"
+    TEMPLATE = "chat template"
     HELD_OUT = "held out"
+    BENCHMARK = "benchmark"
 
 
 class UnusableRow(FlowrightError):
@@ -81,20 +85,35 @@ def _turn(message: object, where: str) -> Turn:
 
 _SPEAKERS: Mapping[str, Speaker] = {role: role for role in get_args(Speaker)}
 _BROKEN = re.compile("[\x00\ud800-\udfff]")
+_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})  # white space, and signs without a width
 
 
 def text_of(content: object, where: str) -> str:
     if not isinstance(content, str):
         said = "missing" if content is None else f"{short(content)}, not text"
         raise UnusableRow(Fault.MESSAGES, f"{where}: content is {said}")
-    if not content.strip():
+    _require_whole(content, where)
+    if not any(unicodedata.category(sign) not in _UNSEEN for sign in content):
         raise UnusableRow(Fault.EMPTY, f"{where}: the text is empty")
-    if broken := _BROKEN.search(content):
+    return content
+
+
+def source_of(given: object, otherwise: str) -> str:
+    """What a row says it is from; ``otherwise`` where it says nothing."""
+    if given is None or given == "":
+        return otherwise
+    if not isinstance(given, str):
+        raise UnusableRow(Fault.SOURCE, f"source is {short(given)}, not text")
+    _require_whole(given, "source")
+    return given
+
+
+def _require_whole(text: str, where: str) -> None:
+    if broken := _BROKEN.search(text):
         what = "NUL" if broken[0] == "\x00" else "half of a surrogate pair"
         raise UnusableRow(
             Fault.CHARACTERS, f"{where}: {what} at character {broken.start() + 1} of the text"
         )
-    return content
 
 
 # Values.
@@ -103,6 +122,8 @@ def text_of(content: object, where: str) -> str:
 def column(values: Mapping[str, Any], name: str) -> object:
     value = values.get(name)
     if value is None:
+        if name in values:
+            raise UnusableRow(Fault.COLUMN, f"{name} is null")
         has = ", ".join(map(str, values)) or "nothing"
         raise UnusableRow(Fault.COLUMN, f"no {name}; the row has {short(has)}")
     return value
@@ -149,6 +170,10 @@ def number_of(given: object, name: str) -> float | None:
         return None
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise UnusableRow(Fault.MARGIN, f"{name} is {short(number)}, not a number")
-    if not math.isfinite(number):
-        raise UnusableRow(Fault.MARGIN, f"{name} is {number}; leave it out where it is not known")
+    if not abs(number) <= _LARGEST:
+        why = f"{name} is {short(number)}, not a number of at most {_LARGEST:,}"
+        raise UnusableRow(Fault.MARGIN, f"{why}; leave it out where it is not known")
     return float(number)
+
+
+_LARGEST = 1_000_000  # of a difference of scores; one that is larger leaves float32 in the loss

@@ -23,6 +23,7 @@ from flowright.monitoring.snapshot import (
 )
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import folded, header, page, section, strip, table, tile
+from flowright.rendering.reliability import calibration_section
 from flowright.rendering.series import Form, Record, duration, is_number, percent, points
 from flowright.rendering.untrusted import one_line
 from flowright.runs import disk_errors, write_text
@@ -48,6 +49,7 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
     """The document."""
     shown = [
         ("table", "Before and after", evaluation_section(snapshot)),
+        ("calibration", "Calibration", calibration_section(snapshot.calibration)),
         ("curves", "Learning curves", sections.curves(snapshot)),
         *((m.prefix, m.title, sections.mix_section(snapshot, m)) for m in snapshot.display.mixes),
         ("failures", "Failures", trust.failure_taxonomy(snapshot, selection.messages)),

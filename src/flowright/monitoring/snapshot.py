@@ -23,6 +23,7 @@ from flowright.rendering.series import Point, Record, is_number
 from flowright.rendering.untrusted import one_line
 from flowright.runs import (
     is_held,
+    read_calibration,
     read_config,
     read_evaluation,
     read_metrics,
@@ -54,6 +55,7 @@ class Snapshot:
     evaluation: Record | None = None
     config: Record = field(default_factory=dict)
     plan: Record = field(default_factory=dict)
+    calibration: Record = field(default_factory=dict)
     alive: bool | None = None
     quiet_seconds: float = 0.0
 
@@ -212,6 +214,7 @@ class Watcher:
             evaluation=read_evaluation(self.run),
             config=read_config(self.run),
             plan=read_plan(self.run),
+            calibration=read_calibration(self.run),
             alive=self._alive(state),
             quiet_seconds=max(0.0, time.time() - updated) if is_number(updated) else 0.0,
         )

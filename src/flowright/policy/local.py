@@ -5,9 +5,10 @@ Here are the draws, the waves and the rows' ends; how the rows' logits are compu
 """
 
 import asyncio
+import math
 import random
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,7 +19,9 @@ from transformers import DynamicCache
 
 from flowright.llm.counters import Counters
 from flowright.policy.model import Policy
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
+from flowright.policy.prefix.tree import shared_length
 from flowright.policy.sampler import Sample, Sampling
 
 
@@ -90,18 +93,26 @@ class _Completion:
 class LocalSampler:
     """A Sampler that shares its weights with the learner, so it can never serve stale ones.
 
-    ``decode_batch``: rows that are decoded at once; a single prompt's may be more.
+    ``decode_batch``: rows that are decoded at once, and ``tokens`` how many may have keys and
+    values then, all if None; a single prompt's may be more.
     ``trained=False`` samples from the reference: the policy before training. ``sharing=False``
     decodes with the model's own attention. One call at a time on a policy, and no update beside it.
     """
 
     def __init__(
-        self, policy: Policy, decode_batch: int, trained: bool = True, sharing: bool = True
+        self,
+        policy: Policy,
+        decode_batch: int,
+        trained: bool = True,
+        sharing: bool = True,
+        tokens: int | None = None,
     ) -> None:
         self._policy = policy
         self._weights = policy.decoding if trained else policy.reference
         self._decoding = shared_decoding if sharing else _plain_decoding
+        self._sharing = sharing
         self._decode_batch = decode_batch
+        self._tokens = tokens
         self.version = 0
         self.counters: Sequence[Counters] = ()
         self.metrics: Mapping[str, float] = {}
@@ -123,7 +134,7 @@ class LocalSampler:
         """
         cancelled = threading.Event()
         drawing = asyncio.ensure_future(
-            asyncio.to_thread(self.draw, prompts, n, sampling, places, cancelled)
+            on_model_thread(self.draw, prompts, n, sampling, places, cancelled)
         )
         try:
             return await asyncio.shield(drawing)
@@ -143,7 +154,7 @@ class LocalSampler:
         """:meth:`sample` in this thread; what it returns once ``cancelled`` is not complete."""
         if not prompts:
             return []
-        policy, at_once = self._policy, max(1, self._decode_batch // n)
+        policy = self._policy
         places = range(len(prompts)) if places is None else places
         stopping = cancelled or threading.Event()
         groups: list[list[Sample]] = []
@@ -152,10 +163,9 @@ class LocalSampler:
             self._weights(),
             self._decoding(policy, prompts) as decoding,
         ):
-            for start in range(0, len(prompts), at_once):
+            for some in self._waves(prompts, n, sampling.max_new_tokens):
                 if stopping.is_set():
                     break
-                some = slice(start, start + at_once)
                 samples = self._decode(  # the wave is named nowhere else: one in memory at a time
                     decoding(prompts[some], n, sampling.max_new_tokens - 1),
                     _uniforms(places[some], n, sampling),
@@ -164,6 +174,20 @@ class LocalSampler:
                 )
                 groups += [samples[i : i + n] for i in range(0, len(samples), n)]
         return groups
+
+    def _waves(self, prompts: Sequence[Sequence[int]], n: int, room: int) -> Iterator[slice]:
+        """Prompts that are decoded together, each with ``n`` rows of up to ``room`` tokens."""
+        template = shared_length(prompts) if self._sharing else 0
+        copies = 1 if self._sharing else n
+        held = [copies * (len(prompt) - template) + n * room for prompt in prompts]
+        most = math.inf if self._tokens is None else self._tokens - template
+        start = rows = tokens = 0
+        for place, size in enumerate(held):
+            if place > start and (rows + n > self._decode_batch or tokens + size > most):
+                yield slice(start, place)
+                start, rows, tokens = place, 0, 0
+            rows, tokens = rows + n, tokens + size
+        yield slice(start, len(prompts))
 
     def _decode(
         self,

@@ -1,4 +1,5 @@
-"""What a run holds in a GPU's memory, by arithmetic from the model's shape and the configuration.
+"""What a run holds in memory, a GPU's or the machine's: arithmetic from the model's shape and the
+configuration.
 
 Everything is at its limit: prompts of ``policy.max_prompt_tokens``, completions of
 ``policy.max_new_tokens``, full packs. Tests hold the sums to what the CPU's allocator counts on
@@ -31,6 +32,9 @@ BYTES = {"float32": FLOAT, "bfloat16": 2}
 GATHERED = 3
 """Layers that are whole on a GPU at once, where their weights are split among several: one that
 computes, and two in the buffers from and into which the next is gathered."""
+
+LIBRARIES = 430 * 2**20
+"""Of the process on a CPU before there is a model: Python and what is imported. Measured."""
 
 FRAGMENTS = 0.1
 """Of the peak, added to it: what the allocator cannot use. A guess, not measured."""
@@ -142,6 +146,7 @@ def memory_plan(
     policy = policy.on(device)
     number = _number(policy)
     held = {
+        **({"Python and its libraries": LIBRARIES} if device == "cpu" else {}),
         **_base(shape, policy, gpus),
         **({"trained weights": FLOAT * shape.own} if shape.own else {}),
         **({"adapter": FLOAT * shape.adapter} if shape.adapter else {}),
@@ -182,13 +187,11 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
     for each row. Nothing where others sample."""
     if policy.sampler == "vllm":
         return {}
-    number = _number(policy)
-    prompts = min(max(1, policy.decode_batch // grpo.group_size), grpo.prompts_per_step)
-    rows = prompts * grpo.group_size
-    longest = policy.max_prompt_tokens
-    copies, tokens = rows, prompts * longest
+    number, longest = _number(policy), policy.max_prompt_tokens
+    prompts = _prompts_at_once(policy, grpo)
+    rows, tokens = max(policy.decode_batch, grpo.group_size), prompts * longest
     if grpo.prefix_sharing:
-        copies, tokens = prompts, min(tokens, max(PREFILL_TOKENS, longest))
+        tokens = min(tokens, max(PREFILL_TOKENS, longest))
     # See :meth:`flowright.policy.tuning.Tuning.decoding`.
     if shape.own:  # or the reference's, for the row of the policy before training
         decoding = {"weights to decode with": number * shape.own}
@@ -198,12 +201,23 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
         decoding = {"adapter's copy": number * shape.adapter}
     read = 3 * number * shape.intermediate_size + 2 * (number + FLOAT) * shape.hidden_size
     drawn = shape.vocab_size * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
-    cached = copies * longest + rows * policy.max_new_tokens
     return {
         **decoding,
-        "keys and values": number * shape.kv_numbers * cached,
+        "keys and values": number * shape.kv_numbers * wave_tokens(policy, grpo),
         "reading or drawing": max(tokens * read, rows * drawn),
     }
+
+
+def wave_tokens(policy: PolicySection, grpo: GrpoSection) -> int:
+    """Tokens that have keys and values while a full wave is decoded, at their limits: what the
+    local sampler is held to, also where an evaluation has other numbers of samples."""
+    rows = max(policy.decode_batch, grpo.group_size)
+    copies = _prompts_at_once(policy, grpo) if grpo.prefix_sharing else rows
+    return copies * policy.max_prompt_tokens + rows * policy.max_new_tokens
+
+
+def _prompts_at_once(policy: PolicySection, grpo: GrpoSection) -> int:
+    return max(1, policy.decode_batch // grpo.group_size)
 
 
 def _chunk(policy: PolicySection, grpo: GrpoSection) -> int:

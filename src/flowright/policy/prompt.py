@@ -13,6 +13,7 @@ from flowright.llm.chat import Message
 
 CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"
 _LEAST_PROBLEM_TOKENS = 32
+_SHOWN = 6  # roles in an error
 
 
 class Tokenizer(Protocol):
@@ -62,9 +63,10 @@ def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: 
     chat = [{"role": m.role, "content": m.content} for m in messages]
     try:
         return tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=to_answer)
-    except (TemplateError, ValueError) as error:
-        roles = ", ".join(m.role for m in messages)
-        raise DataError(f"the chat template refuses turns of {roles}: {error}") from error
+    except (TemplateError, ValueError, TypeError) as error:
+        roles = ", ".join(m.role for m in messages[:_SHOWN]) + ", ..." * (len(messages) > _SHOWN)
+        why = " ".join(str(error).split())[:200]
+        raise DataError(f"the chat template refuses turns of {roles}: {why}") from error
 
 
 def template_ids(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> list[int]:

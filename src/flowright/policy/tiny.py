@@ -38,10 +38,6 @@ CHAT_TEMPLATE = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 
-PROMPT_WEIGHT = 0.2
-"""Of a prompt's token in the loss, a program's being 1: enough to have to read the question, little
-enough that most of the minute goes into writing programs."""
-
 EncodePrompt = Callable[[Sequence[Message], PreTrainedTokenizerFast, int], Sequence[int]]
 """The token ids of messages, cut to a number of tokens, as the trainer will make them."""
 
@@ -142,7 +138,7 @@ def _cold_start(
     for step in range(section.steps):
         if not batches:
             batches = _batches(encoded, section.batch_size, order)
-        loss = language_loss(model, batches.pop())
+        loss = language_loss(model, batches.pop(), section.prompt_weight)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for each in (*optimizers, *schedules):
@@ -186,13 +182,16 @@ def _batches(encoded: Sequence[Encoded], size: int, order: random.Random) -> lis
     return [shuffled[i : i + size] for i in range(0, len(shuffled), size)]
 
 
-def language_loss(model: Qwen2ForCausalLM, batch: Sequence[Encoded]) -> Tensor:
-    """Weighted mean cross-entropy of all tokens but the first of each prompt, in nats."""
+def language_loss(
+    model: Qwen2ForCausalLM, batch: Sequence[Encoded], prompt_weight: float
+) -> Tensor:
+    """Weighted mean cross-entropy of all tokens but the first of each prompt, in nats; a prompt's
+    weigh ``prompt_weight``, a program's 1."""
     layout = lay_out([(example.prompt, example.programs) for example in batch])
     width = layout.input_ids.shape[1]
     prompts = [torch.arange(len(e.prompt) - 1) + row * width for row, e in enumerate(batch)]
     targets = [token for example in batch for token in example.prompt[1:]]
-    weights = [PROMPT_WEIGHT] * len(targets)
+    weights = [prompt_weight] * len(targets)
     for program in (program for example in batch for program in example.programs):
         targets += program
         weights += [1.0] * len(program)

@@ -28,6 +28,7 @@ from flowright.runs.files import (
 from flowright.runs.reading import (
     free_run_name,
     newest_run,
+    read_calibration,
     read_config,
     read_evaluation,
     read_metrics,
@@ -64,6 +65,7 @@ __all__ = [
     "newest_run",
     "newest_whole",
     "read_best",
+    "read_calibration",
     "read_config",
     "read_evaluation",
     "read_metrics",

@@ -8,7 +8,9 @@
       metrics.jsonl           one flat object a step: {"step": 12, "reward/mean": 0.41, ...}
       rollouts/step_000012.jsonl.zst   one object a rollout
       evaluation.json         the before/after table
+      trained_on.json         of a judge: names and hashes of what it is trained on
       best.json               the best evaluation so far, and its checkpoint
+      calibration.json        of a judge that scores: how sure its scores may be
       plan.json               what the run was planned to take, and what it took
       tensorboard/            event files
       checkpoints/step_000010/

@@ -51,6 +51,11 @@ def read_evaluation(run: Path) -> dict[str, Any] | None:
     return _read_object(run / "evaluation.json") or None
 
 
+def read_calibration(run: Path) -> dict[str, Any]:
+    """``calibration.json`` of a run that trained a judge that scores, or an empty mapping."""
+    return _read_object(run / "calibration.json")
+
+
 def read_plan(run: Path) -> dict[str, Any]:
     """``plan.json``: what the run was planned to take, under ``planned``, and once it is over what
     was ``measured`` and how these compare; an empty mapping where it has none."""

@@ -50,7 +50,7 @@ def find_source(path: Path) -> Source:
     if (path / "config.json").is_file():
         return Source(Kind.MODEL, path, path.absolute().name)
     raise RunError(
-        f"{path}: nothing to export: no checkpoints/ of a run, no manifest.json of a checkpoint, "
+        f"{path}: no model: no checkpoints/ of a run, no manifest.json of a checkpoint, "
         f"no {CONFIG_FILE} of an adapter, no model_world_size_W_rank_R.pt of verl and no "
         "config.json of a model"
     )

@@ -1,0 +1,185 @@
+"""Labelled rows in, judgements to learn from out: ``scripts/judge_training/make_transcripts.py`` is
+the command line. Rows are split first, and what was tried is kept as it comes.
+"""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from flowright.config import SIMULATED, JudgeServerConfig, JudgingSection, load_judge_server
+from flowright.data.contamination import TrainedOn
+from flowright.data.preference_files import write_rows
+from flowright.data.preferences import Pair
+from flowright.errors import RunError, UserError
+from flowright.judge.build import build_judge, fingerprint
+from flowright.judge_benchmarks.ledger import Ledger, ledger_path
+from flowright.judge_exam.asking import JudgeDown
+from flowright.judge_training.frames import wording_of
+from flowright.judge_training.loading import JudgingRows, load_rows, trained_on
+from flowright.judge_training.rows import JudgedRow, SftRow
+from flowright.judge_training.transcripts import (
+    Ask,
+    Kept,
+    Thinker,
+    Transcripts,
+    Tried,
+    by_judge,
+    by_model,
+    transcribe,
+)
+from flowright.llm.chat import ChatModel, ChatRequest, Message
+from flowright.simulation.opening import open_models
+
+By = Literal["model", "judge"]
+"""Who thinks: a model that is shown the trained judge's own prompt, or a judge of the house, in its
+own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """What the command line asks for. ``judge`` is a name of ``llm.file``; ``limit``: of the rows
+    of each side."""
+
+    rows: JudgingSection
+    judge: str
+    config: Path
+    out: Path
+    by: By = "model"
+    kept_as: Literal["parquet", "jsonl"] = "parquet"
+    tries: int = 4
+    temperature: float = 0.7
+    max_tokens: int = 2048
+    seed: int = 0
+    limit: int | None = None
+    overwrite: bool = False
+    overrides: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """By side (``train``, ``val``) the file and what became of its rows."""
+
+    sides: Mapping[str, tuple[Path, Transcripts]]
+    lines: Sequence[str]
+    simulated: bool
+
+
+async def make_transcripts(
+    making: Making, progress: Callable[[str, int], Callable[[], None]]
+) -> Made:
+    """Write ``sft_train``, ``sft_val`` and ``trained_on.json``; a call that was cut off goes on.
+    Raises UserError, JudgeDown where nobody replies."""
+    found = load_rows(making.rows, making.seed)
+    limit = making.limit
+    found = replace(found, train=found.train[:limit], held_out=found.held_out[:limit])
+    sides = {"train": found.train, "val": found.held_out}
+    config = _configured(making)
+    making.out.mkdir(parents=True, exist_ok=True)
+    ledger = Ledger(
+        ledger_path(making.out / "transcripts.json"),
+        _about(making, found, config),
+        making.overwrite,
+    )
+    try:
+        kept = Kept(_done(ledger), lambda id, tried: ledger.put(id, asdict(tried)))
+        made: dict[str, tuple[Path, Transcripts]] = {}
+        async with _thinker(making, config) as think:
+            for side, rows in sides.items():
+                tell = progress(side, len(rows))
+                for _ in {row.id for row in rows} & kept.done.keys():
+                    tell()
+                done = await transcribe(
+                    rows,
+                    think,
+                    wording_of(making.rows.wording),
+                    making.tries,
+                    making.seed,
+                    config.llm.max_concurrency,
+                    kept,
+                    tell,
+                )
+                path = making.out / f"sft_{side}.{making.kept_as}"
+                write_rows(path, "sft", [_written(row) for row in done.rows])
+                made[side] = path, done
+    finally:
+        ledger.close()
+    said = trained_on(found, making.rows)
+    (said | (TrainedOn.read(making.out) or TrainedOn())).write(making.out)
+    return Made(made, found.lines, making.judge == SIMULATED)
+
+
+def _configured(making: Making) -> JudgeServerConfig:
+    named = [f'judge.model="{making.judge}"', "judge.panel=[]"]
+    return load_judge_server(making.config, [*named, *making.overrides])
+
+
+def _about(
+    making: Making, found: JudgingRows[JudgedRow], config: JudgeServerConfig
+) -> dict[str, Any]:
+    """What decides on the transcripts."""
+    asked = {name: getattr(making, name) for name in ("judge", "by", "tries", "temperature")}
+    asked |= {name: getattr(making, name) for name in ("max_tokens", "seed", "limit")}
+    words = wording_of(making.rows.wording).model_dump()
+    house = fingerprint(config.judge) if making.by == "judge" else None
+    return {**asked, "rows": found.digest, "wording": words, "house": house}
+
+
+def _done(ledger: Ledger) -> dict[str, Tried]:
+    try:
+        return {id: Tried(said["thought"], tuple(said["ends"])) for id, said in ledger.said.items()}
+    except (KeyError, TypeError) as error:
+        raise RunError(f"{ledger.path}: cannot be read ({error}); --overwrite") from None
+
+
+def _written(row: SftRow) -> dict[str, Any]:
+    messages = [{"role": turn.role, "content": turn.content} for turn in row.messages]
+    return {"id": row.id, "source": row.source, "messages": messages}
+
+
+@asynccontextmanager
+async def _thinker(making: Making, config: JudgeServerConfig) -> AsyncIterator[Thinker]:
+    if making.by == "model" and making.judge == SIMULATED:
+        raise UserError(
+            "--judge simulated: the embedded server knows the prompts of the house's judges only; "
+            "use --by judge"
+        )
+    names = [making.judge]
+    async with open_models(names, config.llm, config.simulated, None, ()) as models:
+        if problems := await models.check():
+            raise JudgeDown(*problems, "nothing was written")
+        model = models.clients[making.judge].as_role("judge")
+        if making.by == "model":
+            yield by_model(_ask(model, making), wording_of(making.rows.wording))
+            return
+        alone = {"panel": (), "quorum": 1, "cache_size": 0, "breaker_threshold": 0}
+        section = config.judge.model_copy(
+            update={**alone, "second_reading": False, "both_orders": False}
+        )
+        thinkers = {
+            way: by_judge(build_judge(section.model_copy(update={"ask": way}), model))
+            for way in ("pairwise", "pointwise")
+        }
+
+        async def think(row: JudgedRow, seed: int) -> str:
+            return await thinkers["pairwise" if isinstance(row, Pair) else "pointwise"](row, seed)
+
+        yield think
+
+
+def _ask(model: ChatModel, making: Making) -> Ask:
+    async def ask(messages: Sequence[Message], seed: int) -> str:
+        reply = await model.chat(
+            ChatRequest(
+                messages,
+                temperature=making.temperature,
+                max_tokens=making.max_tokens,
+                seed=seed % 2**31,
+            )
+        )
+        if reply.reasoning and not reply.text.lstrip().startswith("<think>"):
+            return f"<think>{reply.reasoning}</think>{reply.text}"
+        return reply.text
+
+    return ask
