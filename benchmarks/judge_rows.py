@@ -2,6 +2,7 @@
 ids, made up or from a file of pairs, and a model with an adapter that is not at its beginning.
 """
 
+import copy
 import json
 import math
 import random
@@ -58,6 +59,11 @@ class Row:
         """Of its texts, the prompt counted with each."""
         return sum(len(self.prompt) + len(answer) for answer in self.answers)
 
+    @property
+    def longest(self) -> int:
+        """Of the longer of its texts."""
+        return len(self.prompt) + max(map(len, self.answers))
+
 
 def random_rows(method: str, prompt: int, count: int) -> list[Row]:
     """Ragged ones behind prompts of half to one and a half of ``prompt`` tokens."""
@@ -79,7 +85,7 @@ def random_rows(method: str, prompt: int, count: int) -> list[Row]:
 
 def rows_of_file(path: Path, tokenizer: Path, count: int) -> dict[str, dict[str, list[Row]]]:
     """By band of prompt lengths and by method ``count`` rows each, drawn among a third of the file
-    each; and under "" how many rows were left out."""
+    each. Prints how many rows were left out."""
     encoder = AutoTokenizer.from_pretrained(tokenizer)
     found = read_rows([path], ("bradley_terry",))
     pairs = [row.pair for row in found.rows if isinstance(row, PairRow)]
@@ -95,14 +101,10 @@ def rows_of_file(path: Path, tokenizer: Path, count: int) -> dict[str, dict[str,
             "sft": Row([*lesson.prompt_ids], [[*lesson.samples[0].token_ids]]),
             "bradley_terry": Row([*two.prompt_ids], [[*s.token_ids[:-1]] for s in two.samples]),
         }
-        if (
-            max(len(row.prompt) + len(a) for row in rows.values() for a in row.answers)
-            < LONGEST_TEXT
-        ):
+        if max(row.longest for row in rows.values()) <= LONGEST_TEXT:
             made.append(rows)
-    print(
-        f"{path}: {found.report.lines()[0]}; {len(pairs) - len(made)} of over {LONGEST_TEXT} tokens left out"
-    )
+    long = len(pairs) - len(made)
+    print(f"{path}: {found.report.lines()[0]}; {long} of over {LONGEST_TEXT} tokens left out")
     made.sort(key=lambda rows: len(rows["bradley_terry"].prompt))
     third = len(made) // len(BANDS)
     bands = {}
@@ -136,12 +138,16 @@ def policy(folder: Path, method: str) -> Policy:
     return model
 
 
-def checkpoint(folder: Path, real: Path | None) -> None:
-    """Write the model, or links to a real one, and an adapter for each method, not at zero."""
+def checkpoint(folder: Path, real: Path | None, tokenizer: Path | None) -> None:
+    """Write the model, or links to a real one, and an adapter for each method, not at zero. A
+    random model has the vocabulary of the ``tokenizer`` that is given."""
     if real is None:
+        own = AutoTokenizer.from_pretrained(tokenizer) if tokenizer else train_tokenizer([], 512)
+        own.save_pretrained(folder)
         torch.manual_seed(0)
-        AutoModelForCausalLM.from_config(MODEL).save_pretrained(folder)
-        train_tokenizer([], 512).save_pretrained(folder)
+        config = copy.deepcopy(MODEL)
+        config.vocab_size = len(own) if tokenizer else MODEL.vocab_size
+        AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     else:
         for file in real.iterdir():
             if file.is_file():
@@ -157,7 +163,3 @@ def checkpoint(folder: Path, real: Path | None) -> None:
 
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     path.write_text(json.dumps([asdict(row) for row in rows]))
-
-
-def rows_in(path: Path) -> list[Row]:
-    return [Row(**row) for row in json.loads(path.read_text())]

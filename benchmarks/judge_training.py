@@ -20,16 +20,16 @@ autograd.
 The tokens are random. A prompt has half to one and a half of its nominal length; answers have
 lognormal lengths with a median of 170 tokens, as those of auto-j's pairs under SmolLM2's tokenizer
 (quartiles 61, 171, 353). Or a file's (``--pairs``: rows of ``chosen`` and ``rejected``, see
-docs/training_judges.md) in the tokens of ``--model``, drawn among the shortest, middle and longest
-prompts apart; SFT learns the chosen answers.
+docs/training_judges.md) in the tokens of ``--model``, or of ``--tokenizer`` beside a random model,
+drawn among the shortest, middle and longest prompts apart; SFT learns the chosen answers.
 
     python benchmarks/judge_training.py [--trl PYTHON] [--repeats 3] [--rows 8] [--prompt 2048]
+    python benchmarks/judge_training.py --pairs FILE --tokenizer FOLDER [--trl PYTHON]
     python benchmarks/judge_training.py --model FOLDER [--pairs FILE] [--trl PYTHON]
 """
 
 import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -45,11 +45,10 @@ from judge_rows import (
     groups_of,
     policy,
     random_rows,
-    rows_in,
     rows_of_file,
     write_rows,
 )
-from meter import Meter, apart, least
+from meter import Meter, apart, forked, least
 from peft import PeftModel
 from shapes import say
 from torch.nn.functional import cross_entropy, logsigmoid
@@ -143,26 +142,22 @@ def _pair_terms(model: Any, rows: list[Row]) -> Iterator[torch.Tensor]:
         yield -logsigmoid(better - worse) / len(rows)
 
 
-def of_ours(folder: Path, rows: Path, method: str, path: str, budget: int) -> Costs:
-    """``path`` one of PATHS, or "check"."""
-    given = ["--run", str(folder), str(rows), method, path, "--budget", str(budget)]
-    return apart([sys.executable, __file__, *given], sys.path)
-
-
-def of_trl(folder: Path, rows: Path, method: str, python: str, how: Mapping[str, Any]) -> Costs:
-    """In another environment, which sees nothing of this project but some files here."""
-    case = {
+def of_trl(folder: Path, rows: list[Row], method: str, python: str) -> dict[str, Costs]:
+    """By name in another environment, which sees nothing of this project but some files here."""
+    path, cases = folder / "rows.json", folder / "cases.json"
+    write_rows(path, rows)
+    common = {
         "model": str(folder),
         "adapter": str(folder / method),
         "method": method,
-        "rows": str(rows),
+        "rows": str(path),
         "vocab_size": AutoConfig.from_pretrained(folder).vocab_size,
         "warm": WARM,
-        **how,
     }
-    path = folder / "case.json"
-    path.write_text(json.dumps(case))
-    return apart([python, str(Path(__file__).with_name("judge_training_trl.py")), str(path)], [])
+    chosen = {n: h for n, h in TRL.items() if method == "sft" or "padding_free" not in h}
+    cases.write_text(json.dumps([{**common, **how} for how in chosen.values()]))
+    script = Path(__file__).with_name("judge_training_trl.py")
+    return dict(zip(chosen, apart([python, str(script), str(cases)], []), strict=True))
 
 
 HEADER = ("method", "prompts", "tokens", "path", "s", "GB", "s / shared", "GB / shared", "loss")
@@ -185,23 +180,19 @@ def table_rows(told: str, method: str, rows: list[Row], found: Mapping[str, Cost
 
 def compare(told: str, folder: Path, rows: list[Row], method: str, options: Any) -> None:
     """Print a step's table."""
-    path = folder / "rows.json"
-    longest = sorted(rows, key=lambda row: -max(len(row.prompt) + len(a) for a in row.answers))
-    write_rows(path, longest)
-    close = of_ours(folder, path, method, "check", options.budget)
+    rows = sorted(rows, key=lambda row: -row.longest)
+    close = forked(check, folder, rows, method, options.budget)
     runs: dict[str, list[Costs]] = {}
     for _ in range(options.repeats):  # in turn, so that a busy minute hits all
-        for name, how in TRL.items() if options.trl else ():
-            if method == "sft" or "padding_free" not in how:
-                made = of_trl(folder, path, method, options.trl, how)
-                runs.setdefault(name, []).append(made)
-                say(name, made)
+        made = of_trl(folder, rows, method, options.trl) if options.trl else {}
         for name in PATHS:
-            made = of_ours(folder, path, method, name, options.budget)
-            runs.setdefault(name, []).append(made)
-            say(name, made)
+            sharing = name == "shared"
+            made[name] = forked(measure, folder, rows, method, sharing, options.budget)
+        for name, costs in made.items():
+            runs.setdefault(name, []).append(costs)
+            say(name, costs)
     found = {name: least(some) for name, some in runs.items()}
-    print("\n".join(table_rows(told, method, longest, found)))
+    print("\n".join(table_rows(told, method, rows, found)))
     print(
         f"| {method} | {told} | | plain computation | | | | | {close['plain loss']:.5f}; largest "
         f"difference of a gradient, of the largest gradient: {close['gradient']:.1e} |",
@@ -213,28 +204,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--trl", metavar="PYTHON", help="of an environment that has TRL")
     parser.add_argument("--model", type=Path, metavar="FOLDER", help="a real one")
+    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="a real one's alone")
     parser.add_argument("--pairs", type=Path, metavar="FILE", help="chosen and rejected answers")
     parser.add_argument("--repeats", type=int, default=3, help="the least of so many counts")
     parser.add_argument("--rows", type=int, default=8, help="rows or pairs of a step")
     parser.add_argument("--prompt", type=int, action="append", help="only these lengths")
     parser.add_argument("--method", choices=METHODS, help="only this one")
     parser.add_argument("--budget", type=int, default=1024, help="grpo.micro_batch_tokens")
-    parser.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.run:
-        folder, rows, method, path = options.run
-        given = Path(folder), rows_in(Path(rows)), method
-        checks, sharing, budget = path == "check", path == "shared", options.budget
-        print(json.dumps(check(*given, budget) if checks else measure(*given, sharing, budget)))
-        return
-    if options.pairs and not options.model:
-        parser.error("--pairs: give the model whose tokenizer reads them (--model)")
+    if options.pairs and not (options.model or options.tokenizer):
+        parser.error("--pairs: give what reads them, --model FOLDER or --tokenizer FOLDER")
     if not options.trl:
         print("TRL is left out; give --trl PYTHON of an environment that has it\n")
     methods = (options.method,) if options.method else METHODS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        checkpoint(folder, options.model)
+        forked(checkpoint, folder, options.model, options.tokenizer)
         of_file = rows_of_file(options.pairs, folder, options.rows) if options.pairs else None
         print(f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}", flush=True)
         for method in methods:

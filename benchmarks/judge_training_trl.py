@@ -1,10 +1,10 @@
 """TRL's SFTTrainer and RewardTrainer on a step of ``judge_training.py``, in an environment that has
-TRL; started by that.
+TRL; started by that. Each case in a process of its own.
 
 float32 on the CPU, rows that are tokenized already and come in the order given, a step of all of
 them. SFT learns the answers alone, as ours does; TRL 1.16's loss makes no logits of a whole batch.
 
-    PYTHON benchmarks/judge_training_trl.py CASE.json
+    PYTHON benchmarks/judge_training_trl.py CASES.json
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from meter import Meter, forget_peak, memory
+from meter import Meter, forget_peak, forked, memory
 from peft import PeftModel
 from step_trl import tokenizer_of
 from transformers import (
@@ -128,7 +128,8 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
 
 def main() -> None:
     warnings.simplefilter("ignore")
-    print(json.dumps(measure(json.loads(Path(sys.argv[1]).read_text()))))
+    cases = json.loads(Path(sys.argv[1]).read_text())
+    print(json.dumps([forked(measure, case) for case in cases]))
 
 
 if __name__ == "__main__":

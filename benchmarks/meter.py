@@ -5,13 +5,14 @@ in the same way.
 """
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 KIB_A_GB = 2**20
@@ -60,7 +61,7 @@ class Meter:
         return seconds | {f"{phase} GB": value for phase, value in self.gb.items()}
 
 
-def apart(command: Sequence[str], path: Sequence[str]) -> dict[str, float]:
+def apart(command: Sequence[str], path: Sequence[str]) -> Any:
     """What a process of its own prints on its last line, as JSON; with one thread, and ``path`` as
     its PYTHONPATH."""
     environment = os.environ | ONE_THREAD | {"PYTHONPATH": ":".join(path)}
@@ -68,6 +69,14 @@ def apart(command: Sequence[str], path: Sequence[str]) -> dict[str, float]:
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def forked(work: Callable[..., T], *given: Any) -> T:
+    """What ``work`` gives in a process of its own that is forked from this one: with all that was
+    imported here, and none of its memory is another's. Whoever calls this computes nothing itself,
+    as threads do not survive a fork."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(work, given)
 
 
 def least(runs: Sequence[dict[str, float]]) -> dict[str, float]:
