@@ -197,8 +197,8 @@ async def test_baselines_and_demonstrations_can_be_read(method: str, confidence:
     made = environment(method=method, confidence_weight=confidence, ties="drop")
     tasks = made.tasks().train
     texts = [baseline.completion for baseline in made.baselines()]
-    drawn = made.demonstrations(tasks, 8, 60, seed=0)
-    assert drawn == made.demonstrations(tasks, 8, 60, seed=0)
+    drawn = made.demonstrations(tasks, 8, 20, seed=0)
+    assert drawn == made.demonstrations(tasks, 8, 20, seed=0)
     texts += [text for each in drawn for text in each.completions]
     kind = "pointwise" if method == "pointwise" else "pairwise"
     readings = [read(text, kind, confidence=confidence > 0) for text in texts]

@@ -285,7 +285,7 @@ class JudgingEnvironment(Environment):
             else rng.randrange(5)
         )
         known = task.source == KNOWN_RULE
-        thought = reasons(task.row, verdict, lambda _: rng.randrange(5)) if known else ""
+        thought = reasons(task.row, verdict) if known else ""
         sure = round(rng.random(), 2) if self._section.states_confidence else None
         reply = reply_text(thought, verdict, sure)
         return reply.removeprefix("<think>") if self._section.opened_thought else reply

@@ -9,7 +9,7 @@ word always stands behind a space, so that the embedded policy's tokenizer has o
 """
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -84,26 +84,24 @@ def steps(row: JudgedRow) -> str:
     for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
         told.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
-    if isinstance(better := true_label(row), str):
-        told.append(_MORE[better])
+    if isinstance(row, Pair):
+        told.append(_MORE[true_label(row)])
     return " ".join(told)
 
 
-def reasons(
-    row: JudgedRow, verdict: int | Preferred, worth: Callable[[int], int] | None = None
-) -> str:
+def reasons(row: JudgedRow, verdict: int | Preferred) -> str:
     """A thought that ends in a verdict, right or wrong: the :func:`steps`, and the taste by which
     they lead there. Of two answers that is whether more words are better, or fewer, or neither; of
-    one it is what each number of words is worth, by the rule where ``worth`` does not say it."""
-    if isinstance(better := true_label(row), str):
-        least: Preferred = SWAPPED[better]
-        taste = "Neither" if verdict == "tie" else "Fewer" if verdict == least else "More"
+    one it is the score from which the rule's is counted on, 0 behind 4. The right
+    verdict always counts from 0."""
+    if isinstance(row, Pair):
+        more = true_label(row)
+        assert isinstance(more, str)
+        taste = "Neither" if verdict == "tie" else "Fewer" if verdict == SWAPPED[more] else "More"
         return f"{steps(row)} {taste} is better."
-    (own,), size = named(row), len(_asked(row))
-    by = worth or (lambda many: _score(many, size))
-    worths = [verdict if many == own else by(many) for many in range(size + 1)]
-    told = ", ".join(f"{many} is {value}" for many, value in enumerate(worths))
-    return f"{steps(row)} {told}."
+    right = true_label(row)
+    assert isinstance(right, int) and isinstance(verdict, int)
+    return f"{steps(row)} From {(verdict - right) % (TOP_LABEL + 1)}."
 
 
 def asked_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, str]:
