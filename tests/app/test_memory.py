@@ -197,11 +197,12 @@ def test_sampling_takes_what_is_planned(dtype: str) -> None:
 def test_an_evaluation_takes_what_is_planned_for_a_step() -> None:
     """With a sample for each problem where a step has four, more prompts would fit into the rows
     than there is memory for."""
-    section, grpo = sections("float32", max_new_tokens=16, decode_batch=8)
+    section, grpo = sections("float32", max_new_tokens=8, decode_batch=8)
     policy = medium_policy("qwen2", section)
     draw = random.Random(0)
-    prompts = [[draw.randrange(512) for _ in range(192)] for _ in range(16)]
-    sampling = Sampling(1.0, 1.0, 16, 0)
+    template = [draw.randrange(512) for _ in range(32)]
+    prompts = [[*template, *(draw.randrange(512) for _ in range(160))] for _ in range(8)]
+    sampling = Sampling(1.0, 1.0, 8, 0)
     planned = memory_plan(shape_of(policy.causal_lm, section), section, grpo, "cpu").sampling
     bounded = LocalSampler(policy, section.decode_batch, tokens=wave_tokens(section, grpo))
     free = LocalSampler(policy, section.decode_batch)
