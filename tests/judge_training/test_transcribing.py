@@ -68,7 +68,7 @@ def test_transcripts_of_the_embedded_judge(
     assert main(command) == 0
     assert [(out / f"sft_{side}.jsonl").read_bytes() for side in ("train", "val")] == files
     capsys.readouterr()
-    assert main([*command, "--seed", "1"]) == 1
+    assert main([*command, "--seed", "1"]) == 2
     assert "holds another measurement" in capsys.readouterr().err
 
 
