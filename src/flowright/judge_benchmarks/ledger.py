@@ -14,7 +14,7 @@ from typing import IO, Any
 from flowright.errors import RunError
 from flowright.runs import changes_of, check_writable, disk_errors, write_text
 
-_CHOICE = "give another --json, or --overwrite to start again"
+_CHOICE = "give another --json or --out, or --overwrite to start again"
 
 
 def ledger_path(record: Path) -> Path:

@@ -76,16 +76,15 @@ async def make_transcripts(
     found = replace(found, train=found.train[:limit], held_out=found.held_out[:limit])
     sides = {"train": found.train, "val": found.held_out}
     config = _configured(making)
-    making.out.mkdir(parents=True, exist_ok=True)
-    ledger = Ledger(
-        ledger_path(making.out / "transcripts.json"),
-        _about(making, found, config),
-        making.overwrite,
-    )
-    try:
-        kept = Kept(_done(ledger), lambda id, tried: ledger.put(id, asdict(tried)))
-        made: dict[str, tuple[Path, Transcripts]] = {}
-        async with _thinker(making, config) as think:
+    made: dict[str, tuple[Path, Transcripts]] = {}
+    async with _thinker(making, config) as think:
+        ledger = Ledger(
+            ledger_path(making.out / "transcripts.json"),
+            _about(making, found, config),
+            making.overwrite,
+        )
+        try:
+            kept = Kept(_done(ledger), lambda id, tried: ledger.put(id, asdict(tried)))
             for side, rows in sides.items():
                 tell = progress(side, len(rows))
                 for _ in {row.id for row in rows} & kept.done.keys():
@@ -103,8 +102,8 @@ async def make_transcripts(
                 path = making.out / f"sft_{side}.{making.kept_as}"
                 write_rows(path, "sft", [_written(row) for row in done.rows])
                 made[side] = path, done
-    finally:
-        ledger.close()
+        finally:
+            ledger.close()
     said = trained_on(found, making.rows)
     (said | (TrainedOn.read(making.out) or TrainedOn())).write(making.out)
     return Made(made, found.lines, making.judge == SIMULATED)
