@@ -130,7 +130,7 @@ def test_published_outputs_are_counted_without_a_judge(
         (["--judge", "none-such", "--pairs", "PAIRS"], "no 'none-such'"),
         (["--judge", "none.yaml", "--pairs", "PAIRS"], "none.yaml"),
         (["--judge", "PAIRS", "--pairs", "PAIRS"], "a judge is a baseline"),
-        (["--judge", "./", "--pairs", "PAIRS"], "no model's config.json"),
+        (["--judge", "./", "--pairs", "PAIRS"], "no model: no checkpoints"),
         (["--judge", "simulated", "--pairs", "PAIRS", "judge.samples=2"], "judge.samples"),
         (["--judge", "length", "--pairs", "none.jsonl"], "no such file"),
         (["--outputs", "none.jsonl"], "no such file"),
