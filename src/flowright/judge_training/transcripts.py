@@ -133,7 +133,7 @@ async def transcribe(
     seed of its own, a function of ``seed``, the row's place and the try. What is ``kept`` by a
     row's id is not tried again; ``tell`` is called as each row is done.
 
-    Raises JudgeDown where the first rows get no reply at all, one and all.
+    Raises JudgeDown where the first twenty rows get no reply at all, one and all.
     """
     kept = Kept({}) if kept is None else kept
     waiting = iter([(place, row) for place, row in enumerate(rows) if row.id not in kept.done])
@@ -152,7 +152,7 @@ async def transcribe(
                 kept.keep(row.id, tried)
             was_reached = was_reached or not tried.is_silent
             unreached += not was_reached
-            if unreached >= min(_PATIENCE, left):
+            if unreached >= _PATIENCE:
                 raise JudgeDown(f"no reply to the first {unreached} rows; is its server up?")
 
     try:
