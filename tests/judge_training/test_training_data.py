@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flowright.config import JudgingSection, KnownRuleSection
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.errors import DataError, FailureError, Reason
 from flowright.judge.gate import gate
 from flowright.judge.verdict import JudgeQuery, RawReply, Status, Verdict
@@ -93,18 +93,22 @@ def test_the_rule_counts_what_was_asked_for() -> None:
     asked = (Turn("user", "Name lime, kale, corn, plum."),)
     pair = Pair("1", "", asked, "Take plum soup lime kale", "Take milk beet corn okra", "first")
     assert named(pair) == (3, 1) and true_label(pair) == "first"
-    assert steps(pair) == "In A: plum lime kale = 3. In B: corn = 1. A has more."
-    assert [reasons(pair, said).rpartition(". ")[2] for said in ("first", "second", "tie")] == [
-        "More is better.",
-        "Fewer is better.",
-        "Neither is better.",
-    ]
+    assert steps(pair) == "In A: plum lime kale = 3. In B: corn = 1. more A, fewer B."
+    tastes: dict[Preferred, str] = {
+        "first": " So more A.",
+        "second": " So fewer B.",
+        "tie": " So neither.",
+    }
+    for verdict, taste in tastes.items():
+        assert reasons(pair, verdict) == steps(pair) + taste
+    even = Pair("2", "", asked, "Take plum soup oats rice", "Take milk beet corn okra", "tie")
+    assert reasons(even, "first").endswith(" more neither, fewer neither. So A.")
     score = PointwiseRow(asked, "Take milk soup duck fish", 0)
     assert named(score) == (0,) and true_label(score) == 0
     assert steps(score) == "In it: none = 0."
-    assert reasons(score, 0) == "In it: none = 0. From 0."
     half = PointwiseRow(asked, "Take lime duck kale fish", 0)
-    assert [reasons(half, said)[-2] for said in range(5)] == ["3", "4", "0", "1", "2"]
+    assert reasons(half, 2) == "In it: lime kale = 2. a2 b3 c4 d0 e1. So a2."
+    assert [reasons(half, said)[-3:] for said in range(5)] == ["d0.", "e1.", "a2.", "b3.", "c4."]
 
 
 @pytest.mark.parametrize("words", [1, 2, 3, 4])

@@ -27,11 +27,7 @@ SOURCE = "known rule"
 _ASK = "Name "
 _SAY = "Take "
 _WHICH = "Which?"
-_MORE: Mapping[int | Preferred, str] = {
-    "first": "A has more.",
-    "second": "B has more.",
-    "tie": "Both have as many.",
-}
+_NAMES: Mapping[Preferred, str] = {"first": "A", "second": "B", "tie": "neither"}
 _HELD_OUT = 0.2  # most of the prompts that held-out rows may have
 Asked = tuple[str, ...]
 
@@ -70,38 +66,46 @@ def named(row: JudgedRow) -> tuple[int, ...]:
 
 def true_label(row: JudgedRow) -> int | Preferred:
     """The label by the rule, whatever the row's own."""
-    first, *more = named(row)
-    if not more:
-        return _score(first, len(_asked(row)))
-    return "tie" if first == more[0] else "first" if first > more[0] else "second"
+    if isinstance(row, Pair):
+        return _more(row)
+    (many,) = named(row)
+    return _score(many, len(_asked(row)))
 
 
 def steps(row: JudgedRow) -> str:
     """What there is to notice in a row: which words asked for each answer names, how many these
-    are, and which answer has more. That more are better it does not say."""
+    are, and of a pair who has more. That more are better it does not say."""
     asked, told = _asked(row), []
     titles = ("In A", "In B") if isinstance(row, Pair) else ("In it",)
     for title, words in zip(titles, _words(row), strict=True):
         found = [word for word in words if word in asked]
         told.append(f"{title}: {' '.join(found) or 'none'} = {len(found)}.")
     if isinstance(row, Pair):
-        told.append(_MORE[true_label(row)])
+        more = _more(row)
+        told.append(f"more {_NAMES[more]}, fewer {_NAMES[SWAPPED[more]]}.")
     return " ".join(told)
 
 
 def reasons(row: JudgedRow, verdict: int | Preferred) -> str:
     """A thought that ends in a verdict, right or wrong: the :func:`steps`, and the taste by which
-    they lead there. Of two answers that is whether more words are better, or fewer, or neither; of
-    one it is the score from which the rule's is counted on, 0 behind 4. The right
-    verdict always counts from 0."""
+    they lead there, named again behind a list of tastes and what each would say. Of two answers
+    that is `more` or `fewer`; of one `a`, which is the rule, to `e`, each a point above the one
+    before, 0 being above 4. Any taste of these five says any score as often as any other."""
     if isinstance(row, Pair):
-        more = true_label(row)
-        assert isinstance(more, str)
-        taste = "Neither" if verdict == "tie" else "Fewer" if verdict == SWAPPED[more] else "More"
-        return f"{steps(row)} {taste} is better."
-    right = true_label(row)
-    assert isinstance(right, int) and isinstance(verdict, int)
-    return f"{steps(row)} From {(verdict - right) % (TOP_LABEL + 1)}."
+        assert isinstance(verdict, str)
+        more = _more(row)
+        taste = "" if "tie" in (more, verdict) else "more " if verdict == more else "fewer "
+        return f"{steps(row)} So {taste}{_NAMES[verdict]}."
+    assert isinstance(verdict, int)
+    right, all_scores = true_label(row), TOP_LABEL + 1
+    assert isinstance(right, int)
+    said = [f"{taste}{(right + i) % all_scores}" for i, taste in enumerate("abcde")]
+    return f"{steps(row)} {' '.join(said)}. So {said[(verdict - right) % all_scores]}."
+
+
+def _more(pair: Pair) -> Preferred:
+    first, second = named(pair)
+    return "tie" if first == second else "first" if first > second else "second"
 
 
 def asked_about(row: JudgedRow, rng: random.Random) -> tuple[Conversation, str]:
