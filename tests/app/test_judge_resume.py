@@ -87,7 +87,7 @@ def test_kill_9_and_resume_repeat_the_uninterrupted_run(
     torch.testing.assert_close(state(killed), state(uninterrupted), rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [*GIVEN, "pairwise"])
 def test_two_processes_train_the_judge_of_one(
     method: str, whole: Whole, base: Path, tmp_path: Path
 ):

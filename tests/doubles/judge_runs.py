@@ -1,6 +1,6 @@
 """Small runs of the four ways to train a judge, each in a process of its own, for
-tests/app/test_judge_runs.py. The processes are forked from one that has torch loaded, so that a run
-takes a second; all else is as ``train.py`` and torchrun do it.
+tests/app/test_judge_resume.py. The processes are forked from one that has torch loaded, so that a
+run takes seconds; all else is as ``train.py`` and torchrun do it.
 """
 
 import json
@@ -26,29 +26,28 @@ LOADED = ["flowright.app.session", "flowright.monitoring.report", "flowright.app
 
 def config_of(method: str, base: Path, folder: Path, model: Path, **changes: Any) -> Config:
     """A run in ``folder``, its data and cold start in ``base``. ``model`` is trained where nothing
-    is sampled; the others begin with a small policy that can write the form of a verdict."""
+    is sampled; the others begin with a small one that has learned the form of a judgement, so that
+    some of what it writes can be read and earns other than the rest."""
     given = method in GIVEN
     fields: dict[str, Any] = {
         "environment": "judging",
         "strategy_model": str(model) if given else "tiny",
         "run": {"name": "run", "output_dir": folder, "checkpoint_every": 2, "tensorboard": False},
-        "judging": {
-            "method": method,
-            "wording": "short",
-            **(_files(method, base) if given else {}),
-        },
+        "judging": {"method": method, "wording": "short", **_files(method, base)},
         "policy": {
             "device": "cpu",
             "lora": {"rank": 4, "alpha": 8},
             "max_prompt_tokens": 256,
-            "max_new_tokens": 32,
+            "max_new_tokens": 24,
+            "temperature": 0.8,
             "tiny": {
                 "cache_dir": base,
                 "hidden_size": 64,
                 "layers": 1,
                 "heads": 2,
-                "examples": 200,
-                "steps": 90,
+                "examples": 100,
+                "steps": 75,
+                "prompt_weight": 0.0,
             },
         },
         "grpo": {"steps": STEPS, "prompts_per_step": 5, "learning_rate": 1e-3, "group_size": 4},
@@ -57,8 +56,6 @@ def config_of(method: str, base: Path, folder: Path, model: Path, **changes: Any
     }
     if given:
         fields["grpo"] |= {"loss": method, "kl_coefficient": 0.0}
-    else:
-        fields["judging"] |= {"known_rule": {"train": 60, "held_out": 6, "words": 1}}
     if method == "bradley_terry":
         fields["policy"] |= {"head": "score"}
     for section, values in changes.items():
@@ -67,7 +64,7 @@ def config_of(method: str, base: Path, folder: Path, model: Path, **changes: Any
 
 
 def _files(method: str, base: Path) -> dict[str, Any]:
-    """40 conversations of ragged length, which is all that the data gives: no rule is in them."""
+    """40 rows of ragged length, labelled at random."""
     path, rng = base / f"{method}.jsonl", random.Random(0)
 
     def words(most: int) -> str:
@@ -81,6 +78,10 @@ def _files(method: str, base: Path) -> dict[str, Any]:
         asked = f"{number} {words(8)}"
         if method == "sft":
             rows.append({"messages": messages(asked, words(9)) + messages(words(3), words(4))})
+        elif method == "pointwise":
+            question, answer = messages(asked, words(9))
+            label = {"helpfulness": rng.randint(0, 4)}
+            rows.append({"input": [question], "output": [{"answer": {**answer, "label": label}}]})
         else:
             better, worse = (messages(asked, f"{words(9)} {n}") for n in (1, 2))
             strength = float(rng.randint(0, 3))
