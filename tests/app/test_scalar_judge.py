@@ -22,13 +22,8 @@ async def test_a_folder_is_a_judge_that_ranks_by_its_scores(tmp_path: Path) -> N
         games = await judge.compare(PAIR)
         refused = await judge.rate((Turn("system", "Judge."), *PAIR.conversation), "a", "")
     assert judge.name == "judge" and None not in scores and scores[0] != scores[1]
-<<<<<<< HEAD
     assert games.straight.scores == pytest.approx(scores, abs=1e-5)
     assert games.straight == games.swapped
-=======
-    assert games.straight == games.swapped
-    assert games.straight.scores == pytest.approx(tuple(scores), abs=1e-5)
->>>>>>> loop
     assert games.straight.preferred == ("first" if scores[0] > scores[1] else "second")
     assert refused.status == "ok"  # this template takes one
 
