@@ -80,7 +80,7 @@ def test_a_run_calibrates_the_checkpoint_that_is_served(run: Path):
 
 async def test_verdicts_are_computed_together_and_as_alone(run: Path):
     query = [JudgeQuery("Name corn.", answer, "corn") for answer in (*ANSWERS, "42")]
-    async with opened(run, judge={"gate": False, "second_reading": False}) as judge:
+    async with opened(run, judge={"gate": False}) as judge:
         alone = [await judge.judge.judge(one) for one in query]
         together = await asyncio.gather(*map(judge.judge.judge, query))
         rival = replace(query[0], rival=ANSWERS[2])

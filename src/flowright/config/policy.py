@@ -164,8 +164,8 @@ class PolicySection(Section):
     sampler: Literal["local", "vllm"] = "local"
     """Who draws completions: the trainer's process, or servers that get each step's adapter."""
     decode_batch: Positive = 256
-    """Rows decoded at once by the local sampler; fewer where prompts of an evaluation would take more
-    keys and values than a step's."""
+    """Rows decoded at once by the local sampler; fewer where prompts of an evaluation would take
+    more keys and values than a step's."""
     gradient_checkpointing: bool | None = None
     """Less memory for about a third more computing. Default: true on a GPU; false on a CPU, and for
     the embedded policy."""
