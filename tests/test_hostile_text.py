@@ -104,8 +104,7 @@ _NO_TEXT: Mapping[str, str] = {
         "takes rows of a user's files": """
             judge_training.display judge_training.files judge_training.forms judge_training.lengths
             judge_training.loading judge_training.negatives judge_training.rows
-            judge_training.splits judge_training.tasks judge_training.transcripts
-            judge_training.values""",
+            judge_training.splits judge_training.tasks judge_training.transcripts""",
         "reads what a server says of itself, cut": "llm.client llm.transport",
         "reads an exception's message, once": "workflows.faults",
         "writes replies, or starts a server": """
