@@ -26,9 +26,9 @@ TOGETHER = 1_000
 def criteria_judge(
     model: ChatModel, section: JudgeSection, calls: Literal["together", "each"] = "together"
 ) -> LlmJudge:
-    """The judge of ``section``, asked about all criteria in one call, or about each in a call of its
-    own, as HealthBench's program does. It has no second reading: what :func:`ask_criteria` does in
-    its place leaves the answer whole, on which criteria about length and form depend. Raises
+    """The judge of ``section``, asked about all criteria in one call, or about each in a call of
+    its own, as HealthBench's program does. It has no second reading: what :func:`ask_criteria` does
+    in its place leaves the answer whole, on which criteria about length and form depend. Raises
     ConfigError for a wording without words for rubrics."""
     size = TOGETHER if calls == "together" else 1
     return LlmJudge(model, section.model_copy(update={"ask": "rubric", "criteria_per_call": size}))

@@ -40,8 +40,8 @@ def ungraded_share(items: Sequence[Item], met: Met) -> float:
 
 @dataclass(frozen=True, slots=True)
 class HealthBenchScore:
-    """The figures that HealthBench reports. ``score`` and ``bootstrap_std`` are None where no sample
-    was scored; ``unscored`` samples are in neither."""
+    """The figures that HealthBench reports. ``score`` and ``bootstrap_std`` are None where no
+    sample was scored; ``unscored`` samples are in neither."""
 
     score: float | None
     bootstrap_std: float | None

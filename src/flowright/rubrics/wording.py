@@ -13,8 +13,8 @@ Text = Annotated[str, Field(pattern=r"\S")]
 
 
 class ScaffoldWords(Section):
-    """The parts of the system message that shows criteria, in their order; ``include`` and ``avoid``
-    hold ``{include}`` and ``{avoid}``, in the place of which the criteria stand."""
+    """The parts of the system message that shows criteria, in their order. ``include`` and
+    ``avoid`` hold ``{include}`` and ``{avoid}``, in the place of which the criteria stand."""
 
     opening: Text
     include: Annotated[str, Field(pattern=r"\{include\}")]
