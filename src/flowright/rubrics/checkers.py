@@ -1,5 +1,5 @@
-"""The rule functions of VerIF: Python that a model wrote, called in the sandbox with the instruction
-and the response. What the results come to is :mod:`flowright.rubrics.verif`'s.
+"""The rule functions of VerIF: Python that a model wrote, called in the sandbox with instruction
+and response. What the results come to is :mod:`flowright.rubrics.verif`'s.
 """
 
 from dataclasses import dataclass

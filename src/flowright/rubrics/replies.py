@@ -1,5 +1,5 @@
 """Judges' replies in the formats of RuscaRL and of VerIF: recorded ones, and those of models that
-were trained on such a format. Others are asked by schema and read by :mod:`flowright.judge.parsing`.
+were trained on one. Others are asked by schema and read by :mod:`flowright.judge.parsing`.
 
 Reading is strict: what is not said in the format is not said, and never a "not met".
 """

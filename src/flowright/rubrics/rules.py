@@ -10,8 +10,8 @@ from flowright.sandbox import Sandbox
 async def is_met(rule: Rule, answer: str, sandbox: Sandbox) -> bool:
     """Whether the answer meets the rule. Words are what stands between white space, as
     ``str.split`` has it; values are compared as for any problem of mathematics, and what has to be
-    evaluated is, by math-verify in the sandbox. Raises FailureError(SANDBOX_LOST) where that failed.
-    """
+    evaluated is, by math-verify in the sandbox. Raises FailureError(SANDBOX_LOST) where that
+    failed."""
     if isinstance(rule, WordCount):
         return rule.least <= len(answer.split()) <= rule.most
     problem = Problem(
