@@ -154,7 +154,7 @@ async def test_an_empty_answer_earns_the_least_unasked(answer: str) -> None:
 
 
 async def _graded(model: ChatModel, most_ungraded: float = 0.0) -> list[RubricGrade]:
-    """Of forty samples, whose rubrics and answers are drawn."""
+    """Of 24 samples, whose rubrics and answers are drawn."""
     draws = random.Random(7)
     words = ["apple", "pear", "plum", "mud", "sand"]
 
@@ -164,7 +164,7 @@ async def _graded(model: ChatModel, most_ungraded: float = 0.0) -> list[RubricGr
         return row, " ".join(["fruit", *draws.sample(words, 3)])
 
     asked = reward(model, "each", most_ungraded)
-    samples = [sample() for _ in range(40)]
+    samples = [sample() for _ in range(24)]
     return await asyncio.gather(
         *(asked.grade(row, answer, f"s{n}") for n, (row, answer) in enumerate(samples))
     )
@@ -186,7 +186,7 @@ async def test_a_faulty_judge_changes_no_score() -> None:
         assert all(grade.value in (None, right.value) for grade, right in pairs)
     assert sum(grade.value is None for grade in faulty) <= 2
     scored = [sum(grade.value is not None for grade in found) for found in (broken, lenient)]
-    assert 0 < scored[0] < scored[1] <= 40
+    assert 0 < scored[0] < scored[1] <= 24
 
 
 async def test_a_faulty_server_changes_no_score() -> None:

@@ -40,7 +40,7 @@ class CriteriaSaid:
 
     ``floored``: the answer is empty, or it keeps the judge from judging it although the judge can;
     that is the policy's doing, and such an answer earns the least (law 1). ``verdicts`` are the
-    judge's own in order, ``reason`` is its last word on what is missing.
+    judge's own in order, the control's second; ``reason`` is why something is missing.
     """
 
     met: tuple[bool | None, ...]
@@ -97,7 +97,9 @@ async def ask_criteria(
 
 
 def _why(verdicts: Sequence[Verdict]) -> str:
-    last = verdicts[-1]
-    if last.status == "ok":
+    """What became of the first question, and of the control if there was one."""
+    first, *more = verdicts
+    if first.status == "ok":
         return "the judge gave a score and did not say which criteria are met"
-    return f"{last.status}: {last.reason}"
+    told = f"{first.status}: {first.reason}"
+    return f"{told} (of another answer: {more[0].status})" if more else told
