@@ -81,9 +81,14 @@ async def test_a_function_gets_the_instruction_and_the_response(sandbox: Sandbox
     assert await run_rule(rule(body).function, "Which?", response, sandbox) == RuleResult(True)
 
 
+async def test_a_result_is_read_as_true_or_false(sandbox: Sandbox) -> None:
+    searched = rule("return re.search('pear', response) and re.search('pie', response)").function
+    found = [await run_rule(searched, "Which?", r, sandbox) for r in ("pear pie", "pear", "pie")]
+    assert found == [RuleResult(True), RuleResult(False), RuleResult(False)]
+
+
 CRASHES = [
     ("return 1 / 0", "ZeroDivisionError"),
-    ("pass", "returned nothing"),
     ("return nowhere", "NameError"),
     ("import os; os._exit(0)", "ended"),
     ("return open('/etc/passwd').read() == ''", "Error"),
