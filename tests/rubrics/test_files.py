@@ -104,6 +104,8 @@ BAD_RUBRICS = [
     (row(rule("math_verify", {"value": 1})), Fault.RULE, "math_verify needs answer"),
     (row(rule("word_count_range", {"min_count": 3})), Fault.RULE, "max_count of word_count_range"),
     (row(rule("word_count_range", {"min_count": 1.5, "max_count": 2})), Fault.RULE, "is 1.5, not"),
+    (row(rule("word_count_range", {"min_count": 1, "max_count": float("inf")})), Fault.RULE, "inf"),
+    (row(item(points=float("inf"))), Fault.POINTS, "points are inf"),
     (row(rule("word_count_range", {"min_count": 3, "max_count": 2})), Fault.RULE, "3 is above"),
     (row(item(), prompt=PROMPT[:3]), Fault.ROLES, "prompt does not end with a message of the user"),
     (row(item(), prompt=[]), Fault.ROLES, "prompt does not end with a message of the user"),

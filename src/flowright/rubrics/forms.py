@@ -109,8 +109,7 @@ def _item(value: object, where: str) -> Item:
         raise UnusableRow(Fault.RUBRIC, f"{where} is {short(value)}, not an object")
     criterion = text_of(value.get("criterion"), f"{where}.criterion")
     points = plain(value.get("points"))
-    is_number = isinstance(points, int | float) and not isinstance(points, bool)
-    if not is_number or points == 0 or not abs(points) < 1e9:
+    if isinstance(points, bool) or not isinstance(points, int | float) or not 0 < abs(points) < 1e9:
         why = f"{where}: points are {short(points)}; a number above or below 0 is needed"
         raise UnusableRow(Fault.POINTS, why)
     tags = _tags(value.get("tags"), where)
@@ -159,7 +158,7 @@ def _count(given: object, key: str, where: str) -> int:
     value = plain(given)
     if isinstance(value, str) and re.fullmatch(r"\d{1,9}", value.strip(), re.ASCII):
         value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1:
         why = f"{where}: {key} of word_count_range is {short(value)}, not a whole number"
         raise UnusableRow(Fault.RULE, why)
     return int(value)

@@ -74,9 +74,9 @@ class RubricReward:
         asked = [place for place, item in enumerate(row.items) if item.rule is None]
         criteria = [row.items[place].criterion for place in asked]
         spoken = await off_loop(lambda: spoken_answer(answer), answer)
-        said, *ruled = await asyncio.gather(
+        said, ruled = await asyncio.gather(
             ask_criteria(self._judge, row.conversation, answer, criteria, self._instruction, key),
-            *(self._by_rule(item, spoken) for item in row.items),
+            asyncio.gather(*(self._by_rule(item, spoken) for item in row.items)),
         )
         met = [known for known, _ in ruled]
         for place, known in zip(asked, said.met, strict=True):

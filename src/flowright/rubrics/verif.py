@@ -78,9 +78,10 @@ class VerifReward:
         if not spoken.strip():
             return VerifGrade(0.0, 0.0, None, floored=True, reason="the answer is empty")
         listed = ["\n".join(f"- {constraint.text}" for constraint in soft)] * bool(soft)
-        said, *results = await asyncio.gather(
+        calls = [run_rule(c.function, row.instruction, spoken, self._sandbox) for c in run]
+        said, results = await asyncio.gather(
             ask_criteria(self._judge, row.conversation, answer, listed, self._instruction, key),
-            *(run_rule(c.function, row.instruction, spoken, self._sandbox) for c in run),
+            asyncio.gather(*calls),
         )
         verdict = said.met[0] if said.met else None
         told = [result.followed for result in results if result.followed is not None]
