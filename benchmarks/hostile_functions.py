@@ -47,6 +47,7 @@ from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
 from flowright.rendering import block_markup, glyphs, markup, untrusted
 from flowright.rendering.blocks import Fact, Text
+from flowright.rubrics import brackets, replies as rubric_replies
 from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
 from flowright.simulation.index import TaskIndex, words
 from flowright.simulation.instances import Unfillable, filled
@@ -232,6 +233,11 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "judge_training.frames:frame": lambda text: frames.frame(
         PointwiseRow((Turn("user", text),), text, 0), frames.wording_of("short")
     ),
+    "rubrics.replies:read_presence": lambda text: [
+        rubric_replies.read_presence(said, 9) for said in (text, f"```json\n{text}\n```")
+    ],
+    "rubrics.replies:read_bracketed": lambda text: rubric_replies.read_bracketed(f"[[1]]{text}"),
+    "rubrics.brackets:read_verdict": lambda text: brackets.read_verdict(text, "text", FIELDS),
     "environments.rollout:plain": lambda text: json.dumps(records.plain(_verdict(text))),
     "workflows.extraction:extract": extraction.extract,
     "workflows.language:parse": lambda text: language.parse(text[: source.MAX_SOURCE_CHARS]),

@@ -38,6 +38,7 @@ _ROOMS = (
     "judge_training",
     "llm",
     "rendering",
+    "rubrics",
     "simulation",
     "workflows",
 )
@@ -99,13 +100,15 @@ _NO_TEXT: Mapping[str, str] = {
             workflows.registry""",
         "asks others, which are timed": """
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
-            judge_service.app judge_service.serve judge_service.verl""",
+            judge_service.app judge_service.serve judge_service.verl
+            rubrics.asking rubrics.checkers rubrics.rules""",
         "reads and writes files": "judge_service.scoring",
         "takes rows of a user's files": """
             judge_training.display judge_training.files judge_training.forms judge_training.lengths
             judge_training.loading judge_training.negatives judge_training.rows
             judge_training.sealed judge_training.splits judge_training.tasks
-            judge_training.transcribing judge_training.transcripts judge_training.values""",
+            judge_training.transcribing judge_training.transcripts
+            rubrics.files rubrics.forms rubrics.points rubrics.scaffolding rubrics.wording""",
         "reads what a server says of itself, cut": "llm.client llm.transport",
         "reads an exception's message, once": "workflows.faults",
         "writes replies, or starts a server": """

@@ -20,6 +20,7 @@ LAYERS = (
     ("judge_service",),
     ("judge_exam",),
     ("judge_benchmarks",),
+    ("rubrics",),
     ("environments",),
     ("judge_training",),
     ("grpo",),

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flowright.judge_training.files import RowFile, read_rows
+from flowright.data.row_files import RowFile
+from flowright.data.row_values import Fault
+from flowright.judge_training.files import read_rows
 from flowright.judge_training.forms import FORMS, Form
-from flowright.judge_training.values import Fault
 
 Row = dict[str, Any]
 Bad = tuple[object, Fault, str]

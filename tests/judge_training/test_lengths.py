@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from flowright.data.preferences import Pair, Turn
+from flowright.data.row_values import Fault
 from flowright.errors import DataError
 from flowright.judge_training.frames import frame, wording_of
 from flowright.judge_training.lengths import CUT, SHORTEST, fit, lengths_of
@@ -19,7 +20,6 @@ from flowright.judge_training.splits import (
     split_by_prompt,
 )
 from flowright.judge_training.transcripts import transcript
-from flowright.judge_training.values import Fault
 
 
 def row(*texts: str, answer: str = "Lima.", id: str = "f:1") -> PointwiseRow:

@@ -14,11 +14,12 @@ from hypothesis import given, settings, strategies as st
 from pyarrow import parquet
 
 from flowright.data.preferences import Pair, Turn
+from flowright.data.row_files import RowFile
+from flowright.data.row_values import UnusableRow
 from flowright.errors import DataError
-from flowright.judge_training.files import RowFile, read_rows
+from flowright.judge_training.files import read_rows
 from flowright.judge_training.forms import FORMS, Form, form_of, typed
 from flowright.judge_training.rows import PairRow, PointwiseRow, SftRow
-from flowright.judge_training.values import UnusableRow
 
 Row = dict[str, Any]
 ASKED = [
@@ -211,7 +212,7 @@ def test_one_text_that_is_not_utf_8_loses_its_own_row_alone(tmp_path: Path) -> N
     rejected = pa.array([CHOSEN["rejected"]] * 3)
     path = tmp_path / "t.parquet"
     parquet.write_table(pa.table({"chosen": chosen, "rejected": rejected}), path)
-    found: RowFile = read_rows([path], ["bradley_terry"])
+    found: RowFile[Any] = read_rows([path], ["bradley_terry"])
     assert [row.id for row in found.rows] == [f"{path}:1", f"{path}:3"]
     assert found.report.left_out[0].why.startswith("not UTF-8")
 

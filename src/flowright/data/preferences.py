@@ -21,6 +21,9 @@ class Turn:
     content: str
 
 
+Conversation = tuple[Turn, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """Two answers to one conversation, which ends with a turn of the user's.

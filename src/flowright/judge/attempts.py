@@ -7,12 +7,12 @@ the chat model's, inside one call. What the values mean is not known here.
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from flowright.config import JudgeSection
 from flowright.errors import FailureError
-from flowright.judge.parsing import parse_reply
+from flowright.judge.parsing import Form, Reading, parse_reply
 from flowright.judge.prompts import Question
 from flowright.judge.retries import (
     NO_ATTEMPTS,
@@ -24,7 +24,7 @@ from flowright.judge.retries import (
     is_last_word,
     next_attempt,
 )
-from flowright.judge.schemas import REASON_CHARS, Value
+from flowright.judge.schemas import REASON_CHARS, Field, Value
 from flowright.judge.verdict import RawReply, Status
 from flowright.llm.chat import (
     LENGTH_STOPS,
@@ -40,6 +40,9 @@ from flowright.llm.context import too_long
 from flowright.off_loop import off_loop
 
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
+
+ReadReply = Callable[[str, Form, Sequence[Field]], Reading]
+"""Reads the fields out of a reply to a request of a form."""
 
 _OPEN_REASON = re.compile(
     rf'\s*\{{\s*"reason"\s*:\s*"(?:[^"\\]|\\(?:u[0-9a-fA-F]{{4}}|[^u])){{{REASON_CHARS + 1}}}'
@@ -103,7 +106,8 @@ class RetryingAsker:
     as its replies to this question tell, so that an answer that is thought about for ever is cut
     and does not become a timeout. :mod:`flowright.judge.retries` says what each attempt changes;
     fields that have been read are not asked for again. ``forms`` is what another asker of this
-    model has learned, for one that is ``strict``.
+    model has learned, for one that is ``strict``; ``read`` is for questions that ask for a form of
+    their own.
     """
 
     def __init__(
@@ -112,10 +116,12 @@ class RetryingAsker:
         section: JudgeSection,
         forms: Forms | None = None,
         strict: bool = False,
+        read: ReadReply = parse_reply,
     ) -> None:
         self._model = model
         self._section = section
         self._strict = strict
+        self._reads = read
         self.forms = forms or Forms()
 
     async def ask(self, question: Question, key: str) -> QuestionResult:
@@ -223,7 +229,7 @@ class RetryingAsker:
         if stopped in FILTER_STOPS:
             return state.failed(attempt, "declined", f"the server stopped the reply ({stopped})")
         fields = state.question.fields
-        reading = await off_loop(lambda: parse_reply(reply.text, attempt.form, fields), reply.text)
+        reading = await off_loop(lambda: self._reads(reply.text, attempt.form, fields), reply.text)
         state.values.update(reading.values)
         if reading.values:
             self.forms.parsed(attempt.form)

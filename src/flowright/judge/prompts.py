@@ -41,7 +41,8 @@ class Block:
 class Question:
     """What a model is asked, and the fields that its reply must have. ``name`` sets the questions
     about one query apart, so that each has its own seeds. ``system``, ``instruction`` and
-    ``examples`` are the wording's."""
+    ``examples`` are the wording's. ``asks`` stands in the place of the usual request for the form
+    of the reply, whatever form an attempt has; nothing holds the reply to a schema then."""
 
     blocks: tuple[Block, ...]
     fields: tuple[Field, ...]
@@ -49,6 +50,7 @@ class Question:
     system: str | None = None
     instruction: str = ""
     examples: tuple["Answered", ...] = ()
+    asks: str = ""
 
     def narrowed(self, missing: Collection[str]) -> "Question":
         """The question about the ``missing`` fields alone, without examples, which say them all."""
@@ -76,12 +78,15 @@ class Question:
         ]
         fence = fence_for((text for _, text in shown), "~")
         blocks = [fenced(text, f" {title}", fence) for title, text in shown]
-        ask = _ask_text(self.fields) if form == "text" else _ask_json(self.fields)
+        usual = _ask_text(self.fields) if form == "text" else _ask_json(self.fields)
+        ask = self.asks or usual
         return "\n\n".join([*blocks, self.instruction, ask])
 
     def response_format(self, form: Form, bounded: bool = True) -> Mapping[str, Any] | None:
         """The ``response_format`` of a request, in the OpenAI protocol's terms. The reason stands
         before the values, so that a judge may reason in it; without ``bounded`` of any length."""
+        if self.asks:
+            return None
         if form != "json_schema":
             return {"type": "json_object"} if form == "json_object" else None
         reason = {"type": "string"} | ({"maxLength": REASON_CHARS} if bounded else {})

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from flowright.data.preferences import Pair, Preferred
-from flowright.judge_training.rows import TOP_LABEL, PairRow, PointwiseRow, Row, SftRow
-from flowright.judge_training.values import (
+from flowright.data.row_values import (
     Fault,
     UnusableRow,
     column,
@@ -32,6 +31,7 @@ from flowright.judge_training.values import (
     text_of,
     turns_of,
 )
+from flowright.judge_training.rows import TOP_LABEL, PairRow, PointwiseRow, Row, SftRow
 
 Form = Literal["sft", "bradley_terry", "pointwise", "pairwise"]
 FORMS: tuple[Form, ...] = get_args(Form)

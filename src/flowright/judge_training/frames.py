@@ -14,9 +14,9 @@ from pydantic import Field
 
 from flowright.config.reading import load_section
 from flowright.config.section import Section
-from flowright.data.preferences import Pair
+from flowright.data.preferences import Conversation, Pair
 from flowright.errors import ConfigError
-from flowright.judge_training.rows import Conversation, JudgedRow
+from flowright.judge_training.rows import JudgedRow
 from flowright.llm.chat import Message
 from flowright.llm.fences import fence_for, fenced, sanitise
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from flowright.config.judging import KnownRuleSection
-from flowright.data.preferences import SWAPPED, Pair, Preferred, Turn
-from flowright.judge_training.rows import TOP_LABEL, Conversation, JudgedRow, PointwiseRow
+from flowright.data.preferences import SWAPPED, Conversation, Pair, Preferred, Turn
+from flowright.judge_training.rows import TOP_LABEL, JudgedRow, PointwiseRow
 
 WORDS = (
     *("bean", "beet", "clam", "corn", "crab", "date", "duck", "fish", "kale", "lamb", "leek"),

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Generic
 
 from flowright.config.judging import Overlong
+from flowright.data.row_files import LeftOut
+from flowright.data.row_values import Fault
 from flowright.errors import DataError
-from flowright.judge_training.files import LeftOut
 from flowright.judge_training.rows import AnyRow, Row, prompt_of, with_prompt
-from flowright.judge_training.values import Fault
 
 CUT = "\n[... cut: the text was too long ...]\n"
 """What stands in the place of what was cut."""

@@ -10,7 +10,8 @@ from typing import Generic
 from flowright.config.judging import GIVEN, JudgingSection, Method
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair
-from flowright.judge_training.files import Report, read_rows
+from flowright.data.row_files import Report
+from flowright.judge_training.files import read_rows
 from flowright.judge_training.forms import Form
 from flowright.judge_training.known_rule import ceiling, known_pairs, known_scores
 from flowright.judge_training.negatives import SOURCE as NEGATIVE, with_negatives

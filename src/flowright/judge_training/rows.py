@@ -6,12 +6,10 @@ A row of the pairwise form is a :class:`flowright.data.preferences.Pair`; "A" is
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from flowright.data.preferences import Pair, Turn
+from flowright.data.preferences import Conversation, Pair
 
 TOP_LABEL = 4
 """The highest label of an answer; the lowest is 0."""
-
-Conversation = tuple[Turn, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ from flowright.config.judging import JudgingSection
 from flowright.data.contamination import beginnings, conversation_key
 from flowright.data.preference_sources import preference_source
 from flowright.data.preference_split import held_out_rows
+from flowright.data.row_files import LeftOut, Report
+from flowright.data.row_values import Fault
 from flowright.errors import DataError
 from flowright.judge_benchmarks.benchmarks import REWARDBENCH2
 from flowright.judge_benchmarks.files import read_rewardbench2
-from flowright.judge_training.files import LeftOut, Report
 from flowright.judge_training.rows import AnyRow, Conversation, SftRow
-from flowright.judge_training.values import Fault
 
 
 @dataclass(frozen=True, slots=True)

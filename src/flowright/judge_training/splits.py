@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Generic
 
 from flowright.data.preferences import Pair
+from flowright.data.row_files import LeftOut
+from flowright.data.row_values import Fault
 from flowright.data.splits import normalise
 from flowright.errors import DataError
-from flowright.judge_training.files import LeftOut
 from flowright.judge_training.rows import AnyRow, Row, prompt_of
-from flowright.judge_training.values import Fault
 
 
 @dataclass(frozen=True, slots=True)

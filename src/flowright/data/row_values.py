@@ -1,5 +1,6 @@
 """The values that a row of a file holds, as they are read out of it: messages, texts, numbers. What
-they are for is :mod:`flowright.judge_training.forms`'s.
+they are for is known to who reads the rows (:mod:`flowright.judge_training.forms`,
+:mod:`flowright.rubrics.forms`).
 
 Lists may be numpy's, as pandas reads them. Nothing is repaired.
 """
@@ -12,9 +13,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, get_args
 
-from flowright.data.preferences import Speaker, Turn
+from flowright.data.preferences import Conversation, Speaker, Turn
 from flowright.errors import FlowrightError
-from flowright.judge_training.rows import Conversation
 
 
 class Fault(StrEnum):
@@ -34,6 +34,10 @@ class Fault(StrEnum):
     MARGIN = "margin"
     CONVERSATIONS = "two conversations"
     SAME_ANSWERS = "same answers"
+    RUBRIC = "rubric"
+    POINTS = "points"
+    RULE = "rule"
+    CHECKERS = "checkers"
     OVERLONG = "overlong"
     TEMPLATE = "chat template"
     HELD_OUT = "held out"

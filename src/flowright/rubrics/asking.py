@@ -1,0 +1,105 @@
+"""Which criteria a judge says an answer meets, and whose fault it is where it does not say.
+
+A criterion is met, not met, or ungraded, and a failure makes none "not met". How a model is asked,
+how often, and what counts as its word is :mod:`flowright.judge`'s; what is met is worth is not
+known here, nor is the judge told.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from flowright.config import JudgeSection
+from flowright.data.preferences import Conversation
+from flowright.judge.llm_judge import LlmJudge
+from flowright.judge.messages import prompt_text, whole_characters
+from flowright.judge.second_reading import NO_ANSWER, STEERABLE
+from flowright.judge.verdict import Criterion, Judge, JudgeQuery, Verdict
+from flowright.llm.chat import ChatModel
+from flowright.llm.replies import spoken_answer
+from flowright.off_loop import off_loop
+
+TOGETHER = 1_000
+"""Criteria in one call: more than any rubric has."""
+
+
+def criteria_judge(
+    model: ChatModel, section: JudgeSection, calls: Literal["together", "each"] = "together"
+) -> LlmJudge:
+    """The judge of ``section``, asked about all criteria in one call, or about each in a call of
+    its own, as HealthBench's program does. It has no second reading: what :func:`ask_criteria` does
+    in its place leaves the answer whole, on which criteria about length and form depend. Raises
+    ConfigError for a wording without words for rubrics."""
+    size = TOGETHER if calls == "together" else 1
+    return LlmJudge(model, section.model_copy(update={"ask": "rubric", "criteria_per_call": size}))
+
+
+@dataclass(frozen=True, slots=True)
+class CriteriaSaid:
+    """What a judge said of an answer: ``met``, one for each criterion, None where it is ungraded.
+
+    ``floored``: the answer is empty, or it keeps the judge from judging it although the judge can;
+    that is the policy's doing, and such an answer earns the least (law 1). ``verdicts`` are the
+    judge's own in order, the control's second; ``reason`` is why something is missing.
+    """
+
+    met: tuple[bool | None, ...]
+    floored: bool = False
+    reason: str = ""
+    verdicts: tuple[Verdict, ...] = ()
+
+
+async def ask_criteria(
+    judge: Judge,
+    conversation: Conversation,
+    answer: str,
+    criteria: Sequence[str],
+    instruction: str,
+    key: str,
+) -> CriteriaSaid:
+    """Which of the criteria the answer meets; its thinking is not shown. ``key`` names the sample.
+
+    What stays ungraded in a way that the answer can bring about is asked again, once a control has
+    shown that the judge answers the same of another answer: without that the fault is ours, and
+    with it an answer that still cannot be judged is floored.
+    """
+    if not criteria:
+        return CriteriaSaid(())
+    answer = await off_loop(lambda: whole_characters(spoken_answer(answer)), answer)
+    if not answer.strip():
+        return CriteriaSaid((None,) * len(criteria), True, "the answer is empty")
+    turns = [{"role": turn.role, "content": turn.content} for turn in conversation]
+    query = JudgeQuery(prompt_text(turns), answer, "", instruction=instruction, key=key)
+    met: list[bool | None] = [None] * len(criteria)
+    verdicts: list[Verdict] = []
+
+    async def ask(asked: JudgeQuery, counts: bool = True) -> Verdict:
+        missing = [place for place, known in enumerate(met) if known is None]
+        # What the criteria are worth is nothing to the judge, so all are worth the same here.
+        about = tuple(Criterion(criteria[place], 1.0) for place in missing)
+        verdict = await judge.judge(replace(asked, criteria=about))
+        verdicts.append(verdict)
+        if counts:
+            for number, place in enumerate(missing, start=1):
+                said = verdict.parts.get(f"criterion {number}")
+                met[place] = None if said is None else said == 1.0
+        return verdict
+
+    floored = False
+    first = await ask(query)
+    if None in met and first.status in STEERABLE:
+        neutral = replace(query, answer=NO_ANSWER, key=f"{key}/control")
+        control = await ask(neutral, counts=False)
+        if control.status == "ok":
+            again = await ask(replace(query, key=f"{key}/again"))
+            floored = None in met and again.status in STEERABLE
+    return CriteriaSaid(tuple(met), floored, _why(verdicts) if None in met else "", tuple(verdicts))
+
+
+def _why(verdicts: Sequence[Verdict]) -> str:
+    """What became of the first question, and of the control if there was one."""
+    first, *more = verdicts
+    if first.status == "ok":
+        return "the judge gave a score and did not say which criteria are met"
+    told = f"{first.status}: {first.reason}"
+    return f"{told} (of another answer: {more[0].status})" if more else told
