@@ -4,7 +4,9 @@ tests/test_hostile_text.py, which tells when one is missing.
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
+from flowright.config import JudgeSection
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
@@ -30,6 +32,7 @@ from flowright.judge import (
     objects,
     parsing,
     prompts,
+    questions,
     reading,
     remote_wire,
     rules,
@@ -209,6 +212,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "grading.votes:groups qa": _votes("qa"),
     "grading.votes:groups code": _votes("code"),
     "grading.votes:groups choice": _votes("qa", CHOICES),
+    "judge.questions:shown_answer": lambda text: questions.shown_answer(text, JudgeSection()),
+    "judge.questions:orders": lambda text: questions.orders(
+        replace(_query(text), rival=text), JudgeSection(both_orders=False)
+    ),
     "judge.messages:prompt_text": lambda text: messages.prompt_text(_turns(text)),
     "judge.messages:completion_text": lambda text: messages.completion_text(_turns(text)),
     "judge.messages:whole_characters": messages.whole_characters,

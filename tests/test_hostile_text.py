@@ -77,10 +77,11 @@ _ELSEWHERE: Mapping[str, str] = {
             simulation.protocol:reply_of simulation.protocol:error_of""",
         "reads files": """
             llm.control_tokens:tokens_of judge_service.tables:rows_of
-            judge_service.tables:write_rows""",
+            judge_service.tables:write_rows judge_training.serving:read_form""",
         "reads a list of models": "llm.context:context_of",
         "takes settings": """
-            judge_training.frames:wording_of simulation.assessor:check_biases
+            judge_training.frames:wording_of judge_training.serving:chosen_form
+            judge_training.serving:form_of_run simulation.assessor:check_biases
             judge_service.tables:check_out judge_service.openrlhf:add_openrlhf""",
     }.items()
     for name in names.split()

@@ -285,4 +285,5 @@ def test_a_value_that_python_has_none_for_loses_its_own_row_alone(tmp_path: Path
 def test_every_sort_of_malformed_row_is_tried() -> None:
     tried = {fault for bad in (LINES, *MALFORMED.values()) for _, fault, _ in bad}
     elsewhere = {Fault.OVERLONG, Fault.TEMPLATE, Fault.HELD_OUT, Fault.BENCHMARK}
+    elsewhere |= {Fault.RUBRIC, Fault.POINTS, Fault.RULE, Fault.CHECKERS}
     assert set(Fault) - tried == {Fault.FORM, *elsewhere}
