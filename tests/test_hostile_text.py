@@ -96,7 +96,7 @@ _NO_TEXT: Mapping[str, str] = {
             judge_service.own_model judge_training.environment judge_training.known_rule
             judge_training.measures judge_training.rewards judge_reward.result
             judge_reward.running llm.counters llm.retries rendering.charts rendering.page
-            rendering.series rendering.svg simulation.draws
+            rendering.reliability rendering.series rendering.svg simulation.draws
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
             workflows.registry""",
         "asks others, which are timed": """
