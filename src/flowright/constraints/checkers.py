@@ -36,7 +36,9 @@ REASONS: Mapping[str, str] = {
 }
 """By id of the checkers whose kinds differ: what the canonical one gets wrong."""
 
-_LANGUAGE = "en:"  # before the ids of M-IFEval's English part, which is IFEval
+LANGUAGE = "en:"  # before the ids of M-IFEval's English part, which is IFEval
+
+_LANGUAGE_SEEDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +52,8 @@ class Checker:
 
 def make(name: str, values: Mapping[str, Any], kind: Kind = "canonical", seed: int = 0) -> Checker:
     """A checker from its id and the arguments of a row, of which those that are null don't count.
-    ``seed`` is of what the benchmark draws: see :func:`is_drawn`. Raises BadArguments."""
-    name = name.removeprefix(_LANGUAGE)
+    ``seed`` is of what the benchmark draws: see :func:`seeds`. Raises BadArguments."""
+    name = name.removeprefix(LANGUAGE)
     canonical = IDS.get(name)
     if canonical is None:
         raise BadArguments(f"unknown instruction {name!r}{suggest(name, list(IDS))}")
@@ -65,11 +67,11 @@ def make(name: str, values: Mapping[str, Any], kind: Kind = "canonical", seed: i
     return Checker(name, kind, met)
 
 
-def is_drawn(name: str, values: Mapping[str, Any]) -> bool:
-    """Whether the canonical checker may say something else with another seed."""
-    name = name.removeprefix(_LANGUAGE)
-    letter = values.get("letter")
-    if isinstance(letter, str):
-        return ifeval_words.draws_a_letter(letter)
-    return name in ifeval_words.DRAWN
-
+def seeds(name: str, values: Mapping[str, Any]) -> int:
+    """With how many seeds the canonical checker is to be asked, for all that it may say: 1 where
+    the benchmark draws nothing; every letter; of a language, a few."""
+    name = name.removeprefix(LANGUAGE)
+    if name == ifeval_words.LETTER:
+        drawn = ifeval_words.draws_a_letter(str(values.get("letter") or ""))
+        return len(ifeval_words.LETTERS) if drawn else 1
+    return _LANGUAGE_SEEDS if name in ifeval_words.DETECTING else 1

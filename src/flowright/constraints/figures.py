@@ -1,4 +1,4 @@
-"""Counts and shares of what was followed, with intervals, and a comparison with others' verdicts."""
+"""Counts and shares of what was followed, with intervals; a comparison with others' verdicts."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -158,7 +158,10 @@ def _difference(
 
 
 def record_of(
-    about: Mapping[str, Any], joined: Joined, scored: Sequence[Scored], comparison: Comparison | None
+    about: Mapping[str, Any],
+    joined: Joined,
+    scored: Sequence[Scored],
+    comparison: Comparison | None,
 ) -> dict[str, Any]:
     """Of one benchmark, as JSON."""
     figures = figures_of(scored)

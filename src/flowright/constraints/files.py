@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.constraints.checkers import make
+from flowright.constraints.checkers import LANGUAGE, make
 from flowright.constraints.table import KINDS, BadArguments
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.tables import read_table
@@ -68,7 +68,8 @@ def _prompt(row: UpstreamRow) -> Prompt:
                 make(name, values, kind)
         except BadArguments as error:
             raise row.error(f"key {key}: {error}") from None
-    return Prompt(key, _exact(row, "prompt"), tuple(ids), tuple(arguments))
+    ids = tuple(name.removeprefix(LANGUAGE) for name in ids)
+    return Prompt(key, _exact(row, "prompt"), ids, tuple(arguments))
 
 
 def read_answers(paths: Iterable[Path]) -> dict[str, str]:

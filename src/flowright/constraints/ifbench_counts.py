@@ -3,6 +3,7 @@
 import re
 from itertools import chain
 
+from flowright.constraints.ifbench_lists import CONJUNCTIONS, NAMES, PRONOUNS
 from flowright.constraints.language import (
     MARKS,
     sentences,
@@ -17,21 +18,6 @@ TABLE = Table()
 _WORD = re.compile(r"\w+")
 _NUMBER = re.compile(r"\d+")
 _JAPANESE = re.compile("[\u3040-\u30ff\u4e00-\u9fff]")
-_CONJUNCTIONS = frozenset("and but for nor or so yet".split())
-_NAMES = frozenset(
-    """Emma Liam Sophia Jackson Olivia Noah Ava Lucas Isabella Mason Mia Ethan Charlotte Alexander
-    Amelia Benjamin Harper Leo Zoe Daniel Chloe Samuel Lily Matthew Grace Owen Abigail Gabriel Ella
-    Jacob Scarlett Nathan Victoria Elijah Layla Nicholas Audrey David Hannah Christopher Penelope
-    Thomas Nora Andrew Aria Joseph Claire Ryan Stella Jonathan""".split()
-)
-_PRONOUNS = frozenset(
-    """i me we us you he him she her it they them
-    my mine our ours your yours his hers its their theirs
-    myself ourselves yourself yourselves himself herself itself themselves
-    this that these those who whom whose which what whoever whomever whatever whichever
-    anybody anyone anything everybody everyone everything nobody nothing somebody someone something
-    each either neither both all some any none""".split()
-)
 _SENTENCE_MARKS = frozenset(".,!?;:")
 _KEYWORD_COUNTS = (1, 2, 3, 5, 7)
 _TOLERANCE = 2  # percentage points
@@ -48,7 +34,7 @@ def trimmed(text: str) -> str:
 @TABLE.add("count:word_count_range")
 def _word_range(arguments: Arguments) -> Met:
     least, most = arguments.whole("min_words"), arguments.whole("max_words")
-    return lambda text: least <= sum(1 for _ in _WORD.finditer(text)) <= most
+    return lambda text: sum(1 for _ in _WORD.finditer(text)) in range(least, most + 1)
 
 
 @TABLE.add("count:unique_word_count")
@@ -68,7 +54,7 @@ def _conjunctions(arguments: Arguments) -> Met:
     least = arguments.whole("small_n")
 
     def met(text: str) -> bool:
-        return len({w for w in text.split() if trimmed(w).lower() in _CONJUNCTIONS}) >= least
+        return len({w for w in text.split() if trimmed(w).lower() in CONJUNCTIONS}) >= least
 
     return met
 
@@ -76,13 +62,13 @@ def _conjunctions(arguments: Arguments) -> Met:
 @TABLE.fix("count:conjunctions", "And, and and and, are three conjunctions")
 def _different_conjunctions(arguments: Arguments) -> Met:
     least = arguments.whole("small_n")
-    return lambda text: len(_CONJUNCTIONS & {trimmed(w).lower() for w in text.split()}) >= least
+    return lambda text: len(CONJUNCTIONS & {trimmed(w).lower() for w in text.split()}) >= least
 
 
 @TABLE.add("count:person_names")
 def _person_names(arguments: Arguments) -> Met:
     least = arguments.whole("N")
-    return lambda text: len(_NAMES.intersection(_WORD.findall(text))) >= least
+    return lambda text: len(NAMES.intersection(_WORD.findall(text))) >= least
 
 
 @TABLE.add("count:numbers")
@@ -98,7 +84,7 @@ def _all_marks(text: str) -> bool:
     rest = text.replace("?!", "", 1)
     if len(rest) == len(text):
         rest = text.replace("!?", "", 1)
-    return _SENTENCE_MARKS <= set(rest)
+    return set(rest) >= _SENTENCE_MARKS
 
 
 @TABLE.add("count:words_japanese")
@@ -118,7 +104,7 @@ def _pronouns(arguments: Arguments) -> Met:
 
     def met(text: str) -> bool:
         words = tokens(text.replace("/", " ").lower())
-        return sum(1 for word in words if word in _PRONOUNS) >= least
+        return sum(1 for word in words if word in PRONOUNS) >= least
 
     return met
 

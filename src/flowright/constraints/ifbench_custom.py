@@ -7,6 +7,7 @@ import unicodedata
 from datetime import date
 from itertools import pairwise
 
+from flowright.constraints.ifbench_lists import CAPITALS
 from flowright.constraints.language import MARKS, sentences, without_punctuation
 from flowright.constraints.table import Table
 
@@ -18,20 +19,14 @@ _QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
 _OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w")
 _QUESTIONS, _OPTIONS = 4, 5
 _AFRICA = 52  # countries that are asked for, at least
-_CAPITALS = (
-    "Reykjavik Helsinki Oslo Tallinn Stockholm Riga Moscow Copenhagen Vilnius Minsk Dublin Berlin "
-    "Amsterdam Warsaw London Brussels Prague Luxembourg Paris Vienna Bratislava Budapest Vaduz "
-    "Chisinau Bern Ljubljana Zagreb"
-).split()
 _PRODUCTS = ("ProductID", "Category", "Brand", "Price", "Stock")
 _STUDENTS = ("StudentID", "Subject", "Grade", "Semester", "Score")
 _CITIES = ["ID", "Country", "City", "Year", "Count"]
-_MARK = re.compile(r"[^\w\s]")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+_MARK = re.compile(r"[^\w\s]")
 _NAPOLEON = range(1769, 1822)
 _DAYS = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
-_ISO_MARK = re.compile(r"[^\w\s]")
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
 def _ascii(text: str) -> str:
@@ -75,7 +70,7 @@ def _africa(text: str) -> bool:
 
 @TABLE.plain("custom:european_capitals_sort")
 def _capitals(text: str) -> bool:
-    return [city for each in _ascii(text).split(",") if (city := each.strip())] == _CAPITALS
+    return [city for each in _ascii(text).split(",") if (city := each.strip())] == CAPITALS
 
 
 @TABLE.plain("custom:date_format_list")
@@ -162,8 +157,8 @@ def _products(text: str) -> bool:
 
 
 def _is_special(field: str) -> bool:
-    """Whether ``".*[^\\d\\w\\s].*"`` is found at its start, without its quadratic time: in the first
-    line, a mark between the quote and the last quote."""
+    """Whether ``".*[^\\d\\w\\s].*"`` is found at its start, without its quadratic time: in the
+    first line, a mark between the quote and the last quote."""
     line = field.split("\n", 1)[0]
     inside = line[1 : max(line.rfind('"'), 1)]
     return line.startswith('"') and _MARK.search(inside) is not None

@@ -17,8 +17,9 @@ from flowright.constraints.table import (
 TABLE = Table()
 _WORD = re.compile(r"\w+")
 _MARKS = frozenset(".,?!'\"")
-_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ENGLISH = "en"
+LETTER = "keywords:letter_frequency"
 
 
 # Keywords.
@@ -72,14 +73,14 @@ def draws_a_letter(letter: str) -> bool:
     """Whether IFEval replaces what is to be counted by a letter at random: what is no letter of
     ASCII, such as "#" and "!"."""
     letter = letter.strip().lower()
-    return len(letter) != 1 or letter not in _LETTERS
+    return len(letter) != 1 or letter not in LETTERS
 
 
-@TABLE.add("keywords:letter_frequency")
+@TABLE.add(LETTER)
 def _letter(arguments: Arguments) -> Met:
     letter = arguments.text("letter").strip().lower()
     if draws_a_letter(letter):
-        letter = _LETTERS[arguments.seed % len(_LETTERS)]
+        letter = LETTERS[arguments.seed % len(LETTERS)]
     return _letter_frequency(letter, arguments.compare("let_relation", "let_frequency"))
 
 
@@ -188,12 +189,7 @@ def _lower(arguments: Arguments) -> Met:
     return lambda text: text.islower() and english(text)
 
 
-DRAWN = frozenset(
-    {
-        "change_case:english_capital",
-        "change_case:english_lowercase",
-        "language:response_language",
-        "keywords:letter_frequency",
-    }
+DETECTING = frozenset(
+    {"change_case:english_capital", "change_case:english_lowercase", "language:response_language"}
 )
-"""Ids whose canonical checkers may say something else with another seed."""
+"""Ids whose canonical checkers ask for the language, which depends on the seed."""

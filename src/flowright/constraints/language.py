@@ -5,7 +5,8 @@ use. They are optional (requirements-constraints.txt), and nothing is ever downl
 import importlib
 import importlib.util
 import string
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -48,8 +49,9 @@ def word_tokens(text: str) -> list[str]:
 def part_of_speech(words: Iterable[str]) -> str:
     """The Penn Treebank tag of the first word, as ``nltk.pos_tag``. Later words have a say by the
     next two, no more."""
+    _data("taggers/averaged_perceptron_tagger_eng")  # or NLTK says what is missing at length
     seen = list(words)[:3]
-    return _tagger()(seen)[0][1] if seen else ""
+    return _package("nltk").pos_tag(seen)[0][1] if seen else ""
 
 
 @cache
@@ -93,10 +95,8 @@ def _data(name: str) -> Path:
     it. Raises DataError."""
     folders = [Path(folder) for folder in _package("nltk.data").path] if _installed("nltk") else []
     package, within = _DATA_IN
-    try:
+    with suppress(PackageNotFoundError):
         folders.append(Path(str(distribution(package).locate_file(within))))
-    except PackageNotFoundError:
-        pass
     for folder in folders:
         if (folder / name).exists():
             return folder / name
@@ -106,20 +106,25 @@ def _data(name: str) -> Path:
 
 @cache
 def _punkt() -> Any:
+    """Read here, and not by NLTK, which opens what lies in its own folders alone."""
     punkt = _package("nltk.tokenize.punkt")
+    folder = _data("tokenizers/punkt_tab/english")
+
+    def lines(name: str) -> list[str]:
+        return [s for line in (folder / name).read_text("utf-8").split("\n") if (s := line.strip())]
+
     tokenizer = punkt.PunktSentenceTokenizer()
-    tokenizer._params = punkt.load_punkt_params(str(_data("tokenizers/punkt_tab/english")))
+    model = punkt.PunktParameters()
+    model.abbrev_types = set(lines("abbrev_types.txt"))
+    model.sent_starters = set(lines("sent_starters.txt"))
+    model.collocations = {tuple(line.split("\t")) for line in lines("collocations.tab")}
+    for line in lines("ortho_context.tab"):
+        word, _, context = line.rpartition("\t")
+        model.ortho_context[word] = int(context)
+    tokenizer._params = model
     return tokenizer
 
 
 @cache
 def _word_tokenizer() -> Any:
     return _package("nltk.tokenize.destructive").NLTKWordTokenizer()
-
-
-@cache
-def _tagger() -> Callable[[list[str]], list[tuple[str, str]]]:
-    folder = _data("taggers/averaged_perceptron_tagger_eng")
-    tagger = _package("nltk.tag.perceptron").PerceptronTagger(load=False)
-    tagger.load_from_json(lang="eng", loc=str(folder))
-    return tagger.tag

@@ -6,15 +6,12 @@ instructions are. An empty answer follows nothing; a prompt without an answer is
 figure.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowright.constraints.checkers import Checker, is_drawn, make
+from flowright.constraints.checkers import Checker, make, seeds
 from flowright.constraints.files import Prompt
 from flowright.constraints.table import KINDS, Kind
-
-SEEDS = 26
-"""Of those with which drawn checkers are asked, for a band: as many as there are letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +35,7 @@ class Scored:
 
 
 def variants(answer: str) -> list[str]:
-    """The texts of the loose reading, no text twice, the answer itself first; none of them blank.
-    """
+    """The texts of the loose reading, none twice and none blank; the answer itself first."""
     lines = answer.split("\n")
     parts = [answer, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     texts = dict.fromkeys([*parts, *(part.replace("*", "") for part in parts)])
@@ -55,8 +51,8 @@ def score(prompt: Prompt, answer: str) -> Scored:
 def _followed(prompt: Prompt, kind: Kind, texts: list[str]) -> Followed:
     strict, loose, could_strict, could_loose = [], [], [], []
     for name, values in zip(prompt.ids, prompt.arguments, strict=True):
-        seeds = range(SEEDS if kind == "canonical" and is_drawn(name, values) else 1)
-        said = [_said(make(name, values, kind, seed), texts) for seed in seeds]
+        drawn = range(seeds(name, values) if kind == "canonical" else 1)
+        said = [_said(make(name, values, kind, seed), texts) for seed in drawn]
         strict.append(said[0][0])
         loose.append(said[0][1])
         could_strict.append(frozenset(one for one, _ in said))
@@ -84,7 +80,3 @@ def join(prompts: Sequence[Prompt], answers: Mapping[str, str]) -> Joined:
     answered = tuple((p, answers[p.text]) for p in prompts if p.text in answers)
     missing = tuple(p for p in prompts if p.text not in answers)
     return Joined(answered, missing, len(answers) - len(answered))
-
-
-def score_all(answered: Sequence[tuple[Prompt, str]]) -> Iterator[Scored]:
-    return (score(prompt, answer) for prompt, answer in answered)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 Kind = Literal["canonical", "fixed"]
-"""``canonical``: as the benchmark's own program decides, quirk by quirk, so that scores compare with
-published ones. ``fixed``: as the instruction reads; the same but for the checkers of
+"""``canonical``: as the benchmark's own program decides, quirk by quirk, so that scores compare
+with published ones. ``fixed``: as the instruction reads; the same but for the checkers of
 :attr:`Table.reasons`."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
