@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flowright.constraints.checkers import REASONS
 from flowright.constraints.language import missing
 
 ROOT = Path(__file__).parents[2]
@@ -122,3 +123,8 @@ def test_published_verdicts_of_ifeval(
     for figure, count in zip(figures, counts, strict=True):
         assert figure["fewest"] <= count <= figure["most"]
         assert abs(figure["followed"] - count) <= len(drawn)
+
+
+def test_the_page_has_every_checker_whose_kinds_differ() -> None:
+    page = (ROOT / "docs/instructions.md").read_text(encoding="utf-8")
+    assert [f"{name}: {why}" for name, why in REASONS.items() if f"{name}: {why}" not in page] == []

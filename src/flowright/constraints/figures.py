@@ -167,8 +167,9 @@ def record_of(
     figures = figures_of(scored)
     return {
         **about,
-        "prompts": len(scored) + len(joined.missing),
-        "answered": len(scored),
+        "prompts": len(joined.answered) + len(joined.missing),
+        "answered": len(joined.answered),
+        "scored": len(scored),
         "missing": [prompt.key for prompt in joined.missing],
         "counts": {
             kind: {

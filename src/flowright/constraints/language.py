@@ -20,6 +20,11 @@ _DATA_IN = ("llama-index-core", "llama_index/core/_static/nltk_cache")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _KEPT = 64  # texts; those of one answer are asked about again and again
 
+
+class NoTagger(DataError):
+    """NLTK's tagger is not there. No package has it, so the other checkers do without."""
+
+
 MARKS = string.punctuation
 """ASCII's 32 punctuation marks."""
 
@@ -48,8 +53,13 @@ def word_tokens(text: str) -> list[str]:
 
 def part_of_speech(words: Iterable[str]) -> str:
     """The Penn Treebank tag of the first word, as ``nltk.pos_tag``. Later words have a say by the
-    next two, no more."""
-    _data("taggers/averaged_perceptron_tagger_eng")  # or NLTK says what is missing at length
+    next two, no more. Raises NoTagger."""
+    try:
+        _data("taggers/averaged_perceptron_tagger_eng")
+    except DataError:
+        raise NoTagger(
+            "NLTK's tagger is missing: python -m nltk.downloader averaged_perceptron_tagger_eng"
+        ) from None
     seen = list(words)[:3]
     return _package("nltk").pos_tag(seen)[0][1] if seen else ""
 

@@ -30,6 +30,10 @@ def _answered(told: Record) -> str:
     if told["missing"]:
         keys = ", ".join(told["missing"][:_SHOWN]) + ", ..." * (len(told["missing"]) > _SHOWN)
         line += f"; {len(told['missing'])} missing, in no figure: {one_line(keys, 200)}"
+    if told["unscored"]:
+        whys = "; ".join(sorted(set(told["unscored"].values())))
+        keys = ", ".join(told["unscored"])
+        line += f"; {len(told['unscored'])} unscored, in no figure: {one_line(keys, 200)}: {whys}"
     return line
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from flowright.constraints.checkers import BENCHMARKS
 from flowright.constraints.figures import compare, record_of, rows_of
 from flowright.constraints.files import Prompt, read_prompts, read_verdicts
-from flowright.constraints.scoring import join, score
+from flowright.constraints.language import NoTagger
+from flowright.constraints.scoring import Scored, join, score
 from flowright.errors import DataError
 from flowright.plugins import suggest
 
@@ -63,7 +64,8 @@ def measure(
     verdicts: Sequence[Path] = (),
     progress: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """The record of all that was asked. Raises DataError where not one prompt is answered."""
+    """The record of all that was asked. A prompt that cannot be scored here is named and in no
+    figure. Raises DataError where not one prompt is answered."""
     theirs = read_verdicts(verdicts) if verdicts else None
     benchmarks: dict[str, Any] = {}
     rows: list[dict[str, Any]] = []
@@ -72,12 +74,18 @@ def measure(
         joined = join(one.prompts, answers)
         if not joined.answered:
             raise DataError(f"no answer to a prompt of {one.data}; prompts are compared exactly")
-        scored = []
+        scored: list[Scored] = []
+        unscored: dict[str, str] = {}
         for prompt, answer in joined.answered:
-            scored.append(score(prompt, answer))
+            try:
+                scored.append(score(prompt, answer))
+            except NoTagger as error:
+                unscored[prompt.key] = str(error)
             progress()
         comparison = None if theirs is None else compare(scored, theirs)
-        benchmarks[one.benchmark] = record_of({"data": str(one.data)}, joined, scored, comparison)
+        benchmarks[one.benchmark] = record_of(
+            {"data": str(one.data), "unscored": unscored}, joined, scored, comparison
+        )
         rows += rows_of(one.benchmark, scored)
         known |= {prompt.text for prompt in one.prompts}
     strangers = sum(prompt not in known for prompt in answers)
