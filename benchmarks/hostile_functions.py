@@ -7,6 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from flowright.config import JudgeSection
+from flowright.constraints import (
+    checkers,
+    detection,
+    ifbench_counts,
+    ifeval_words,
+    language as constraint_language,
+    lines,
+    scoring,
+)
+from flowright.constraints.files import Prompt
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
@@ -70,6 +80,17 @@ BETTERS = [Field("better", BETTER, tagged=True)]
 CHOICES = (("A", "a cat"), ("B", "a dog"), ("C", "12"), ("D", "May 12, 1999"))
 TASK = Problem(id="t", kind="math", source="s", question="What is 6 * 7, in words?", reference="42")
 INDEX = TaskIndex([TASK])
+FORM = tuple(
+    name
+    for name in checkers.IDS
+    if name.startswith(("detectable_format:json", "detectable_format:title", "combination:two",
+                        "startend:quotation", "punctuation", "custom:csv", "custom:date",
+                        "custom:multiples", "custom:mcq", "custom:rev", "custom:eur",
+                        "format:parentheses", "format:quote", "format:line", "format:newline",
+                        "format:sub", "format:thesis", "words:alph", "words:cons", "words:prime"))
+)  # fmt: skip
+"""Instructions without arguments that need no package; benchmarks/constraints.py times them all."""
+INSTRUCTED = Prompt("k", "p", FORM, ({},) * len(FORM))
 STRING = {"type": "string", "pattern": "^.$", "maxLength": 1}
 
 
@@ -105,11 +126,23 @@ def _votes(kind: Kind, choices: tuple[tuple[str, str], ...] = ()) -> Callable[[s
 
 CACHED = (
     answers.extract_answer, answers.tokens, answers._spans, numbers.lone_number,
-    language.parse, language.nodes,
+    language.parse, language.nodes, constraint_language.sentences, detection._detect,
 )  # fmt: skip
 """Emptied before each call."""
 
 FUNCTIONS: Mapping[str, Callable[[str], object]] = {
+    "constraints.lines:bullets": lines.bullets,
+    "constraints.lines:titles": lambda text: list(lines.titles(text)),
+    "constraints.lines:bracketed": lambda text: list(lines.bracketed(text)),
+    "constraints.language:without_punctuation": constraint_language.without_punctuation,
+    "constraints.language:sentences": constraint_language.sentences,
+    "constraints.language:tokens": constraint_language.tokens,
+    "constraints.language:syllables": constraint_language.syllables,
+    "constraints.detection:detect": detection.detect,
+    "constraints.ifbench_counts:trimmed": ifbench_counts.trimmed,
+    "constraints.ifeval_words:first_word": ifeval_words.first_word,
+    "constraints.scoring:variants": scoring.variants,
+    "constraints.scoring:score": lambda text: scoring.score(INSTRUCTED, text),
     "llm.replies:strip_thinking": replies.strip_thinking,
     "llm.replies:spoken_answer": replies.spoken_answer,
     "llm.replies:code_blocks": replies.code_blocks,

@@ -31,6 +31,7 @@ hostile_text = importlib.import_module("hostile_text")
 
 
 _ROOMS = (
+    "constraints",
     "grading",
     "judge",
     "judge_reward",
@@ -49,14 +50,18 @@ _ELSEWHERE: Mapping[str, str] = {
         "calls compare off the loop, and what is left runs in the sandbox": """
             grading.gold:gold_check grading.gold:algebra""",
         "takes a task, not what a model wrote": """
+            constraints.ifeval_words:draws_a_letter constraints.scoring:join
             grading.gold:trusted_setup judge.doubts:is_verdict judge.second_reading:neutral
             simulation.index:without simulation.values:right_value
             simulation.values:wrong_values simulation.mutants:stub simulation.mutants:mutations
             judge_service.wire:failed_response""",
         "takes a name or a number of our own": """
+            constraints.language:stop_words constraints.language:missing
             judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
             rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",
         "timed within another": """
+            constraints.language:word_tokens constraints.language:part_of_speech
+            constraints.language:is_emoji
             judge.remote_wire:encoded judge.remote_wire:body_of
             judge.remote_wire:read_verdict judge.remote_wire:response_of judge.rules:decide
             rendering.markup:join judge_reward.arguments:request_id_of
@@ -92,6 +97,7 @@ _NO_TEXT: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
+            constraints.checkers constraints.figures constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
             judge_service.own_model judge_training.environment judge_training.known_rule
             judge_training.measures judge_training.rewards judge_reward.result
@@ -103,7 +109,7 @@ _NO_TEXT: Mapping[str, str] = {
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
             judge_service.app judge_service.serve judge_service.verl
             rubrics.asking rubrics.checkers rubrics.rules""",
-        "reads and writes files": "judge_service.scoring",
+        "reads and writes files": "constraints.files constraints.session judge_service.scoring",
         "takes rows of a user's files": """
             judge_training.display judge_training.files judge_training.forms judge_training.lengths
             judge_training.loading judge_training.negatives judge_training.rows

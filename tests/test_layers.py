@@ -14,7 +14,7 @@ LAYERS = (
     ("plugins", "rendering", "statistics"),
     ("config", "runs", "sandbox"),
     ("llm", "data"),
-    ("simulation", "grading", "workflows", "policy"),
+    ("simulation", "grading", "constraints", "workflows", "policy"),
     ("judge",),
     ("judge_reward",),
     ("judge_service",),
