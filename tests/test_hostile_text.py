@@ -57,6 +57,7 @@ _ELSEWHERE: Mapping[str, str] = {
             judge_service.wire:failed_response""",
         "takes a name or a number of our own": """
             constraints.language:stop_words constraints.language:missing
+            constraints.language:optional_package
             judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
             rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",
         "timed within another": """

@@ -9,7 +9,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
-from flowright.constraints.language import _package
+from flowright.constraints.language import optional_package
 
 _CERTAIN = 0.9999
 _KEPT = 256
@@ -48,9 +48,9 @@ def _detect(text: str, seed: int) -> Detected:
 
 @cache
 def _factory() -> tuple[Any, type[Exception]]:
-    module = _package("langdetect.detector_factory")
+    module = optional_package("langdetect.detector_factory")
     folder = Path(module.PROFILES_DIRECTORY)
     names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
     factory = module.DetectorFactory()
     factory.load_json_profile([(folder / n).read_text(encoding="utf-8") for n in names])
-    return factory, _package("langdetect.lang_detect_exception").LangDetectException
+    return factory, optional_package("langdetect.lang_detect_exception").LangDetectException

@@ -61,7 +61,7 @@ def part_of_speech(words: Iterable[str]) -> str:
             "NLTK's tagger is missing: python -m nltk.downloader averaged_perceptron_tagger_eng"
         ) from None
     seen = list(words)[:3]
-    return _package("nltk").pos_tag(seen)[0][1] if seen else ""
+    return optional_package("nltk").pos_tag(seen)[0][1] if seen else ""
 
 
 @cache
@@ -71,11 +71,11 @@ def stop_words() -> frozenset[str]:
 
 
 def is_emoji(character: str) -> bool:
-    return _package("emoji").is_emoji(character)
+    return optional_package("emoji").is_emoji(character)
 
 
 def syllables(word: str) -> int:
-    return _package("syllapy").count(word)
+    return optional_package("syllapy").count(word)
 
 
 def missing() -> list[str]:
@@ -93,7 +93,8 @@ def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
 
-def _package(name: str) -> ModuleType:
+def optional_package(name: str) -> ModuleType:
+    """Raises DataError where it is not installed."""
     if not _installed(name.partition(".")[0]):
         raise DataError(f"the package {name.partition('.')[0]} is missing: {INSTALL}")
     return importlib.import_module(name)
@@ -103,7 +104,11 @@ def _package(name: str) -> ModuleType:
 def _data(name: str) -> Path:
     """NLTK's data, out of where it is installed: in NLTK's own folders, or in a package that has
     it. Raises DataError."""
-    folders = [Path(folder) for folder in _package("nltk.data").path] if _installed("nltk") else []
+    folders = (
+        [Path(folder) for folder in optional_package("nltk.data").path]
+        if _installed("nltk")
+        else []
+    )
     package, within = _DATA_IN
     with suppress(PackageNotFoundError):
         folders.append(Path(str(distribution(package).locate_file(within))))
@@ -117,7 +122,7 @@ def _data(name: str) -> Path:
 @cache
 def _punkt() -> Any:
     """Read here, and not by NLTK, which opens what lies in its own folders alone."""
-    punkt = _package("nltk.tokenize.punkt")
+    punkt = optional_package("nltk.tokenize.punkt")
     folder = _data("tokenizers/punkt_tab/english")
 
     def lines(name: str) -> list[str]:
@@ -137,4 +142,4 @@ def _punkt() -> Any:
 
 @cache
 def _word_tokenizer() -> Any:
-    return _package("nltk.tokenize.destructive").NLTKWordTokenizer()
+    return optional_package("nltk.tokenize.destructive").NLTKWordTokenizer()
