@@ -127,7 +127,9 @@ def compare(scored: Sequence[Scored], theirs: Mapping[str, Verdicts]) -> Compari
         said = theirs.get(one.prompt.text)
         if said is None:
             continue
-        for reading, other in (("strict", said.strict), ("loose", said.loose)):
+        read: tuple[tuple[Reading, tuple[bool, ...] | None], ...]
+        read = (("strict", said.strict), ("loose", said.loose))
+        for reading, other in read:
             if other is None:
                 continue
             compared[reading] += 1
