@@ -8,6 +8,8 @@ source scripts/environment.sh
 ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
     -r requirements.txt -e .
 ensure_environment .venv "the test tools" requirements-test.txt -- -r requirements-test.txt
+ensure_environment .venv "what checkers of instructions need" requirements-constraints.txt -- \
+    --no-deps -r requirements-constraints.txt
 
 failed=()
 check() { # NAME COMMAND...: run it, remember that it failed
