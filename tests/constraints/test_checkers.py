@@ -146,6 +146,7 @@ CASES: tuple[Case, ...] = (
 )  # fmt: skip
 
 WITH_PACKAGES: tuple[Case, ...] = (
+    ("ratio:overlap", {"reference_text": "abcd", "percentage": 50}, "abcx", True, False),
     ("length_constraints:number_sentences", {"num_sentences": 2, "relation": "less than"},
      "Dr. Smith paid 3.50 dollars.", True, True),
     ("change_case:capital_word_frequency", {"capital_frequency": 2, "capital_relation": "at least"},
@@ -217,7 +218,6 @@ def test_what_is_null_is_absent_and_zero_is_not() -> None:
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
-        ("ratio:overlap", {"reference_text": "abcd", "percentage": 50}, "abcx", True, False),
         ("keywords:existance", {}, "did you mean"),
         ("keywords:existence", {}, "keywords is missing"),
         ("punctuation:no_comma", {"n": 1}, "unknown argument n"),
