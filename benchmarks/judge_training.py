@@ -6,8 +6,8 @@ Repeats run in turn, and the table has the least of each figure.
 
 - TRL: SFTTrainer and RewardTrainer, see ``judge_training_trl.py``. It is no dependency of this
   project: give the Python of an environment that has it (``python -m venv trl && trl/bin/pip
-  install trl==1.16.0 peft torch==2.13.0``). Measured with the 8 rows at once that it has by
-  default, padded; with one row or pair at a time, which pads least and holds least; that with
+  install trl==1.16.0 peft torch==2.13.0``). Measured with up to 8 rows at once, padded, as
+  it is by default; with one row or pair at a time, which pads least and holds least; that with
   gradient checkpointing; and for SFT with the rows as one sequence, without padding. Rows come
   sorted by length, the longest first.
 - plain: ``grpo.prefix_sharing: false``, padded rows of ``--budget`` tokens at once.
@@ -59,7 +59,7 @@ from flowright.grpo.learner import Learner
 
 PATHS = ("plain", "shared")
 TRL: Mapping[str, Mapping[str, Any]] = {
-    "TRL, 8 at once": {"at_once": 8},
+    "TRL, up to 8 at once": {"at_once": 8},
     "TRL, 1 at once": {"at_once": 1},
     "TRL, 1 at once, checkpointing": {"at_once": 1, "checkpointing": True},
     "TRL, unpadded": {"at_once": 8, "padding_free": True},
