@@ -12,12 +12,17 @@ from flowright.data.preferences import Pair, Turn
 from flowright.environments.display import blocks_of, display_of
 from flowright.environments.environment import make_environment
 from flowright.environments.rollout import Completion, Rollout, to_record
-from flowright.errors import DataError, Reason
+from flowright.errors import ConfigError, DataError, Reason
 from flowright.judge_training.display import DISPLAY
 from flowright.judge_training.environment import JudgingEnvironment
 from flowright.judge_training.reading import Reading, read
-from flowright.judge_training.rows import JudgedRow, PointwiseRow
-from flowright.judge_training.tasks import JudgingTask, other_order, task_of
+from flowright.judge_training.rows import JudgedRow, PointwiseRow, SftRow
+from flowright.judge_training.tasks import (
+    JudgingTask,
+    conversation_task,
+    other_order,
+    task_of,
+)
 from flowright.llm.chat import Message
 from flowright.policy.sampler import Sample
 
@@ -253,3 +258,9 @@ def test_other_files_are_read_to_measure_on(tmp_path: Path) -> None:
 def test_ids_are_in_the_order_of_the_rows() -> None:
     ids = [int(task.id.rpartition("/")[2]) for task in environment().tasks().train]
     assert all(one < other for one, other in pairwise(ids))
+
+
+def test_conversations_are_no_start_for_the_embedded_policy() -> None:
+    row = SftRow((*QUESTION, Turn("assistant", "42")), "s", "1")
+    with pytest.raises(ConfigError, match="name another model"):
+        environment().demonstrations([conversation_task(row)], 1, 1, 0)

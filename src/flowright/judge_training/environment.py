@@ -23,7 +23,7 @@ from flowright.environments.environment import (
 from flowright.environments.metrics import outcome_metrics
 from flowright.environments.reward import Reward
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import DataError, Failure, Reason
+from flowright.errors import ConfigError, DataError, Failure, Reason
 from flowright.grading import Gold
 from flowright.judge_training.display import DISPLAY
 from flowright.judge_training.frames import frame, wording_of
@@ -263,6 +263,11 @@ class JudgingEnvironment(Environment):
         the thought notices what the known rule asks for and has a taste that leads to the verdict,
         and is empty for rows of files. A judge that scores reads no request of ours: it is shown
         how a question about an answer is answered."""
+        if any(isinstance(task, ConversationTask) for task in tasks):
+            raise ConfigError(
+                "strategy_model: tiny begins with judgements of labelled rows, and a file of "
+                "conversations has no labels; name another model"
+            )
         rng = random.Random(seed)
         drawn = []
         for _ in range(count):
