@@ -178,15 +178,15 @@ async def test_a_served_judge_rewards_a_policy_and_a_dead_one_nobody(run: Path, 
         said = [await judge.judge.judge(one) for one in asked]
         dead = await rewarded(tmp_path / "dead", url, stack, RunPaused)
     for step in (1, 2):
-        rows = read_rollouts(tmp_path / "alive", step)
+        rows = [*read_rollouts(tmp_path / "alive", step)]
         assert [row["verdict"]["judge"] for row in rows] == ["judge, step_000002"] * 4
         scores = [row["verdict"]["score"] for row in rows]
         assert scores == pytest.approx([one.score for one in said], abs=1e-4)
         assert [row["reward"]["value"] for row in rows] == [float(bool(v.correct)) for v in said]
-    lost = read_rollouts(tmp_path / "dead", 1)
+    lost = [*read_rollouts(tmp_path / "dead", 1)]
     assert [row["reward"]["value"] for row in lost] == [None] * 4
     assert {row["failure"]["reason"] for row in lost} == {"judge_failed"}
-    assert any("unscored" in line for line in dead.reporter.said)
+    assert any("could not be scored" in line for line in dead.reporter.said)
 
 
 async def test_a_served_judge_is_examined_and_says_what_does_not_apply(run: Path):
