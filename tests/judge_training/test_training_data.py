@@ -12,8 +12,7 @@ from flowright.config import JudgingSection, KnownRuleSection
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.errors import DataError, FailureError, Reason
 from flowright.judge.gate import gate
-from flowright.judge.verdict import JudgeQuery, RawReply, Status, Verdict
-from flowright.judge_exam.asking import JudgeDown
+from flowright.judge.verdict import JudgeQuery, RawReply, Verdict
 from flowright.judge_training.frames import frame, wording_of
 from flowright.judge_training.known_rule import (
     KnownRuleRows,
@@ -231,6 +230,8 @@ PAIR = Pair("1", "s", QUESTION, "42", "41", "first")
         (Verdict(1.0, True, "llm", "ok", ""), None, (0, 1, 0)),
         (Verdict(1.0, True, "llm", "ok", "a</think>b"), None, (0, 1, 0)),
         (Verdict(None, None, "llm", "abstain", "unsure"), None, (0, 1, 0)),
+        (Verdict(None, None, "llm", "unavailable", "down"), None, (0, 0, 1)),
+        (Verdict(None, None, "llm", "overloaded", "busy"), None, (0, 0, 1)),
     ],
 )
 async def test_judges_of_the_house_think_for_it(
@@ -243,14 +244,6 @@ async def test_judges_of_the_house_think_for_it(
     assert replies == ([] if kept is None else [reply_text(kept, "first")])
     (query,) = judge.queries
     assert (query.question, query.answer, query.rival) == ("What is 6 * 7?", "42", "41")
-
-
-@pytest.mark.parametrize("status", ["unavailable", "overloaded"])
-async def test_a_judge_of_the_house_that_is_down_ends_it(status: Status) -> None:
-    with pytest.raises(JudgeDown, match="no reply"):
-        await transcribe(
-            [PAIR], by_judge(Scripted(Verdict(None, None, "llm", status))), WORDS, tries=1
-        )
 
 
 async def test_a_score_of_the_house_is_a_label() -> None:
