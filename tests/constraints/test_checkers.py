@@ -161,6 +161,7 @@ WITH_PACKAGES: tuple[Case, ...] = (
     ("change_case:english_capital", {}, "Ceci n'est pas", False, False),
     ("count:pronouns", {"N": 3}, "She/her saw it.", True, True),
     ("ratio:stop_words", {"percentage": 50.0}, "the cat", True, True),
+    ("ratio:overlap", {"reference_text": "abcd", "percentage": 50}, "abcx", True, False),
     ("ratio:sentence_type", {}, "Hello!", True, False),
     ("ratio:sentence_type", {}, "It is. So it is. Is it?", True, True),
     ("ratio:sentence_balance", {}, "a b c", True, False),
