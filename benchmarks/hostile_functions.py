@@ -5,6 +5,7 @@ tests/test_hostile_text.py, which tells when one is missing.
 import json
 from collections.abc import Callable, Mapping
 
+from flowright.config import JudgeSection
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
@@ -30,6 +31,7 @@ from flowright.judge import (
     objects,
     parsing,
     prompts,
+    questions,
     reading,
     remote_wire,
     rules,
@@ -224,6 +226,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ],
     "judge_service.wire:response_of": lambda text: service_wire.response_of(
         _verdict(text), "1", 0.1
+    ),
+    "judge.questions:shown_answer": lambda text: questions.shown_answer(text, JudgeSection()),
+    "judge.questions:orders": lambda text: questions.orders(
+        JudgeQuery(text, text, "", rival=text), JudgeSection(both_orders=False)
     ),
     "judge_training.reading:read": lambda text: [
         judgements.read(f"{behind}{text}", "pointwise", confidence=True)

@@ -92,8 +92,10 @@ _NO_TEXT: Mapping[str, str] = {
         "takes verdicts, settings, tasks or figures": """
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
             judge_service.own_model judge_training.environment judge_training.known_rule
-            judge_training.measures judge_training.rewards judge_reward.result
+            judge_training.measures judge_training.rewards judge_training.serving
+            judge_reward.result
             judge_reward.running llm.counters llm.retries rendering.charts rendering.page
+            rendering.reliability
             rendering.series rendering.svg simulation.draws
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
             workflows.registry""",
