@@ -22,6 +22,7 @@ from flowright.judge_benchmarks.contenders import Contender, Conversation
 from flowright.judge_benchmarks.opening import Named, Opened
 from flowright.judge_benchmarks.outcomes import Rating
 from flowright.llm.chat import Message, Usage
+from flowright.off_loop import off_loop
 from flowright.policy.prompt import template_ids
 
 AT_ONCE = 64
@@ -118,7 +119,7 @@ class ServedScalarJudge:
             return self._lost("refused", "it was trained for neither criteria nor an instruction")
         turns = [Message("user", query.question)]
         answers = [query.answer] if query.rival is None else [query.answer, query.rival]
-        shown = [shown_answer(answer, self._section) for answer in answers]
+        shown = await off_loop(lambda: [shown_answer(a, self._section) for a in answers], *answers)
         scoring = (self._scorer.score(turns, answer) for answer in shown)
         found = await asyncio.gather(*scoring, return_exceptions=True)
         scored: list[tuple[float, int]] = []

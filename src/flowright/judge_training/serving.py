@@ -168,7 +168,7 @@ class FrameJudge:
         return Verdict(None, None, "llm", "refused", why, judge=self.name)
 
     async def _rated(self, query: JudgeQuery, answer: str) -> Verdict:
-        row = PointwiseRow(self._conversation(query), self._shown(answer), 0)
+        row = PointwiseRow(self._conversation(query), await self._shown(answer), 0)
         said = await self._asked(row)
         if said.reading is None:
             return self._failed([said])
@@ -196,7 +196,8 @@ class FrameJudge:
         """As :data:`flowright.judge.questions.PAIRWISE` decides; both orders are the verdict's
         ``parts`` and its ``members``."""
         asked, turns = orders(query, self._section), self._conversation(query)
-        first = Pair("", "", turns, self._shown(query.answer), self._shown(rival), "tie")
+        mine, other = await self._shown(query.answer), await self._shown(rival)
+        first = Pair("", "", turns, mine, other, "tie")
         pairs = [first if order == "answer first" else first.swapped() for order in asked]
         said = await asyncio.gather(*map(self._asked, pairs))
         replies = [
@@ -222,8 +223,8 @@ class FrameJudge:
     def _conversation(self, query: JudgeQuery) -> tuple[Turn, ...]:
         return (Turn("user", query.question),)
 
-    def _shown(self, answer: str) -> str:
-        return shown_answer(answer, self._section)
+    async def _shown(self, answer: str) -> str:
+        return await off_loop(lambda: shown_answer(answer, self._section), answer)
 
     async def _asked(self, row: JudgedRow) -> "_Said":
         form = self._form
