@@ -1,7 +1,7 @@
 """How fast answers are held against instructions: each checker, IFEval's mix, and hostile answers.
 
     python benchmarks/constraints.py --responses answers.jsonl [--data input_data.jsonl]
-    python benchmarks/constraints.py --hostile [--size 1000000] [--only PART]
+    python benchmarks/constraints.py --hostile [--size 1000000] [--only STARTS]
 
 The first prints answers a second for each checker over the answers given, by strict and loose
 reading, on one core. The second prints for each checker the slowest of the hostile texts at a size,
@@ -122,7 +122,7 @@ def hostile(size: int, part: str) -> Iterator[tuple[str, str, float, float]]:
     texts = {repr(unit): repeated(unit) for unit in UNITS}
     for name in sorted(IDS):
         for kind in KINDS:
-            if part not in name:
+            if not name.startswith(tuple(part.split(","))):
                 continue
             try:
                 met = make(name, ARGUMENTS.get(name, {}), kind).met
@@ -152,7 +152,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("data/raw/ifeval/input_data.jsonl"))
     parser.add_argument("--hostile", action="store_true")
     parser.add_argument("--size", type=int, default=1_000_000, help="characters")
-    parser.add_argument("--only", default="", metavar="PART", help="checkers named so")
+    parser.add_argument(
+        "--only", default="", metavar="STARTS", help="of checkers' ids, with commas"
+    )
     options = parser.parse_args()
     if options.hostile:
         print("checker", "slowest text", "seconds", "exponent", sep="\t")

@@ -136,6 +136,7 @@ CASES: tuple[Case, ...] = (
     ("custom:date_format_list", {}, "1796-04-31", False, False),
     ("custom:character_reverse", {}, "ELGAE DLAB a", True, True),
     ("custom:csv_city", {}, "ID,Country,City,Year,Count\n" + "1,a,b,2,3\n" * 7, True, True),
+    ("custom:csv_city", {}, "ID,Country,City,Year,Count\n" + "1,a,b,2,3\n" * 99, False, False),
     ("custom:csv_city", {}, "ID, Country, City, Year, Count\n" + "1,a,b,2,3\n" * 7, False, False),
     ("custom:csv_special_character", {},
      "ProductID,Category,Brand,Price,Stock\n" + '1,a,"b&c",2,3\n' + "1,a,b,2\n" * 13, True, False),

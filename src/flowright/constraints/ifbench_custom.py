@@ -5,7 +5,7 @@ import io
 import re
 import unicodedata
 from datetime import date
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from flowright.constraints.ifbench_lists import CAPITALS
 from flowright.constraints.language import MARKS, sentences, without_punctuation
@@ -18,6 +18,7 @@ _MULTIPLES = ["14", "21", "28", "35", "42", "49"]
 _QUESTION = re.compile(r"Question \d+[.|):;]?\s*")
 _OPTION = re.compile(r"[A-Ea-e][.|)]\s*\w")
 _QUESTIONS, _OPTIONS = 4, 5
+_MOST_ROWS = 15  # of any table that is asked for
 _AFRICA = 52  # countries that are asked for, at least
 _PRODUCTS = ("ProductID", "Category", "Brand", "Price", "Stock")
 _STUDENTS = ("StudentID", "Subject", "Grade", "Semester", "Score")
@@ -122,9 +123,9 @@ def _alphabet(text: str) -> bool:
 
 
 def _table(text: str, delimiter: str = ",") -> list[list[str]]:
-    """Its rows; none of what is no table."""
+    """Its rows, up to one too many; none of what is no table."""
     try:
-        return list(csv.reader(io.StringIO(text), delimiter=delimiter))
+        return list(islice(csv.reader(io.StringIO(text), delimiter=delimiter), _MOST_ROWS + 1))
     except csv.Error:
         return []
 

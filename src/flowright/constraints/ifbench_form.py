@@ -268,7 +268,7 @@ def _thesis_and_text(text: str) -> bool:
 @TABLE.plain("format:emoji")
 def _emoji(text: str) -> bool:
     each = [without_punctuation(sentence).strip() for sentence in sentences(text)]
-    for sentence, after in zip(each, [*each[1:], None], strict=True):
+    for sentence, after in zip(each, [*each[1:], None], strict=False):
         if not sentence:
             return False
         if not any(map(is_emoji, sentence[-2:])) and not (after and is_emoji(after[0])):
