@@ -23,6 +23,7 @@ LAYERS = (
     ("rubrics",),
     ("environments",),
     ("judge_training",),
+    ("instructions",),
     ("grpo",),
     ("evaluation",),
     ("monitoring",),

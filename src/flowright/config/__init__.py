@@ -6,6 +6,11 @@ generated from these fields (``python scripts/write_config_docs.py``).
 """
 
 from flowright.config.grpo import GrpoSection, PairsSection, PipelineSection, RaySection
+from flowright.config.instructions import (
+    InstructionsSection,
+    NamedWordsSection,
+    ScaffoldingSection,
+)
 from flowright.config.judge import (
     JudgeRewardSection,
     JudgeSection,
@@ -57,6 +62,7 @@ __all__ = [
     "FaultSection",
     "Fraction",
     "GrpoSection",
+    "InstructionsSection",
     "JudgeRewardSection",
     "JudgeSection",
     "JudgeServerConfig",
@@ -68,6 +74,7 @@ __all__ = [
     "LlmSection",
     "LoraSection",
     "ModelEntry",
+    "NamedWordsSection",
     "PairsSection",
     "PipelineSection",
     "PlanSection",
@@ -78,6 +85,7 @@ __all__ = [
     "RewardSection",
     "RunSection",
     "SandboxSection",
+    "ScaffoldingSection",
     "Seconds",
     "Section",
     "SftSection",

@@ -7,6 +7,7 @@ ENVIRONMENTS = Table(
     {
         "workflow": "flowright.environments.workflow:WorkflowEnvironment",
         "judging": "flowright.judge_training.environment:JudgingEnvironment",
+        "instructions": "flowright.instructions.environment:InstructionsEnvironment",
     },
 )
 """Classes, or functions, that make an environment of a configuration."""

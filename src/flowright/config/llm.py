@@ -32,7 +32,8 @@ class LlmSection(Section):
 
 
 class ModelEntry(Section):
-    """One model of `llm.file`. Lists of URLs or keys are used in turn (least outstanding)."""
+    """One model of `llm.file`. Lists of URLs or keys, or texts with commas, are used in turn (least
+    outstanding)."""
 
     api_type: Literal["openai"] = "openai"
     """The protocol spoken."""
@@ -61,11 +62,18 @@ class ModelEntry(Section):
 
     @property
     def base_urls(self) -> tuple[str, ...]:
-        return (self.base_url,) if isinstance(self.base_url, str) else self.base_url
+        return _listed(self.base_url)
 
     @property
     def api_keys(self) -> tuple[str, ...]:
-        return (self.api_key,) if isinstance(self.api_key, str) else self.api_key
+        return _listed(self.api_key)
+
+
+def _listed(value: str | tuple[str, ...]) -> tuple[str, ...]:
+    """A variable of the environment is one text, whatever it lists."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip()) or (value,)
 
 
 class LlmFile(Section):

@@ -1,11 +1,13 @@
 """The whole of a configuration: of a run, and of a judge service."""
 
+import os
 from typing import Annotated
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
+from flowright.config.instructions import InstructionsSection
 from flowright.config.judge import JudgeSection, JudgeServerSection, TrainedJudgeSection
 from flowright.config.judging import GIVEN, JudgingSection
 from flowright.config.llm import LlmSection
@@ -47,8 +49,9 @@ class Config(Section):
     seed: int = 0
     """Of every draw of the run."""
     environment: str = "workflow"
-    """What a completion means: `workflow`, `judging` (docs/training_judges.md), or
-    `package.module:factory` for an environment of your own; see docs/extending/environment.md."""
+    """What a completion means: `workflow`, `judging` (docs/training_judges.md), `instructions`
+    (docs/instructions_training.md), or `package.module:factory` for an environment of your own;
+    see docs/extending/environment.md."""
     strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
     one that needs no hub; see docs/real_models.md)."""
@@ -72,6 +75,7 @@ class Config(Section):
     executor: ExecutorSection = ExecutorSection()
     judge: JudgeSection = JudgeSection()
     judging: JudgingSection = JudgingSection()
+    instructions: InstructionsSection = InstructionsSection()
     simulated: SimulatedSection = SimulatedSection()
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
@@ -106,6 +110,24 @@ class Config(Section):
             raise ValueError(
                 f"judge.ask: {self.judge.ask} does not fit: answers of workflows are judged one by "
                 "one against a reference; use true_false, score, pointwise or multi_aspect"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _one_model_judges_criteria(self) -> "Config":
+        if not self._asks_about_criteria:
+            return self
+        judge = self.judge
+        given = {
+            "mode": judge.mode != "judge",
+            "service": judge.service is not None,
+            "panel": bool(judge.panel),
+            "samples": judge.samples > 1,
+        }
+        if named := [f"judge.{key}" for key, is_given in given.items() if is_given]:
+            raise ValueError(
+                f"{', '.join(named)}: criteria of environment: instructions are judged by one "
+                "model, asked once; leave it out"
             )
         return self
 
@@ -163,7 +185,10 @@ class Config(Section):
         policy, pipeline = self.policy.on(device), self.pipeline.on(device)
         behind = bool(pipeline.max_staleness) or policy.sampler == "vllm"
         grpo = self.grpo.on(behind, policy.max_new_tokens)
-        return self.model_copy(update={"policy": policy, "pipeline": pipeline, "grpo": grpo})
+        settled = {"policy": policy, "pipeline": pipeline, "grpo": grpo}
+        if self.environment == "instructions":
+            settled["instructions"] = self.instructions.with_rules(os.environ)
+        return self.model_copy(update=settled)
 
     @property
     def served_policy(self) -> str:
@@ -178,15 +203,25 @@ class Config(Section):
     @property
     def problems_from(self) -> str:
         """Where the tasks come from, for people."""
+        if self.environment == "instructions":
+            files = ", ".join(self.instructions.train_files)
+            return f"{files or 'a known rule (synthetic)'}, rewarded by {self.instructions.reward}"
         if self.environment != "judging":
             return f"{self.train_dataset}, {self.val_dataset} held out"
         files = ", ".join(map(str, self.judging.train_files))
         return f"{files or 'a known rule (synthetic)'}, to train a judge: {self.judging.method}"
 
     @property
+    def _asks_about_criteria(self) -> bool:
+        """Whether answers to prompts are judged by a model."""
+        return self.environment == "instructions" and self.instructions.reward != "constraints"
+
+    @property
     def judge_model(self) -> str | None:
         """The name of the model that judges; None where rules or a service do."""
         if self.judge.mode == "rules" or self.judge.service is not None:
+            return None
+        if self.environment == "instructions" and not self._asks_about_criteria:
             return None
         return self.judge.model or self.aflow_executor_model
 
@@ -201,8 +236,11 @@ class Config(Section):
 
     @property
     def models(self) -> frozenset[str]:
-        """The names of all large models: the executor, the judge, the panel."""
+        """The names of all large models: the executor, the judge, the panel; of instructions, which
+        nobody executes, the judge's alone."""
         judge = {self.judge_model} if self.judge_model is not None else set[str]()
+        if self.environment == "instructions":
+            return frozenset(judge)
         return frozenset({self.aflow_executor_model, *judge, *self.judge.panel})
 
 

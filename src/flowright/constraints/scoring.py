@@ -80,3 +80,15 @@ def join(prompts: Sequence[Prompt], answers: Mapping[str, str]) -> Joined:
     answered = tuple((p, answers[p.text]) for p in prompts if p.text in answers)
     missing = tuple(p for p in prompts if p.text not in answers)
     return Joined(answered, missing, len(answers) - len(answered))
+
+
+def verdicts(prompt: Prompt, answer: str, kind: Kind) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Whether an answer follows each instruction, strict and loose, by checkers of one kind; where
+    a benchmark draws, by its first draw. For rewards, of which each answer has one. Raises
+    BadArguments as :func:`score` does."""
+    texts = variants(answer)
+    said = [
+        _said(make(name, values, kind), texts)
+        for name, values in zip(prompt.ids, prompt.arguments, strict=True)
+    ]
+    return tuple(strict for strict, _ in said), tuple(loose for _, loose in said)

@@ -200,6 +200,11 @@ class Environment:
         were left out: lines of the dry run and of a start."""
         return ()
 
+    def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
+        """How often an attempt at these tasks asks the large models, by role (``executor``,
+        ``judge``), as far as that is known before any; for the dry run's plan."""
+        return {}
+
     def trained_on(self) -> TrainedOn | None:
         """Names and hashes of what a policy is trained on here, held-out tasks included, for the
         run's ``trained_on.json``; None where nothing that is trained is measured by conversations.

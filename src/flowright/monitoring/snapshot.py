@@ -76,7 +76,8 @@ class Snapshot:
         """Whether any number comes from the embedded server, by whatever file says so first."""
         models = (self.config.get("aflow_executor_model"), self.setting("judge", "model"))
         told = (self.state.get("simulated"), (self.evaluation or {}).get("simulated"))
-        return any(told) or "simulated" in models
+        known = [said for said in told if said is not None]
+        return any(known) if known else "simulated" in models
 
     @property
     def training_rows(self) -> list[Record]:

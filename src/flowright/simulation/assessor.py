@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from flowright.config import SimulatedSection
@@ -23,6 +24,7 @@ from flowright.simulation.requested_format import (
     worded,
 )
 from flowright.simulation.solver import Solver
+from flowright.simulation.table import CRITERION_LETTERS, CRITERION_WORDS
 from flowright.simulation.values import says
 
 _PASSED = re.compile(
@@ -31,6 +33,8 @@ _PASSED = re.compile(
     re.I,
 )
 _QUOTED = re.compile(r"`([^`]+)`|\"([^\"]+)\"|“([^”]+)”")
+_WORD = re.compile(r"[^\W\d_]+")
+_BRACKETS = re.compile(r"\[\[1\]\].{1,60}\[\[0\]\]", re.S)
 _FAULT = re.compile(
     r"\b(?:wrong|incorrect|false|errors?|mistakes?|fails?|omits?|lacks?|missing|invents?|never|not)\b",
     re.I,
@@ -56,8 +60,9 @@ class Assessor:
                 return _told(field, winner, reason, draws)
 
             return _written(asked.said, response_format, WINNER, reason, preferred)
+        has_reference = bool(asked.references or asked.evidence or asked.task)
         right = self.is_right(asked, asked.answer)
-        verdict = draws.chance("verdict", self._probability(right, asked.answer))
+        verdict = draws.chance("verdict", self._probability(float(right), asked.answer))
         stated = "states the same as" if verdict else "differs from"
         reason = f"The final answer {stated} the reference answer. (simulated judge)"
         if asked.criteria:
@@ -66,10 +71,13 @@ class Assessor:
         def judged(field: RequestedField) -> Said:
             said = verdict
             if criterion := asked.criteria.get(field.key.casefold().replace(" ", "_")):
-                met = _is_met(criterion, asked.answer, right)
+                met = _met(criterion, asked.answer, right if has_reference else None)
                 said = draws.chance(field.key.casefold(), self._probability(met, asked.answer))
             return _told(field, said, reason, draws)
 
+        if response_format is None and len(asked.criteria) == 1 and _BRACKETS.search(asked.said):
+            said = judged(replace(VERDICT, key=next(iter(asked.criteria))))
+            return f"[[{int(said is True)}]]\n{reason}"
         return _written(asked.said, response_format, VERDICT, reason, judged)
 
     def is_right(self, asked: Judgement, answer: str) -> bool:
@@ -82,9 +90,10 @@ class Assessor:
             return self._solver.is_right(asked.task, answer)
         return says(answer, asked.references)
 
-    def _probability(self, right: bool, answer: str) -> float:
+    def _probability(self, right: float, answer: str) -> float:
+        """Of "true", where that is right in this degree, 0 to 1."""
         section = self._section
-        base = section.judge_true_positive if right else section.judge_false_positive
+        base = right * section.judge_true_positive + (1 - right) * section.judge_false_positive
         base += pull(section.judge_biases, answer)
         return min(1.0, max(0.0, base))
 
@@ -95,12 +104,29 @@ class Assessor:
         return "A" if draws.chance("winner", min(1.0, max(0.0, share))) else "B"
 
 
-def _is_met(criterion: str, answer: str, right: bool) -> bool:
-    """What a judge without errors would say of a line of a rubric: whether the answer has the words
-    that it quotes, or else whether it is right; a line about a fault the other way round."""
+def _met(criterion: str, answer: str, right: bool | None) -> float:
+    """In which degree, 0 to 1, a judge without errors would call a line of a rubric true: whether
+    the answer has the words that it quotes, or else whether it is right, or, where nobody knows
+    that, how many of the line's words it has; a line about a fault the other way round."""
     quoted = [next(filter(None, found)) for found in _QUOTED.findall(criterion)]
-    said = all(words.casefold() in answer.casefold() for words in quoted) if quoted else right
-    return said != (_FAULT.search(_QUOTED.sub("", criterion)) is not None)
+    if quoted:
+        said = float(all(words.casefold() in answer.casefold() for words in quoted))
+    else:
+        said = _says_of(criterion, answer) if right is None else float(right)
+    return 1 - said if _FAULT.search(_QUOTED.sub("", criterion)) else said
+
+
+def _says_of(criterion: str, answer: str) -> float:
+    """1 for an answer with so many of the criterion's words as the table says, in proportion less
+    for fewer."""
+    wanted = {word for word in _words(criterion) if len(word) >= CRITERION_LETTERS}
+    if not wanted:
+        return 0.0
+    return min(1.0, len(wanted & _words(answer)) / len(wanted) / CRITERION_WORDS)
+
+
+def _words(text: str) -> set[str]:
+    return set(_WORD.findall(text.casefold()))
 
 
 def _written(

@@ -176,6 +176,15 @@ REVIEW = ReviewTable(
     "in 53 % of cases (BIG-Bench Mistake, Tyen et al. 2023, arXiv 2311.08516).",
 )
 
+CRITERION_WORDS = 0.5
+"""A line of a rubric that quotes nothing, about an answer that has no reference, holds the more
+surely the more of its words the answer has: P(true) is ``judge_true_positive`` from this share on,
+and falls in proportion to ``judge_false_positive`` for an answer with none of them. Imitates no
+published figure: it makes a reward that depends on the answer, so that a policy can learn from it.
+"""
+CRITERION_LETTERS = 4
+"""Letters from which a word of such a line counts."""
+
 CRASH_SHARE = 0.15
 """Share of wrong programs that raise instead of printing a wrong number: what a second try with
 the error message is good for. Imitates no published figure."""

@@ -92,7 +92,8 @@ def _from_demonstrations(config: Config, environment: Environment, tasks: TaskSe
     read = [attempt_read(one.completions[0], frozenset(OPERATORS), judges, rng) for one in shown]
     attempts = [attempt for attempt in read if attempt is not None]
     if not attempts:
-        return Basis(UNMEASURED)
+        calls = environment.planned_calls(tasks.train)
+        return Basis(UNMEASURED, {f"{role}_calls": count for role, count in calls.items()})
     return Basis(
         UNMEASURED,
         {f"{role}_calls": len(requests_of(attempts, role)) / len(attempts) for role in ROLES},

@@ -1,0 +1,143 @@
+"""The keys of `instructions`: prompts whose answers are rewarded by criteria, and by which."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from flowright.config.section import (
+    Fraction,
+    Name,
+    NonNegative,
+    Positive,
+    PositiveFloat,
+    Section,
+)
+from flowright.errors import ConfigError
+
+RewardKind = Literal["rubric", "verif", "constraints"]
+Rules = Literal["run", "skip", "ignore"]
+MOST_WORDS = 4
+
+RULES_BY_VARIABLE: Mapping[str, Rules] = {
+    "VERIF_SKIP_RULES": "skip",
+    "VERIF_IGNORE_RULES": "ignore",
+}
+_YES = ("1", "true", "yes", "on")
+_NO = ("", "0", "false", "no", "off")
+
+
+class NamedWordsSection(Section):
+    """Rows made on the spot for `data: known_rule`: an answer is to name the words that are asked
+    for, and to leave one out."""
+
+    train: Positive = 1000
+    """Rows to train on."""
+    held_out: Positive = 200
+    """Held-out rows."""
+    words: int = Field(default=2, ge=1, le=MOST_WORDS)
+    """Words that a prompt asks for."""
+
+
+class ScaffoldingSection(Section):
+    """RuscaRL: some attempts of a group are sampled from a prompt that shows some criteria, and all
+    are learned on the bare one; see docs/rubrics.md."""
+
+    enabled: bool = False
+    """Needs criteria in every row, or in `files`."""
+    files: tuple[Name, ...] = ()
+    """Rubrics to show, joined by conversation, for rows that have none of their own, such as
+    VerIF's; paths or globs."""
+    decay: Literal["linear", "step_linear", "step_power", "step_sigmoid"] = "step_sigmoid"
+    """How less is shown from step to step; `linear`: always as much."""
+    start: Fraction = 0.2
+    """Of `step_sigmoid`: the share of the run at which half is shown."""
+    steepness: PositiveFloat = 125.0
+    """Of `step_sigmoid`."""
+    power: PositiveFloat = 1.0
+    """Of `step_power`."""
+
+
+class InstructionsSection(Section):
+    """With `environment: instructions` the policy answers prompts, and criteria decide what an
+    answer earns; see docs/instructions_training.md."""
+
+    reward: RewardKind = "rubric"
+    """`rubric`: the points of the criteria that a judge, or a rule, says are met; `verif`: the
+    share of the rules that are followed times a judge's one verdict on the rest; `constraints`:
+    the checkers of IFEval and IFBench, which ask nobody."""
+    data: Literal["known_rule", "files"] = "known_rule"
+    """Rows made on the spot by a known rule, or `train_files`."""
+    known_rule: NamedWordsSection = NamedWordsSection()
+    train_files: tuple[Name, ...] = ()
+    """Parquet or JSON Lines; paths or globs."""
+    val_files: tuple[Name, ...] = ()
+    """Held-out rows. Default: `held_out` conversations of `train_files`."""
+    held_out: Positive = 200
+    """Conversations that are held out where `val_files` names none; at most half of them."""
+    epochs: PositiveFloat | None = None
+    """Passes over the rows to train on, in the place of `grpo.steps`."""
+    overlong: Literal["drop", "cut", "error"] = "drop"
+    """What becomes of a prompt of more than `policy.max_prompt_tokens` tokens; `cut` takes the
+    middle out of its last message, and with it perhaps what is asked for."""
+    wording: Name | None = None
+    """A YAML file with the words for judge and scaffold, in the place of
+    src/flowright/rubrics/wording.yaml."""
+    criteria_calls: Literal["all", "each"] = "all"
+    """Of `rubric`: all criteria in one call of the judge, or each in a call of its own."""
+    most_ungraded: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Of `rubric`: up to this share of a rubric's points may stay ungraded; they leave the sum.
+    Beyond it the answer has no reward."""
+    rules: Rules | None = None
+    """Of `verif`: `run` the rules' functions in the sandbox, `skip` them and give their texts to
+    the judge, or `ignore` the rules. Default: what VERIF_SKIP_RULES or VERIF_IGNORE_RULES of the
+    environment say, else `run`."""
+    reply: Literal["schema", "brackets"] = "schema"
+    """Of `verif`: how the judge says it; `brackets` is `[[1]]` or `[[0]]`, for models that were
+    trained on that, such as IF-Verifier-7B."""
+    constraints_score: Literal["all", "share"] = "all"
+    """Of `constraints`: 1 for an answer that follows all of them, else 0; or the share of them."""
+    reading: Literal["strict", "loose"] = "strict"
+    """Of `constraints`: the answer as it is, or without its first line, last line or asterisks,
+    too."""
+    checkers: Literal["canonical", "fixed"] = "fixed"
+    """Of `constraints`: as the benchmarks' own programs decide, or as the instruction reads
+    (docs/instructions.md)."""
+    scaffolding: ScaffoldingSection = ScaffoldingSection()
+    show_left_out: NonNegative = 3
+    """Unusable rows that are named for each reason, at the start of a run."""
+
+    @model_validator(mode="after")
+    def _has_its_data(self) -> "InstructionsSection":
+        if self.data == "files" and not self.train_files:
+            raise ValueError("train_files: name the files to train on, or set data to known_rule")
+        if self.data == "known_rule" and (self.train_files or self.val_files):
+            raise ValueError("data: known_rule does not read train_files or val_files; set files")
+        return self
+
+    @model_validator(mode="after")
+    def _scaffolding_has_criteria(self) -> "InstructionsSection":
+        shown = self.scaffolding
+        if shown.enabled and self.reward != "rubric" and not shown.files:
+            raise ValueError(
+                f"scaffolding: shows criteria, and rows of reward: {self.reward} have no rubric; "
+                "name files with rubrics for them (scaffolding.files), or turn it off"
+            )
+        return self
+
+    def with_rules(self, environment: Mapping[str, str]) -> "InstructionsSection":
+        """With `rules` as the environment's variables have them, where the section is silent.
+        Raises ConfigError for variables that cannot be used."""
+        if self.rules is not None or self.reward != "verif":
+            return self
+        problems, said = list[str](), list[Rules]()
+        for name, rules in RULES_BY_VARIABLE.items():
+            value = environment.get(name, "").strip().lower()
+            if value not in (*_YES, *_NO):
+                problems.append(f"{name}={value}: 1 or 0")
+            said += [rules] * (value in _YES)
+        if len(said) > 1:
+            problems.append(f"{' and '.join(RULES_BY_VARIABLE)}: set one of them")
+        if problems:
+            raise ConfigError(*problems)
+        return self.model_copy(update={"rules": said[0] if said else "run"})

@@ -1,0 +1,92 @@
+"""Synthetic prompts whose reward follows a known rule, for runs without a file: an answer is to
+name some words and to leave one out. The same prompts for every kind of reward.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowright.config.instructions import NamedWordsSection, RewardKind
+from flowright.constraints.files import Prompt
+from flowright.data.preferences import Turn
+from flowright.instructions.tasks import InstructionTask, Row, task_of
+from flowright.rubrics.rows import Constraint, Item, RubricRow, VerifRow
+
+SOURCE = "known_rule"
+
+# None is part of another one, nor of the words around them.
+WORDS = (
+    *("anchor", "basket", "candle", "drum", "engine", "feather", "garden", "hammer", "island"),
+    *("jacket", "kettle", "lemon", "mirror", "needle", "onion", "pencil", "quilt", "ribbon"),
+    *("saddle", "tunnel", "umbrella", "violin", "window", "yarn"),
+)
+
+_RULE = """\
+def check_following(instruction, response):
+    return {word!r} not in response.lower()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The words that an answer is to name, and the one to leave out."""
+
+    named: tuple[str, ...]
+    left_out: str
+
+    @property
+    def prompt(self) -> str:
+        return f"Name {', '.join(self.named)}. Leave out {self.left_out}."
+
+
+def known_tasks(
+    section: NamedWordsSection, reward: RewardKind, seed: int
+) -> tuple[list[InstructionTask], list[InstructionTask]]:
+    """Tasks to train on and held out, no prompt twice."""
+    rng = random.Random(f"{seed}/{SOURCE}")
+    found: dict[Wanted, None] = {}
+    while len(found) < section.train + section.held_out:
+        *named, left_out = rng.sample(WORDS, section.words + 1)
+        found[Wanted(tuple(named), left_out)] = None
+    tasks = [
+        task_of(_row(wanted, reward, f"{SOURCE}:{number}"), SOURCE, f"{SOURCE}:{number}")
+        for number, wanted in enumerate(found, start=1)
+    ]
+    return tasks[section.held_out :], tasks[: section.held_out]
+
+
+def _row(wanted: Wanted, reward: RewardKind, place: str) -> Row:
+    asked = (Turn("user", wanted.prompt),)
+    if reward == "constraints":
+        arguments = ({"keywords": [*wanted.named]}, {"forbidden_words": [wanted.left_out]})
+        ids = ("keywords:existence", "keywords:forbidden_words")
+        return Prompt(place, wanted.prompt, ids, arguments)
+    if reward == "rubric":
+        items = [Item(f'The answer names "{word}".', 1.0) for word in wanted.named]
+        penalty = Item(f'The answer names "{wanted.left_out}" as well.', -1.0)
+        return RubricRow(asked, (*items, penalty), SOURCE, "", place)
+    soft = [Constraint(f'Name "{word}".', "soft") for word in wanted.named]
+    rule = Constraint(f'Leave out "{wanted.left_out}".', "rule", _RULE.format(word=wanted.left_out))
+    return VerifRow(asked, (*soft, rule), SOURCE, "", place)
+
+
+def drawn_answer(prompt: str, rng: random.Random) -> str:
+    """Some words, each as likely one of the prompt's as any other: what an answer looks like, and
+    nothing of which one pays."""
+    ours = [word for word in WORDS if word in prompt]
+    drawn = [rng.choice(ours if rng.random() < 0.5 else WORDS) for _ in range(rng.randint(1, 4))]
+    return ", ".join(dict.fromkeys(drawn)) + "."
+
+
+def most_rows(words: int) -> int:
+    """How many different prompts there are that ask for so many words."""
+    count = 1
+    for taken in range(words + 1):
+        count *= len(WORDS) - taken
+    return count
+
+
+def sentences_of(text: str) -> Sequence[str]:
+    """The lines and sentences of a prompt, for answers that are put together of them."""
+    parts = text.replace("\n", ". ").split(". ")
+    return [part.strip() for part in parts if part.strip()] or [text]
