@@ -37,6 +37,7 @@ _ROOMS = (
     "judge_reward",
     "judge_service",
     "judge_training",
+    "instructions",
     "llm",
     "rendering",
     "rubrics",
@@ -61,7 +62,7 @@ _ELSEWHERE: Mapping[str, str] = {
             judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
             rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",
         "timed within another": """
-            constraints.language:word_tokens constraints.language:part_of_speech
+            constraints.scoring:verdicts constraints.language:word_tokens constraints.language:part_of_speech
             constraints.language:is_emoji
             judge.remote_wire:encoded judge.remote_wire:body_of
             judge.remote_wire:read_verdict judge.remote_wire:response_of judge.rules:decide
@@ -98,9 +99,10 @@ _NO_TEXT: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
+            instructions.grades instructions.known_rule instructions.measures instructions.opening
             constraints.checkers constraints.figures constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
-            judge_service.own_model judge_training.environment judge_training.known_rule
+            instructions.environment judge_service.own_model judge_training.environment judge_training.known_rule
             judge_training.measures judge_training.rewards judge_reward.result
             judge_reward.running llm.counters llm.retries rendering.charts rendering.page
             rendering.reliability rendering.series rendering.svg simulation.draws
@@ -109,9 +111,10 @@ _NO_TEXT: Mapping[str, str] = {
         "asks others, which are timed": """
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
             judge_service.app judge_service.serve judge_service.verl
-            rubrics.asking rubrics.checkers rubrics.rules""",
+            instructions.rollouts rubrics.asking rubrics.checkers rubrics.rules""",
         "reads and writes files": "constraints.files constraints.session judge_service.scoring",
         "takes rows of a user's files": """
+            instructions.display instructions.lengths instructions.loading instructions.tasks
             judge_training.display judge_training.files judge_training.forms judge_training.lengths
             judge_training.loading judge_training.negatives judge_training.rows
             judge_training.sealed judge_training.splits judge_training.tasks

@@ -12,14 +12,17 @@ from criteria_doubles import CriteriaModel
 from flowright.config import Config
 from flowright.environments.display import blocks_of, display_of
 from flowright.environments.environment import make_environment
+from flowright.environments.metrics import outcome_metrics
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.errors import ConfigError, DataError, Reason
 from flowright.instructions.environment import InstructionsEnvironment
+from flowright.instructions.measures import instruction_metrics
 from flowright.instructions.opening import grader_of, judge_of, open_grader
 from flowright.instructions.rollouts import record_of, roll_out
 from flowright.instructions.tasks import InstructionTask, task_of
 from flowright.llm.chat import ChatModel, Message
 from flowright.policy.sampler import Sample
+from flowright.rendering.blocks import Fact
 from flowright.rubrics.rows import Constraint, VerifRow
 from flowright.sandbox import Sandbox
 
@@ -147,8 +150,8 @@ async def test_a_rubric_earns_its_points_and_a_lost_judge_nothing(sandbox: Sandb
     lost = await played(CriteriaModel(lost=1.0), sandbox, task, "fig", "plum")
     assert values(lost) == [None, None]
     assert {r.failure.reason for r in lost if r.failure} == {Reason.JUDGE_FAILED}
-    made = environment()
-    metrics = made.summarise([*rollouts, *lost])
+    every = [*rollouts, *lost]
+    metrics = outcome_metrics(every) | instruction_metrics(every)
     assert metrics["rollout/unscored"] == 2 / 6
     assert metrics["instructions/ungraded"] == 2 / 6
     assert metrics["reward/by_source/fruit"] == pytest.approx(5 / 12)
@@ -179,16 +182,12 @@ async def test_verif_earns_its_rules_times_one_verdict(sandbox: Sandbox) -> None
 
 async def test_records_show_who_said_what(sandbox: Sandbox) -> None:
     (task,) = tasks_of(environment(), [FRUIT])
-    good, lost = (
-        (await played(model, sandbox, task, "fig"))[0]
-        for model in (CriteriaModel(), CriteriaModel(lost=1.0))
-    )
-    for rollout, shown in ((good, "holds"), (lost, "ungraded")):
+    for model, shown in ((CriteriaModel(), "holds"), (CriteriaModel(lost=1.0), "ungraded")):
+        (rollout,) = await played(model, sandbox, task, "fig")
         record = json.loads(json.dumps(to_record(rollout, record_of(rollout), 1, 0, 0, None)))
         display = display_of({"environment": "instructions"})
-        facts = [block for block in blocks_of(display, record) if getattr(block, "detail", "")]
-        assert [getattr(fact, "name", "") for fact in facts][0] == shown
-        assert "by judge, +3 points" in str(facts[0])
+        fact = next(block for block in blocks_of(display, record) if isinstance(block, Fact))
+        assert (fact.name, fact.detail) == (shown, "by judge, +3 points")
 
 
 def test_rows_that_are_held_out_are_not_trained_on(tmp_path: Path) -> None:

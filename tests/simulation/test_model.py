@@ -636,6 +636,35 @@ def test_position_bias_and_pairs():
     assert first_wins(biased, wrong, "4") == pytest.approx(0.8, abs=0.08)
 
 
+def test_a_criterion_that_quotes_nothing_holds_by_its_words():
+    """Four words count; half of them are enough, and a line about a fault is turned round."""
+    judge = assessor(judge_true_positive=0.9, judge_false_positive=0.1)
+
+    def holds(criterion: str, answer: str) -> float:
+        asked = Judgement("q", answer, (), None, criteria={"criterion_1": criterion})
+        form = {"type": "json_schema", "json_schema": {"schema": SCHEMA}}
+        replies = [judge.reply(asked, Draws(i), form) for i in range(600)]
+        return share_of([json.loads(reply)["criterion_1"] for reply in replies])
+
+    about = "It describes rivers, lakes and islands."
+    assert holds(about, "Nothing.") == pytest.approx(0.1, abs=0.05)
+    assert holds(about, "Rivers.") == pytest.approx(0.5, abs=0.08)
+    assert holds(about, "Rivers and lakes.") == pytest.approx(0.9, abs=0.05)
+    assert holds(f"It omits: {about}", "Rivers, lakes, islands.") == pytest.approx(0.1, abs=0.05)
+
+
+SCHEMA = {"type": "object", "properties": {"criterion_1": {"type": "boolean"}}}
+
+
+def test_one_criterion_is_answered_in_brackets():
+    judge = assessor(judge_true_positive=1.0, judge_false_positive=0.0)
+    said = "Begin with [[1]] if the value is true, and [[0]] if it is false."
+    for answer, verdict in (("a lemon", "[[1]]"), ("a fig", "[[0]]")):
+        criteria = {"criterion_1": 'It says "lemon".'}
+        asked = Judgement("q", answer, (), None, criteria=criteria, said=said)
+        assert judge.reply(asked, Draws(0), None).startswith(verdict)
+
+
 def test_an_unknown_bias_is_a_mistake():
     with pytest.raises(ConfigError, match="did you mean verbosity"):
         check_biases(SimulatedSection(judge_biases={"verbosit": 0.5}))

@@ -24,6 +24,9 @@ _SAME = (
     *("environment", "strategy_model", "aflow_executor_model", "judge.model", "judge.mode"),
     *("executor.max_tokens", "policy.prompt", "policy.sampler", "policy.dtype"),
 )
+_SAME_INSTRUCTIONS = tuple(
+    f"instructions.{name}" for name in ("reward", "data", "train_files", "criteria_calls", "rules")
+)
 
 
 def from_run(run: Path, config: Config) -> Basis:
@@ -120,6 +123,7 @@ def _plain(config: Config) -> dict[str, Any]:
 def _chosen(plain: Mapping[str, Any], config: Config) -> dict[str, Any]:
     """The settings that make runs' figures alike, by key."""
     keys = [*_SAME, *(["simulated.latency_ms"] if SIMULATED in config.models else [])]
+    keys += _SAME_INSTRUCTIONS if config.environment == "instructions" else ()
     return {
         key: reduce(lambda value, name: (value or {}).get(name), key.split("."), plain)
         for key in keys
