@@ -62,8 +62,8 @@ _ELSEWHERE: Mapping[str, str] = {
             judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
             rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",
         "timed within another": """
-            constraints.scoring:verdicts constraints.language:word_tokens constraints.language:part_of_speech
-            constraints.language:is_emoji
+            constraints.scoring:verdicts constraints.language:word_tokens
+            constraints.language:part_of_speech constraints.language:is_emoji
             judge.remote_wire:encoded judge.remote_wire:body_of
             judge.remote_wire:read_verdict judge.remote_wire:response_of judge.rules:decide
             rendering.markup:join judge_reward.arguments:request_id_of
@@ -102,8 +102,9 @@ _NO_TEXT: Mapping[str, str] = {
             instructions.grades instructions.known_rule instructions.measures instructions.opening
             constraints.checkers constraints.figures constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
-            instructions.environment judge_service.own_model judge_training.environment judge_training.known_rule
-            judge_training.measures judge_training.rewards judge_reward.result
+            instructions.environment judge_service.own_model
+            judge_training.environment judge_training.known_rule judge_training.measures
+            judge_training.rewards judge_reward.result
             judge_reward.running llm.counters llm.retries rendering.charts rendering.page
             rendering.reliability rendering.series rendering.svg simulation.draws
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference

@@ -265,6 +265,29 @@ def test_scaffolding_needs_criteria(tmp_path: Path) -> None:
         environment(**files).tasks()
 
 
+def test_rows_of_which_nothing_is_left_are_left_out_by_name(tmp_path: Path) -> None:
+    source = "def check_following(instruction, response):\n    return True\n"
+    rows = [
+        {
+            **rubric_row(f"Question {n}?"),
+            "reward_model": {"ground_truth": json.dumps({"checkers": kinds, "functions": code})},
+        }
+        for n, (kinds, code) in enumerate(
+            [(["So. [llm]"], [""]), (["So. [rule]"], [source]), (["And so. [llm]"], [""])]
+        )
+    ]
+    file = str(written(tmp_path / "rows.jsonl", *rows))
+    keys = {"reward": "verif", "data": "files", "train_files": [file]}
+    for rules, used in (("run", 3), ("skip", 3), ("ignore", 2)):
+        made = environment(**keys, rules=rules)
+        sets = made.tasks()
+        assert len(sets.train) + len(sets.val) == used
+    assert "has rules alone" in made.told_of_tasks()[1]
+    written(tmp_path / "rows.jsonl", rows[1])
+    with pytest.raises(DataError, match="every row has rules alone"):
+        environment(**keys, rules="ignore").tasks()
+
+
 def test_what_the_judge_will_be_asked_is_planned() -> None:
     for keys, calls in (
         ({"reward": "rubric"}, 1),

@@ -16,7 +16,7 @@ from flowright.errors import ConfigError, DataError
 from flowright.instructions.known_rule import known_tasks, most_rows
 from flowright.instructions.tasks import InstructionTask, task_of
 from flowright.rubrics.files import read_rubrics, read_verif
-from flowright.rubrics.rows import RubricRow
+from flowright.rubrics.rows import RubricRow, VerifRow
 from flowright.rubrics.scaffolding import require_criteria
 
 _NAMED = 3  # rows without criteria that a refusal names
@@ -64,14 +64,34 @@ def _known(section: InstructionsSection, seed: int) -> Sides:
 
 
 def _read(section: InstructionsSection, seed: int) -> Sides:
-    train, report = read_tasks(found_files(section.train_files), section.reward)
+    train, report = _gradable(section, section.train_files)
     if section.val_files:
-        held_out, of_held_out = read_tasks(found_files(section.val_files), section.reward)
+        held_out, of_held_out = _gradable(section, section.val_files)
         train, left_out = _apart(train, held_out)
         report = (report + of_held_out).less(left_out)
     else:
         train, held_out = _held_out(train, section.held_out, seed)
     return train, held_out, report.lines(section.show_left_out)
+
+
+def _gradable(
+    section: InstructionsSection, patterns: Sequence[str]
+) -> tuple[list[InstructionTask], Report]:
+    """The tasks of files, without those of which nothing is left where rules are ignored."""
+    tasks, report = read_tasks(found_files(patterns), section.reward)
+    if section.rules != "ignore":
+        return tasks, report
+    empty = [
+        task.id
+        for task in tasks
+        if isinstance(task.row, VerifRow) and all(c.kind == "rule" for c in task.row.constraints)
+    ]
+    why = "it has rules alone, and rules are ignored (instructions.rules)"
+    left_out = tuple(LeftOut(id, Fault.CHECKERS, why) for id in empty)
+    if len(left_out) == len(tasks):
+        raise DataError(f"{', '.join(patterns)}: every row {why.removeprefix('it ')}")
+    gone = frozenset(empty)
+    return [task for task in tasks if task.id not in gone], report.less(left_out)
 
 
 def found_files(patterns: Sequence[str]) -> list[Path]:
