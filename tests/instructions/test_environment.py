@@ -146,7 +146,9 @@ async def test_a_rubric_earns_its_points_and_a_lost_judge_nothing(sandbox: Sandb
     ]  # fmt: skip
     rollouts = await played(CriteriaModel(), sandbox, task, "fig", "fig, plum", "plum", "")
     assert values(rollouts) == [1, pytest.approx(2 / 3), 0, 0]
-    assert [bool(rollout.verdict) for rollout in rollouts] == [True, True, True, False]
+    sources = [rollout.verdict.source for rollout in rollouts if rollout.verdict]
+    assert sources == ["llm", "llm", "llm", "floor"]
+    assert environment().mix(rollouts)["instructions"]["reward"] == pytest.approx(5 / 12)
     lost = await played(CriteriaModel(lost=1.0), sandbox, task, "fig", "plum")
     assert values(lost) == [None, None]
     assert {r.failure.reason for r in lost if r.failure} == {Reason.JUDGE_FAILED}

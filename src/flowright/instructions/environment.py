@@ -122,6 +122,17 @@ class InstructionsEnvironment(Environment):
         own = sandbox.metrics() if sandbox is not None else {}
         return outcome_metrics(rollouts) | instruction_metrics(rollouts) | own
 
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """What else an evaluation says: rewards are no matter of right and wrong."""
+        names = {
+            "reward": "reward/mean",
+            "criteria met": "instructions/met",
+            "ungraded": "instructions/ungraded",
+        }
+        measured = outcome_metrics(rollouts) | instruction_metrics(rollouts)
+        found = {name: measured[metric] for name, metric in names.items() if metric in measured}
+        return {"instructions": found} if found else {}
+
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
         return record_of(rollout)
 

@@ -39,9 +39,10 @@ class InstructionGrade:
     """What became of one answer.
 
     ``value`` is its reward in [0, 1], None where there is none, and ``failure`` then says why; it
-    is ours. ``verdict`` stands for all that the judge was asked, None where it was not. ``gold`` is
-    of checkers alone: whether all are followed. ``floored``: the answer is empty or kept the judge
-    from judging it, and earns the least. ``faults`` name rules that failed by themselves.
+    is ours. ``verdict`` stands for what the judge and the rules said, None of checkers alone.
+    ``gold`` is of checkers alone: whether all are followed. ``floored``: the answer is empty or
+    kept the judge from judging it, and earns the least. ``faults`` name rules that failed by
+    themselves.
     """
 
     value: float | None
@@ -168,19 +169,20 @@ async def _words(text: str) -> int:
 
 def _one_verdict(grade: RubricGrade | VerifGrade, right: float) -> Verdict | None:
     """The judge's verdicts on one answer as one, whose score is the answer's reward, rules
-    included; of an answer without a reward, the status of the first that failed."""
+    included; of an answer without a reward, the status of the first that failed. An answer about
+    which nobody was asked has the rules' verdict, or that of its being empty."""
     verdicts, value = grade.verdicts, grade.value
-    if not verdicts:
+    if not verdicts and value is None:
         return None
-    failed: Status = next((v.status for v in verdicts if v.status != "ok"), "abstain")
+    failed: list[Status] = [verdict.status for verdict in verdicts if verdict.status != "ok"]
     return Verdict(
         score=value,
         correct=None if value is None else value >= right,
-        source="floor" if grade.floored else "llm",
-        status=failed if value is None else "ok",
+        source="floor" if grade.floored else "llm" if verdicts else "rule",
+        status="ok" if value is not None else failed[0] if failed else "abstain",
         reason=grade.reason or (grade.failure.message if grade.failure else ""),
         attempts=sum(verdict.attempts for verdict in verdicts),
-        judge=verdicts[0].judge,
+        judge=verdicts[0].judge if verdicts else "",
         usage=sum((verdict.usage for verdict in verdicts), Usage()),
         seconds=sum(verdict.seconds for verdict in verdicts),
         members=verdicts,

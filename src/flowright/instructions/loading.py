@@ -64,6 +64,8 @@ def _known(section: InstructionsSection, seed: int) -> Sides:
 
 
 def _read(section: InstructionsSection, seed: int) -> Sides:
+    shown = section.scaffolding.files if section.scaffolding.enabled else ()
+    found_files([*section.train_files, *section.val_files, *shown])  # all that is missing at once
     train, report = _gradable(section, section.train_files)
     if section.val_files:
         held_out, of_held_out = _gradable(section, section.val_files)
