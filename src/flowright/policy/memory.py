@@ -184,8 +184,8 @@ def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]
 
 def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Each prompt is there once, however many rows stand behind it; without prefix sharing, once
-    for each row. Nothing where others sample."""
-    if policy.sampler == "vllm":
+    for each row. Nothing where others sample, or a score is all that there is."""
+    if policy.sampler == "vllm" or policy.head == "score":
         return {}
     number, longest = _number(policy), policy.max_prompt_tokens
     prompts = _prompts_at_once(policy, grpo)
