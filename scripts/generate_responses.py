@@ -35,9 +35,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--start", type=int, default=0, metavar="ROW", help="the first row (0)")
     add("--limit", type=at_least_one, metavar="N", help="so many rows (all)")
     add("--overwrite", action="store_true", help="start again")
-    add_drawing_options(
-        parser, samples=8, temperature=0.7, top_p=0.8, top_k=20, max_tokens=4096
-    )
+    add_drawing_options(parser, samples=8, temperature=0.7, top_p=0.8, top_k=20, max_tokens=4096)
     add_model_options(parser, ROOT / "config/aflow_llm.yaml", batch_size=8)
     return parser.parse_args(arguments)
 

@@ -1,12 +1,15 @@
 """Asking a model all that is missing, and keeping what it says as it comes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from flowright.answers.questions import Question
 from flowright.errors import RunError, UserError
 from flowright.judge_benchmarks.ledger import Ledger
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """A question's sample that has no answer, and why: a failure, which the next call asks again.
-    """
+    """A sample that has no answer, and why: a failure, which the next call asks again."""
 
     why: str
 
@@ -65,6 +67,24 @@ class ModelDown(UserError):
     exit_code = 1
 
 
+async def in_turn(
+    items: Collection[T], concurrency: int, work: Callable[[T], Awaitable[None]]
+) -> None:
+    """Work on every item, so many at once. Raises the first ModelDown, and stops the others."""
+    waiting = iter(items)
+
+    async def worker() -> None:
+        for item in waiting:
+            await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(concurrency, len(items))):
+                group.create_task(worker())
+    except* ModelDown as several:
+        raise several.exceptions[0] from None
+
+
 Rows = Sequence[tuple[Answer | None, ...]]
 """The answers of each question, None for a sample that has none."""
 
@@ -89,9 +109,7 @@ def key_of(question: Question, sample: int) -> str:
     return f"{question.place}/{sample}"
 
 
-def kept_answers(
-    ledger: Ledger, questions: Sequence[Question], samples: int
-) -> Rows:
+def kept_answers(ledger: Ledger, questions: Sequence[Question], samples: int) -> Rows:
     """What the ledger has. Raises RunError where it cannot be read."""
     try:
         return [
@@ -114,8 +132,8 @@ async def ask_missing(
     ledger: Ledger,
     progress: Callable[[], None] = lambda: None,
 ) -> Answered:
-    """All answers. What the ledger has is not asked again; a failure is not kept in it. ``progress``
-    is called for each sample that is told. Raises ModelDown and RunError (a full disk)."""
+    """All answers. What the ledger has is not asked again; a failure is not kept in it.
+    ``progress`` is called for each sample that is told. Raises ModelDown and RunError (a full disk)."""
     before = kept_answers(ledger, questions, samples)
     wanted = {
         question: [i for i, answer in enumerate(row) if answer is None]

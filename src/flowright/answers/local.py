@@ -11,7 +11,7 @@ from typing import Any
 
 from flowright.answers.asking import Answer, Drawing, Missing, Tell
 from flowright.answers.questions import Question
-from flowright.config import SMOLLM2, TINY, LoraSection, PolicySection
+from flowright.config import SMOLLM2, TINY, LoraSection, PolicySection, TinySection
 from flowright.errors import ConfigError
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
@@ -116,9 +116,7 @@ class LocalModel:
         )
 
 
-def open_local(
-    model: str, dtype: str | None, cache_dir: Path = PolicySection().tiny.cache_dir
-) -> Policy:
+def open_local(model: str, dtype: str | None) -> Policy:
     """The model of a folder, of the hub, or ``smollm2-135m``. ``dtype`` is that of the weights;
     None is as for training. Raises UserError where it cannot be had."""
     if model == TINY:
@@ -131,7 +129,7 @@ def open_local(
             f"--model {model}: an adapter; python scripts/export_model.py {model} --out FOLDER "
             "makes a whole model of it"
         )
-    path = smollm2(cache_dir) if model == SMOLLM2 else model
+    path = smollm2(TinySection().cache_dir) if model == SMOLLM2 else model
     # The adapter stays off, so its rank is nothing but memory.
     section = PolicySection.model_validate({"dtype": dtype, "lora": LoraSection(rank=1, alpha=1)})
     try:

@@ -1,7 +1,6 @@
 """Files with responses: a parquet file's columns and a list of texts for each row, null where one
 is missing."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,6 +31,6 @@ def write_responses(
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             parquet.write_table(table.append_column(key, column), part)
-            os.replace(part, path)
+            part.replace(path)
         finally:
             part.unlink(missing_ok=True)

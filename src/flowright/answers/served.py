@@ -1,12 +1,11 @@
 """Answers of a model at OpenAI-compatible servers, asked by the house's client."""
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowright.answers.asking import Answer, Drawing, Missing, ModelDown, Tell
+from flowright.answers.asking import Answer, Drawing, Missing, ModelDown, Tell, in_turn
 from flowright.answers.questions import Question
 from flowright.config import LlmSection, ModelEntry
 from flowright.errors import ConfigError, FailureError
@@ -33,33 +32,26 @@ class ServedModel:
         return {"model": self.name, "served": self._served}
 
     async def ask(self, wanted: Mapping[Question, Sequence[int]], tell: Tell) -> None:
-        waiting = iter([(question, i) for question, numbers in wanted.items() for i in numbers])
-        left = sum(map(len, wanted.values()))
+        samples = [(question, i) for question, numbers in wanted.items() for i in numbers]
         failures, was_reached = 0, False
 
-        async def work() -> None:
+        async def work(sample: tuple[Question, int]) -> None:
             nonlocal failures, was_reached
-            for question, number in waiting:
-                try:
-                    answer = await self._one(question, number)
-                except ServerMisconfigured as error:
-                    raise ModelDown(str(error), "mend that; what was said is kept") from None
-                except FailureError as error:
-                    refused = isinstance(error, RequestRefused)
-                    tell(question, number, Missing("refused" if refused else "no reply"))
-                    failures += not (refused and was_reached)
-                    if failures >= min(_PATIENCE, left):
-                        raise ModelDown(*self._down(failures, error)) from None
-                else:
-                    failures, was_reached = 0, True
-                    tell(question, number, answer)
+            try:
+                answer = await self._one(*sample)
+            except ServerMisconfigured as error:
+                raise ModelDown(str(error), "mend that; what was said is kept") from None
+            except FailureError as error:
+                refused = isinstance(error, RequestRefused)
+                tell(*sample, Missing("refused" if refused else "without a reply"))
+                failures += not (refused and was_reached)
+                if failures >= min(_PATIENCE, len(samples)):
+                    raise ModelDown(*self._down(failures, error)) from None
+            else:
+                failures, was_reached = 0, True
+                tell(*sample, answer)
 
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._concurrency, left)):
-                    group.create_task(work())
-        except* ModelDown as several:
-            raise several.exceptions[0] from None
+        await in_turn(samples, self._concurrency, work)
 
     async def _one(self, question: Question, number: int) -> Answer:
         how = self._drawing

@@ -24,7 +24,6 @@ from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
 from flowright.policy.prefix.tree import shared_length
 from flowright.policy.sampler import Sample, Sampling
 
-
 Ended = Callable[[int, int, Sample], None]
 """Is told a prompt's place among those that were given, a sample's number, and the sample."""
 
