@@ -11,6 +11,7 @@ import pytest
 from pyarrow import parquet
 from tiny_policy import checkpoint, tiny_policy
 
+from flowright.answers.local import can_share
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import template_ids
@@ -141,3 +142,10 @@ def test_nobody_to_ask_says_who_could_be(
     data = parquet_of(tmp_path / "in.parquet", PROMPTS[:1])
     assert main(["--data-path", str(data), "--output-path", str(tmp_path / "o.parquet")]) == 2
     assert "--model FOLDER loads a model here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("architecture", "shares"), [("qwen2", True), ("llama", True), ("sliding", False)]
+)
+def test_prefixes_are_shared_where_that_is_right(architecture: str, shares: bool) -> None:
+    assert can_share(tiny_policy(architecture)) is shares

@@ -133,7 +133,8 @@ async def ask_missing(
     progress: Callable[[], None] = lambda: None,
 ) -> Answered:
     """All answers. What the ledger has is not asked again; a failure is not kept in it.
-    ``progress`` is called for each sample that is told. Raises ModelDown and RunError (a full disk)."""
+    ``progress`` is called for each sample that is told. Raises ModelDown and RunError (a full
+    disk)."""
     before = kept_answers(ledger, questions, samples)
     wanted = {
         question: [i for i, answer in enumerate(row) if answer is None]

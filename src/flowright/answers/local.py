@@ -4,6 +4,7 @@ Prompts of about the same length are decoded together, and the samples of one sh
 """
 
 import asyncio
+import random
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,9 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import template_ids
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.smollm2 import smollm2
+
+_PROBED = 24  # tokens of a prompt that both ways of decoding are compared on
+_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # nats; bfloat16 rounds each product
 
 
 class LocalModel:
@@ -43,7 +47,8 @@ class LocalModel:
         own = getattr(policy.causal_lm.config, "max_position_embeddings", None)
         self._window: int | None = max_model_len or own
         self._chat_template = chat_template
-        self._sampler = LocalSampler(policy, prompts * drawing.samples, trained=False)
+        rows = prompts * drawing.samples
+        self._sampler = LocalSampler(policy, rows, trained=False, sharing=can_share(policy))
         self.name = policy.name
 
     @property
@@ -114,6 +119,34 @@ class LocalModel:
             f"prompt too long: with --max-tokens {self._drawing.max_tokens} it is above "
             f"--max-model-len {self._window}"
         )
+
+
+def can_share(policy: Policy) -> bool:
+    """Whether decoding behind shared prefixes is right for this model: all of its attention is
+    full, and some tokens get the log-probabilities that the model's own attention gives them. Where
+    it is not, answers are the same and take longer."""
+    config = policy.causal_lm.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"} or getattr(config, "sliding_window", None):
+        return False
+    draw = random.Random(0)
+    ids = [draw.randrange(config.vocab_size) for _ in range(_PROBED)]
+    prompts = [[*ids, token] for token in ids[:2]]
+    ours, its = (
+        LocalSampler(policy, len(prompts), trained=False, sharing=sharing).draw(
+            prompts, 1, Sampling(0.0, 1.0, 3, seed=0)
+        )
+        for sharing in (True, False)
+    )
+    tolerance = _TOLERANCE[str(policy.causal_lm.dtype).removeprefix("torch.")]
+    for (one,), (other,) in zip(ours, its, strict=True):
+        tokens = zip(one.token_ids, other.token_ids, one.logprobs, other.logprobs, strict=False)
+        for token, its_token, logprob, its_logprob in tokens:
+            if not abs(logprob - its_logprob) <= tolerance:
+                return False
+            if token != its_token:  # two that are as likely; behind them nothing can be compared
+                break
+    return True
 
 
 def open_local(model: str, dtype: str | None) -> Policy:
