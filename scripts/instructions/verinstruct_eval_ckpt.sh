@@ -38,7 +38,8 @@ who=()
 case ${ROLLOUT_NAME:-hf} in
     hf)
         model=$checkpoint
-        if [[ ! -f $checkpoint/config.json || -f $checkpoint/adapter_config.json ]] || [[ ! -f $checkpoint/tokenizer_config.json ]]; then
+        if [[ ! -f $checkpoint/config.json || ! -f $checkpoint/tokenizer_config.json ||
+            -f $checkpoint/adapter_config.json ]]; then
             model=$out/${tag}_model
             base=()
             [[ -z ${BASE_MODEL_PATH:-} ]] || base=(--base "$BASE_MODEL_PATH")

@@ -10,6 +10,8 @@ from flowright.errors import RunError, UserError
 from flowright.judge_benchmarks.ledger import Ledger
 
 T = TypeVar("T")
+Progress = Callable[[int, int], Callable[[], None]]
+"""Given how many are done already and how many there are, something to call as each comes."""
 
 
 @dataclass(frozen=True, slots=True)

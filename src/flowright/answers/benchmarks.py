@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flowright.answers.asking import Drawing, Rows
+from flowright.answers.asking import Drawing, Progress, Rows
 from flowright.answers.opening import Named
 from flowright.answers.questions import Question
-from flowright.answers.session import Generated, Progress, answers_of
+from flowright.answers.session import Generated, answers_of
 from flowright.constraints.session import Asked
 from flowright.llm.chat import Message
 from flowright.llm.replies import spoken_answer

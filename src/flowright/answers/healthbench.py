@@ -7,8 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from flowright.answers.asking import Progress
 from flowright.answers.grading import Graders
-from flowright.answers.score_session import Judged, Progress, graded, open_graders, write_record
+from flowright.answers.score_session import Judged, graded, open_graders, write_record
 from flowright.answers.scoring import ResponseRow, key_of, texts_of
 from flowright.data.row_values import UnusableRow, decoded, turns_of
 from flowright.data.tables import read_table

@@ -1,12 +1,12 @@
 """From a file with responses to its scores. ``scripts/score_responses.py`` is its command line."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.answers.asking import ModelDown
+from flowright.answers.asking import ModelDown, Progress
 from flowright.answers.grading import Grade, Graders, Reward, graders
 from flowright.answers.scoring import Keys, ResponseRow, grade_all, read_responses, record_of
 from flowright.config import SIMULATED, JudgeServerConfig, load_judge_server
@@ -22,7 +22,6 @@ from flowright.runs import check_writable, sha256_of, write_json
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
 
-Progress = Callable[[int, int], Callable[[], None]]
 Calls = Literal["together", "each", "brackets"]
 _CHECKS = 4  # at once, where no judge is asked
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.answers.asking import Answered, Drawing, Rows, ask_missing, kept_answers
+from flowright.answers.asking import Answered, Drawing, Progress, Rows, ask_missing, kept_answers
 from flowright.answers.opening import Named, open_model
 from flowright.answers.questions import Question, read_questions
 from flowright.answers.responses import check_column, write_responses
@@ -16,9 +16,6 @@ from flowright.errors import UserError
 from flowright.judge_benchmarks.ledger import Ledger
 from flowright.llm.chat import LENGTH_STOPS
 from flowright.runs import check_writable, sha256_of
-
-Progress = Callable[[int, int], Callable[[], None]]
-"""Given how many samples there are already and in all, something to call as each comes."""
 
 CHOICE = "give another file to write, or --overwrite to start again"
 
