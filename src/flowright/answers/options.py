@@ -6,12 +6,14 @@ import argparse
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from flowright.answers.asking import Drawing
 from flowright.answers.opening import Named
 from flowright.command_line import at_least_one
 from flowright.errors import UserError
 
+N = TypeVar("N", int, float)
 _AUTO, _DTYPES = "auto", ("auto", "float32", "bfloat16", "float16", "half")
 
 
@@ -65,7 +67,8 @@ def add_drawing_options(
 
 def drawing_of(options: argparse.Namespace) -> Drawing:
     """Raises UserError for values that mean nothing."""
-    temperature, max_tokens = options.temperature, options.max_tokens
+    temperature: float | None = options.temperature
+    max_tokens: int | None = options.max_tokens
     if temperature is None:
         temperature = _of_environment("VLLM_TEMPERATURE", float, options.usual_temperature)
     if max_tokens is None:
@@ -88,9 +91,7 @@ def drawing_of(options: argparse.Namespace) -> Drawing:
     )
 
 
-def _of_environment(
-    variable: str, read: Callable[[str], float | int], default: float | int
-) -> float | int:
+def _of_environment(variable: str, read: Callable[[str], N], default: N) -> N:
     given = os.environ.get(variable, "").strip()
     try:
         return read(given) if given else default

@@ -171,13 +171,12 @@ class LocalSampler:
             for some in self._waves(prompts, n, sampling.max_new_tokens):
                 if stopping.is_set():
                     break
-                first = some.start * n
                 samples = self._decode(  # the wave is named nowhere else: one in memory at a time
                     decoding(prompts[some], n, sampling.max_new_tokens - 1),
                     _uniforms(places[some], n, sampling),
                     sampling,
                     stopping,
-                    lambda row, sample, first=first: ended(*divmod(first + row, n), sample),
+                    _told(ended, some.start, n),
                 )
                 groups += [samples[i : i + n] for i in range(0, len(samples), n)]
         return groups
@@ -245,6 +244,15 @@ class LocalSampler:
             "stop" if row.finished else "length",
             self.version,
         )
+
+
+def _told(ended: Ended, first: int, n: int) -> Callable[[int, Sample], None]:
+    """Of rows of a wave, whose first prompt is the ``first`` of all."""
+
+    def row_ended(row: int, sample: Sample) -> None:
+        ended(first + row // n, row % n, sample)
+
+    return row_ended
 
 
 def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
