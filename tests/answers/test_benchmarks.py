@@ -58,6 +58,27 @@ def test_a_models_answers_are_saved_scored_and_not_asked_for_twice(
     assert json.loads(given.read_text())["rows"] == record["rows"]
 
 
+@NEEDED
+def test_responses_to_a_benchmarks_file_can_be_scored(tmp_path: Path) -> None:
+    """Parquet gives every object the names of all."""
+    ids = [["punctuation:no_comma"], ["keywords:existence", "length_constraints:number_words"]]
+    arguments = [[{}], [{"keywords": ["a"]}, {"num_words": 3, "relation": "at least"}]]
+    rows = [
+        {"key": n, "prompt": f"p{n}", "instruction_id_list": ids[n], "kwargs": arguments[n]}
+        for n in range(2)
+    ]
+    data, out = tmp_path / "data.jsonl", tmp_path / "out.parquet"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    generate = runpy.run_path(str(ROOT / "scripts/generate_responses.py"))["main"]
+    asked = ["--data-path", str(data), "--output-path", str(out), "--model", str(checkpoint())]
+    assert generate([*asked, "--max-tokens", "8", "--n-samples", "2"]) == 0
+    score = runpy.run_path(str(ROOT / "scripts/score_responses.py"))["main"]
+    assert score([f"data.path={out}", "--reward", "constraints"]) == 0
+    record = json.loads((tmp_path / "out.scores.json").read_text())
+    assert [len(row["values"]) for row in record["rows"]] == [2, 2]
+    assert record["sources"]["out"]["ungraded"] == 0
+
+
 def test_healthbench_wants_answers_and_a_judge(
     main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

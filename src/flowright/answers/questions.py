@@ -38,7 +38,7 @@ def read_questions(
     else:
         rows = [dict(row.values) for row in read_table(path)]
         try:
-            table = pa.Table.from_pylist(rows or _no_rows(path), _schema(rows))
+            table = pa.table(_columns(rows or _no_rows(path)))
         except pa.ArrowException as error:
             why = str(error).splitlines()[0]
             raise DataError(
@@ -69,24 +69,26 @@ def _messages(prompt: object, key: str) -> tuple[Message, ...]:
     return tuple(Message(turn.role, turn.content) for turn in turns_of(prompt, key, "user"))
 
 
-def _schema(rows: list[dict[str, Any]]) -> "pa.Schema | None":
-    """Columns of all rows, not of the first alone; objects without a name in any row, which parquet
-    cannot have, are null."""
+def _columns(rows: list[dict[str, Any]]) -> "dict[str, pa.Array]":
+    """Of all rows, not of the first alone. Objects that have no name in any row, which parquet
+    cannot hold, are null."""
     import pyarrow as pa
 
-    names = dict.fromkeys(name for row in rows for name in row)
-    for row in rows:
-        for name in names:
-            row[name] = _storable(row.get(name))
-    columns = {name: pa.array([row[name] for row in rows]) for name in names} if rows else {}
-    return pa.schema([(name, column.type) for name, column in columns.items()]) if rows else None
+    columns: dict[str, pa.Array] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        values = [row.get(name) for row in rows]
+        column = pa.array(values)
+        if "struct<>" in str(column.type):
+            column = pa.array([_without_empty(value) for value in values])
+        columns[name] = column
+    return columns
 
 
-def _storable(value: object) -> object:
+def _without_empty(value: object) -> object:
     if isinstance(value, Mapping):
-        return {key: _storable(inner) for key, inner in value.items()} or None
+        return {key: _without_empty(inner) for key, inner in value.items()} or None
     if isinstance(value, list):
-        return [_storable(inner) for inner in value]
+        return [_without_empty(inner) for inner in value]
     return value
 
 
