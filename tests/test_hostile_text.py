@@ -31,6 +31,7 @@ hostile_text = importlib.import_module("hostile_text")
 
 
 _ROOMS = (
+    "answers",
     "constraints",
     "grading",
     "judge",
@@ -98,6 +99,7 @@ _NO_TEXT: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
+            answers.bars answers.opening answers.options answers.screen
             constraints.checkers constraints.figures constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
             judge_service.own_model judge_training.environment judge_training.known_rule
@@ -107,10 +109,14 @@ _NO_TEXT: Mapping[str, str] = {
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
             workflows.registry""",
         "asks others, which are timed": """
+            answers.asking answers.benchmarks answers.grading answers.healthbench answers.local
+            answers.score_session answers.scoring answers.served answers.session
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
             judge_service.app judge_service.serve judge_service.verl
             rubrics.asking rubrics.checkers rubrics.rules""",
-        "reads and writes files": "constraints.files constraints.session judge_service.scoring",
+        "reads and writes files": """
+            answers.questions answers.responses
+            constraints.files constraints.session judge_service.scoring""",
         "takes rows of a user's files": """
             judge_training.display judge_training.files judge_training.forms judge_training.lengths
             judge_training.loading judge_training.negatives judge_training.rows
