@@ -1,6 +1,7 @@
 """Download the datasets: ``python scripts/download_all_datasets.py [NAME ...]``.
 
-``--only preferences`` brings what judges are trained and measured on. Each file is looked for on
+``--only preferences`` brings what judges are trained and measured on, ``--only instructions`` what
+instruction following is. Each file is looked for on
 the Hugging Face hub, at its official address and in ``--from DIR``, in this order; see
 docs/datasets.md. Exit code 0: everything required is there; 1: something is missing; 2: wrong
 arguments.
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Download GSM8K, HumanEval, MBPP, MMLU, HotpotQA, CommonsenseQA, DROP and "
-        "AFlow's splits, or preferences for judges, or your own. A call that was interrupted goes "
-        "on where it stopped."
+        "AFlow's splits, or preferences for judges, or IFEval, IFBench, HealthBench and "
+        "VerInstruct, or your own. A call that was interrupted goes on where it stopped."
     )
     parser.add_argument(
         "names",
@@ -33,8 +34,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--only",
-        choices=("tasks", "preferences", "all"),
-        help="problems for a policy, preferences for a judge, or both (default: tasks)",
+        choices=("tasks", "preferences", "instructions", "all"),
+        help="problems for a policy, preferences for a judge, benchmarks of instruction "
+        "following, or all (default: tasks)",
     )
     parser.add_argument("--out", type=Path, default=Path("data/raw"), help="default: %(default)s")
     parser.add_argument(
@@ -83,6 +85,7 @@ def download(options: argparse.Namespace) -> int:
 
 def choose(names: Sequence[str], only: str | None) -> "list[Source]":
     """The datasets of these names or import paths; without names those of a group."""
+    from flowright.data.instruction_sources import INSTRUCTIONS
     from flowright.data.preference_sources import PREFERENCES
     from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
     from flowright.errors import UserError
@@ -91,19 +94,24 @@ def choose(names: Sequence[str], only: str | None) -> "list[Source]":
     if names and only:
         raise UserError(f"--only {only}: names say it already; give one or the other")
     tasks = (*DEFAULT_DATASETS, AFLOW.name)
-    known = (*tasks, *PREFERENCES)
+    known = (*tasks, *PREFERENCES, *INSTRUCTIONS)
     unknown = [name for name in names if name not in known and ":" not in name]
     if unknown:
         listed = ", ".join((*known, "or your own as package.module:NAME"))
         raise UserError(*(f"{n}: no such dataset{suggest(n, known)} ({listed})" for n in unknown))
     if not names:
-        groups = {"tasks": tasks, "preferences": tuple(PREFERENCES), "all": (*tasks, *PREFERENCES)}
+        groups = {
+            "tasks": tasks,
+            "preferences": tuple(PREFERENCES),
+            "instructions": tuple(INSTRUCTIONS),
+            "all": known,
+        }
         names = groups[only or "tasks"]
         closed = [n for n in names if n in PREFERENCES and not PREFERENCES[n].open]
         for name in closed:
             print(f"{name}: left out, its authors state no licence; name it to measure with it")
         names = [name for name in names if name not in closed]
-    found: dict[str, Source] = {AFLOW.name: AFLOW, **PREFERENCES}
+    found: dict[str, Source] = {AFLOW.name: AFLOW, **PREFERENCES, **INSTRUCTIONS}
     return [found.get(name) or load_dataset(name) for name in dict.fromkeys(names)]
 
 

@@ -31,6 +31,7 @@ hostile_text = importlib.import_module("hostile_text")
 
 
 _ROOMS = (
+    "answers",
     "constraints",
     "grading",
     "judge",
@@ -100,6 +101,7 @@ _NO_TEXT: Mapping[str, str] = {
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
             instructions.grades instructions.known_rule instructions.measures instructions.opening
+            answers.bars answers.opening answers.options answers.screen
             constraints.checkers constraints.figures constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
             instructions.environment judge_service.own_model
@@ -110,10 +112,14 @@ _NO_TEXT: Mapping[str, str] = {
             simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
             workflows.registry""",
         "asks others, which are timed": """
+            answers.asking answers.benchmarks answers.grading answers.healthbench answers.local
+            answers.score_session answers.scoring answers.served answers.session
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
             judge_service.app judge_service.serve judge_service.verl
-            instructions.rollouts rubrics.asking rubrics.checkers rubrics.rules""",
-        "reads and writes files": "constraints.files constraints.session judge_service.scoring",
+            rubrics.asking rubrics.checkers rubrics.rules""",
+        "reads and writes files": """
+            answers.questions answers.responses
+            constraints.files constraints.session judge_service.scoring""",
         "takes rows of a user's files": """
             instructions.display instructions.lengths instructions.loading instructions.tasks
             judge_training.display judge_training.files judge_training.forms judge_training.lengths

@@ -21,6 +21,7 @@ LAYERS = (
     ("judge_exam",),
     ("judge_benchmarks",),
     ("rubrics",),
+    ("answers",),
     ("environments",),
     ("judge_training",),
     ("instructions",),

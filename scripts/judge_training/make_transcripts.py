@@ -1,8 +1,9 @@
 """Make judgements to learn from (SFT) out of labelled rows: a judge is asked about each, and a thought
-is kept where its verdict is the label.
+is kept where its verdict is the label; or the label is the whole verdict, without a thought.
 
     python scripts/judge_training/make_transcripts.py data/judge/train.parquet --judge gpt-oss-120b
     python scripts/judge_training/make_transcripts.py pairs.jsonl --judge simulated --by judge --as jsonl
+    python scripts/judge_training/make_transcripts.py pairs.jsonl --by label --wording short
 
 Rows are pairwise, pointwise or Bradley-Terry ones. They are split first, by conversation: sft_train
 and sft_val are written into --out, with trained_on.json. A call that was cut off goes on where it
@@ -32,11 +33,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("rows", nargs="+", type=Path, metavar="FILE",
                         help="labelled rows: .parquet or .jsonl")  # fmt: skip
-    parser.add_argument("--judge", required=True, metavar="NAME",
+    parser.add_argument("--judge", metavar="NAME",
                         help="who is asked: a model of llm.file, or simulated")  # fmt: skip
-    parser.add_argument("--by", choices=("model", "judge"), default="model",
-                        help="a model that is shown the trained judge's own prompt, or a judge of "
-                        "the house in its words (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--by", choices=("model", "judge", "label"), default="model",
+                        help="a model that is shown the trained judge's own prompt, a judge of "
+                        "the house in its words, or nobody: the label alone (default: %(default)s)",
+                        )  # fmt: skip
     parser.add_argument("--out", type=Path, default=Path("data/transcripts"), metavar="DIR",
                         help="default: %(default)s")  # fmt: skip
     parser.add_argument("--as", dest="kept", choices=("parquet", "jsonl"), default="parquet",

@@ -384,6 +384,12 @@ def test_what_no_knob_makes_fit() -> None:
         demand.announce(15 * GIB)
 
 
+def test_a_judge_that_scores_samples_nothing() -> None:
+    plan = qwen(head="score").plan
+    assert not plan.sampling and plan.phases["sampling"] == sum(plan.held.values())
+    assert plan.updating == qwen().plan.updating
+
+
 def test_the_table_adds_up() -> None:
     head, *rows, total = table(qwen(gradient_checkpointing=True).plan)
     assert head.split()[-2:] == ["sampling", "updating"]

@@ -237,3 +237,26 @@ def test_a_run_on_given_pairs_is_planned_by_its_rows(tmp_path: Path) -> None:
     assert f"{steps} steps of 5 rows, bradley_terry" in text
     assert "tokens a row" in text and "time: training" in text
     assert "attempts" not in text and "SIMULATED" not in text
+
+
+@pytest.mark.parametrize(
+    ("off_policy", "said"),
+    [(None, "ratio does not correct"), ("truncated", "truncated corrects")],
+)
+def test_what_attempts_are_shown_is_told_with_what_corrects_for_it(
+    tmp_path: Path, off_policy: str | None, said: str
+) -> None:
+    config = Config.model_validate(
+        {
+            "environment": "words_environment:Hinted",
+            "strategy_model": str(checkpoint()),
+            "policy": {"max_prompt_tokens": 100, "max_new_tokens": 4, "device": "cpu"},
+            "grpo": {"group_size": 4, "off_policy": off_policy},
+            "run": {"output_dir": tmp_path / "runs"},
+        }
+    )
+    screen = io.StringIO()
+    assert dry_run(config, Console(file=screen, width=200)) == 0
+    shown = "at step 1 10 of 40 attempts at the first 10 problems are shown one, 10 are not as it"
+    assert f"scaffolds {shown}" in screen.getvalue()
+    assert f"off_policy {said} for that" in " ".join(screen.getvalue().split())

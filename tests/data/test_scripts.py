@@ -262,3 +262,22 @@ def test_help_needs_none_of_the_heavy_packages(name: str) -> None:
     assert "usage:" in done.stdout
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert not imported & {"rich", "pydantic", "reasoning_gym", "flowright.data", "numpy"}
+
+
+def test_the_benchmarks_of_instruction_following_come_by_group_and_by_name(
+    download: Main, shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each file has the known SHA-256."""
+    out = tmp_path / "raw"
+    brought = ["--from", str(shared), "--no-network", "--out", str(out)]
+    assert download(["--only", "instructions", *brought]) == 0
+    assert "SHA-256" not in capsys.readouterr().out
+    assert {path.relative_to(out).as_posix() for path in out.rglob("*.*")} == {
+        "ifeval/input_data.jsonl",
+        "ifbench/IFBench_test.jsonl",
+        "rubrics/healthbench_val.parquet",
+        "rubrics/verinstruct_val.parquet",
+        "rubrics/verinstruct_verif_val.parquet",
+    }
+    assert download(["verinstrukt", *brought]) == 2
+    assert "verinstruct" in capsys.readouterr().err

@@ -4,7 +4,7 @@ RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python rank_worker.py OUT
 """
 
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,21 +27,30 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
     ({"loss": "gspo", "off_policy": "truncated", "epochs": 2}, [(5, [2, 6]), (3, [4, 4])]),
     ({"loss": "cispo", "entropy_coefficient": 0.1}, [(4, [3, 2])]),
     ({"off_policy": "sequence_masked", "off_policy_cap": 9}, [(5, [2, 6]), (3, [4, 4]), (2, [3])]),
+    # One sample of one rank was drawn from a scaffold: all score it on its group's prompt, or none.
+    (
+        {"scaffolded": True, "off_policy": "ratio", "epochs": 2},
+        [(5, [2, 6]), (3, [4, 4]), (2, [3])],
+    ),
+    ({"scaffolded": True, "off_policy": "truncated"}, [(5, [2, 6]), (3, [4, 4])]),
     # All weights, with a reference; the rate is small, as Adam moves what is 0 but for rounding.
     (
         {"train": "full", "kl_coefficient": 0.3, "epochs": 2, "learning_rate": 1e-4},
         [(5, [2, 6]), (3, [4]), (2, [3])],
     ),
 )
-"""Settings of the learner, ``train`` of the policy, and the groups."""
+"""Settings of the learner, ``train`` of the policy, whether the first sample is ``scaffolded``, and
+the groups."""
 ASKED = Asked(4, 5, (3, 4, 8))
 """Of each update, beside its groups."""
 
 
 @dataclass(frozen=True)
 class Update:
-    """The summed gradients of its first optimizer step, what is trained after it, its metrics."""
+    """The divergences of this rank's samples, the summed gradients of its first optimizer step,
+    what is trained after it, its metrics."""
 
+    nats_P: list[float]
     gradients: list[Tensor]
     weights: dict[str, Tensor]
     metrics: dict[str, float]
@@ -53,6 +62,11 @@ def updates(ranks: Ranks) -> list[Update]:
     for seed, (options, shapes) in enumerate(UPDATES):
         grpo = {"kl_coefficient": 0.0, "learning_rate": 1e-3, **options}
         policy = tiny_policy(train=grpo.pop("train", "lora"))
+        groups = random_groups(seed, shapes)
+        if grpo.pop("scaffolded", False):
+            first, *others = groups[0].samples
+            shown = replace(first, scaffolded=True)
+            groups[0] = replace(groups[0], samples=[shown, *others])
         section = GrpoSection(**grpo)
         learner = Learner(policy, section, 1.0, 0, ranks)
         steps: list[list[Tensor]] = []
@@ -61,8 +75,11 @@ def updates(ranks: Ranks) -> list[Update]:
             steps.append([p.grad.clone() for p in policy.trainable() if p.grad is not None])
 
         learner.optimizer.register_step_pre_hook(keep)
-        metrics = learner.update(random_groups(seed, shapes), 1, LONGEST, ASKED)
-        found.append(Update(steps[0], weights(policy), metrics))
+        mine = ranks.mine(groups)
+        nats = iter(learner.divergences(mine))
+        nats_P = [sum(next(nats) for _ in group.samples) for group in mine]
+        metrics = learner.update(groups, 1, LONGEST, ASKED)
+        found.append(Update(nats_P, steps[0], weights(policy), metrics))
     return found
 
 

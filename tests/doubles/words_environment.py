@@ -8,6 +8,7 @@ from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Failure, Reason
 from flowright.grading import Gold
+from flowright.llm.chat import Message
 
 WORDS = ("y", "n", "m")
 
@@ -42,3 +43,15 @@ class Words(Environment):
     ) -> list[Demonstration]:
         words = [WORDS[(seed + i) % 3] for i in range(completions)]
         return [Demonstration(self.messages(task), words) for task in tasks[:count]]
+
+
+class Hinted(Words):
+    """Shows the first attempt at a word a hint, and the second one that no prompt has room for."""
+
+    def scaffolds(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[Sequence[Message]]:
+        own = self.messages(task)
+        hints = ["Say y.", "y" * self.config.policy.max_prompt_tokens]
+        shown = [[Message("system", hint), *own] for hint in hints]
+        return [*shown, *[own] * (attempts - len(shown))]

@@ -252,7 +252,8 @@ def played(rewards: Sequence[float | None], finish: Sequence[Any]) -> Batch:
     samples = [Sample((5, 6 + i), (-1.0, -2.0), "", f, 0) for i, f in enumerate(finish)]
     given = [UNSCORED if r is None else Reward(r, {"correctness": r}) for r in rewards]
     rollouts = [Rollout(TASKS[0], s, r) for s, r in zip(samples, given, strict=True)]
-    return Batch([[Prompt((1, 2, 3), False)] * len(samples)], [samples], [rollouts])
+    prompts, bare = [Prompt((1, 2, 3), False)] * len(samples), [None] * len(samples)
+    return Batch([prompts], [bare], [samples], [rollouts])
 
 
 def test_what_was_cut_leaves_the_loss_but_counts_in_its_group():

@@ -54,6 +54,8 @@ def test_two_processes_give_the_update_of_one(tmp_path: Path):
         [Update(**fields) for fields in torch.load(tmp_path / f"{rank}.pt")] for rank in (0, 1)
     )
     for one, update, other in zip(alone, first, second, strict=True):
+        nats_P = interleaved([update.nats_P, other.nats_P])
+        assert nats_P == pytest.approx(one.nats_P, rel=1e-4, abs=1e-5)
         largest = max(float(gradient.abs().max()) for gradient in one.gradients)
         for ours, theirs in zip(update.gradients, one.gradients, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-6 * largest)

@@ -231,7 +231,7 @@ async def test_a_judge_that_is_down_from_the_start() -> None:
 def test_a_ledger_of_another_measurement(tmp_path: Path) -> None:
     path = tmp_path / "o.outcomes.jsonl"
     first = Ledger(path, {"judge": "a", "seed": 0})
-    with pytest.raises(RunError, match="another process measures into this file"):
+    with pytest.raises(RunError, match="another process writes into this file"):
         Ledger(path, {"judge": "a", "seed": 0})
     first.put("x", {"straight": 1})
     first.close()

@@ -72,6 +72,22 @@ def test_transcripts_of_the_embedded_judge(
     assert "holds another measurement" in capsys.readouterr().err
 
 
+def test_verdicts_without_a_thought(
+    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = [str(pairs_file(tmp_path / "rows.jsonl")), "--out", str(out), "--as", "jsonl"]
+    command += ["--val-share", "0.25", "--wording", "short"]
+    assert main([*command, "--by", "label"]) == 0
+    assert "6 transcripts kept, 0 rows without one" in capsys.readouterr().out
+    made = read_rows([out / f"sft_{side}.jsonl" for side in ("train", "val")], ["sft"]).rows
+    said = [read(row.messages[-1].content, "pairwise") for row in made if isinstance(row, SftRow)]
+    assert said == [Reading("first", "")] * 8
+    assert TrainedOn.read(out) is not None
+    assert main(command) == 2
+    assert "--judge: name who is asked" in capsys.readouterr().err
+
+
 def test_mistakes_are_one_line(
     main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -331,3 +331,32 @@ def test_merged_weights_are_the_adapter_and_go_back_bit_for_bit(architecture: st
     with merged(policy.model):
         moved = whole_logits(policy, PROMPTS[1])
     assert float((moved - logits).abs().max()) > 0.01  # merged anew, not remembered
+
+
+@pytest.mark.parametrize(("top_k", "top_p"), [(1, 1.0), (5, 1.0), (5, 0.6)])
+async def test_top_k_comes_before_top_p(top_k: int, top_p: float):
+    policy = tiny_policy()
+    for prompt, group in zip(
+        PROMPTS, await draw(policy, n=8, top_k=top_k, top_p=top_p), strict=True
+    ):
+        for sample in group:
+            rows = distribution(policy, prompt, sample)
+            for row, token, logprob in zip(rows, sample.token_ids, sample.logprobs, strict=True):
+                likely = row.topk(top_k)
+                among = torch.zeros_like(row)
+                among[likely.indices] = likely.values.softmax(-1)
+                kept = nucleus(among, top_p)
+                assert logprob == pytest.approx(math.log(kept[token]), abs=1e-4)
+
+
+async def test_each_sample_is_told_as_it_ends():
+    policy = ending_soon(tiny_policy())
+    told: dict[tuple[int, int], Sample] = {}
+
+    def ended(prompt: int, number: int, sample: Sample) -> None:
+        assert (prompt, number) not in told
+        told[prompt, number] = sample
+
+    sampler = LocalSampler(policy, 4)
+    drawn = sampler.draw(PROMPTS, 2, Sampling(1.0, 1.0, 12, 7), ended=ended)
+    assert told == {(p, n): one for p, group in enumerate(drawn) for n, one in enumerate(group)}

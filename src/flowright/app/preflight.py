@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -42,11 +43,14 @@ from flowright.environments.environment import (
 )
 from flowright.errors import UserError
 from flowright.grpo.choices import choices_of, settled
+from flowright.grpo.problems import problems_of
+from flowright.grpo.scaffolds import is_scaffolded, shown_to
 from flowright.policy.memory import shape_of
-from flowright.policy.prompt import Tokenizer
+from flowright.policy.prompt import Tokenizer, fitting
 from flowright.runs import disk_errors, nearest
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
+LOOKED_AT = 32  # problems whose scaffolds are made
 
 
 @dataclass(slots=True)
@@ -90,6 +94,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     found.check("disk", lambda: _disk(config))
     if has_data and found.check("rows", lambda: _rows(config, environment, tasks)):
         config = with_steps(config, environment, tasks[0])
+    if tasks:
+        found.check("scaffolds", lambda: _scaffolds(config, environment, tasks[0]))
     found.plan.append(("training", _training(config)))
     found.check("run", lambda: check_run(config, resume))
     if tasks:
@@ -127,6 +133,29 @@ def _rows(config: Config, environment: Environment, tasks: list[TaskSets]) -> st
     if (tokenizer := _tokenizer(config)) is not None:
         tasks[0] = fitted_tasks(config, environment, tasks[0], tokenizer)
     return f"\n{' ' * 10}".join(environment.told_of_tasks())
+
+
+def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str:
+    """What attempts at the first problems are shown at the first step; empty where it is nothing,
+    and where no tokenizer is at hand."""
+    tokenizer, longest = _tokenizer(config), config.policy.max_prompt_tokens
+    if tokenizer is None or _given(config):
+        return ""
+    encode = prompt_encoder(environment, tokenizer, longest)
+    fits = partial(fitting, tokenizer=tokenizer, max_tokens=longest)
+    show = partial(shown_to, environment, fits, step=1, steps=config.grpo.steps)
+    some = problems_of(environment, encode, list(enumerate(tasks.train[:LOOKED_AT])))
+    attempts = config.grpo.group_size
+    shown = [s for problem in some for s in problem.scaffolded(show, attempts).shown(attempts)]
+    if not any(shown):
+        return ""
+    without = sum(one is not None and one.left_out for one in shown)
+    corrects = choices_of(config.grpo).correction.weights is not None
+    return (
+        f"at step 1 {sum(map(is_scaffolded, shown))} of {len(shown)} attempts at the first "
+        f"{len(some)} problems are shown one, {without} are not as it is too long; off_policy "
+        f"{config.grpo.off_policy} {'corrects' if corrects else 'does not correct'} for that"
+    )
 
 
 def _training(config: Config) -> str:

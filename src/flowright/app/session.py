@@ -48,6 +48,7 @@ from flowright.grpo.trainer import RolloutTrainer
 from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
+from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
 from flowright.runs import RunDirectory, checkpoints, write_json
 
@@ -154,7 +155,9 @@ def make_trainer(
     """The trainer and the parts that it is made of."""
     learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
     evaluator = _evaluator(config, environment, policy, ranks)
-    pipeline = Pipeline(config, sampler, environment, evaluator.encode, tasks.train, ranks)
+    longest = config.policy.max_prompt_tokens
+    fits = partial(fitting, tokenizer=policy.tokenizer, max_tokens=longest)
+    pipeline = Pipeline(config, sampler, environment, evaluator.encode, fits, tasks.train, ranks)
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
     saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
     validation = Validation(evaluator, sampler, held_out)

@@ -117,7 +117,9 @@ class GrpoSection(Section):
     then being to the learner's own start; `masked` by those between 1 / cap and cap, others being
     0; `sequence_truncated`, `sequence_masked` by one weight a sample, the product of its tokens';
     `ignored` not at all. Default: `truncated` where pipeline.max_staleness is 1 or more or the
-    sampler is vllm, else `ratio`."""
+    sampler is vllm, else `ratio`. Weights also correct for a scaffold that an attempt was sampled
+    from and is not learned on; under `ratio` and `ignored` nothing does, and the ratio of such an
+    attempt is to the learner's own start."""
     off_policy_cap: float = Field(default=2.0, ge=1)
     """Largest weight of `off_policy`."""
     pairs: PairsSection = PairsSection()

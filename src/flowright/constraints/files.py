@@ -43,7 +43,7 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     problems: list[str] = []
     for row in read_table(path):
         try:
-            prompt = _prompt(row)
+            prompt = prompt_of(row)
             if prompt.text in prompts:
                 raise row.error(f"the prompt was that of key {prompts[prompt.text].key}, too")
         except DataError as error:
@@ -55,7 +55,8 @@ def read_prompts(path: Path) -> tuple[Prompt, ...]:
     return tuple(prompts.values())
 
 
-def _prompt(row: UpstreamRow) -> Prompt:
+def prompt_of(row: UpstreamRow) -> Prompt:
+    """What a row asks, and by which instructions. Raises DataError."""
     key = str(row.values.get("key", row.name))
     ids, arguments = row.items("instruction_id_list"), row.items("kwargs")
     if not ids or len(ids) != len(arguments):

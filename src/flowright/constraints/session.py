@@ -21,11 +21,6 @@ FILES: Mapping[str, str] = {
     "ifbench": "ifbench/IFBench_test.jsonl",
 }
 """Below the folder of the downloaded files."""
-SOURCES: Mapping[str, str] = {
-    "ifeval": "https://raw.githubusercontent.com/google-research/google-research/master/"
-    "instruction_following_eval/data/input_data.jsonl",
-    "ifbench": "https://raw.githubusercontent.com/allenai/IFBench/main/data/IFBench_test.jsonl",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +48,8 @@ def open_benchmarks(names: str, folder: Path, data: Path | None) -> list[Asked]:
     for name in dict.fromkeys(chosen):
         path = data or folder / FILES[name]
         if data is None and not path.exists():
-            raise DataError(f"{path}: no such file; fetch {SOURCES[name]}, or say --data FILE")
+            fetch = f"python scripts/download_all_datasets.py {name}"
+            raise DataError(f"{path}: no such file; {fetch} fetches it, or say --data FILE")
         opened.append(Asked(name, path, read_prompts(path)))
     return opened
 

@@ -115,6 +115,17 @@ class Environment:
         answers in both orders."""
         return (task,)
 
+    def scaffolds(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[Sequence[Message]] | None:
+        """The messages from which each attempt at a task, or at one of its :meth:`forms`, is
+        sampled while training, at a step from 1 to ``steps``; it is learned on :meth:`messages`,
+        and measured on them. None: all are sampled from those, too. An attempt whose messages are
+        too long for ``policy.max_prompt_tokens`` is sampled from the task's own and counted
+        (``rollout/scaffold_left_out``). A function of its arguments and the configuration alone, so
+        that a resumed run repeats it."""
+        return None
+
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
         """Open what rollouts of these tasks need, such as servers and sandboxes, and close it at

@@ -4,7 +4,7 @@ how likely a policy finds their tokens. What is made of that is the caller's: a 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from flowright.config import GrpoSection
 from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.pipeline import Batch
+from flowright.grpo.scaffolds import is_scaffolded
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
@@ -25,12 +26,15 @@ from flowright.policy.sampler import Sample
 class Trained:
     """One sample that takes part in the update, with its tokens' log-probabilities under the
     distribution that it was drawn from; none where it was not drawn but given, and its advantage
-    is then its weight. ``learned``: which of its tokens are, all of them by default."""
+    is then its weight. ``learned``: which of its tokens are, all of them by default.
+    ``scaffolded``: it was drawn from another prompt than the one it is learned on
+    (:mod:`flowright.grpo.scaffolds`)."""
 
     token_ids: Sequence[int]
     sampled_logprobs: Sequence[float]
     advantage: float
     learned: Sequence[bool] | None = None
+    scaffolded: bool = False
 
     @property
     def count(self) -> int:
@@ -108,9 +112,15 @@ def drawn_groups(
 
 def whole_groups(batch: Batch) -> list[Group]:
     """:func:`drawn_groups` of a batch, in the order of its samples."""
-    forms = list(_forms(batch))
-    samples_P_G = [batch.samples_P_G[p][some.start : some.stop] for p, _, some in forms]
-    return drawn_groups([prompt.token_ids for _, prompt, _ in forms], samples_P_G)
+    return [
+        Group(prompt.token_ids, [_trained(batch, p, g, 0.0) for g in attempts])
+        for p, prompt, attempts in _forms(batch)
+    ]
+
+
+def _trained(batch: Batch, p: int, g: int, advantage: float) -> Trained:
+    sample, shown = batch.samples_P_G[p][g], batch.shown_P_G[p][g]
+    return Trained(sample.token_ids, sample.logprobs, advantage, scaffolded=is_scaffolded(shown))
 
 
 def trained_groups(
@@ -123,15 +133,11 @@ def trained_groups(
     for p, prompt, attempts in _forms(batch):
         if advantages_P[p].signal != "ok":
             continue
-        some = [
-            (batch.samples_P_G[p][g], batch.rollouts_P_G[p][g], advantages_P[p].values[g])
-            for g in attempts
-        ]
         kept = [
-            Trained(sample.token_ids, sample.logprobs, advantage)
-            for sample, rollout, advantage in some
-            if rollout.reward.value is not None
-            and not (filter_overlong and sample.finish_reason == "length")
+            _trained(batch, p, g, advantages_P[p].values[g])
+            for g in attempts
+            if batch.rollouts_P_G[p][g].reward.value is not None
+            and not (filter_overlong and batch.samples_P_G[p][g].finish_reason == "length")
         ]
         if kept:
             groups.append(Group(prompt.token_ids, kept))
@@ -153,6 +159,24 @@ def score(
             parts = logprobs_N.split([sample.count for sample in chunk])
             found.update(zip(numbers, parts, strict=True))
     return [found[number] for number in range(len(samples))]
+
+
+def score_some(
+    policy: Policy,
+    groups: Sequence[Group],
+    section: GrpoSection,
+    temperature: float,
+    wanted: Callable[[Trained], bool],
+) -> dict[int, Tensor]:
+    """:func:`score` of the wanted samples alone, by their numbers among all."""
+    numbered = enumerate(sample for group in groups for sample in group.samples)
+    some = [
+        Group(group.prompt_ids, kept)
+        for group in groups
+        if (kept := [sample for sample in group.samples if wanted(sample)])
+    ]
+    found = score(policy, some, section, temperature)
+    return dict(zip((n for n, sample in numbered if wanted(sample)), found, strict=True))
 
 
 def scalar_scores(policy: Policy, groups: Sequence[Group], section: GrpoSection) -> list[float]:

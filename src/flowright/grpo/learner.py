@@ -7,8 +7,8 @@ A step's prompts and what they begin with alike are computed once
 
 import math
 import random
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from flowright.grpo.batch import (
     chunk_scores,
     sample_logprobs,
     score,
+    score_some,
 )
 from flowright.grpo.choices import choices_of
 from flowright.grpo.objectives import Objective, Tokens, k3
@@ -38,14 +39,14 @@ from flowright.policy.prefix.chunks import chunks
 class Minibatch:
     """This rank's groups of one optimizer step, their samples numbered in order, with the weight of
     each sample's tokens among all ranks' and with its log-probabilities: the reference's, none
-    without a KL term, and those of the policy as it stood before the update, none where they are
-    what the first forward pass finds or are not asked for."""
+    without a KL term, and by number those of the policy as it stood before the update, none where
+    they are what the first forward pass finds or are not asked for."""
 
     groups: Sequence[Group]
     samples: Sequence[Trained]
     weights_S: Tensor
     reference: Sequence[Tensor] = ()
-    old: Sequence[Tensor] = ()
+    old: Mapping[int, Tensor] = field(default_factory=dict)
 
 
 class Learner:
@@ -162,13 +163,24 @@ class Learner:
         """This rank's share, with what is needed of the reference and of the policy before its
         ``moves`` optimizer steps: once for all passes. With a single one, the policy before it is
         the policy in it."""
-        section, mine = self._section, self._ranks.mine(groups)
-        before = not self._choices.correction.to_sampler and moves > 1
+        mine, samples = self._ranks.mine(groups), [s for group in groups for s in group.samples]
+        # Among all ranks' samples, as all score some or none does.
+        before = moves > 1 and any(map(self._is_to_learner, samples))
         return replace(
             self._minibatch(groups, weights_P),
             reference=self._reference(mine) if self._kl_in_loss else (),
-            old=score(self._policy, mine, section, self._temperature) if before else (),
+            old=self._scores(mine, self._is_to_learner) if before else {},
         )
+
+    def _is_to_learner(self, sample: Trained) -> bool:
+        """Whether a sample's ratio is to the learner before the update. What was drawn from a
+        scaffold always has that one: what the sampler said of it is another prompt's."""
+        return sample.scaffolded or not self._choices.correction.to_sampler
+
+    def _scores(
+        self, groups: Sequence[Group], wanted: Callable[[Trained], bool]
+    ) -> dict[int, Tensor]:
+        return score_some(self._policy, groups, self._section, self._temperature, wanted)
 
     def _minibatch(self, groups: Sequence[Group], weights_P: Sequence[Tensor]) -> Minibatch:
         mine = self._ranks.mine(groups)
@@ -187,13 +199,17 @@ class Learner:
     def divergences(self, groups: Sequence[Group]) -> list[float]:
         """An estimate of the KL to the base model for each sample, in nats, in the order of the
         samples: the terms of ``grpo.kl_estimator`` summed over its tokens, under the policy that
-        sampled it. This is what ``grpo.kl_in: reward`` takes from a reward (a penalty for each
-        sample as in arXiv 2009.01325, section 3.4)."""
+        sampled it, or under the policy as it stands where that had a scaffold before it. This is
+        what ``grpo.kl_in: reward`` takes from a reward (a penalty for each sample as in arXiv
+        2009.01325, section 3.4)."""
         samples = [sample for group in groups for sample in group.samples]
+        scaffolded = torch.tensor([sum(s.scaffolded for s in samples)], device=self.device)
+        self._ranks.sum([scaffolded])  # all ranks score some or none does
+        scored = self._scores(groups, lambda s: s.scaffolded) if int(scaffolded) else {}
         sums = []
-        for sample, reference_T in zip(samples, self._reference(groups), strict=True):
-            sampled_T = torch.tensor(sample.sampled_logprobs)
-            sums.append(float(self._choices.kl(sampled_T, reference_T.cpu()).sum()))
+        for n, reference_T in enumerate(self._reference(groups)):
+            known_T = scored.get(n, torch.tensor(samples[n].sampled_logprobs))
+            sums.append(float(self._choices.kl(known_T.cpu(), reference_T.cpu()).sum()))
         return sums
 
     def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> float:
@@ -270,12 +286,12 @@ class Learner:
         if not objective.given:
             sampled = [logprob for sample in chunk for logprob in sample.sampled_logprobs]
             sampled_N = to_device(torch.tensor(sampled, dtype=torch.float32), device)
-        if self._choices.correction.to_sampler:
-            old_N = sampled_N
-        elif minibatch.old:
-            old_N = torch.cat([minibatch.old[number] for number in numbers])
-        else:
-            old_N = logprobs_N.detach()
+        scaffolded_N = None
+        if any(sample.scaffolded for sample in chunk):
+            scaffolded_S = torch.tensor([sample.scaffolded for sample in chunk])
+            scaffolded_N = to_device(scaffolded_S, device)[sample_N]
+            sums.add("scaffold_tokens", int(lengths[scaffolded_S].sum()))
+        old_N = self._old(minibatch, numbers, logprobs_N.detach(), sampled_N)
         advantages_N = to_device(advantages_S, device)[sample_N]
         choices = self._choices
         bounds = choices.clip_low, choices.clip_high, section.dual_clip
@@ -286,8 +302,8 @@ class Learner:
             cap, drift_N = section.off_policy_cap, (old_N - sampled_N).detach()
             weight_N = choices.correction.weights(drift_N, sample_N, cap)
             total_N = weight_N * total_N
-            sums.add("weight", weight_N.sum())
-            sums.add("capped", ((weight_N >= cap) | (weight_N == 0)).sum())
+            sums.add_apart("weight", weight_N, scaffolded_N)
+            sums.add_apart("capped", (weight_N >= cap) | (weight_N == 0), scaffolded_N)
         policy_N = total_N.detach()
         if minibatch.reference:
             reference_N = torch.cat([minibatch.reference[number] for number in numbers])
@@ -300,7 +316,21 @@ class Learner:
         sums.add("tokens", logprobs_N.numel())
         sums.add("entropy", entropy_N.detach().sum())
         sums.add_clipping(terms, tokens.log_ratio_N.detach().exp())
-        sums.add("log_ratio", (logprobs_N.detach() - sampled_N).abs().sum())
+        sums.add_apart("log_ratio", (logprobs_N.detach() - sampled_N).abs(), scaffolded_N)
         sums.add("policy", (weights_S[sample_N] * policy_N).sum())
         sums.add("loss", loss.detach())
         return loss
+
+    def _old(
+        self, minibatch: Minibatch, numbers: Sequence[int], now_N: Tensor, sampled_N: Tensor
+    ) -> Tensor:
+        """What the ratio is to, of the tokens of the samples with these numbers."""
+        chunk = [minibatch.samples[number] for number in numbers]
+        lengths = [sample.count for sample in chunk]
+        parts = zip(numbers, chunk, now_N.split(lengths), sampled_N.split(lengths), strict=True)
+        return torch.cat(
+            [
+                minibatch.old.get(number, now) if self._is_to_learner(sample) else sampled
+                for number, sample, now, sampled in parts
+            ]
+        )

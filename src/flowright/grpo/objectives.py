@@ -138,10 +138,10 @@ SFT = Objective(over_tokens, supervised, given=True)
 class Correction:
     """What ``grpo.off_policy`` names: how the distance between what sampled and the learner is
     corrected for. ``to_sampler``: the ratio is to the policy that sampled, else to the learner
-    before the update. ``weights(log_ratio_N, sample_N, cap)``, if any, are what each token's term
-    is multiplied by besides, [N]: given log p_old - log p_sampler of each token, without a
-    gradient, the sample that it belongs to, with all tokens of a sample, and
-    ``grpo.off_policy_cap``."""
+    before the update, as it always is of what was sampled from a scaffold.
+    ``weights(log_ratio_N, sample_N, cap)``, if any, are what each token's term is multiplied by
+    besides, [N]: given log p_old - log p_sampler of each token, without a gradient, the sample that
+    it belongs to, with all tokens of a sample, and ``grpo.off_policy_cap``."""
 
     to_sampler: bool
     weights: Callable[[Tensor, Tensor, float], Tensor] | None = None

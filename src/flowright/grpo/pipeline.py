@@ -13,6 +13,7 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from flowright.config import Config
@@ -22,6 +23,7 @@ from flowright.environments.environment import Environment
 from flowright.environments.rollout import Rollout
 from flowright.grpo.problems import Problem, draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.grpo.scaffolds import Fitting, Shown, shown_to
 from flowright.llm.counters import metrics_since
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
@@ -35,8 +37,9 @@ ROUND_STRIDE = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A prompt's samples that wait for the learner. ``asked`` is a hash of the prompt's tokens and
-    of how they were sampled: what a resumed run no longer asks is not answered by them."""
+    """A prompt's samples that wait for the learner. ``asked`` is a hash of the prompt's tokens, of
+    what attempts were shown beside, and of how they were sampled: what a resumed run no longer asks
+    is not answered by them."""
 
     task_id: str
     asked: str
@@ -50,9 +53,11 @@ Pending = Mapping[int, Sequence[Waiting]]
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Prompts, samples and rollouts: lists over P tasks, the inner ones over G attempts. Those of
-    one form of a task have the same prompt and follow each other."""
+    one form of a task have the same prompt and follow each other. That prompt is learned on;
+    ``shown_P_G`` is what they were sampled from, None where there are no scaffolds."""
 
     prompts_P_G: list[list[Prompt]]
+    shown_P_G: list[list[Shown | None]]
     samples_P_G: list[list[Sample]]
     rollouts_P_G: list[list[Rollout]]
 
@@ -64,6 +69,7 @@ class Batch:
         """This batch with another behind it."""
         return Batch(
             self.prompts_P_G + more.prompts_P_G,
+            self.shown_P_G + more.shown_P_G,
             self.samples_P_G + more.samples_P_G,
             self.rollouts_P_G + more.rollouts_P_G,
         )
@@ -73,6 +79,7 @@ def whole(shares: Sequence[Batch]) -> Batch:
     """A batch from the ranks' shares of it."""
     return Batch(
         interleaved([share.prompts_P_G for share in shares]),
+        interleaved([share.shown_P_G for share in shares]),
         interleaved([share.samples_P_G for share in shares]),
         interleaved([share.rollouts_P_G for share in shares]),
     )
@@ -110,7 +117,7 @@ class Batches(Protocol):
 
 class Pipeline:
     """Samples and rolls out this rank's share of the batches of a run. One trainer calls its
-    methods, in turn."""
+    methods, in turn. ``encode`` makes a task's own prompt, ``fitting`` those of its scaffolds."""
 
     def __init__(
         self,
@@ -118,6 +125,7 @@ class Pipeline:
         sampler: Sampler,
         environment: Environment,
         encode: Callable[[Task], Prompt],
+        fitting: Fitting,
         tasks: Sequence[Task],
         ranks: Ranks = ONE,
     ) -> None:
@@ -126,6 +134,7 @@ class Pipeline:
         self._sampler = sampler
         self.environment = environment
         self._encode = encode
+        self._fitting = fitting
         self._mixture = Mixture(tasks, config.seed)
         self.tasks_hash = tasks_hash(tasks)
         """Of what the batches are drawn from."""
@@ -156,7 +165,7 @@ class Pipeline:
         last = min(step + ahead, self._config.grpo.steps)
         for number in range(step, last + 1):
             if number not in self._batches:
-                problems_P = self._share(self._tasks(number))
+                problems_P = self._share(self._tasks(number), number)
                 kept = self._kept.pop(number, {})
                 missing = [problem for problem in problems_P if problem.place not in kept]
                 drawn = iter(await self._sample(missing, self._seed(number)))
@@ -178,7 +187,7 @@ class Pipeline:
         by the policy as it is now and waited for. ``number`` of the round, from 1."""
         size, rounds = self._config.grpo.prompts_per_step, self._config.grpo.resample_rounds
         tasks_P = self._spare.batch((step - 1) * rounds + number - 1, size)[:groups]
-        problems_P = self._share(tasks_P)
+        problems_P = self._share(tasks_P, step)
         samples_P_G = await self._sample(problems_P, self._seed(step) + number * ROUND_STRIDE)
         began = time.perf_counter()
         batch = await self._rollout(problems_P, samples_P_G, f"{step}/round-{number}")
@@ -202,7 +211,7 @@ class Pipeline:
         rest is dropped and drawn anew. Returns a line for each batch that lost some."""
         lines = []
         for number, waiting_P in pending.items():
-            problems_P = self._problems(list(enumerate(self._tasks(number))))
+            problems_P = self._problems(list(enumerate(self._tasks(number))), number)
             asked_P = [(problem.task.id, self._asked(problem)) for problem in problems_P]
             oldest = number - 1 - (self._config.pipeline.max_staleness or 0)
             fit = {
@@ -260,14 +269,17 @@ class Pipeline:
         how = (policy.temperature, policy.top_p, policy.max_new_tokens)
         asked = hashlib.sha256(str(how).encode())
         for form in problem.forms:
-            asked.update(f" {list(form.prompt.token_ids)}".encode())
+            for token_ids in (form.prompt.token_ids, *(shown.token_ids for shown in form.shown)):
+                asked.update(f" {list(token_ids)}".encode())
         return asked.hexdigest()
 
-    def _problems(self, places: Sequence[tuple[int, Task]]) -> list[Problem]:
-        return problems_of(self.environment, self._encode, places)
+    def _problems(self, places: Sequence[tuple[int, Task]], step: int) -> list[Problem]:
+        grpo, bare_P = self._config.grpo, problems_of(self.environment, self._encode, places)
+        show = partial(shown_to, self.environment, self._fitting, step=step, steps=grpo.steps)
+        return [problem.scaffolded(show, grpo.group_size) for problem in bare_P]
 
-    def _share(self, tasks_P: Sequence[Task]) -> list[Problem]:
-        return self._problems(self._ranks.mine(list(enumerate(tasks_P))))
+    def _share(self, tasks_P: Sequence[Task], step: int) -> list[Problem]:
+        return self._problems(self._ranks.mine(list(enumerate(tasks_P))), step)
 
     def _seed(self, step: int) -> int:
         return self._config.seed * SEED_STRIDE + step
@@ -309,4 +321,5 @@ class Pipeline:
             ]
         )
         prompts_P_G = [problem.prompts(len(some)) for problem, some in pairs]
-        return Batch(prompts_P_G, samples_P_G, rollouts_P_G)
+        shown_P_G = [problem.shown(len(some)) for problem, some in pairs]
+        return Batch(prompts_P_G, shown_P_G, samples_P_G, rollouts_P_G)

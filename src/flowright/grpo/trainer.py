@@ -27,6 +27,7 @@ from flowright.grpo.safeguards import (
     stop_on_signals,
     unscored_share,
 )
+from flowright.grpo.scaffolds import scaffold_metrics, scaffold_record
 from flowright.grpo.step_metrics import (
     added,
     memory,
@@ -199,6 +200,7 @@ class RolloutTrainer(Trainer[Pipeline]):
             **signal_metrics(rewards_P_G, advantages_P),
             **penalty_metrics(batch.rollouts),
             **self._resampled(batch),
+            **scaffold_metrics(batch.shown_P_G, batch.rollouts_P_G),
             **self.batches.dropped(),
             **token_metrics(batch),
             **staleness(batch, step),
@@ -232,7 +234,7 @@ class RolloutTrainer(Trainer[Pipeline]):
     async def _joined(self, share: Awaitable[Batch]) -> Batch:
         """All ranks' shares of a batch, each with its penalties. Where one rank has
         to pause, all do."""
-        mine, problems = Batch([], [], []), ()
+        mine, problems = Batch([], [], [], []), ()
         try:
             mine = await share
         except RunPaused as error:
@@ -260,7 +262,14 @@ class RolloutTrainer(Trainer[Pipeline]):
         """Rollouts are written before the update, so that a run killed in it can be looked at."""
         environment = self.batches.environment
         records = [
-            to_record(rollout, environment.record(rollout), step, p, g, advantages_P[p].values[g])
+            to_record(
+                rollout,
+                {**environment.record(rollout), **scaffold_record(batch.shown_P_G[p][g])},
+                step,
+                p,
+                g,
+                advantages_P[p].values[g],
+            )
             for p, group in enumerate(batch.rollouts_P_G)
             for g, rollout in enumerate(group)
         ]

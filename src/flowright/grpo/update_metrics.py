@@ -3,7 +3,7 @@ summed is the learner's to say (:mod:`flowright.grpo.learner`).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ class Sums:
         *("tokens", "kl", "entropy", "loss", "policy", "log_ratio", "ratio", "ratio_square"),
         *("clipped_low", "clipped_high", "clipped_dual", "weight", "capped"),
         *("pairs", "decided", "right", "score", "lead"),
+        *("scaffold_tokens", "scaffold_log_ratio", "scaffold_weight", "scaffold_capped"),
     )
 
     def __init__(self, device: torch.device) -> None:
@@ -27,6 +28,15 @@ class Sums:
 
     def add(self, name: str, value: Tensor | int) -> None:
         self.values[self.NAMES.index(name)] += value
+
+    def add_apart(self, name: str, values_N: Tensor, scaffolded_N: Tensor | None) -> None:
+        """The values of samples that were drawn from a scaffold under a name of their own; None
+        where none was."""
+        if scaffolded_N is None:
+            self.add(name, values_N.sum())
+            return
+        self.add(name, values_N.masked_fill(scaffolded_N, 0).sum())
+        self.add(f"scaffold_{name}", values_N.masked_fill(~scaffolded_N, 0).sum())
 
     def add_clipping(self, terms: Terms, ratio_N: Tensor) -> None:
         """Which bounds hold the terms, and the ratios they are made of: ``ratio_N`` where the terms
@@ -64,7 +74,8 @@ def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) ->
     """From the :class:`Sums` [M, names] of all optimizer steps, of which an ``epoch`` has so many:
     loss (``pg_loss``: without KL and entropy), entropy and KL as the samples met them; clipping and
     ratios over all of them; the gap between sampler and learner before the first moved anything.
-    ``weighted``: an off-policy correction has weights."""
+    ``weighted``: an off-policy correction has weights. Gap and weights of samples that were drawn
+    from a scaffold (``scaffold_*``) are apart: there it is that between two prompts, too."""
     start, met, whole = (
         dict(zip(Sums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
         for some_M in (sums_M[:1], sums_M[:epoch], sums_M)
@@ -74,7 +85,7 @@ def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) ->
     variance = whole["ratio_square"] / tokens - off * off
     clipped = {name: whole[f"clipped_{name}"] / tokens for name in ("low", "high", "dual")}
     metrics = {
-        "policy/sampler_logp_diff": start["log_ratio"] / start["tokens"],
+        **_apart("sampler_logp_diff", "scaffold_logp_diff", start, "log_ratio"),
         "policy/loss": met["loss"] / epoch,
         "policy/pg_loss": met["policy"] / epoch,
         "policy/entropy": met["entropy"] / met["tokens"],
@@ -86,8 +97,19 @@ def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) ->
     if with_kl:
         metrics["policy/kl"] = met["kl"] / met["tokens"]
     if weighted:
-        metrics["policy/off_policy_weight"] = met["weight"] / met["tokens"]
-        metrics["policy/off_policy_capped_frac"] = met["capped"] / met["tokens"]
+        metrics |= _apart("off_policy_weight", "scaffold_weight", met, "weight")
+        metrics |= _apart("off_policy_capped_frac", "scaffold_capped_frac", met, "capped")
+    return metrics
+
+
+def _apart(bare: str, scaffolded: str, sums: Mapping[str, float], name: str) -> dict[str, float]:
+    """The means over the tokens of both kinds of samples, where there are some."""
+    count = sums["scaffold_tokens"]
+    metrics = {}
+    if sums["tokens"] > count:
+        metrics[f"policy/{bare}"] = sums[name] / (sums["tokens"] - count)
+    if count:
+        metrics[f"policy/{scaffolded}"] = sums[f"scaffold_{name}"] / count
     return metrics
 
 

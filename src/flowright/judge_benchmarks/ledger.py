@@ -27,11 +27,18 @@ class Ledger:
     measurement from others.
 
     Raises RunError where the file cannot be written, is held by another process, or holds another
-    measurement, unless that is to be replaced (``overwrite``).
+    measurement, unless that is to be replaced (``overwrite``); ``choice`` says what to do then.
     """
 
-    def __init__(self, path: Path, about: Mapping[str, Any], overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        about: Mapping[str, Any],
+        overwrite: bool = False,
+        choice: str = _CHOICE,
+    ) -> None:
         self.path = path
+        self._choice = choice
         self._about = json.loads(json.dumps(about))
         self.said: dict[str, dict[str, Any]] = {}
         check_writable(path.parent)
@@ -62,8 +69,8 @@ class Ledger:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise RunError(
-                f"{self.path}: another process measures into this file; wait for it or give "
-                "another --json"
+                f"{self.path}: another process writes into this file; wait for it, or "
+                f"{self._choice}"
             ) from None
 
     def _add(self, line: Mapping[str, Any]) -> None:
@@ -80,11 +87,11 @@ class Ledger:
             about = dict(first["about"])
             self.said = {line["row"]: dict(line["said"]) for line in lines}
         except (ValueError, KeyError, TypeError) as error:
-            raise RunError(f"{self.path}: cannot be read ({error}); {_CHOICE}") from None
+            raise RunError(f"{self.path}: cannot be read ({error}); {self._choice}") from None
         changes = changes_of(about, self._about)
         if changes:
             told = [f"{self.path}: holds another measurement: {line}" for line in changes[:10]]
-            raise RunError(*told[:-1], f"{told[-1]}; {_CHOICE}")
+            raise RunError(*told[:-1], f"{told[-1]}; {self._choice}")
         if torn:  # killed while writing
             self.close()
             with disk_errors(self.path):

@@ -16,7 +16,7 @@ from flowright.errors import RunError, UserError
 from flowright.judge.build import build_judge, fingerprint
 from flowright.judge_benchmarks.ledger import Ledger, ledger_path
 from flowright.judge_exam.asking import JudgeDown
-from flowright.judge_training.frames import wording_of
+from flowright.judge_training.frames import FrameWording, wording_of
 from flowright.judge_training.loading import JudgingRows, load_rows, trained_on
 from flowright.judge_training.rows import JudgedRow, SftRow
 from flowright.judge_training.transcripts import (
@@ -27,23 +27,24 @@ from flowright.judge_training.transcripts import (
     Tried,
     by_judge,
     by_model,
+    labelled,
     transcribe,
 )
 from flowright.llm.chat import ChatModel, ChatRequest, Message
 from flowright.simulation.opening import open_models
 
-By = Literal["model", "judge"]
-"""Who thinks: a model that is shown the trained judge's own prompt, or a judge of the house, in its
-own words."""
+By = Literal["model", "judge", "label"]
+"""Who thinks: a model that is shown the trained judge's own prompt; a judge of the house, in its
+own words; or nobody: a verdict without a thought, which is the row's label."""
 
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """What the command line asks for. ``judge`` is a name of ``llm.file``; ``limit``: of the rows
-    of each side."""
+    """What the command line asks for. ``judge`` is a name of ``llm.file``, or None where nobody
+    is asked; ``limit``: of the rows of each side."""
 
     rows: JudgingSection
-    judge: str
+    judge: str | None
     config: Path
     out: Path
     by: By = "model"
@@ -74,10 +75,39 @@ async def make_transcripts(
     found = load_rows(making.rows, making.seed)
     limit = making.limit
     found = replace(found, train=found.train[:limit], held_out=found.held_out[:limit])
-    sides = {"train": found.train, "val": found.held_out}
-    config = _configured(making)
+    if making.by == "label":
+        sides = {side: labelled(rows, _words(making)) for side, rows in _sides(found).items()}
+    else:
+        sides = await _thought(making, found, progress)
     made: dict[str, tuple[Path, Transcripts]] = {}
-    async with _thinker(making, config) as think:
+    for side, done in sides.items():
+        path = making.out / f"sft_{side}.{making.kept_as}"
+        write_rows(path, "sft", [_written(row) for row in done.rows])
+        made[side] = path, done
+    said = trained_on(found, making.rows)
+    (said | (TrainedOn.read(making.out) or TrainedOn())).write(making.out)
+    return Made(made, found.lines, making.judge == SIMULATED)
+
+
+def _sides(found: JudgingRows[JudgedRow]) -> dict[str, Sequence[JudgedRow]]:
+    return {"train": found.train, "val": found.held_out}
+
+
+def _words(making: Making) -> FrameWording:
+    return wording_of(making.rows.wording)
+
+
+async def _thought(
+    making: Making,
+    found: JudgingRows[JudgedRow],
+    progress: Callable[[str, int], Callable[[], None]],
+) -> dict[str, Transcripts]:
+    """By side, with what was tried kept beside the transcripts."""
+    if making.judge is None:
+        raise UserError("--judge: name who is asked, or give --by label")
+    config = _configured(making)
+    made: dict[str, Transcripts] = {}
+    async with _thinker(making, making.judge, config) as think:
         ledger = Ledger(
             ledger_path(making.out / "transcripts.json"),
             _about(making, found, config),
@@ -85,28 +115,23 @@ async def make_transcripts(
         )
         try:
             kept = Kept(_done(ledger), lambda id, tried: ledger.put(id, asdict(tried)))
-            for side, rows in sides.items():
+            for side, rows in _sides(found).items():
                 tell = progress(side, len(rows))
                 for _ in {row.id for row in rows} & kept.done.keys():
                     tell()
-                done = await transcribe(
+                made[side] = await transcribe(
                     rows,
                     think,
-                    wording_of(making.rows.wording),
+                    _words(making),
                     making.tries,
                     making.seed,
                     config.llm.max_concurrency,
                     kept,
                     tell,
                 )
-                path = making.out / f"sft_{side}.{making.kept_as}"
-                write_rows(path, "sft", [_written(row) for row in done.rows])
-                made[side] = path, done
         finally:
             ledger.close()
-    said = trained_on(found, making.rows)
-    (said | (TrainedOn.read(making.out) or TrainedOn())).write(making.out)
-    return Made(made, found.lines, making.judge == SIMULATED)
+    return made
 
 
 def _configured(making: Making) -> JudgeServerConfig:
@@ -120,7 +145,7 @@ def _about(
     """What decides on the transcripts."""
     asked = {name: getattr(making, name) for name in ("judge", "by", "tries", "temperature")}
     asked |= {name: getattr(making, name) for name in ("max_tokens", "seed", "limit")}
-    words = wording_of(making.rows.wording).model_dump()
+    words = _words(making).model_dump()
     house = fingerprint(config.judge) if making.by == "judge" else None
     return {**asked, "rows": found.digest, "wording": words, "house": house}
 
@@ -138,19 +163,18 @@ def _written(row: SftRow) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def _thinker(making: Making, config: JudgeServerConfig) -> AsyncIterator[Thinker]:
-    if making.by == "model" and making.judge == SIMULATED:
+async def _thinker(making: Making, judge: str, config: JudgeServerConfig) -> AsyncIterator[Thinker]:
+    if making.by == "model" and judge == SIMULATED:
         raise UserError(
             "--judge simulated: the embedded server knows the prompts of the house's judges only; "
             "use --by judge"
         )
-    names = [making.judge]
-    async with open_models(names, config.llm, config.simulated, None, ()) as models:
+    async with open_models([judge], config.llm, config.simulated, None, ()) as models:
         if problems := await models.check():
             raise JudgeDown(*problems, "nothing was written")
-        model = models.clients[making.judge].as_role("judge")
+        model = models.clients[judge].as_role("judge")
         if making.by == "model":
-            yield by_model(_ask(model, making), wording_of(making.rows.wording))
+            yield by_model(_ask(model, making), _words(making))
             return
         alone = {"panel": (), "quorum": 1, "cache_size": 0, "breaker_threshold": 0}
         section = config.judge.model_copy(

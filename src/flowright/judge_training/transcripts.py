@@ -90,6 +90,11 @@ def transcript(
     return SftRow((*turns, Turn("assistant", reply)), row.source, row.id)
 
 
+def labelled(rows: Sequence[JudgedRow], words: FrameWording) -> Transcripts:
+    """Verdicts without a thought: each row's label, and nobody is asked."""
+    return Transcripts(tuple(transcript(row, "", words) for row in rows), 0, 0, 0, 0)
+
+
 def by_model(ask: Ask, words: FrameWording) -> Thinker:
     """A model that is shown the judge's own prompt."""
 

@@ -22,6 +22,7 @@ class Message:
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
     """One question to a model. None leaves a parameter to the model's entry in the LLM config.
+    ``top_k`` is none of OpenAI's: vLLM and its like know it, and others may refuse it.
 
     ``seed`` makes a sampled reply repeatable where the server supports it; callers derive it from
     what they ask, never from the clock or the order of arrival, so that a run can be repeated.
@@ -30,6 +31,7 @@ class ChatRequest:
     messages: Sequence[Message]
     temperature: float | None = None
     top_p: float | None = None
+    top_k: int | None = None
     max_tokens: int | None = None
     seed: int | None = None
     response_format: Mapping[str, Any] | None = None

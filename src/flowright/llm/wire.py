@@ -39,6 +39,8 @@ def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
         value = getattr(entry, name) if asked is None else asked
         if value is not None:
             body[name] = value
+    if request.top_k is not None:
+        body["top_k"] = request.top_k
     if request.seed is not None:
         body["seed"] = request.seed
     if request.response_format is not None:

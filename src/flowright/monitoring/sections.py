@@ -69,6 +69,12 @@ LEARNER = (
     single("Gradient norm", "policy/grad_norm"),
     single("Learning rate", "policy/lr"),
     single("Prompts cut to fit, share", "prompt/truncated"),
+    single("Attempts sampled from a scaffold, share", "rollout/scaffolded_frac"),
+    Chart(
+        "Reward with and without a scaffold",
+        [("with", "c1", "reward/scaffolded"), ("without", "c2", "reward/bare")],
+        form=svg.plain,
+    ),
 )
 SPENT = (
     single("Tokens of a completion", "tokens/completion_mean"),

@@ -24,6 +24,9 @@ from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
 from flowright.policy.prefix.tree import shared_length
 from flowright.policy.sampler import Sample, Sampling
 
+Ended = Callable[[int, int, Sample], None]
+"""Is told a prompt's place among those that were given, a sample's number, and the sample."""
+
 
 class PlainDecoding:
     """As :class:`flowright.policy.prefix.decoding.SharedDecoding`, with the model's own attention
@@ -150,8 +153,10 @@ class LocalSampler:
         sampling: Sampling,
         places: Sequence[int] | None = None,
         cancelled: threading.Event | None = None,
+        ended: Ended = lambda prompt, number, sample: None,
     ) -> list[list[Sample]]:
-        """:meth:`sample` in this thread; what it returns once ``cancelled`` is not complete."""
+        """:meth:`sample` in this thread; what it returns once ``cancelled`` is not complete.
+        ``ended`` is called in this thread for each sample that is whole, as it ends."""
         if not prompts:
             return []
         policy = self._policy
@@ -171,6 +176,7 @@ class LocalSampler:
                     _uniforms(places[some], n, sampling),
                     sampling,
                     stopping,
+                    _told(ended, some.start, n),
                 )
                 groups += [samples[i : i + n] for i in range(0, len(samples), n)]
         return groups
@@ -195,6 +201,7 @@ class LocalSampler:
         uniforms_TR: Tensor,
         sampling: Sampling,
         stopping: threading.Event,
+        ended: Callable[[int, Sample], None],
     ) -> list[Sample]:
         """The samples of a wave's rows, in their order."""
         device, ends = self._policy.device, self._policy.end_ids
@@ -210,7 +217,12 @@ class LocalSampler:
                 row.tokens.append(token)
                 row.finished = token in ends
             going = [i for i, row in enumerate(live) if not row.finished]
-            if not going or step + 1 == sampling.max_new_tokens or stopping.is_set():
+            last = step + 1 == sampling.max_new_tokens
+            for row in live:
+                if row.finished or last:
+                    column = logprobs_TR[: step + 1, row.place].tolist()
+                    ended(row.place, self._sample(row, column, ends))
+            if not going or last or stopping.is_set():
                 break
             if len(going) < len(live):
                 wave.keep(going)
@@ -234,6 +246,15 @@ class LocalSampler:
         )
 
 
+def _told(ended: Ended, first: int, n: int) -> Callable[[int, Sample], None]:
+    """Of rows of a wave, whose first prompt is the ``first`` of all."""
+
+    def row_ended(row: int, sample: Sample) -> None:
+        ended(first + row // n, row % n, sample)
+
+    return row_ended
+
+
 def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
     """[max_new_tokens, prompts * n] numbers in [0, 1), each sample's from a generator of its own.
     With 24 bits, float32 holds them as they are: none becomes 1."""
@@ -251,14 +272,18 @@ def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, 
         return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
     if sampling.temperature != 1:
         logits = logits / sampling.temperature
+    likely = None
+    if 0 < sampling.top_k < logits.shape[-1]:
+        logits, likely = logits.topk(sampling.top_k, dim=-1)
     p = logits.softmax(dim=-1)
     if sampling.top_p < 1:
         p = _nucleus(p, sampling.top_p)
     cumulative = p.cumsum(dim=-1)
     total = cumulative[:, -1:]
-    tokens = torch.searchsorted(cumulative, uniform[:, None] * total, right=True)
-    tokens = tokens.clamp(max=logits.shape[-1] - 1)
-    return tokens[:, 0], p.gather(1, tokens).log()[:, 0]
+    drawn = torch.searchsorted(cumulative, uniform[:, None] * total, right=True)
+    drawn = drawn.clamp(max=logits.shape[-1] - 1)
+    tokens = drawn if likely is None else likely.gather(1, drawn)
+    return tokens[:, 0], p.gather(1, drawn).log()[:, 0]
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:

@@ -22,7 +22,7 @@ from torch import nn
 
 from flowright.config import GrpoSection, LoraSection, PolicySection
 from flowright.policy.full import plain_name
-from flowright.policy.head import LOGITS_AT_ONCE
+from flowright.policy.head import rows_at_once
 from flowright.policy.prefix.decoding import PREFILL_TOKENS
 from flowright.policy.quantised import BITS
 
@@ -184,8 +184,8 @@ def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]
 
 def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
     """Each prompt is there once, however many rows stand behind it; without prefix sharing, once
-    for each row. Nothing where others sample."""
-    if policy.sampler == "vllm":
+    for each row. Nothing where others sample, or a score is all that there is."""
+    if policy.sampler == "vllm" or policy.head == "score":
         return {}
     number, longest = _number(policy), policy.max_prompt_tokens
     prompts = _prompts_at_once(policy, grpo)
@@ -309,6 +309,6 @@ def layer_bytes(shape: ModelShape, number: int) -> int:
 def _head(shape: ModelShape, tokens: int, number: int, entropy: bool, device: str) -> int:
     """Logits of as many tokens as are computed at once, in float32 with their softmax, and what is
     kept of each token: hidden states, a slope, and one more for the entropy."""
-    at_once = min(tokens, max(1, LOGITS_AT_ONCE[device] // shape.vocab_size))
+    at_once = min(tokens, rows_at_once(shape.vocab_size, device, number < FLOAT))
     logits = at_once * shape.vocab_size * (3 + entropy) * FLOAT
     return logits + tokens * shape.hidden_size * (number * (4 + entropy) + FLOAT)

@@ -57,6 +57,15 @@ def render(messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int) -
     )
 
 
+def fitting(
+    messages: Sequence[Message], tokenizer: Tokenizer, max_tokens: int
+) -> tuple[int, ...] | None:
+    """Token ids of messages as a prompt; None where they are more than ``max_tokens``: nothing is
+    cut. Raises DataError as :func:`template_ids`."""
+    ids = template_ids(messages, tokenizer, to_answer=True)
+    return tuple(ids) if len(ids) <= max_tokens else None
+
+
 def template_text(messages: Sequence[Message], tokenizer: Tokenizer, to_answer: bool) -> str:
     """Messages as the chat template writes them, ``to_answer`` with the beginning of an answer
     behind them. Raises DataError where it refuses them, such as a role that it does not know."""

@@ -9,12 +9,15 @@ from flowright.llm.counters import Counters
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw. ``seed`` fixes the draws of a batch; 0 temperature is greedy."""
+    """How to draw. ``seed`` fixes the draws of a batch; 0 temperature is greedy. ``top_k`` of 0
+    draws from all tokens; else ``top_p`` is of the most likely ``top_k``, as vLLM and transformers
+    have it."""
 
     temperature: float
     top_p: float
     max_new_tokens: int
     seed: int
+    top_k: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ def draw_body(
         return_token_ids=True,
         stop_token_ids=sorted(end_ids),
         skip_special_tokens=False,
-        **_PLAIN,
+        **_PLAIN | {"top_k": sampling.top_k},
     )
 
 

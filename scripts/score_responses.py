@@ -1,0 +1,131 @@
+#!/usr/bin/env python3
+"""Score the responses of a file: for each data_source the mean over rows of the mean over samples.
+
+    python scripts/score_responses.py data.path=out.parquet --reward rubric --judge gpt-oss-120b
+    python scripts/score_responses.py data.path=out.parquet --reward verif --judge gpt-oss-120b
+    python scripts/score_responses.py data.path=ifeval.parquet --reward constraints
+
+The keys: data.path, data.prompt_key, data.response_key, data.data_source_key,
+data.reward_model_key; and those of --config, such as judge.max_tokens=4096. A call that was cut off
+goes on where it stopped. docs/instructions.md says what is counted.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "src"))  # need not be installed
+
+KEYS = {
+    "data.prompt_key": "prompt",
+    "data.response_key": "responses",
+    "data.data_source_key": "source",
+    "data.reward_model_key": "reward_model",
+}
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--reward", required=True, choices=("rubric", "verif", "constraints"),
+        help="what a row is graded by")  # fmt: skip
+    add("--judge", metavar="NAME", help="a model of the LLM file, or simulated")
+    add("--calls", choices=("together", "each", "brackets"), default="together",
+        help="all criteria in one call, each in its own, or VerIF's [[1]] (together)")  # fmt: skip
+    add("--rules", choices=("run", "skip", "ignore"), default=_rules(),
+        help="of verif: run them, give them to the judge (VERIF_SKIP_RULES=1), or leave them out "
+        "(VERIF_IGNORE_RULES=1)")  # fmt: skip
+    add("--config", type=Path, default=ROOT / "config/judge_server.yaml", metavar="FILE",
+        help="its judge, llm and simulated sections are the judge's")  # fmt: skip
+    add("--json", type=Path, metavar="OUT", help="the record (default: beside the data)")
+    add("--overwrite", action="store_true", help="start again")
+    add("keys", nargs="+", metavar="key=value", help="data.path=FILE and others")
+    return parser.parse_intermixed_args(arguments)
+
+
+def _rules() -> str:
+    for variable, rules in (("VERIF_IGNORE_RULES", "ignore"), ("VERIF_SKIP_RULES", "skip")):
+        if os.environ.get(variable, "").strip().lower() in ("1", "true", "yes"):
+            return rules
+    return "run"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+
+    # Imported late: --help answers at once.
+    import uvloop
+    from rich.console import Console
+
+    from flowright.answers.bars import progress_bar
+    from flowright.answers.score_session import Judged, Scoring, score_file
+    from flowright.answers.scoring import Keys
+    from flowright.answers.screen import scores_screen
+    from flowright.errors import UserError
+
+    console, errors = Console(), Console(stderr=True)
+    try:
+        given, overrides = divided(options.keys)
+        data = Path(given.pop("data.path"))
+        asked = Scoring(
+            judged=Judged(
+                options.reward,
+                options.judge,
+                options.config,
+                overrides,
+                options.calls,
+                options.rules,
+            ),
+            data=data,
+            out=options.json or data.with_name(f"{data.stem}.scores.json"),
+            keys=Keys(**{KEYS[key]: value for key, value in given.items()}),
+            overwrite=options.overwrite,
+        )
+        with progress_bar(errors, "graded") as progress:
+            record = uvloop.run(score_file(asked, progress))
+    except UserError as error:
+        print(*error.problems, sep="\n", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("stopped; what was graded is kept, the same command goes on", file=sys.stderr)
+        return 130
+    console.print(scores_screen(record))
+    console.print(f"{asked.out}", markup=False, soft_wrap=True)
+    return 0
+
+
+def divided(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """The keys of the data, and those of the judge. Raises UserError."""
+    from flowright.errors import UserError
+    from flowright.plugins import suggest
+
+    ours: dict[str, str] = {}
+    others: list[str] = []
+    problems: list[str] = []
+    for one in given:
+        key, _, value = one.partition("=")
+        if key.startswith("custom_reward_function"):
+            problems.append(f"{key}: a reward is chosen by --reward, rubric, verif or constraints")
+        elif not key.startswith("data."):
+            others.append(one)
+        elif key not in ("data.path", *KEYS):
+            known = ["data.path", *KEYS]
+            problems.append(f"{key}: no such key{suggest(key, known)} ({', '.join(known)})")
+        else:
+            ours[key] = value
+    if not ours.get("data.path"):
+        problems.append("data.path=FILE: which file is scored?")
+    if problems:
+        raise UserError(*problems)
+    return ours, others
+
+
+if __name__ == "__main__":
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main, signals=False))
