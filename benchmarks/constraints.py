@@ -83,6 +83,7 @@ def forget() -> None:
     """What is kept of texts that were seen."""
     language.sentences.cache_clear()
     detection._detect.cache_clear()
+    detection._language.cache_clear()
 
 
 def seconds(met: Met, text: str) -> float:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from flowright.constraints.detection import detect
+from flowright.constraints.detection import detect, language_of
 from flowright.constraints.language import sentences, tokens
 from flowright.constraints.table import (
     Arguments,
@@ -157,6 +157,8 @@ def _capital_words(arguments: Arguments) -> Met:
 
 
 def _in_language(language: str, seed: int) -> Met:
+    if seed == 0:
+        return lambda text: language_of(text) in (language, None)
     return lambda text: detect(text, seed).language in (language, None)
 
 
@@ -168,7 +170,7 @@ def _language(arguments: Arguments) -> Met:
 @TABLE.fix("language:response_language", "an answer without a letter is in any language")
 def _known_language(arguments: Arguments) -> Met:
     language = arguments.text("language")
-    return lambda text: detect(text).language == language
+    return lambda text: language_of(text) == language
 
 
 @TABLE.add("change_case:english_capital")
@@ -180,7 +182,7 @@ def _capital(arguments: Arguments) -> Met:
 @TABLE.fix("change_case:english_capital", "capitals are told to be German or Dutch, and differ "
            "from one run to the next")  # fmt: skip
 def _capital_of_any_draw(arguments: Arguments) -> Met:
-    return lambda text: text.isupper() and detect(text.lower()).language in (ENGLISH, None)
+    return lambda text: text.isupper() and language_of(text.lower()) in (ENGLISH, None)
 
 
 @TABLE.add("change_case:english_lowercase")
