@@ -32,7 +32,9 @@ _ALPHA, _ALPHA_WIDTH, _BASE = 0.5, 0.05, 10_000
 _LEAST = 0.1  # of a language that is named at all
 _CONVERGED, _LONGEST, _EACH = 0.99999, 1_001, 5  # looked at after draws 1, 6, 11 ... 1,001
 _CLOSE = 1e-9  # rounding of another order changes 1e-12 at most
-_BLOCK = 60  # draws; 3e-5 to the 61st is 1e-276
+_BLOCK = 60  # draws at a time
+_STARTS = np.arange(0, _BLOCK, _EACH)
+_FIRST_STARTS = np.concatenate([[0], _STARTS + 1])
 _WORDS = (1 << 11, 1 << 15)  # 32-bit words of the generator: most texts need few, some ten times that
 
 Floats = npt.NDArray[np.float64]
@@ -165,35 +167,33 @@ def _mean_shares(
     return total / _TRIALS
 
 
-def _trial(
-    shares: Floats, rows: npt.NDArray[np.int32], weight: float
-) -> tuple[Floats, int]:
+def _trial(shares: Floats, rows: npt.NDArray[np.int32], weight: float) -> tuple[Floats, int]:
     """What a trial ends with, and after how many draws."""
     languages = shares.shape[1]
-    before = np.full(languages, 1 / languages)
+    before = np.zeros(languages)
     taken = 0
     while taken < _LONGEST:
-        # The first draw is looked at by itself, from then on each fifth.
+        starts = _STARTS if taken else _FIRST_STARTS
         size = _BLOCK + (taken == 0)
         part = rows[taken : taken + size]
         if len(part) < min(size, _LONGEST - taken):
             raise _RanOut
-        factors = shares[part]
+        factors = shares.take(part, axis=0)
         factors += weight
-        factors[0] *= before
-        np.multiply.accumulate(factors, axis=0, out=factors)
-        looked = factors[0 if taken == 0 else _EACH - 1 :: _EACH]
-        highest = looked.max(axis=1) / looked.sum(axis=1)
-        if np.abs(highest - _CONVERGED).min() < _CLOSE:
-            raise _TooClose
-        found = int((highest > _CONVERGED).argmax())
-        if highest[found] > _CONVERGED:
-            return looked[found] / looked[found].sum(), taken + 1 + found * _EACH + (
-                0 if taken == 0 else _EACH - 1
-            )
+        looked = np.log(np.multiply.reduceat(factors, starts[: starts.searchsorted(len(part))]))
+        looked[0] += before
+        np.add.accumulate(looked, out=looked)
+        looked -= looked.max(axis=1, keepdims=True)
+        sums = np.exp(looked).sum(axis=1).tolist()
+        for n, total in enumerate(sums):
+            if abs(total * _CONVERGED - 1) < _CLOSE:
+                raise _TooClose
+            if total * _CONVERGED < 1:
+                draws = taken + (n + 1) * _EACH - (_EACH - 1) * (taken == 0)
+                return np.exp(looked[n]) / total, draws
+        before = looked[-1]
         taken += len(part)
-        before = looked[-1] / looked[-1].sum()
-    return before, _LONGEST
+    return np.exp(before) / sums[-1], _LONGEST
 
 
 # The package.
@@ -226,6 +226,7 @@ def _profiles() -> _Profiles:
         for gram, count in profile["freq"].items():
             if 1 <= len(gram) <= len(profile["n_words"]):
                 shares[rows[gram], column] = count / profile["n_words"][len(gram) - 1]
+    assert " " not in rows
     return _Profiles(tuple(profile["name"] for profile in profiles), Grams(rows), shares)
 
 
