@@ -19,6 +19,7 @@ from flowright.constraints.table import (
 TABLE = Table()
 _WORD = re.compile(r"\w+")
 _MARKS = frozenset(".,?!'\"")
+_ASCII_WORDS = "".join(chr(n) if _WORD.match(chr(n)) else " " for n in range(128))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ENGLISH = "en"
 LETTER = "keywords:letter_frequency"
@@ -102,7 +103,13 @@ def _character(arguments: Arguments) -> Met:
 @TABLE.add("length_constraints:number_words")
 def _words(arguments: Arguments) -> Met:
     enough = arguments.compare("relation", "num_words")
-    return lambda text: enough(len(_WORD.findall(text)))
+    return lambda text: enough(_count_words(text))
+
+
+def _count_words(text: str) -> int:
+    if text.isascii():  # five times as fast
+        return len(text.translate(_ASCII_WORDS).split())
+    return len(_WORD.findall(text))
 
 
 @TABLE.fix("length_constraints:number_words", "counts don't and well-known as two words each")
