@@ -47,7 +47,7 @@ def _repeated(draws: random.Random, request: str) -> dict[str, Any]:
 def _span(draws: random.Random, request: str) -> dict[str, Any]:
     end = len(request) - 1
     first = draws.randint(0, end // 2)
-    last = draws.randint(end // 2, end)
+    last = draws.randint(min(end // 2 + 4, end), end)
     return {"prompt_to_repeat": request, "n_start": first, "n_end": last}
 
 
