@@ -33,7 +33,7 @@ UNITS = ("*", "* ", "**", "(", "[", "<<", ">>", "<<a>", " ", "\n", "\r", "\u2028
          "-", "- \n", "***", "******", '"', '""', "'", "p.", "p. p.", ". ", ".", "...", "! ", "a",
          "a ", "a.", "A. ", "a, ", "A", "Section ", "1", "1,", "1. ", "@", "a@", "http://", "é",
          "解", "😀", "{", "[{", '{"a":', "```", "Question ", "Question 1", "<i>", "Zimbabwe\n",
-         "My answer is ", "-a", "'s ", "``", "--", "\ud800", "e\u0301")  # fmt: skip
+         "My answer is ", "rock", "rock ", "-a", "'s ", "``", "--", "\ud800", "e\u0301")  # fmt: skip
 """What hostile answers repeat."""
 
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {

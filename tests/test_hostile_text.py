@@ -98,7 +98,8 @@ _NO_TEXT: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
-            constraints.checkers constraints.figures constraints.screen constraints.table
+            constraints.checkers constraints.drawable constraints.drawing constraints.figures
+            constraints.requests constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
             judge_service.own_model judge_training.environment judge_training.known_rule
             judge_training.measures judge_training.rewards judge_reward.result

@@ -1,13 +1,15 @@
 """Prompts to train on: each can be followed, and need not be; no part has another's request."""
 
+import json
 import random
-import sys
+import runpy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
+import instructed
 import pytest
 
 from flowright.constraints.checkers import make
@@ -21,13 +23,11 @@ from flowright.constraints.drawing import (
     draw,
     sealed_keys,
 )
+from flowright.constraints.files import read_prompts
 from flowright.constraints.language import missing
 from flowright.constraints.requests import requests
-from flowright.constraints.table import KINDS
+from flowright.constraints.table import KINDS, Kind
 from flowright.errors import DataError
-
-sys.path.append(str(Path(__file__).parents[1] / "doubles"))
-import instructed
 
 NEEDED = pytest.mark.skipif(bool(missing()), reason="needs requirements-constraints.txt")
 REQUEST = "Write a short story about an old bicycle."
@@ -45,7 +45,7 @@ def met(names: Sequence[str], arguments: Sequence[Mapping[str, Any]], text: str)
 @NEEDED
 @pytest.mark.parametrize("name", [name for name in DRAWABLE if name != "ratio:overlap"])
 def test_each_instruction_can_be_followed_and_broken(name: str) -> None:
-    draws = random.Random(name)
+    draws = random.Random(0)
     for _ in range(8):
         values = DRAWABLE[name].arguments(draws, REQUEST)
         write = instructed.IFBENCH.get(name)
@@ -62,7 +62,7 @@ def test_what_does_not_contradict_can_be_followed_together() -> None:
     for pair in combinations(IFEVAL, 2):
         if contradict(*pair):
             continue
-        for _ in range(3):
+        for _ in range(2):
             arguments = [IFEVAL[name].arguments(draws, REQUEST) for name in pair]
             text = instructed.follows(pair, arguments)
             assert not met(pair, arguments, text), (arguments, text)
@@ -133,3 +133,34 @@ def test_what_cannot_be_drawn_says_why() -> None:
              sealed_keys(["A"]))  # fmt: skip
     assert chosen_types("ifbench") == tuple(IFBENCH)
     assert len(IFEVAL) == 25 and len(set(requests())) == 720
+
+
+@NEEDED
+@pytest.mark.parametrize(("kind", "unit"), [("canonical", "{}"), ("fixed", " {}")])
+def test_a_share_of_trigrams_can_be_reached(kind: Kind, unit: str) -> None:
+    for percentage in range(20, 61, 10):
+        values = {"reference_text": REQUEST, "percentage": percentage}
+        shared = make("ratio:overlap", values, kind).met
+        texts = ["".join(unit.format(chr(0x4E00 + n)) for n in range(many)) for many in range(250)]
+        assert any(shared(REQUEST + text) for text in texts)
+        assert not shared(REQUEST)
+
+
+def test_the_command_writes_what_evaluation_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = Path(__file__).parents[2] / "scripts/instructions/draw_constraints.py"
+    main = runpy.run_path(str(script))["main"]
+    sealed = tmp_path / "sealed.jsonl"
+    sealed.write_text(json.dumps({"prompt": requests()[0].upper()}) + "\n")
+    out = tmp_path / "to" / "drawn"
+    asked = ["--out", str(out), "--train", "40", "--val", "10", "--sealed", str(sealed)]
+    assert main([*asked, "--folder", str(tmp_path)]) == 0
+    assert f"left out, as a test set has it: {requests()[0]}" in capsys.readouterr().out
+    assert [len(read_prompts(out / f"{part}.jsonl")) for part in ("train", "val")] == [40, 10]
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["left_out"] == [requests()[0]]
+    assert sum(manifest["drawn"]["train"].values()) >= 40
+    for option, value in (("--per-prompt", "2-1"), ("--types", "x"), ("--train", "-1")):
+        assert main([*asked, option, value]) == 2
+    assert "--per-prompt 2-1" in capsys.readouterr().err

@@ -19,7 +19,7 @@ NATIVE = {
     "fi": "Kissa nukkuu talossa ja lapset leikkivät koko päivän puutarhassa.",
     "vi": "Con mèo ngủ trong nhà và bọn trẻ chơi trong vườn cả ngày.",
 }
-PLAIN = "we sat with them near the fire then and they told us what had been seen there."
+PLAIN = "the cat sat on the mat and the others told us that it had been seen there then."
 
 
 def follows(ids: Sequence[str], arguments: Sequence[Values]) -> str:
@@ -34,7 +34,9 @@ def follows(ids: Sequence[str], arguments: Sequence[Values]) -> str:
         return '{"a": "' + " ".join(words) + '"}'
     if (letters := said.get("letter_frequency")) and letters["let_relation"] == "at least":
         words.append(letters["letter"] * letters["let_frequency"])
-    if (capital := said.get("capital_word_frequency")) and capital["capital_relation"] != "less than":
+    if (capital := said.get("capital_word_frequency")) and capital[
+        "capital_relation"
+    ] != "less than":
         words += ["NATO"] * capital["capital_frequency"]
     text = _body(said, " ".join(words))
     for case, changed in (("english_lowercase", str.lower), ("english_capital", str.upper)):
@@ -50,7 +52,7 @@ def _body(said: Mapping[str, Values], words: str) -> str:
     count = sentences["num_sentences"] if sentences["relation"] == "at least" else 1
     lines += [" ".join([native] * count).replace(",", "" if "no_comma" in said else ","), words]
     if (length := said.get("number_words")) and length["relation"] == "at least":
-        lines += ["we sat " * length["num_words"]]
+        lines.append(f"{native[:-1]} " * (length["num_words"] // 8))
     if "title" in said:
         lines.append("<<a>>")
     lines += [f"* {n}" for n in range(said.get("number_bullet_lists", {}).get("num_bullets", 0))]
@@ -73,7 +75,9 @@ def _divided(said: Mapping[str, Values], lines: list[str]) -> str:
         return "so\n***\n" * (said["number_paragraphs"]["num_paragraphs"] - 1) + text
     if placed := said.get("nth_paragraph_first_word"):
         parts = ["so"] * (placed["num_paragraphs"] - 1) + [text]
-        parts[placed["nth_paragraph"] - 1] = f"{placed['first_word']} {parts[placed['nth_paragraph'] - 1]}"
+        parts[placed["nth_paragraph"] - 1] = (
+            f"{placed['first_word']} {parts[placed['nth_paragraph'] - 1]}"
+        )
         return "\n\n".join(parts)
     return text
 

@@ -35,7 +35,10 @@ _CLOSE = 1e-9  # rounding of another order changes 1e-12 at most
 _BLOCK = 60  # draws at a time
 _STARTS = np.arange(0, _BLOCK, _EACH)
 _FIRST_STARTS = np.concatenate([[0], _STARTS + 1])
-_WORDS = (1 << 11, 1 << 15)  # 32-bit words of the generator: most texts need few, some ten times that
+_WORDS = (
+    1 << 11,
+    1 << 15,
+)  # 32-bit words of the generator: most texts need few, some ten times that
 
 Floats = npt.NDArray[np.float64]
 

@@ -58,6 +58,7 @@ _CONFLICTS: Mapping[str, frozenset[str]] = {
     _LOWER: frozenset({_CAPITALS, _LANGUAGE, "detectable_format:multiple_sections"}),
     _LANGUAGE: _SAYS_WORDS | {_LETTERS, _CAPITALS, _TWO},
     _LETTERS: _SAYS_WORDS | {_WORDS, _SENTENCES},
+    _CAPITALS: frozenset({"detectable_format:multiple_sections"}),  # SECTION 1
     _WORDS: frozenset({_SENTENCES, _FIRST_WORD}),
     _TWO: frozenset({_PARAGRAPHS, _FIRST_WORD, _SENTENCES}),
     _PARAGRAPHS: frozenset({_FIRST_WORD}),
@@ -208,8 +209,7 @@ def _ids(types: Sequence[str], drawing: Drawing, draws: random.Random) -> list[s
 def _row(request: str, ids: list[str], draws: random.Random) -> dict[str, Any]:
     arguments = [DRAWABLE[name].arguments(draws, request) for name in ids]
     sentences = [
-        DRAWABLE[name].sentence(values, draws)
-        for name, values in zip(ids, arguments, strict=True)
+        DRAWABLE[name].sentence(values, draws) for name, values in zip(ids, arguments, strict=True)
     ]
     for name, values in zip(ids, arguments, strict=True):
         for kind in KINDS:
@@ -218,4 +218,3 @@ def _row(request: str, ids: list[str], draws: random.Random) -> dict[str, Any]:
         sentences.insert(0, sentences.pop(ids.index(_REPEAT)))
     text = " ".join([request, *sentences])
     return {"key": 0, "prompt": text, "instruction_id_list": ids, "kwargs": arguments}
-
