@@ -33,7 +33,8 @@ UNITS = ("*", "* ", "**", "(", "[", "<<", ">>", "<<a>", " ", "\n", "\r", "\u2028
          "-", "- \n", "***", "******", '"', '""', "'", "p.", "p. p.", ". ", ".", "...", "! ", "a",
          "a ", "a.", "A. ", "a, ", "A", "Section ", "1", "1,", "1. ", "@", "a@", "http://", "é",
          "解", "😀", "{", "[{", '{"a":', "```", "Question ", "Question 1", "<i>", "Zimbabwe\n",
-         "My answer is ", "rock", "rock ", "-a", "'s ", "``", "--", "\ud800", "e\u0301")  # fmt: skip
+         "My answer is ", "rock", "rock ", "-a", "'s ", "``", "--", "\ud800",
+         "e\u0301")  # fmt: skip
 """What hostile answers repeat."""
 
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
@@ -166,7 +167,7 @@ def main() -> None:
             print(name, text, *each, f"{exponent:.2f}", sep="\t", flush=True)
     if options.responses:
         joined = join(read_prompts(options.data), read_answers(options.responses))
-        for kind in KINDS:
+        for kind in (*KINDS, *KINDS):  # the second time the words of a language are known
             speeds(list(joined.answered), kind)
 
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from flowright.config import JudgeSection
 from flowright.constraints import (
-    checkers,
     capitals,
+    checkers,
     detection,
     ifbench_counts,
     ifeval_words,

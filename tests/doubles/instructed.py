@@ -56,8 +56,8 @@ def _body(said: Mapping[str, Values], words: str) -> str:
     if "title" in said:
         lines.append("<<a>>")
     lines += [f"* {n}" for n in range(said.get("number_bullet_lists", {}).get("num_bullets", 0))]
-    lines += [f"a *{n}*" for n in
-              range(said.get("number_highlighted_sections", {}).get("num_highlights", 0))]  # fmt: skip
+    highlights = said.get("number_highlighted_sections", {}).get("num_highlights", 0)
+    lines += [f"a *{n}*" for n in range(highlights)]
     lines += ["[a] " * said.get("number_placeholders", {}).get("num_placeholders", 0)]
     if sections := said.get("multiple_sections"):
         lines += [f"{sections['section_spliter']} {n + 1}" for n in range(sections["num_sections"])]

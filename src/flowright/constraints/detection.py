@@ -175,6 +175,7 @@ def _trial(shares: Floats, rows: npt.NDArray[np.int32], weight: float) -> tuple[
     languages = shares.shape[1]
     before = np.zeros(languages)
     taken = 0
+    sums: list[float] = []
     while taken < _LONGEST:
         starts = _STARTS if taken else _FIRST_STARTS
         size = _BLOCK + (taken == 0)
