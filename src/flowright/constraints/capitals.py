@@ -1,5 +1,5 @@
-"""How many of a text's tokens are all in capitals: between two counts that are quick to make. NLTK's
-tokens themselves are made only where those two differ in what they say.
+"""How many of a text's tokens are all in capitals: between two counts that are quick to make.
+NLTK's tokens themselves are made only where those two differ in what they say.
 
 A token never reaches over white space, and never ends within letters and digits in a row, but for
 the contractions below.
