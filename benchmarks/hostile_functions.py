@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from flowright.config import JudgeSection
 from flowright.constraints import (
+    capitals,
     checkers,
     detection,
     ifbench_counts,
     ifeval_words,
     language as constraint_language,
     lines,
+    ngrams,
     scoring,
 )
 from flowright.constraints.files import Prompt
@@ -138,7 +140,10 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "constraints.language:sentences": constraint_language.sentences,
     "constraints.language:tokens": constraint_language.tokens,
     "constraints.language:syllables": constraint_language.syllables,
+    "constraints.capitals:capitals_are": lambda text: capitals.capitals_are((9).__le__, text),
     "constraints.detection:detect": detection.detect,
+    "constraints.detection:language_of": detection.language_of,
+    "constraints.ngrams:plain": ngrams.plain,
     "constraints.ifbench_counts:trimmed": ifbench_counts.trimmed,
     "constraints.ifeval_words:first_word": ifeval_words.first_word,
     "constraints.scoring:variants": scoring.variants,

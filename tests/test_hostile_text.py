@@ -100,9 +100,9 @@ _NO_TEXT: Mapping[str, str] = {
     name: reason
     for reason, names in {
         "takes verdicts, settings, tasks or figures": """
-            instructions.grades instructions.known_rule instructions.measures instructions.opening
             answers.bars answers.opening answers.options answers.screen
-            constraints.checkers constraints.figures constraints.screen constraints.table
+            constraints.checkers constraints.drawable constraints.drawing constraints.figures
+            constraints.requests constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
             instructions.environment judge_service.own_model
             judge_training.environment judge_training.known_rule judge_training.measures

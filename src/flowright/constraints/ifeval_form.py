@@ -130,13 +130,17 @@ def _headed_sections(arguments: Arguments) -> Met:
 @TABLE.add("length_constraints:number_paragraphs")
 def _paragraphs(arguments: Arguments) -> Met:
     count = arguments.whole("num_paragraphs")
-    return lambda text: _between(_DIVIDER.split(text)) == count
+    return lambda text: _between(_divided(_DIVIDER, text)) == count
 
 
 @TABLE.fix("length_constraints:number_paragraphs", "the stars of ***bold italics*** divide")
 def _divided_paragraphs(arguments: Arguments) -> Met:
     count = arguments.whole("num_paragraphs")
-    return lambda text: _between(_DIVIDER_LINE.split(text)) == count
+    return lambda text: _between(_divided(_DIVIDER_LINE, text)) == count
+
+
+def _divided(divider: re.Pattern[str], text: str) -> list[str]:
+    return divider.split(text) if "***" in text else [text]
 
 
 def _between(paragraphs: list[str]) -> int | None:

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable
 
-from flowright.constraints.detection import detect
-from flowright.constraints.language import sentences, tokens
+from flowright.constraints.capitals import capitals_are
+from flowright.constraints.detection import detect, language_of
+from flowright.constraints.language import sentences
 from flowright.constraints.table import (
     Arguments,
     BadArguments,
     Met,
+    Sought,
     Table,
     compiled,
     whole_word,
@@ -17,6 +19,7 @@ from flowright.constraints.table import (
 TABLE = Table()
 _WORD = re.compile(r"\w+")
 _MARKS = frozenset(".,?!'\"")
+_ASCII_WORDS = "".join(chr(n) if _WORD.match(chr(n)) else " " for n in range(128))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 ENGLISH = "en"
 LETTER = "keywords:letter_frequency"
@@ -27,41 +30,43 @@ LETTER = "keywords:letter_frequency"
 
 @TABLE.add("keywords:existence")
 def _existence(arguments: Arguments) -> Met:
-    keywords = [compiled(keyword) for keyword in arguments.texts("keywords")]
-    return lambda text: all(keyword.search(text) for keyword in keywords)
+    keywords = [Sought(word, compiled(word)) for word in arguments.texts("keywords")]
+    return lambda text: all(keyword.is_in(text) for keyword in keywords)
 
 
 @TABLE.fix("keywords:existence", "a keyword is a regular expression, and found within other words")
 def _existence_of_words(arguments: Arguments) -> Met:
-    keywords = [whole_word(keyword) for keyword in arguments.texts("keywords")]
-    return lambda text: all(keyword.search(text) for keyword in keywords)
+    keywords = [Sought(word, whole_word(word)) for word in arguments.texts("keywords")]
+    return lambda text: all(keyword.is_in(text) for keyword in keywords)
 
 
 @TABLE.add("keywords:forbidden_words")
 def _forbidden(arguments: Arguments) -> Met:
-    words = [compiled(rf"\b{word}\b") for word in arguments.texts("forbidden_words")]
-    return lambda text: not any(word.search(text) for word in words)
+    given = arguments.texts("forbidden_words")
+    words = [Sought(word, compiled(rf"\b{word}\b")) for word in given]
+    return lambda text: not any(word.is_in(text) for word in words)
 
 
 @TABLE.fix("keywords:forbidden_words", "a word is a regular expression; one with a mark at its end "
            "is never found before white space")  # fmt: skip
 def _forbidden_words(arguments: Arguments) -> Met:
-    words = [whole_word(word) for word in arguments.texts("forbidden_words")]
-    return lambda text: not any(word.search(text) for word in words)
+    words = [Sought(word, whole_word(word)) for word in arguments.texts("forbidden_words")]
+    return lambda text: not any(word.is_in(text) for word in words)
 
 
-def _frequency(keyword: re.Pattern[str], enough: Callable[[int], bool]) -> Met:
-    return lambda text: enough(sum(1 for _ in keyword.finditer(text)))
+def _frequency(keyword: Sought, enough: Callable[[int], bool]) -> Met:
+    return lambda text: enough(keyword.count(text))
 
 
 @TABLE.add("keywords:frequency")
 def _keyword_frequency(arguments: Arguments) -> Met:
-    return _frequency(arguments.pattern("keyword"), arguments.compare("relation", "frequency"))
+    keyword = Sought(arguments.text("keyword"), arguments.pattern("keyword"))
+    return _frequency(keyword, arguments.compare("relation", "frequency"))
 
 
 @TABLE.fix("keywords:frequency", "counts a keyword within other words: rock in rocket")
 def _word_frequency(arguments: Arguments) -> Met:
-    word = whole_word(arguments.text("keyword"))
+    word = Sought(arguments.text("keyword"), whole_word(arguments.text("keyword")))
     return _frequency(word, arguments.compare("relation", "frequency"))
 
 
@@ -98,7 +103,13 @@ def _character(arguments: Arguments) -> Met:
 @TABLE.add("length_constraints:number_words")
 def _words(arguments: Arguments) -> Met:
     enough = arguments.compare("relation", "num_words")
-    return lambda text: enough(sum(1 for _ in _WORD.finditer(text)))
+    return lambda text: enough(_count_words(text))
+
+
+def _count_words(text: str) -> int:
+    if text.isascii():  # five times as fast
+        return len(text.translate(_ASCII_WORDS).split())
+    return len(_WORD.findall(text))
 
 
 @TABLE.fix("length_constraints:number_words", "counts don't and well-known as two words each")
@@ -153,10 +164,12 @@ def first_word(paragraph: str) -> str | None:
 @TABLE.add("change_case:capital_word_frequency")
 def _capital_words(arguments: Arguments) -> Met:
     enough = arguments.compare("capital_relation", "capital_frequency")
-    return lambda text: enough(sum(map(str.isupper, tokens(text))))
+    return lambda text: capitals_are(enough, text)
 
 
 def _in_language(language: str, seed: int) -> Met:
+    if seed == 0:
+        return lambda text: language_of(text) in (language, None)
     return lambda text: detect(text, seed).language in (language, None)
 
 
@@ -168,7 +181,7 @@ def _language(arguments: Arguments) -> Met:
 @TABLE.fix("language:response_language", "an answer without a letter is in any language")
 def _known_language(arguments: Arguments) -> Met:
     language = arguments.text("language")
-    return lambda text: detect(text).language == language
+    return lambda text: language_of(text) == language
 
 
 @TABLE.add("change_case:english_capital")
@@ -180,7 +193,7 @@ def _capital(arguments: Arguments) -> Met:
 @TABLE.fix("change_case:english_capital", "capitals are told to be German or Dutch, and differ "
            "from one run to the next")  # fmt: skip
 def _capital_of_any_draw(arguments: Arguments) -> Met:
-    return lambda text: text.isupper() and detect(text.lower()).language in (ENGLISH, None)
+    return lambda text: text.isupper() and language_of(text.lower()) in (ENGLISH, None)
 
 
 @TABLE.add("change_case:english_lowercase")

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flowright.constraints.breaks import Splitter
 from flowright.errors import DataError
 
 INSTALL = "pip install --no-deps -r requirements-constraints.txt"
@@ -37,7 +38,7 @@ def without_punctuation(text: str) -> str:
 @lru_cache(maxsize=_KEPT)
 def sentences(text: str) -> tuple[str, ...]:
     """By Punkt's English model (Kiss and Strunk 2006), as ``nltk.sent_tokenize``."""
-    return tuple(_punkt().tokenize(text))
+    return tuple(_splitter().split(text))
 
 
 def tokens(text: str) -> list[str]:
@@ -138,6 +139,11 @@ def _punkt() -> Any:
         model.ortho_context[word] = int(context)
     tokenizer._params = model
     return tokenizer
+
+
+@cache
+def _splitter() -> Splitter:
+    return Splitter(_punkt())
 
 
 @cache

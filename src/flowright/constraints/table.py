@@ -127,3 +127,26 @@ def whole_word(word: str) -> re.Pattern[str]:
     """The word as it is written, without regard to case, with no letter, digit or underscore
     beside it; ``\\b`` would want one beside a word that ends in a mark."""
     return re.compile(rf"(?<!\w){re.escape(word.strip())}(?!\w)", re.IGNORECASE)
+
+
+class Sought:
+    """A word that a pattern finds: looked for as it is first, since most texts lack it, and a
+    search without regard to case takes ten times as long."""
+
+    def __init__(self, word: str, pattern: re.Pattern[str]) -> None:
+        word = word.strip().lower()
+        self._word = word if _AS_IT_IS.fullmatch(word) else ""
+        self._pattern = pattern
+
+    def is_in(self, text: str) -> bool:
+        return self._may_be_in(text) and self._pattern.search(text) is not None
+
+    def count(self, text: str) -> int:
+        return len(self._pattern.findall(text)) if self._may_be_in(text) else 0
+
+    def _may_be_in(self, text: str) -> bool:
+        return self._word in text.lower() or _LIKE_ASCII.search(text) is not None
+
+
+_AS_IT_IS = re.compile("[a-z0-9 ]*")
+_LIKE_ASCII = re.compile("[\u0130\u0131\u017f\u212a]")  # found for i, i, s and k
