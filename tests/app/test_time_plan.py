@@ -65,7 +65,7 @@ BASIS = Basis(
     },
     attempts=[(*one(1.0, 1.0), *one(1.0, role=JUDGE))],
     timed=frozenset({EXECUTOR, JUDGE}),
-    sampler=100.0,
+    sampler=150.0,
     learner=50.0,
 )  # fmt: skip
 SMALL = (
@@ -176,6 +176,8 @@ def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
     # 14 attempts are 42 calls, 7 are 21: the last wave of a batch is not full.
     assert plan.seconds["comparison"] == pytest.approx(2 * (7.0 + 11.0) + 4 * 6.0)
     assert plan.bounds == frozenset() and plan.missing == ()
+    served = planned(tmp_path, BASIS, "policy.sampler=vllm", "policy.vllm.model_name=m")
+    assert served.seconds["sample"] == 400 / 150, "reading is not counted where others sample"
     more = planned(tmp_path, BASIS, "evaluation.final_samples=5")
     assert more.total["executor_calls"] == 2 * (attempts + 2 * 7 * (5 - 2))
 
@@ -188,7 +190,7 @@ def test_stages_overlap_where_rollouts_run_ahead(tmp_path: Path) -> None:
     assert plan.seconds["step"] == 20.0
     assert plan.seconds["training"] == 9 * 20.0 + 26.0
     quick = Basis("", BASIS.figures, attempts=[one(10.0, 10.0, 10.0)], timed=BASIS.timed,
-                  sampler=400.0, learner=800.0)  # fmt: skip
+                  sampler=600.0, learner=800.0)  # fmt: skip
     wide = "llm.max_concurrency=64"
     assert planned(tmp_path, quick, ahead, wide).seconds["step"] == pytest.approx(16.0)
     assert planned(tmp_path, quick, ahead).seconds["step"] == pytest.approx(60.0)  # 240 s / 4
@@ -285,8 +287,8 @@ def test_an_earlier_run_is_the_measure(tmp_path: Path) -> None:
     config = configured(tmp_path, f"plan.earlier_run={run}")
     found = from_run(run, config)
     assert found.figures["policy_tokens_out"] == 50.0
-    assert found.sampler == pytest.approx(size * 50.0 / 2.0)
     read = before["grpo"]["prompts_per_step"] * 100.0
+    assert found.sampler == pytest.approx((size * 50.0 + 0.5 * read) / 2.0)
     assert found.learner == pytest.approx(before["grpo"]["epochs"] * (size * 50 + read) / 3.0)
     assert found.timed == {EXECUTOR, JUDGE} and found.figures["executor_calls"] > 0
     assert slots(config) == {"executor+judge": 64}

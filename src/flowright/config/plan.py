@@ -36,7 +36,8 @@ class PlanSection(Section):
     calls_per_attempt: PositiveFloat | None = None
     """Mean calls of the executor in one attempt."""
     sampler_tokens_per_second: PositiveFloat | None = None
-    """Completion tokens of the policy that are drawn."""
+    """Completion tokens of the policy that are drawn; on a CPU with half of its
+    prompts' tokens, each prompt once."""
     learner_tokens_per_second: PositiveFloat | None = None
     """Tokens of an update: prompts once, completions, each pass."""
     trainer_gpus: Positive | None = None

@@ -11,7 +11,7 @@ from typing import Any
 from zstandard import ZstdError
 
 from flowright.app.plan.attempts import Attempt
-from flowright.app.plan.basis import Basis, from_records, slots
+from flowright.app.plan.basis import Basis, from_records, sampled, slots
 from flowright.app.plan.replay import DRAWS, replayed
 from flowright.config import SIMULATED, Config
 from flowright.errors import RunError
@@ -92,7 +92,7 @@ def _read(run: Path, config: Config) -> Basis:
             "policy_tokens_in": asked / prompts / len(rows),
             "policy_tokens_out": drawn / size / len(rows),
         },
-        sampler=drawn / sampling if sampling > 0 else None,
+        sampler=sampled(config, drawn, asked) / sampling if sampling > 0 else None,
         learner=grpo["epochs"] * (drawn + asked) / updating if updating > 0 else None,
         own=_own(attempts, took, before, config),
         assumed=tuple(f"the earlier run had another {line}" for line in differing),

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from flowright.app.plan.basis import FIGURES, ROLES, Basis, slots
+from flowright.app.plan.basis import FIGURES, ROLES, Basis, sampled, slots
 from flowright.app.plan.find_basis import find_basis
 from flowright.app.plan.replay import batch_seconds, busy_seconds
 from flowright.config import Config
@@ -174,7 +174,7 @@ def _step_seconds(config: Config, basis: Basis) -> dict[str, float]:
     drawn, read = figures["policy_tokens_out"], figures["policy_tokens_in"]
     found: dict[str, float] = {}
     if basis.sampler is not None:
-        found["sample"] = drawn / basis.sampler
+        found["sample"] = sampled(config, drawn, read) / basis.sampler
     if basis.learner is not None:
         found["update"] = grpo.epochs * (drawn + read) / basis.learner
     rollout = _rollout(config, basis, size)
@@ -215,8 +215,10 @@ def _phase_seconds(
         each = [(times, _rollout(config, basis, size)) for times, size in phase.batches]
         known = [times * seconds for times, seconds in each if seconds is not None]
         if len(known) == len(each) and (basis.sampler is not None or not phase.drawn):
-            drawn = phase.drawn * basis.figures["policy_tokens_out"]
-            found[name] = sum(known) + (drawn / basis.sampler if basis.sampler else 0.0)
+            figures = _figures(basis, phase.attempts, phase.prompts, phase.drawn)
+            tokens = figures["policy_tokens_out"], figures["policy_tokens_in"]
+            sampling = sampled(config, *tokens) / basis.sampler if basis.sampler else 0.0
+            found[name] = sum(known) + sampling
     return found
 
 
