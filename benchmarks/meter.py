@@ -67,7 +67,8 @@ def apart(command: Sequence[str], path: Sequence[str]) -> Any:
     environment = os.environ | ONE_THREAD | {"PYTHONPATH": ":".join(path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+        # -9 is the kernel's, where memory ran out: smaller shapes, or fewer rows.
+        sys.exit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr[-2000:]}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
