@@ -21,7 +21,7 @@ def constraints_screen(record: Record) -> Group:
         parts += [Text(TITLES[name], style="bold"), Text(_answered(told))]
         parts += [_figures(told), *_comparison(told), _published(name), Text("")]
     if record["strangers"]:
-        parts.append(Text(f"{record['strangers']} answers are to no prompt of these"))
+        parts.append(Text(f"answers to no prompt of these: {record['strangers']}"))
     return Group(*parts)
 
 
@@ -98,9 +98,10 @@ def _comparison(told: Record) -> Iterator[RenderableType]:
         yield Text(f"  and {len(differ) - _SHOWN} more, in the record")
 
 
-def _published(name: str) -> RenderableType:
-    table = _table("published by others, %", "strict", "by instr.", "loose", "by instr.", "source")
-    table.columns[-1].justify = "left"
+def _published(name: str) -> Group:
+    """With their sources below, so that the figures fit beside each other."""
+    sources = list(dict.fromkeys(one.source for one in PUBLISHED[name]))
+    table = _table("published by others, %", "strict", "by instr.", "loose", "by instr.", "")
     for one in PUBLISHED[name]:
         shares = (
             one.strict_prompt,
@@ -108,5 +109,7 @@ def _published(name: str) -> RenderableType:
             one.loose_prompt,
             one.loose_instruction,
         )
-        table.add_row(one.work, *("" if s is None else f"{s:.1f}" for s in shares), one.source)
-    return table
+        number = f"[{sources.index(one.source) + 1}]"
+        table.add_row(one.work, *("" if s is None else f"{s:.1f}" for s in shares), Text(number))
+    notes = (Text(f"[{number}] {source}") for number, source in enumerate(sources, start=1))
+    return Group(table, *notes)
