@@ -104,7 +104,8 @@ _NO_TEXT: Mapping[str, str] = {
             constraints.checkers constraints.drawable constraints.drawing constraints.figures
             constraints.requests constraints.screen constraints.table
             judge.audit judge.build judge.panel judge.query judge.retries judge.wording
-            instructions.environment judge_service.own_model
+            instructions.environment instructions.grades instructions.known_rule
+            instructions.measures instructions.opening judge_service.own_model
             judge_training.environment judge_training.known_rule judge_training.measures
             judge_training.rewards judge_reward.result
             judge_reward.running llm.counters llm.retries rendering.charts rendering.page
@@ -116,7 +117,7 @@ _NO_TEXT: Mapping[str, str] = {
             answers.score_session answers.scoring answers.served answers.session
             judge_reward.adapter judge_reward.own_requests judge_reward.trl judge_reward.verl
             judge_service.app judge_service.serve judge_service.verl
-            rubrics.asking rubrics.checkers rubrics.rules""",
+            instructions.rollouts rubrics.asking rubrics.checkers rubrics.rules""",
         "reads and writes files": """
             answers.questions answers.responses
             constraints.files constraints.session judge_service.scoring""",

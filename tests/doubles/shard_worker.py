@@ -112,7 +112,7 @@ def updates(ranks: Ranks, prepared: Callable[[Policy], Policy]) -> dict[str, Upd
 
         learner.optimizer.register_step_pre_hook(keep)
         metrics = learner.update(case.groups(seed), 1, LONGEST)
-        found[name] = Update(steps[0], weights(policy), metrics)
+        found[name] = Update([], steps[0], weights(policy), metrics)
     return found
 
 
