@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.app.terminal import findings
 from flowright.config import Config, EvaluationSection, PolicySection
 from flowright.data.task import Kind, Problem
 from flowright.environments.reward import UNSCORED, Reward
@@ -203,6 +204,14 @@ def test_the_best_fixed_workflows_and_the_way_gone_towards_them():
     summary = found.to_json()["summary"]
     assert summary["best_by_kind"] == {"math": "fixed: a", "code": "fixed: b"}
     assert summary["chosen_on"] == "the same problems"
+
+
+def test_past_the_best_baseline_the_way_is_no_share():
+    ends = [row(UNTRAINED, 0.3, 0.3, baseline=False), row(TRAINED, 0.9, 0.9, baseline=False)]
+    said = findings(summarise([*ends, row("fixed: a", 0.4, 0.4)], 3, simulated=True))
+    assert "training went past the best baseline of each kind" in said
+    said = findings(summarise([*ends, row("fixed: a", 1.0, 1.0)], 3, simulated=True))
+    assert any(line.startswith("training went 86% of the way") for line in said)
 
 
 def test_workflows_picked_on_other_problems_are_reported_on_these():

@@ -250,6 +250,16 @@ def _name(row: Row) -> str:
     return row.name.removeprefix("fixed: ").replace("_", " ")
 
 
+def _way_gone(share: float) -> str:
+    """Past the end a share says nothing: baselines of a judge are hardly above chance."""
+    if share > 1:
+        return "training went past the best baseline of each kind"
+    return (
+        f"training went {share:.0%} of the way from the untrained policy to the best baseline of "
+        "each kind"
+    )
+
+
 def findings(comparison: Comparison) -> list[str]:
     """What the table says, a line each."""
     lines = []
@@ -260,10 +270,7 @@ def findings(comparison: Comparison) -> list[str]:
         )
         lines.append(f"best baseline, chosen on {comparison.chosen_on}: {chosen}")
     if comparison.gap_closed is not None:
-        lines.append(
-            f"training went {comparison.gap_closed:.0%} of the way from the untrained policy to "
-            "the best baseline of each kind"
-        )
+        lines.append(_way_gone(comparison.gap_closed))
     lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
     if worst := max(lost.values(), default=0.0):
         name = max(lost, key=lambda name: lost[name])
