@@ -5,7 +5,7 @@ them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from flowright.config import Config
@@ -189,8 +189,8 @@ def score(
     )
     if reward_bounds is None:
         return found
-    rewards = bootstrap([[r.reward.value for r in g] for g in groups], reward_bounds)
-    return RewardScore(*astuple(found), *rewards)
+    mean, low, high = bootstrap([[r.reward.value for r in g] for g in groups], reward_bounds)
+    return RewardScore(**asdict(found), reward=mean, reward_low=low, reward_high=high)
 
 
 def _judged(rollout: Rollout) -> float | None:
