@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 
+from flowright.app.reward_table import reward_table
 from flowright.app.terminal import findings, say, stage_progress, table
 from flowright.config import Config
 from flowright.data.task import Task
@@ -32,7 +33,10 @@ async def run_comparison(
             progress,
             ledger,
         )
-    console.print(table(comparison))
+    if comparison.by_reward:
+        console.print(reward_table(comparison))
+    else:
+        console.print(table(comparison))
     for line in findings(comparison):
         say(console, line)
     return comparison

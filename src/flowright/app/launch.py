@@ -139,11 +139,15 @@ def evaluate(
 
             comparison = uvloop.run(run_evaluation(evaluation, console))
             evaluation.ledger.finish(comparison.to_json())
-            svg = out / "accuracy_against_tokens.svg"
-            with disk_errors(svg):
-                plot = accuracy_against_tokens(comparison.to_json(), svg)
-    console.print(source_table(comparison))
-    console.print(f"written   {out / 'evaluation.json'}\nplot      {plot}", highlight=False)
+            plot = None
+            if not comparison.by_reward:
+                plot = out / "accuracy_against_tokens.svg"
+                with disk_errors(plot):
+                    accuracy_against_tokens(comparison.to_json(), plot)
+    if not comparison.by_reward:  # else the comparison has shown it
+        console.print(source_table(comparison))
+    drawn = f"\nplot      {plot}" if plot else ""
+    console.print(f"written   {out / 'evaluation.json'}{drawn}", highlight=False)
     return 0
 
 

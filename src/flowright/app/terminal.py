@@ -39,6 +39,7 @@ _SHOWN = (
     ("kl", "policy/kl", "{:.3f}"),
     ("seconds", "time/step", "{:.1f}"),
     ("val gold", "val/gold", "{:.1%}"),
+    ("val reward", "val/reward", "{:.2f}"),
     ("val loss", "val/loss", "{:.3f}"),
     ("val accuracy", "val/accuracy", "{:.1%}"),
 )

@@ -23,6 +23,6 @@ class RunSection(Section):
     keep_checkpoints: int = Field(default=3, ge=2)
     """How many of the newest to keep."""
     keep_best: bool = True
-    """Keep the checkpoint of the best evaluation, too: by `val/gold`, where nothing has a known
-    answer by `val/judge`; ties go to the earlier. One with a larger share of unscored than
-    `grpo.max_unscored` does not count."""
+    """Keep the checkpoint of the best evaluation, too: by `val/gold`; where rewards are a matter
+    of degree by `val/reward`, where else nothing has a known answer by `val/judge`. Ties go to the
+    earlier. One with a larger share of unscored than `grpo.max_unscored` does not count."""

@@ -98,6 +98,13 @@ class Environment:
         the data gives."""
         return True
 
+    @property
+    def reward_bounds(self) -> tuple[float, float] | None:
+        """Between which bounds its rewards lie, where they are a matter of degree and not of right
+        and wrong: evaluations then tell the mean reward, and the best checkpoint is chosen by it
+        (``val/reward``). None: evaluations tell the share that is right by gold."""
+        return None
+
     def steps(self, train: Sequence[Task]) -> int | None:
         """How many steps a run on these tasks has, where the environment's keys say so; None:
         ``grpo.steps``."""

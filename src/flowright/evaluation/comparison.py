@@ -24,7 +24,8 @@ Measure = Callable[[Sequence[Task]], Awaitable[Row]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rows and what they say. Gold accuracies are shares of the same ``problems``.
+    """All rows and what they say, of the same ``problems``: gold accuracies, or mean rewards where
+    the environment has those (:attr:`by_reward`), and then no baseline is picked.
 
     ``best_single`` is the baseline with the highest accuracy over all kinds, ``best_by_kind``
     the best of each kind and ``best_by_kind_gold`` the accuracy of choosing by kind.
@@ -42,6 +43,11 @@ class Comparison:
     best_by_kind_gold: float
     gap_closed: float | None
 
+    @property
+    def by_reward(self) -> bool:
+        """Whether rows tell mean rewards, and not shares that are right by gold."""
+        return any(row.by_reward for row in self.rows)
+
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
 
@@ -50,7 +56,7 @@ class Comparison:
         value = asdict(self)
         keys = ("chosen_on", "best_single", "best_by_kind", "best_by_kind_gold", "gap_closed")
         summary = {key: value.pop(key) for key in keys}
-        return {**value, "summary": summary}
+        return {**value, "summary": {} if self.by_reward else summary}
 
 
 async def compare(
@@ -68,7 +74,8 @@ async def compare(
     the ``ledger`` has are not measured again; it is given the others as they come.
     """
     baselines = environment.baselines() if with_baselines else ()
-    selections = baselines if select_on else ()
+    picked = environment.reward_bounds is None
+    selections = baselines if select_on and picked else ()
     total = len(policies) + len(baselines) + len(selections) + bool(baselines)
     rows: list[Row] = []
     picks: list[Row] = []
@@ -109,7 +116,8 @@ def summarise(
 ) -> Comparison:
     """What the rows say. ``picks`` are baselines on other problems, to choose them by."""
     fixed = {row.name: row for row in rows if row.group == "baseline"}
-    candidates = picks or list(fixed.values())
+    by_reward = any(row.by_reward for row in rows)
+    candidates = [] if by_reward else picks or list(fixed.values())
     best_single, best_by_kind, best_gold = "", {}, 0.0
     if candidates:
         best_single = _best(candidates, "all")

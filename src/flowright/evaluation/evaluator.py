@@ -5,7 +5,7 @@ them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from flowright.config import Config
@@ -18,7 +18,7 @@ from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sampler, Sampling
-from flowright.statistics import bootstrap
+from flowright.statistics import Estimate, bootstrap
 
 AT_ONCE = 256
 """Rollouts at a time: a baseline over a whole test split is thousands of calls."""
@@ -43,6 +43,25 @@ class Score:
     tokens: float
     seconds: float
 
+    @property
+    def headline(self) -> Estimate:
+        """What rows are compared by."""
+        return Estimate(self.gold, self.gold_low, self.gold_high)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardScore(Score):
+    """Results where rewards are a matter of degree (:attr:`Environment.reward_bounds`): the mean
+    reward as well, with a 95 % interval from the same bootstrap."""
+
+    reward: float | None
+    reward_low: float | None
+    reward_high: float | None
+
+    @property
+    def headline(self) -> Estimate:
+        return Estimate(self.reward, self.reward_low, self.reward_high)
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -56,6 +75,11 @@ class Row:
     sources: Mapping[str, Score]
     mix: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     shown: bool = True
+
+    @property
+    def by_reward(self) -> bool:
+        """Whether its scores are mean rewards, and not shares that are right."""
+        return isinstance(self.kinds["all"], RewardScore)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,11 +141,12 @@ def make_row(
     shown: bool = True,
 ) -> Row:
     """A row from groups of rollouts, one group a task."""
-    kinds = {"all": score(rollouts)}
+    bounds = environment.reward_bounds
+    kinds = {"all": score(rollouts, bounds)}
     for kind in tasks_by_kind([g[0].task for g in rollouts]):
-        kinds[kind] = score([g for g in rollouts if g[0].task.kind == kind])
+        kinds[kind] = score([g for g in rollouts if g[0].task.kind == kind], bounds)
     names = sorted({g[0].task.source for g in rollouts})
-    sources = {s: score([g for g in rollouts if g[0].task.source == s]) for s in names}
+    sources = {s: score([g for g in rollouts if g[0].task.source == s], bounds) for s in names}
     flat = [r for g in rollouts for r in g]
     return Row(name, group, kinds, sources, environment.mix(flat), shown)
 
@@ -129,15 +154,22 @@ def make_row(
 def row_of(known: Mapping[str, Any]) -> Row:
     """A row of the mapping that ``asdict`` made of it."""
     scores = {
-        name: {key: Score(**score) for key, score in known[name].items()}
+        name: {key: _score_of(score) for key, score in known[name].items()}
         for name in ("kinds", "sources")
     }
     return Row(**{**known, **scores})
 
 
-def score(groups: Sequence[Sequence[Rollout]]) -> Score:
-    """The score of some problems, each a group of attempts. Unscored attempts take no part in an
-    accuracy, as in training; a problem with none left does not count."""
+def _score_of(known: Mapping[str, Any]) -> Score:
+    return RewardScore(**known) if "reward" in known else Score(**known)
+
+
+def score(
+    groups: Sequence[Sequence[Rollout]], reward_bounds: tuple[float, float] | None = None
+) -> Score:
+    """The score of some problems, each a group of attempts; with ``reward_bounds``, between which
+    rewards lie, a :class:`RewardScore`. Unscored attempts take no part in an accuracy or a mean
+    reward, as in training; a problem with none left does not count."""
     gold = bootstrap([[r.gold_score for r in g] for g in groups])
     flat = [r for g in groups for r in g]
     # What neither failed nor was judged is of an environment without a judge.
@@ -145,7 +177,7 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
     judge = bootstrap([[_judged(r) for r in g] for g in groups] if judged else [])
     spent = [r.spent for r in flat if r.spent]
     known = [float(r.failure is None) for r in flat if not r.lost]
-    return Score(
+    found = Score(
         len(groups),
         *gold,
         *judge,
@@ -155,6 +187,10 @@ def score(groups: Sequence[Sequence[Rollout]]) -> Score:
         _mean([float(s.tokens) for s in spent]),
         _mean([s.seconds for s in spent]),
     )
+    if reward_bounds is None:
+        return found
+    mean, low, high = bootstrap([[r.reward.value for r in g] for g in groups], reward_bounds)
+    return RewardScore(**asdict(found), reward=mean, reward_low=low, reward_high=high)
 
 
 def _judged(rollout: Rollout) -> float | None:
@@ -180,6 +216,7 @@ class Validation:
         every = row.kinds["all"]
         measured = {
             "val/gold": every.gold,
+            "val/reward": every.headline.value if row.by_reward else None,
             "val/judge": every.judge,
             "val/valid_frac": every.valid,
             "val/unscored": every.unscored,

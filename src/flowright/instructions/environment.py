@@ -45,6 +45,7 @@ from flowright.instructions.tasks import InstructionTask, messages_of
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.rubrics.scaffolding import Schedule, scaffolded, shown_items
+from flowright.statistics import SHARE
 
 
 class InstructionsEnvironment(Environment):
@@ -122,13 +123,16 @@ class InstructionsEnvironment(Environment):
         own = sandbox.metrics() if sandbox is not None else {}
         return outcome_metrics(rollouts) | instruction_metrics(rollouts) | own
 
+    @property
+    def reward_bounds(self) -> tuple[float, float] | None:
+        """Of rubrics and VerIF; answers to instructions with a checker are right or wrong."""
+        return None if self._section.reward == "constraints" else SHARE
+
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
-        """What else an evaluation says: rewards are no matter of right and wrong."""
-        names = {
-            "reward": "reward/mean",
-            "criteria met": "instructions/met",
-            "ungraded": "instructions/ungraded",
-        }
+        """What else an evaluation says; of ``constraints`` the reward, which may be a share."""
+        names = {"criteria met": "instructions/met", "ungraded": "instructions/ungraded"}
+        if self.reward_bounds is None:
+            names = {"reward": "reward/mean", **names}
         measured = outcome_metrics(rollouts) | instruction_metrics(rollouts)
         found = {name: measured[metric] for name, metric in names.items() if metric in measured}
         return {"instructions": found} if found else {}

@@ -3,6 +3,7 @@ name some words and to leave one out. The same prompts for every kind of reward.
 """
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ WORDS = (
     *("jacket", "kettle", "lemon", "mirror", "needle", "onion", "pencil", "quilt", "ribbon"),
     *("saddle", "tunnel", "umbrella", "violin", "window", "yarn"),
 )
+
+_LETTERS = re.compile(r"[a-z]+")
 
 _RULE = """\
 def check_following(instruction, response):
@@ -71,11 +74,12 @@ def _row(wanted: Wanted, reward: RewardKind, place: str) -> Row:
 
 
 def drawn_answer(prompt: str, rng: random.Random) -> str:
-    """Some words, each as likely one of the prompt's as any other: what an answer looks like, and
-    nothing of which one pays."""
-    ours = [word for word in WORDS if word in prompt]
-    drawn = [rng.choice(ours if rng.random() < 0.5 else WORDS) for _ in range(rng.randint(1, 4))]
-    return ", ".join(dict.fromkeys(drawn)) + "."
+    """Some of the prompt's words in their order, any choice of them as likely as any other: how
+    words are copied, and nothing of which ones pay. A word always stands behind a space, so that
+    the embedded policy's tokenizer has one token for it."""
+    words = [word for word in _LETTERS.findall(prompt) if word in WORDS]
+    choice = rng.randrange(1, 2 ** len(words))
+    return f"Take {', '.join(word for n, word in enumerate(words) if choice >> n & 1)}."
 
 
 def most_rows(words: int) -> int:

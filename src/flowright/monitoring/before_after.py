@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flowright.monitoring.measured import ACCURACY, MEAN_REWARD, Measured, tells_rewards
 from flowright.monitoring.sections import settings
 from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, kinds
 from flowright.rendering import svg
@@ -41,23 +42,26 @@ def evaluation_section(snapshot: Snapshot) -> Html | None:
     rows, evaluation = snapshot.compared, snapshot.evaluation or {}
     if not rows:
         return None
-    found = _with_gold(row["kinds"] for row in rows)
+    measured = MEAN_REWARD if tells_rewards(rows) else ACCURACY
+    found = _measured_in((row["kinds"] for row in rows), measured)
     columns = [k for k in dict.fromkeys(["all", *kinds(snapshot), *sorted(found)]) if k in found]
     everything = [_with_drift(row["kinds"].get("all") or {}) for row in rows]
     more = [column for column in MORE if any(_tells(cell, column[1]) for cell in everything)]
     first = snapshot.display.compared
     head = (first, *columns, *(name for name, _, _ in more))
     body = [
-        _table_row(row, row["kinds"], columns, [_cell(cell, key, form) for _, key, form in more])
+        _table_row(
+            row, row["kinds"], columns, measured, [_cell(cell, key, form) for _, key, form in more]
+        )
         for row, cell in zip(rows, everything, strict=True)
     ]
     label = "Simulated numbers. " if evaluation.get("simulated") else ""
-    by_gold = "; accuracy by gold with its 95 % interval" if columns else ""
+    with_interval = f"; {measured.name} with its 95 % interval" if columns else ""
     lead = (
         f"{label}{evaluation.get('problems', '')} held-out problems, the same for every row"
-        f"{by_gold}. Costs are means per problem."
+        f"{with_interval}. Costs are means per problem."
     )
-    parts = [_by_dataset(rows, first), _summary(evaluation.get("summary"))]
+    parts = [_by_dataset(rows, first, measured), _summary(evaluation.get("summary"))]
     drawn = _scatters(rows, columns)
     return section("table", "Before and after", lead, table(head, body), parts, drawn)
 
@@ -80,10 +84,12 @@ def accuracy_against_tokens(evaluation: Record, path: Path) -> Path:
     return path
 
 
-def _table_row(row: Record, cells: Record, columns: Sequence[str], more: Child = None) -> Html:
-    """A row's accuracy in each column, and ``more`` cells behind them."""
+def _table_row(
+    row: Record, cells: Record, columns: Sequence[str], measured: Measured, more: Child = None
+) -> Html:
+    """What is measured of a row in each column, and ``more`` cells behind them."""
     own = row.get("group") == "policy"
-    shown = [el("td", _accuracy(cells.get(name) or {}, _colour(row))) for name in columns]
+    shown = [el("td", _mean(cells.get(name) or {}, _colour(row), measured)) for name in columns]
     name = el("th", one_line(row["name"], 60))
     return el("tr", name, shown, more, class_="own" if own and more else None)
 
@@ -103,27 +109,30 @@ def _cell(cell: Record, key: str, form: Form) -> Html:
     return el("td", said(cell.get(key), form), class_="drift" if drifting else None)
 
 
-def _by_dataset(rows: Sequence[Record], first: str) -> Html | None:
-    """Accuracy by gold on each dataset, folded away; None where the rows tell none."""
-    names = _with_gold(row.get("sources") or {} for row in rows)
+def _by_dataset(rows: Sequence[Record], first: str, measured: Measured) -> Html | None:
+    """What is measured on each dataset, folded away; None where the rows tell none."""
+    names = _measured_in((row.get("sources") or {} for row in rows), measured)
     if not names:
         return None
-    body = [_table_row(row, row.get("sources") or {}, names) for row in rows]
+    body = [_table_row(row, row.get("sources") or {}, names, measured) for row in rows]
     return folded("By dataset", table([one_line(name, 30) for name in (first, *names)], body))
 
 
-def _with_gold(several: Iterable[Mapping[str, Record | None]]) -> list[str]:
-    """Names of the cells, kinds or datasets, of which any row has an accuracy."""
+def _measured_in(several: Iterable[Mapping[str, Record | None]], measured: Measured) -> list[str]:
+    """Names of the cells, kinds or datasets, of which any row has a value."""
     cells = [item for named in several for item in named.items()]
-    return list(dict.fromkeys(name for name, cell in cells if is_number((cell or {}).get("gold"))))
+    known = [name for name, cell in cells if is_number((cell or {}).get(measured.key))]
+    return list(dict.fromkeys(known))
 
 
-def _accuracy(cell: Record, colour: str) -> list[Child]:
-    value, low, high = (cell.get(key) for key in ("gold", "gold_low", "gold_high"))
+def _mean(cell: Record, colour: str, measured: Measured) -> list[Child]:
+    value, low, high = (cell.get(key) for key in (measured.key, *measured.ends))
     if not is_number(value):
         return [NOTHING]
     if not is_number(low) or not is_number(high):
-        return [percent(value)]
+        return [measured.form(value)]
+    if measured is MEAN_REWARD:  # not always between 0 and 1, as the drawn scale is
+        return [measured.form(value), el("small", f"{low:.2f} to {high:.2f}")]
     ends = el("small", f"{100 * low:.0f} to {100 * high:.0f}")
     return [percent(value), interval(low, value, high, colour), ends]
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from flowright.environments.display import Display, blocks_of
+from flowright.monitoring.measured import measured_of
 from flowright.monitoring.snapshot import (
     DRIFT,
     DRIFT_ALARM,
@@ -167,13 +168,14 @@ class Panels:
         return [_label(f" last {RECENT}") + rows[0][LABEL:], *rows[1:]]
 
     def _validation(self) -> list[Text]:
-        course = self.snapshot.series("val/gold")
+        measured = measured_of(self.snapshot)
+        course, form = self.snapshot.series(f"val/{measured.key}"), measured.form
         if not course:
             return []
         (start, before), (step, now) = course[0], course[-1]
-        row = _label("validation") + Text(percent(now), style="bold")
+        row = _label("validation") + Text(form(now), style="bold")
         if step > start:
-            row += Text(f"  was {percent(before)}")
+            row += Text(f"  was {form(before)}")
             if self.width >= 60:
                 row += Text(f"  (steps {step:.0f} and {start:.0f})", style="dim")
         return [row]

@@ -12,6 +12,7 @@ from flowright.errors import RunError
 from flowright.monitoring import sections, trust
 from flowright.monitoring.before_after import evaluation_section
 from flowright.monitoring.exhibits import Selection, exhibits, select_groups, single_exhibit
+from flowright.monitoring.measured import Measured, measured_of
 from flowright.monitoring.snapshot import (
     DRIFT,
     DRIFT_ALARM,
@@ -172,21 +173,23 @@ def tiles(snapshot: Snapshot) -> Html:
 
 
 def _accuracy(snapshot: Snapshot) -> Html | None:
-    """Held-out accuracy by gold, before and after: from the evaluation, else from validation."""
-    before, after = _policy_cells(snapshot)
-    title = "Held-out accuracy, by gold"
+    """Held-out accuracy by gold, or the mean reward where that is what evaluations tell, before and
+    after: from the evaluation, else from validation."""
+    measured = measured_of(snapshot)
+    before, after = _policy_cells(snapshot, measured)
+    form = measured.form
     if before and after:
-        change = 100 * (after["gold"] - before["gold"])
-        apart = _apart(before, after)
+        change = after[measured.key] - before[measured.key]
+        apart = _apart(before, after, measured)
         told = {True: "intervals do not overlap", False: "intervals overlap", None: ""}[apart]
-        big = f"{percent(before['gold'])} → {percent(after['gold'])}"
-        note = f"{change:+.1f} points{'; ' if told else ''}{told}"
-        return tile(title, big, note, "good" if apart and change > 0 else None)
-    course = snapshot.series("val/gold")
+        big = f"{form(before[measured.key])} → {form(after[measured.key])}"
+        note = f"{measured.change(change)}{'; ' if told else ''}{told}"
+        return tile(measured.title, big, note, "good" if apart and change > 0 else None)
+    course = snapshot.series(f"val/{measured.key}")
     if not course:
         return None
-    big = f"{percent(course[0][1])} → {percent(course[-1][1])}"
-    return tile(title, big, f"validation, steps {course[0][0]} and {course[-1][0]}")
+    big = f"{form(course[0][1])} → {form(course[-1][1])}"
+    return tile(measured.title, big, f"validation, steps {course[0][0]} and {course[-1][0]}")
 
 
 def _drift(snapshot: Snapshot) -> Html | None:
@@ -243,17 +246,18 @@ def _pace(snapshot: Snapshot) -> Html | None:
     )
 
 
-def _policy_cells(snapshot: Snapshot) -> tuple[Record | None, Record | None]:
+def _policy_cells(snapshot: Snapshot, measured: Measured) -> tuple[Record | None, Record | None]:
     """The "all" cells of the untrained and of the trained policy."""
     cells: dict[str, Record] = {}
     for row in snapshot.compared:
-        if row.get("group") == "policy" and is_number((row["kinds"].get("all") or {}).get("gold")):
-            cells[str(row["name"]).split()[0]] = row["kinds"]["all"]
+        cell = row["kinds"].get("all") or {}
+        if row.get("group") == "policy" and is_number(cell.get(measured.key)):
+            cells[str(row["name"]).split()[0]] = cell
     return cells.get("untrained"), cells.get("trained")
 
 
-def _apart(before: Record, after: Record) -> bool | None:
+def _apart(before: Record, after: Record, measured: Measured) -> bool | None:
     """Whether two intervals do not overlap; None where one is missing."""
-    ends = [cell.get(key) for cell in (before, after) for key in ("gold_low", "gold_high")]
+    ends = [cell.get(key) for cell in (before, after) for key in measured.ends]
     numbers = [end for end in ends if is_number(end)]
     return None if len(numbers) < 4 else numbers[1] < numbers[2] or numbers[3] < numbers[0]

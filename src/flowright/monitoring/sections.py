@@ -88,6 +88,13 @@ def curves(snapshot: Snapshot) -> Html | None:
     for kind in kinds(snapshot):
         metrics = (f"gold/accuracy/{kind}", f"reward/by_kind/{kind}", f"val/gold/{kind}")
         panels.append(_curve(snapshot, one_line(kind, 30), *metrics))
+    if means := snapshot.series("val/reward"):
+        course = snapshot.series("reward/mean")
+        shown = [
+            Series("training, reward", "c2", course, dashed=True, smoothed=True),
+            Series("validation, reward", "c3", means, marks=True),
+        ]
+        panels[0] = line_chart("All kinds", shown, form=svg.plain, low=0.0)
     drawn = grid(panels, "charts two")
     whose = " (the judge's, with its parts)" if snapshot.names("judge/") else ""
     by_gold = f"Share of attempts that are right by gold, beside the mean reward{whose}."

@@ -16,9 +16,9 @@ FORMAT = 2
 """Of a checkpoint's files; a manifest without one is of format 1."""
 
 
-BEST_BY = ("val/gold", "val/judge", "val/accuracy")
-"""What evaluations are compared by; the judge where nothing has a known answer, and the share of
-pairs that a judge ranks as people did."""
+BEST_BY = ("val/gold", "val/reward", "val/judge", "val/accuracy")
+"""What evaluations are compared by; the mean reward where that is a matter of degree, the judge
+where nothing has a known answer, and the share of pairs that a judge ranks as people did."""
 
 BEST = "best.json"
 """In the run directory: the best evaluation so far, and its checkpoint."""
@@ -33,7 +33,8 @@ class Best:
     value: float
 
     def __str__(self) -> str:
-        return f"step {self.step} by {self.metric} {self.value:.1%}"
+        value = f"{self.value:.2f}" if self.metric == "val/reward" else f"{self.value:.1%}"
+        return f"step {self.step} by {self.metric} {value}"
 
 
 def best_of(
