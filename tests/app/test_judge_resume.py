@@ -120,5 +120,7 @@ def compare(one: Path, two: Path) -> None:
     ours, theirs = ([without_clocks(row) for row in read_metrics(path)] for path in (two, one))
     for row, expected in zip(ours, theirs, strict=True):
         assert row == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    # AdamW divides a gradient by its own size: of one near zero the last bit of a sum is a share of
+    # a whole step, which is 1e-3 here.
     for name, tensor in adapter(one).items():
-        torch.testing.assert_close(adapter(two)[name], tensor, rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(adapter(two)[name], tensor, rtol=1e-6, atol=1e-5)
