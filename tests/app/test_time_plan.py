@@ -182,6 +182,12 @@ def test_the_figures_of_a_small_run_by_hand(tmp_path: Path) -> None:
     assert more.total["executor_calls"] == 2 * (attempts + 2 * 7 * (5 - 2))
 
 
+def test_a_run_for_a_gpu_that_is_not_here_is_planned(tmp_path: Path) -> None:
+    """A GPU reads prompts in no time, whichever machine makes the plan."""
+    plan = planned(tmp_path, BASIS, "policy.device=cuda")
+    assert plan.seconds["sample"] == 400 / 150
+
+
 def test_stages_overlap_where_rollouts_run_ahead(tmp_path: Path) -> None:
     """S + U = 20 s hide a rollout of 6 s. With S + U = 2 s and rollouts of 30 s one step ahead, two
     batches wait at once: 16 s a step, unless the servers are busy longer."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowright.app.device import planned_device
 from flowright.app.plan.attempts import (
     EXECUTOR,
     JUDGE,
@@ -15,7 +16,6 @@ from flowright.app.plan.attempts import (
     scaled,
 )
 from flowright.config import Config
-from flowright.policy.model import choose_device
 
 ROLES = (EXECUTOR, JUDGE)
 USAGE = {"calls": "calls", "tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}
@@ -54,7 +54,7 @@ class Basis:
 def sampled(config: Config, drawn: float, read: float) -> float:
     """The tokens that count for the sampler's time, of completions and of prompts, each prompt
     once."""
-    reads = config.policy.sampler == "local" and choose_device(config.policy).type == "cpu"
+    reads = config.policy.sampler == "local" and planned_device(config) == "cpu"
     return drawn + READING * read if reads else drawn
 
 
