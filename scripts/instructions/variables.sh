@@ -72,7 +72,7 @@ translate() { # METHOD: every variable as a key, a note or a problem
     whole TOTAL_STEPS 1 && key grpo.steps "$TOTAL_STEPS"
     whole TOTAL_EPOCHS 1 && key instructions.epochs "$TOTAL_EPOCHS"
     number LR && key grpo.learning_rate "$(real "$LR")"
-    lengths_instructions
+    lengths_sampled 4096 64
     adapter
     whole SAVE_FREQ 1 && key run.checkpoint_every "$SAVE_FREQ"
     whole TEST_FREQ 0 && key evaluation.every "$TEST_FREQ"
@@ -121,25 +121,5 @@ judge_of() { # METHOD: addresses and keys stay in the environment, where the YAM
     has VLLM_METRICS_ENABLED && note "VLLM_METRICS_ENABLED: what servers are asked is always in servers/*"
     has VLLM_STRICT_OPENAI_COMPAT && note "VLLM_STRICT_OPENAI_COMPAT: only the protocol's own" \
         "fields are ever sent"
-    return 0
-}
-
-lengths_instructions() {
-    whole MAX_PROMPT_LENGTH 1 && key policy.max_prompt_tokens "$MAX_PROMPT_LENGTH"
-    whole MAX_RESPONSE_LENGTH 1 && key policy.max_new_tokens "$MAX_RESPONSE_LENGTH"
-    whole MICRO_BATCH_SIZE 1 && key grpo.micro_batch_tokens \
-        "$((MICRO_BATCH_SIZE * (${MAX_PROMPT_LENGTH:-4096} + ${MAX_RESPONSE_LENGTH:-4096})))"
-    whole ROLLOUT_N 2 && key grpo.group_size "$ROLLOUT_N"
-    number KL_LOSS_COEF && key grpo.kl_coefficient "$(real "$KL_LOSS_COEF")"
-    if whole PPO_MINI_BATCH_SIZE 1; then
-        local batch=${TRAIN_BATCH_SIZE:-64}
-        if ((batch % PPO_MINI_BATCH_SIZE)); then
-            problem "PPO_MINI_BATCH_SIZE=$PPO_MINI_BATCH_SIZE: does not divide TRAIN_BATCH_SIZE $batch"
-        else
-            key grpo.minibatches "$((batch / PPO_MINI_BATCH_SIZE))"
-        fi
-    fi
-    has GPU_MEMORY_UTILIZATION && note "GPU_MEMORY_UTILIZATION: of a vLLM server, which" \
-        "launch_vllm_safe.sh starts with GPU_MEMORY=$GPU_MEMORY_UTILIZATION"
     return 0
 }

@@ -160,14 +160,19 @@ lengths_supervised() {
 }
 
 lengths_grpo() {
+    lengths_sampled 2048 96
+    left_out "SFT and Bradley-Terry" "${SUPERVISED[@]}"
+}
+
+lengths_sampled() { # RESPONSE BATCH: where MAX_RESPONSE_LENGTH and TRAIN_BATCH_SIZE are not set
     whole MAX_PROMPT_LENGTH 1 && key policy.max_prompt_tokens "$MAX_PROMPT_LENGTH"
     whole MAX_RESPONSE_LENGTH 1 && key policy.max_new_tokens "$MAX_RESPONSE_LENGTH"
     whole MICRO_BATCH_SIZE 1 && key grpo.micro_batch_tokens \
-        "$((MICRO_BATCH_SIZE * (${MAX_PROMPT_LENGTH:-4096} + ${MAX_RESPONSE_LENGTH:-2048})))"
+        "$((MICRO_BATCH_SIZE * (${MAX_PROMPT_LENGTH:-4096} + ${MAX_RESPONSE_LENGTH:-$1})))"
     whole ROLLOUT_N 2 && key grpo.group_size "$ROLLOUT_N"
     number KL_LOSS_COEF && key grpo.kl_coefficient "$(real "$KL_LOSS_COEF")"
     if whole PPO_MINI_BATCH_SIZE 1; then
-        local batch=${TRAIN_BATCH_SIZE:-96}
+        local batch=${TRAIN_BATCH_SIZE:-$2}
         if ((batch % PPO_MINI_BATCH_SIZE)); then
             problem "PPO_MINI_BATCH_SIZE=$PPO_MINI_BATCH_SIZE: does not divide TRAIN_BATCH_SIZE $batch"
         else
@@ -176,7 +181,7 @@ lengths_grpo() {
     fi
     has GPU_MEMORY_UTILIZATION && note "GPU_MEMORY_UTILIZATION: of a vLLM server, which" \
         "launch_vllm_safe.sh starts with GPU_MEMORY=$GPU_MEMORY_UTILIZATION"
-    left_out "SFT and Bradley-Terry" "${SUPERVISED[@]}"
+    return 0
 }
 
 left_out() { # METHODS NAME...: variables that this method has not
