@@ -37,22 +37,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add("--judge", metavar="NAME", help="a model of the LLM file, or simulated")
     add("--calls", choices=("together", "each", "brackets"), default="together",
         help="all criteria in one call, each in its own, or VerIF's [[1]] (together)")  # fmt: skip
-    add("--rules", choices=("run", "skip", "ignore"), default=_rules(),
+    add("--rules", choices=("run", "skip", "ignore"),
         help="of verif: run them, give them to the judge (VERIF_SKIP_RULES=1), or leave them out "
-        "(VERIF_IGNORE_RULES=1)")  # fmt: skip
+        "(VERIF_IGNORE_RULES=1); default: as these say, else run")  # fmt: skip
     add("--config", type=Path, default=ROOT / "config/judge_server.yaml", metavar="FILE",
         help="its judge, llm and simulated sections are the judge's")  # fmt: skip
     add("--json", type=Path, metavar="OUT", help="the record (default: beside the data)")
     add("--overwrite", action="store_true", help="start again")
     add("keys", nargs="+", metavar="key=value", help="data.path=FILE and others")
     return parser.parse_intermixed_args(arguments)
-
-
-def _rules() -> str:
-    for variable, rules in (("VERIF_IGNORE_RULES", "ignore"), ("VERIF_SKIP_RULES", "skip")):
-        if os.environ.get(variable, "").strip().lower() in ("1", "true", "yes"):
-            return rules
-    return "run"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,12 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from flowright.answers.score_session import Judged, Scoring, score_file
     from flowright.answers.scoring import Keys
     from flowright.answers.screen import scores_screen
+    from flowright.config.instructions import rules_of_environment
     from flowright.errors import UserError
 
     console, errors = Console(), Console(stderr=True)
     try:
         given, overrides = divided(options.keys)
         data = Path(given.pop("data.path"))
+        variables = os.environ if options.reward == "verif" else {}
         asked = Scoring(
             judged=Judged(
                 options.reward,
@@ -79,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 options.config,
                 overrides,
                 options.calls,
-                options.rules,
+                options.rules or rules_of_environment(variables),
             ),
             data=data,
             out=options.json or data.with_name(f"{data.stem}.scores.json"),

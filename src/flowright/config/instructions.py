@@ -12,6 +12,7 @@ from flowright.config.section import (
     Positive,
     PositiveFloat,
     Section,
+    check_files_are_read,
 )
 from flowright.errors import ConfigError
 
@@ -109,10 +110,7 @@ class InstructionsSection(Section):
 
     @model_validator(mode="after")
     def _has_its_data(self) -> "InstructionsSection":
-        if self.data == "files" and not self.train_files:
-            raise ValueError("train_files: name the files to train on, or set data to known_rule")
-        if self.data == "known_rule" and (self.train_files or self.val_files):
-            raise ValueError("data: known_rule does not read train_files or val_files; set files")
+        check_files_are_read(self.data, self.train_files, self.val_files)
         return self
 
     @model_validator(mode="after")
@@ -127,17 +125,24 @@ class InstructionsSection(Section):
 
     def with_rules(self, environment: Mapping[str, str]) -> "InstructionsSection":
         """With `rules` as the environment's variables have them, where the section is silent.
-        Raises ConfigError for variables that cannot be used."""
+        Raises ConfigError as :func:`rules_of_environment`."""
         if self.rules is not None or self.reward != "verif":
             return self
-        problems, said = list[str](), list[Rules]()
-        for name, rules in RULES_BY_VARIABLE.items():
-            value = environment.get(name, "").strip().lower()
-            if value not in (*_YES, *_NO):
-                problems.append(f"{name}={value}: 1 or 0")
-            said += [rules] * (value in _YES)
-        if len(said) > 1:
-            problems.append(f"{' and '.join(RULES_BY_VARIABLE)}: set one of them")
-        if problems:
-            raise ConfigError(*problems)
-        return self.model_copy(update={"rules": said[0] if said else "run"})
+        return self.model_copy(update={"rules": rules_of_environment(environment)})
+
+
+def rules_of_environment(environment: Mapping[str, str]) -> Rules:
+    """What becomes of VerIF's rules by the variables of its own programs; `run` without them.
+    Raises ConfigError for variables that cannot be used."""
+    problems, said = list[str](), list[Rules]()
+    for name, rules in RULES_BY_VARIABLE.items():
+        value = environment.get(name, "").strip().lower()
+        if value not in (*_YES, *_NO):
+            problems.append(f"{name}={value}: 1 or 0")
+        if value in _YES:
+            said.append(rules)
+    if len(said) > 1:
+        problems.append(f"{' and '.join(RULES_BY_VARIABLE)}: set one of them")
+    if problems:
+        raise ConfigError(*problems)
+    return said[0] if said else "run"

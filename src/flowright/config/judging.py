@@ -12,6 +12,7 @@ from flowright.config.section import (
     Positive,
     PositiveFloat,
     Section,
+    check_files_are_read,
 )
 
 Overlong = Literal["drop", "truncate", "error"]
@@ -110,10 +111,7 @@ class JudgingSection(Section):
 
     @model_validator(mode="after")
     def _has_its_data(self) -> "JudgingSection":
-        if self.data == "files" and not self.train_files:
-            raise ValueError("train_files: name the files to train on, or set data to known_rule")
-        if self.data == "known_rule" and (self.train_files or self.val_files):
-            raise ValueError("data: known_rule does not read train_files or val_files; set files")
+        check_files_are_read(self.data, self.train_files, self.val_files)
         return self
 
     @model_validator(mode="after")

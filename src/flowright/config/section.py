@@ -1,5 +1,6 @@
 """What every section of the configuration is: frozen, strict, and with types for its fields."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -32,3 +33,14 @@ class Section(BaseModel):
         if isinstance(value, bool) and bool not in (annotation, *get_args(annotation)):
             raise ValueError("this is not a key for true or false")
         return value
+
+
+def check_files_are_read(
+    data: str, train_files: Sequence[object], val_files: Sequence[object]
+) -> None:
+    """Of a section whose rows come from files or are made by a known rule. Raises ValueError for
+    files that are missing, or that nobody reads."""
+    if data == "files" and not train_files:
+        raise ValueError("train_files: name the files to train on, or set data to known_rule")
+    if data == "known_rule" and (train_files or val_files):
+        raise ValueError("data: known_rule does not read train_files or val_files; set files")
