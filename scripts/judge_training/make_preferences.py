@@ -49,6 +49,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         "as 0,1 (default: only rated answers are in it)")  # fmt: skip
     parser.add_argument("--ties", action="store_true",
                         help="keep ties in the Bradley-Terry form, with strength 0")  # fmt: skip
+    parser.add_argument("--off-topic", type=float, default=0.0, metavar="SHARE",
+                        help="of the pairs to train on that are there once more, against a good "
+                        "answer to another question, 0 to 1 (default: 0)")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     return parser.parse_args(arguments)
 
@@ -84,6 +87,8 @@ def check(options: argparse.Namespace) -> "Making":
             )
     if not 0 < options.val_share < 1:
         problems.append(f"--val-share {options.val_share}: above 0 and below 1")
+    if not 0 <= options.off_topic <= 1:
+        problems.append(f"--off-topic {options.off_topic}: from 0 to 1")
     if "none" in options.hold_out and len(options.hold_out) > 1:
         problems.append("--hold-out none: goes with no other --hold-out")
     if problems:
@@ -95,6 +100,7 @@ def make(
     options: argparse.Namespace, making: "Making"
 ) -> "tuple[PreferenceSplit, dict[str, dict[str, int]]]":
     """Write the files; the split, and by file how many rows of each source it has."""
+    from flowright.data.off_topic import off_topic_pairs
     from flowright.data.preference_files import FORMS, rows_of, write_rows
     from flowright.data.preference_split import HELD_OUT, split_preferences
     from flowright.errors import DataError
@@ -109,9 +115,12 @@ def make(
         val_share=options.val_share,
         seed=options.seed,
     )
+    off_topic = off_topic_pairs(split.train, options.off_topic, options.seed)
+    train = (*split.train, *off_topic)
     written: dict[str, dict[str, int]] = {}
     for form in options.form or FORMS:
-        for side, rows in (("train", split.train), ("val", split.val)):
+        # A plain answer is there already, without the other question's beside it.
+        for side, rows in (("train", split.train if form == "sft" else train), ("val", split.val)):
             path = options.out / f"{form}_{side}.{options.kept}"
             made = rows_of(form, rows, making)
             written[path.name] = dict(sorted(Counter(row["source"] for row in made).items()))
@@ -140,6 +149,7 @@ def write_manifest(
         "val_share": options.val_share,
         "grades": options.grades,
         "ties": options.ties,
+        "off_topic": options.off_topic,
         "split_sha256": split.sha256,
         "rows": written,
         "held_out": split.held_out,
@@ -154,13 +164,12 @@ def show(split: "PreferenceSplit", written: dict[str, dict[str, int]], out: Path
     from rich.console import Console
     from rich.table import Table
 
-    sources = sorted({source for counts in written.values() for source in counts})
-    table = Table("file", *sources, "all", title="training files")
-    for name, counts in written.items():
-        numbers = [str(counts.get(source, 0)) for source in sources]
-        table.add_row(
-            name if counts else f"{name}: not written", *numbers, str(sum(counts.values()))
-        )
+    counted = {name: _by_column(counts) for name, counts in written.items()}
+    columns = sorted({column for counts in counted.values() for column in counts})
+    table = Table("file", *columns, "all", title="training files")
+    for name, counts in counted.items():
+        numbers = [str(counts[column]) for column in columns]
+        table.add_row(name if counts else f"{name}: not written", *numbers, str(counts.total()))
     Console().print(table)
     for reason, named in split.left_out.items():
         more = ", ..." if len(named) > _NAMED else ""
@@ -171,6 +180,16 @@ def show(split: "PreferenceSplit", written: dict[str, dict[str, int]], out: Path
         print(f"held out: {name}, whose files are not there: no text was compared with it")
     print(f"split by prompt, SHA-256 {split.sha256}")
     print(f"wrote {out}")
+
+
+def _by_column(sources: dict[str, int]) -> "Counter[str]":
+    """Rows by source, the off-topic ones of all sources together."""
+    from flowright.data.off_topic import SOURCE
+
+    counted = Counter[str]()
+    for source, number in sources.items():
+        counted["off topic" if source.endswith(SOURCE) else source] += number
+    return counted
 
 
 if __name__ == "__main__":

@@ -305,6 +305,7 @@ def test_a_form_without_rows_is_said_and_leaves_no_old_file(
             ["autoj", "--hold-out", "none", "--hold-out", "hhh"],
             ["--hold-out none: goes with no other --hold-out"],
         ),
+        (["autoj", "--off-topic", "2"], ["--off-topic 2.0: from 0 to 1"]),
         (["judgebench"], ["judgebench: no licence is stated: to be measured on only"]),
     ],
 )
@@ -314,6 +315,28 @@ def test_mistakes_of_the_user(
     assert make([*arguments, "--from", str(raw), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.splitlines() == lines
     assert not (tmp_path / "out").exists()
+
+
+def test_off_topic_pairs_are_trained_on_and_do_not_validate(
+    make: Main, raw: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["autoj", "llmbar", "--as", "jsonl", "--from", str(raw), "--out", str(out)]
+    assert make([*arguments, "--off-topic", "0.5"]) == 0
+
+    rows = {
+        path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+        for path in out.glob("*.jsonl")
+    }
+    made = {
+        name: sum(row["source"].endswith(", off topic") for row in those)
+        for name, those in rows.items()
+    }
+    pairs = len(rows["bradley_terry_train"]) - made["bradley_terry_train"]
+    assert 0 < made["bradley_terry_train"] <= round(pairs / 2)
+    assert made["pairwise_train"] == made["bradley_terry_train"]
+    assert made["sft_train"] == made["bradley_terry_val"] == made["pairwise_val"] == 0
+    assert json.loads((out / "manifest.json").read_text())["off_topic"] == 0.5
 
 
 def test_help_needs_none_of_the_heavy_packages() -> None:

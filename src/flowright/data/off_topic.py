@@ -1,0 +1,105 @@
+"""Pairs whose worse answer is a good one to another question: a judge that goes by how an answer
+reads, and not by what was asked, is wrong about half of them. OffsetBias (arXiv 2407.06551) trains
+judges on such pairs; there a model writes the other question, here it is one of the rows'.
+"""
+
+import math
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flowright.data.contamination import conversation_key
+from flowright.data.preferences import Pair, Rated
+from flowright.data.texts import folded
+
+SOURCE = ", off topic"
+"""What the source of such a pair ends with."""
+
+_NEAREST = 8  # questions, of which one is drawn
+_SAME = 0.6  # of the words of both: the same answer may do for two such questions
+_READ = 2000  # characters of a question
+_COMMON = 0.05  # of the questions, at most
+_MOST_COMMON = 500  # questions: a word of more of them tells little, and costs most
+_WORD = re.compile(r"\w+")
+
+Row = Pair | Rated
+
+
+def off_topic_pairs(rows: Sequence[Row], share: float, seed: int) -> list[Pair]:
+    """Pairs made of a ``share`` of those rows that say which of two answers is better: that one,
+    and the better answer to one of the questions nearest to theirs by the words they share. In
+    every second pair the worse answer is the longer one where such a question has one, so that
+    length says nothing. A row that shares no word with another makes none."""
+    pairs = [_better_first(row) for row in rows if isinstance(row, Pair) and row.label != "tie"]
+    asked = {conversation_key(pair.conversation): pair for pair in pairs}
+    nearest = _Nearest({key: pair.question for key, pair in asked.items()})
+    rng = random.Random(f"{seed}/off topic")
+    drawn = sorted(rng.sample(range(len(pairs)), min(len(pairs), round(share * len(pairs)))))
+    made = list[Pair]()
+    for place in drawn:
+        pair = pairs[place]
+        answers = [
+            asked[key].first
+            for key in nearest.of(conversation_key(pair.conversation))
+            if asked[key].first != pair.first
+        ]
+        longer = len(made) % 2 == 0
+        fitting = [one for one in answers if (len(one) > len(pair.first)) == longer]
+        if answers:
+            made.append(_off_topic(pair, rng.choice(fitting or answers)))
+    return made
+
+
+def _better_first(pair: Pair) -> Pair:
+    return pair.swapped() if pair.label == "second" else pair
+
+
+def _off_topic(pair: Pair, answer: str) -> Pair:
+    return replace(
+        pair,
+        id=f"{pair.id}{SOURCE}",
+        source=f"{pair.source}{SOURCE}",
+        second=answer,
+        strength=None,
+        votes=(),
+    )
+
+
+class _Nearest:
+    """Which questions share words, each word weighed by how few of them have it."""
+
+    def __init__(self, questions: dict[str, str]) -> None:
+        self._words = {key: _words(text) for key, text in questions.items()}
+        counted = Counter(word for words in self._words.values() for word in words)
+        most = min(max(2, _COMMON * len(questions)), _MOST_COMMON)
+        self._weight = {
+            word: math.log(len(questions) / number)
+            for word, number in counted.items()
+            if 1 < number <= most
+        }
+        self._having = defaultdict[str, list[str]](list)
+        for key, words in self._words.items():
+            for word in words & self._weight.keys():
+                self._having[word].append(key)
+
+    def of(self, key: str) -> list[str]:
+        """The keys of up to eight questions nearest to this one, those left out that are nearly the
+        same; the nearest first."""
+        shared = Counter[str]()
+        for word in sorted(self._words[key] & self._weight.keys()):
+            for other in self._having[word]:
+                shared[other] += self._weight[word]
+        del shared[key]
+        own = self._words[key]
+        apart = [
+            other
+            for other, _ in shared.most_common(4 * _NEAREST)
+            if len(own & self._words[other]) < _SAME * len(own | self._words[other])
+        ]
+        return apart[:_NEAREST]
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(folded(text[:_READ])))
