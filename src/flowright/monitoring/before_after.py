@@ -181,13 +181,17 @@ def _drift(drift: object) -> Html | None:
     for name, changes in drift.items():
         for key, (title, form, change) in DRIFT.items():
             if found := changes.get(key):
-                ends = [said(found.get(end), change) for end in ("low", "high")]
-                cells = [said(found.get("before"), form), said(found.get("after"), form)]
-                cells += [said(found.get("change"), change), " to ".join(ends)]
+                cells = [said(found.get(end), form) for end in ("before", "after")]
+                cells += [said(found.get("change"), change), _ends(found, change)]
                 whose = f"{one_line(name, 60)}: " if len(drift) > 1 else ""
                 body.append(el("tr", el("th", whose, title), [el("td", cell) for cell in cells]))
     head = ("", "Untrained", "Trained", "Change", "95 %, paired")
     return el("div", el("h3", "What else changed"), table(head, body)) if body else None
+
+
+def _ends(found: Record, form: Form) -> str:
+    ends = found.get("low"), found.get("high")
+    return " to ".join(form(end) for end in ends if is_number(end)) or NOTHING
 
 
 def _summary(summary: object) -> Html | None:
