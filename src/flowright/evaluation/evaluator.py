@@ -168,11 +168,13 @@ def row_of(known: Mapping[str, Any]) -> Row:
         for name in ("kinds", "sources")
     }
     text = known.get("text")
-    own = {
+    whole: dict[str, Any] = {
+        **known,
+        **scores,
         "lengths": tuple(known.get("lengths", ())),
         "text": None if text is None else text_score_of(text),
     }
-    return Row(**{**known, **scores, **own})
+    return Row(**whole)
 
 
 def _score_of(known: Mapping[str, Any]) -> Score:
