@@ -24,6 +24,7 @@ from toy_run import Toy
 from flowright.app.world import policy_in_turn
 from flowright.config import Config, GrpoSection
 from flowright.errors import PeerLost
+from flowright.evaluation.perplexity import HeldOutText, Window, before_and_after
 from flowright.grpo.batch import Group
 from flowright.grpo.checkpoint import portable_state, take_over
 from flowright.grpo.learner import Learner
@@ -137,6 +138,17 @@ def looked_at(policy: Policy, ranks: Ranks) -> dict[str, Any]:
     }
 
 
+async def read_texts(policy: Policy, ranks: Ranks) -> list[float]:
+    """Perplexities of three windows and of one alone, before training and after."""
+    groups = random_groups(8, [(9, [1]), (20, [1]), (5, [1])])
+    windows = [Window(n, tuple(group.prompt_ids)) for n, group in enumerate(groups)]
+    section, found = GrpoSection(micro_batch_tokens=8), []
+    for some in (windows, windows[:1]):
+        text = HeldOutText(policy, section, some, (), ranks)
+        found += [read.perplexity for read in await before_and_after(text) if read is not None]
+    return found
+
+
 def held(split: Callable[[Policy], Policy]) -> dict[str, int]:
     """Bytes of the layers' frozen weights, of all of them and of this process' part; and of
     whatever tensors it has alive for a policy that has been used."""
@@ -193,6 +205,7 @@ async def main(out: Path, url: str) -> None:
         found = {name: asdict(update) for name, update in updates(ranks, split).items()}
         policy = split(tiny_policy())
         found = {"updates": found, "looked": looked_at(policy, ranks), "held": held(split)}
+        found["texts"] = await read_texts(policy, ranks)
         policy.save(out / f"adapter-{ranks.rank}")
         torch.save(found, out / f"{ranks.rank}.pt")
         await toy_training(url, out, ranks, gpus)

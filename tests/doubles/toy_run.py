@@ -28,6 +28,7 @@ from flowright.environments.environment import Environment, TaskSets
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import Failure, Reason
+from flowright.evaluation.perplexity import open_text
 from flowright.grading import Gold
 from flowright.judge.verdict import Verdict
 from flowright.llm.counters import Counters
@@ -209,7 +210,14 @@ async def train(
     try:
         local = LocalSampler(policy, 64)
         trainer = make_trainer(
-            config, run, reporter, environment, environment.tasks(), policy, sampler(local)
+            config,
+            run,
+            reporter,
+            environment,
+            environment.tasks(),
+            policy,
+            sampler(local),
+            text=open_text(config, policy),
         )
         if raises is None:
             return Outcome(await trainer.train(resume), policy, reporter, path)

@@ -1,6 +1,7 @@
 """What screens show of a run whose evaluations tell mean rewards."""
 
 import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,18 @@ def row(name: str, group: str, mean: float) -> dict[str, Any]:
     return {"name": name, "group": group, "kinds": kinds, "sources": {"letters": cell(mean / 2)}}
 
 
+DRIFT = {
+    "perplexity": {"before": 20.0, "after": 22.0, "change": 1.1, "low": 1.05, "high": 1.15},
+    "completion_tokens": {
+        "before": 80.0,
+        "after": 60.5,
+        "change": -19.5,
+        "low": None,
+        "high": None,
+    },
+}
+
+
 def run_of(path: Path, evaluated: bool) -> Path:
     run = RunDirectory(path, Config(run=RunSection(tensorboard=False)))
     run.record(0, {"val/reward": 0.31, "val/judge": 0.4})
@@ -38,7 +51,7 @@ def run_of(path: Path, evaluated: bool) -> Path:
     ]
     if evaluated:
         told = {"simulated": False, "problems": 200, "rows": rows, "summary": {}}
-        write_json(path / "evaluation.json", told)
+        write_json(path / "evaluation.json", {**told, "drift": {"trained policy": DRIFT}})
     return path
 
 
@@ -53,6 +66,17 @@ def test_the_report_tells_mean_rewards(tmp_path: Path) -> None:
         assert told in page, told
     assert "accuracy" not in page.split("Configuration")[0].split("<main>")[1]
     assert "Summary of the evaluation" not in page
+
+
+def test_the_report_tells_what_else_changed(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "run", evaluated=True)
+    page = render(take_snapshot(run), select_groups(run)).partition("What else changed")[2]
+    rows = re.findall(r"<tr>(.*?)</tr>", page)[1:3]
+    cells = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in rows]
+    assert cells == [
+        ["Perplexity of a text not trained on", "20.00", "22.00", "× 1.100", "× 1.050 to × 1.150"],
+        ["Tokens of a completion", "80.0", "60.5", "-19.5", "-"],
+    ]
 
 
 def test_before_its_evaluation_a_run_is_shown_by_its_validation(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import torch
 from clocks import without_clocks
 from processes import DOUBLES, SOURCE, free_port
 from safetensors.torch import load_file
-from shard_worker import CASES, looked_at, toy_training, updates
+from shard_worker import CASES, looked_at, read_texts, toy_training, updates
 from tiny_policy import same, tiny_policy
 from vllm_double import VllmDouble
 
@@ -89,6 +89,13 @@ def test_what_else_runs_the_model_finds_the_same(shards: tuple[Path, list[dict[s
         assert same(load_file(out / f"adapter-{rank}" / ADAPTER_FILE), one["adapter"])
     together = [nats for process in found for nats in process["looked"]["divergences"]]
     assert together == pytest.approx(one["divergences"], abs=1e-4)
+
+
+async def test_processes_read_a_text_together(shards: tuple[Path, list[dict[str, Any]]]):
+    one = await read_texts(tiny_policy(), ONE)
+    assert len(one) == 4 and one[0] != pytest.approx(one[1], rel=1e-2)
+    for process in shards[1]:
+        assert process["texts"] == pytest.approx(one, rel=1e-4)
 
 
 def test_a_process_holds_its_part_of_the_layers_alone(

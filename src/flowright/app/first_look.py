@@ -19,6 +19,7 @@ from flowright.config.grpo import (
     OBJECTIVES,
     SCHEDULES,
 )
+from flowright.data.documents import read_documents
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.errors import ConfigError, DataError, RunError, UserError
@@ -52,6 +53,7 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
     own = (
         lambda: check_choices(config.grpo),
         lambda: check_quantised(config.policy),
+        lambda: check_text(config),
         lambda: load_entries(config.llm.file, config.models),
         lambda: found.append(load_tasks(environment)),
     )
@@ -109,6 +111,19 @@ def check_quantised(section: PolicySection) -> str:
             "requirements-quantised.txt, or leave the key out"
         )
     return section.quantised or "no"
+
+
+def check_text(config: Config) -> str:
+    """The text whose perplexity is measured, for people; empty where there is none. Raises
+    DataError where it cannot be read."""
+    path = config.evaluation.text
+    if path is None:
+        return ""
+    try:
+        documents = read_documents(path)
+    except DataError as error:
+        raise DataError(*(f"evaluation.text: {line}" for line in error.problems)) from None
+    return f"{path}: {documents.counted}"
 
 
 def check_run(config: Config, resume: bool) -> str:

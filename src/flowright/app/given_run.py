@@ -19,6 +19,12 @@ from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import Evaluator, Row
+from flowright.evaluation.perplexity import (
+    HeldOutText,
+    TextValidation,
+    before_and_after,
+    open_text,
+)
 from flowright.evaluation.scored import scored_row
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.given import GivenBatches, GivenTrainer, GivenValidation
@@ -44,11 +50,14 @@ async def run_given(
     check_adapter(policy, config.grpo.learning_rate)
     batches = GivenBatches(config, environment, policy, tasks.train)
     learner = Learner(policy, config.grpo, 1.0, config.seed, ranks)
+    text = open_text(config, policy, ranks)
     validate = GivenValidation(learner, batches, tasks.val)
+    if text is not None:
+        validate = TextValidation(validate, text)
     with ExitStack() as stack:
         reporter = Follower(run.path)
         if isinstance(run, RunDirectory):
-            introduce(config, run, environment, policy, console, ranks)
+            introduce(config, run, environment, policy, console, ranks, text)
             reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
         saves = Saves(config, run, policy, learner, batches, reporter, ranks)
         trainer = GivenTrainer(config, run, reporter, batches, learner, saves, validate, ranks)
@@ -58,7 +67,7 @@ async def run_given(
         return
     run.state(status="running", stage="evaluate", step=step)
     if environment.rolls_out:
-        comparison = await _compare(start, policy, batches, console)
+        comparison = await _compare(start, policy, batches, text, console)
         if ranks.is_first:
             write_json(run.path / "evaluation.json", comparison.to_json())
     if isinstance(policy.output, ScalarHead):
@@ -67,18 +76,24 @@ async def run_given(
 
 
 async def _compare(
-    start: Start, policy: Policy, batches: GivenBatches, console: Console
+    start: Start,
+    policy: Policy,
+    batches: GivenBatches,
+    text: HeldOutText | None,
+    console: Console,
 ) -> Comparison:
     """The judge untrained and trained, on all held-out pairs. All ranks measure alike."""
     config, environment, tasks = start.config, start.environment, start.tasks.val
     rows = dict[str, Measure]()
-    for name, trained in ((UNTRAINED, False), (TRAINED, True)):
+    reads = await before_and_after(text)
+    for name, trained, read in zip((UNTRAINED, TRAINED), (False, True), reads, strict=True):
         if isinstance(policy.output, ScalarHead):
             rows[name] = partial(_scored, name, trained, policy, batches, config.grpo)
         else:
             encode = prompt_encoder(environment, policy.tokenizer, config.policy.max_prompt_tokens)
             sampler = local_sampler(config, policy, trained)
-            rows[name] = partial(Evaluator(environment, encode, config).row, name, sampler)
+            evaluator = Evaluator(environment, encode, config)
+            rows[name] = partial(evaluator.row, name, sampler, text=read)
     return await run_comparison(config, environment, rows, tasks, (), console)
 
 

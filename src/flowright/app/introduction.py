@@ -14,6 +14,7 @@ from flowright.app.world import sampled_where
 from flowright.checkout import here
 from flowright.config import TINY, Config
 from flowright.environments.environment import Environment
+from flowright.evaluation.perplexity import HeldOutText
 from flowright.grpo.ranks import Ranks, Reporter
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
@@ -28,6 +29,7 @@ def introduce(
     policy: Policy,
     console: Console,
     ranks: Ranks,
+    text: HeldOutText | None = None,
 ) -> None:
     """Say what runs where, and leave the same in ``state.json`` for every other screen."""
     run.state(policy=config.strategy_model, simulated=environment.simulated, **environment.about())
@@ -50,6 +52,8 @@ def introduce(
         lines.append(f"ranks     {ranks.size} processes share each batch")
     if policy.gpus > 1:
         lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
+    if text is not None:
+        lines += text.words
     for line in [*lines, *environment.told_of_tasks(), *environment.introduction()]:
         say(console, line)
 

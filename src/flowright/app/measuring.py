@@ -14,6 +14,7 @@ from flowright.app.first_look import (
     check_count,
     check_model,
     check_quantised,
+    check_text,
     load_tasks,
     refuse,
     weight_files,
@@ -55,6 +56,7 @@ def open_evaluation(
         lambda: check_quantised(config.policy),
         lambda: check_writable(out),
         lambda: check_model(config),
+        lambda: check_text(config),
         lambda: sets.append(load_tasks(environment, batches=False)),
         lambda: given.extend(_read(environment, data)),
     )
@@ -68,6 +70,8 @@ def open_evaluation(
         "problems": tasks_hash(problems),
         "selection": tasks_hash(selection),
     }
+    if (text := config.evaluation.text) is not None:
+        about["text"] = sha256_of(text)
     ledger = Ledger(out, about, overwrite)
     try:
         yield Evaluation(config, environment, tasks, problems, selection, checkpoints, ledger)

@@ -24,6 +24,7 @@ from flowright.app.first_look import (
     check_model,
     check_quantised,
     check_run,
+    check_text,
     load_tasks,
     with_steps,
 )
@@ -91,6 +92,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     for what, look in environment.checks():
         found.check(what, lambda look=look: uvloop.run(_line(look)))
     found.plan.append(("settings", _settings(config)))
+    found.check("text", lambda: check_text(config))
     found.check("disk", lambda: _disk(config))
     if has_data and found.check("rows", lambda: _rows(config, environment, tasks)):
         config = with_steps(config, environment, tasks[0])

@@ -38,6 +38,12 @@ from flowright.environments.environment import Environment, TaskSets, prompt_enc
 from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
+from flowright.evaluation.perplexity import (
+    HeldOutText,
+    TextValidation,
+    before_and_after,
+    open_text,
+)
 from flowright.grpo.checkpoint import Saves, load_weights
 from flowright.grpo.choices import choices_of, settled
 from flowright.grpo.learner import Learner
@@ -106,30 +112,34 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         start = fitted(start, policy)
         config, tasks = start.config, start.tasks
         await on_model_thread(_check, policy, config)
+        text = open_text(config, policy, ranks)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
         with ExitStack() as stack:
             reporter = Follower(run.path)
             if isinstance(run, RunDirectory):
-                introduce(config, run, environment, policy, console, ranks)
+                introduce(config, run, environment, policy, console, ranks, text)
                 if planned := await keep_plan(run.path, start, policy.tokenizer):
                     say(console, planned)
                 reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
             trainer = make_trainer(
-                config, run, reporter, environment, tasks, policy, sampler, ranks
+                config, run, reporter, environment, tasks, policy, sampler, ranks, text
             )
             owners = partial(_asking, environment, sampler, before)
             async with tell_outages(owners, reporter.say):
                 step = await trainer.train(start.resume)
             say_best(run.path, trainer.saves.best, step, reporter)
-        if step < config.grpo.steps or not ranks.is_first:
+        if step < config.grpo.steps:
             return
         run.state(status="running", stage="evaluate", step=step)
+        first_text, last_text = await before_and_after(text)
+        if not ranks.is_first:
+            return
         evaluator = _evaluator(config, environment, policy)
-        samples = config.evaluation.final_samples
+        measure = partial(evaluator.row, draw=step + 1, samples=config.evaluation.final_samples)
         policies = {
-            UNTRAINED: partial(evaluator.row, UNTRAINED, before, draw=step + 1, samples=samples),
-            TRAINED: partial(evaluator.row, TRAINED, sampler, draw=step + 1, samples=samples),
+            UNTRAINED: partial(measure, UNTRAINED, before, text=first_text),
+            TRAINED: partial(measure, TRAINED, sampler, text=last_text),
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
         began = time.perf_counter()
@@ -151,6 +161,7 @@ def make_trainer(
     policy: Policy,
     sampler: Sampler,
     ranks: Ranks = ONE,
+    text: HeldOutText | None = None,
 ) -> RolloutTrainer:
     """The trainer and the parts that it is made of."""
     learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
@@ -161,6 +172,8 @@ def make_trainer(
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
     saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
     validation = Validation(evaluator, sampler, held_out)
+    if text is not None:
+        validation = TextValidation(validation, text)
     return RolloutTrainer(config, run, reporter, pipeline, learner, saves, validation, ranks)
 
 
@@ -194,18 +207,24 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     async with AsyncExitStack() as opened:
         known = [*tasks.val, *evaluation.problems]
         await opened.enter_async_context(environment.open(known))
-        evaluator = _evaluator(config, environment, policy)
+        evaluator, text = _evaluator(config, environment, policy), open_text(config, policy)
+        for line in text.words if text else ():
+            say(console, line)
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
+
+        async def untrained(some: Sequence[Task]) -> Row:
+            read = await text.score(trained=False) if text else None
+            return await evaluator.row(UNTRAINED, before, some, samples=samples, text=read)
 
         async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
             load_weights(path, policy)
             await after.refresh(after.version + 1)
-            return await evaluator.row(name, after, some, samples=samples)
+            read = await text.score() if text else None
+            return await evaluator.row(name, after, some, samples=samples, text=read)
 
         samples = config.evaluation.final_samples
-        base = partial(evaluator.row, UNTRAINED, before, samples=samples)
-        policies: dict[str, Measure] = {UNTRAINED: base}
+        policies: dict[str, Measure] = {UNTRAINED: untrained}
         for path in evaluation.checkpoints:
             name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"
             policies[name] = partial(trained, name, path)

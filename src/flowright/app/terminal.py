@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.table import Table
 
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison
+from flowright.evaluation.drift import words
 from flowright.evaluation.evaluator import Row, Score
 from flowright.llm.counters import Counters, Outage, outages
 
@@ -42,6 +43,8 @@ _SHOWN = (
     ("val reward", "val/reward", "{:.2f}"),
     ("val loss", "val/loss", "{:.3f}"),
     ("val accuracy", "val/accuracy", "{:.1%}"),
+    ("val tokens", "val/tokens_completion_mean", "{:.0f}"),
+    ("perplexity", "eval/perplexity", "{:.2f}"),
 )
 
 
@@ -272,6 +275,9 @@ def findings(comparison: Comparison) -> list[str]:
         lines.append(f"best baseline, chosen on {comparison.chosen_on}: {chosen}")
     if comparison.gap_closed is not None:
         lines.append(_way_gone(comparison.gap_closed))
+    for name, changes in comparison.drift.items():
+        whose = "" if name == TRAINED else f"{name}: "
+        lines += [f"{whose}{line}" for line in words(changes)]
     lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
     if worst := max(lost.values(), default=0.0):
         name = max(lost, key=lambda name: lost[name])

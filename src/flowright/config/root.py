@@ -1,6 +1,7 @@
 """The whole of a configuration: of a run, and of a judge service."""
 
 import os
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -41,6 +42,13 @@ class EvaluationSection(Section):
     """Of the policy when evaluated."""
     baselines: bool = True
     """Fixed workflows in the before/after table."""
+    text: Path | None = None
+    """A text that is not trained on, whose perplexity tells what training costs elsewhere
+    (`eval/perplexity`): plain text, or rows with a column `text` (JSON Lines, Parquet);
+    `config/plain_english.jsonl` is one."""
+    text_tokens: int = Field(default=8192, ge=2)
+    """How many of its first tokens are read, in windows of at most `policy.max_prompt_tokens` +
+    `policy.max_new_tokens`."""
 
 
 class Config(Section):
@@ -139,6 +147,15 @@ class Config(Section):
         if (self.policy.head == "score") != (loss == "bradley_terry") and loss in OBJECTIVES:
             fit = "score" if loss == "bradley_terry" else "language_model"
             raise ValueError(f"policy.head: {self.policy.head}; grpo.loss: {loss} needs {fit}")
+        return self
+
+    @model_validator(mode="after")
+    def _who_reads_a_text_predicts_it(self) -> "Config":
+        if self.evaluation.text is not None and self.policy.head == "score":
+            raise ValueError(
+                "evaluation.text: policy.head: score predicts no tokens, so a text has no "
+                "perplexity; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

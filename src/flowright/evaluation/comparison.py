@@ -2,13 +2,14 @@
 set of tasks."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment
 from flowright.environments.rollout import Completion
+from flowright.evaluation.drift import Change, drift
 from flowright.evaluation.evaluator import Row, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
 from flowright.policy.sampler import Sample
@@ -31,7 +32,8 @@ class Comparison:
     the best of each kind and ``best_by_kind_gold`` the accuracy of choosing by kind.
     ``chosen_on`` says on which problems they were picked: on the reported ones themselves that
     flatters them, not the policy. ``gap_closed`` is (trained - untrained) / (best_by_kind_gold -
-    untrained).
+    untrained). ``drift`` tells by the name of a trained policy's row what else changed
+    (:func:`flowright.evaluation.drift.drift`).
     """
 
     problems: int
@@ -42,6 +44,7 @@ class Comparison:
     best_by_kind: Mapping[str, str]
     best_by_kind_gold: float
     gap_closed: float | None
+    drift: Mapping[str, Mapping[str, Change]] = field(default_factory=dict)
 
     @property
     def by_reward(self) -> bool:
@@ -134,7 +137,17 @@ def summarise(
         best_by_kind,
         best_gold,
         _gap_closed(rows, best_gold) if candidates else None,
+        _drifts(rows),
     )
+
+
+def _drifts(rows: Sequence[Row]) -> dict[str, Mapping[str, Change]]:
+    """Of each policy's row but the untrained one, where that is there."""
+    before = next((row for row in rows if row.name == UNTRAINED), None)
+    if before is None:
+        return {}
+    after = [row for row in rows if row.group == "policy" and row is not before]
+    return {row.name: found for row in after if (found := drift(before, row))}
 
 
 def _best(rows: Sequence[Row], kind: str) -> str:

@@ -5,7 +5,7 @@ them.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from flowright.config import Config
@@ -13,6 +13,7 @@ from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion, Rollout
+from flowright.evaluation.perplexity import TextScore, text_score_of
 from flowright.grpo.pipeline import SEED_STRIDE
 from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
@@ -67,7 +68,8 @@ class RewardScore(Score):
 class Row:
     """One line of the table. ``kinds`` and ``sources`` hold scores by kind of task ("all"
     included) and by dataset; ``mix`` what the attempts are made of, by kind. ``shown``: in short
-    tables, too."""
+    tables, too. Of a policy also ``lengths``, problem by problem the mean tokens of its
+    completions, and what it makes of a ``text`` that it was not trained on."""
 
     name: str
     group: Literal["policy", "baseline"]
@@ -75,6 +77,8 @@ class Row:
     sources: Mapping[str, Score]
     mix: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     shown: bool = True
+    lengths: tuple[float, ...] = ()
+    text: TextScore | None = None
 
     @property
     def by_reward(self) -> bool:
@@ -98,9 +102,10 @@ class Evaluator:
         tasks: Sequence[Task],
         draw: int = 0,
         samples: int | None = None,
+        text: TextScore | None = None,
     ) -> Row:
         """The row of the policy that ``sampler`` serves, of so many ``samples`` a problem (None: as
-        while training); ``draw`` tells evaluations apart."""
+        while training); ``draw`` tells evaluations apart. ``text`` is what it makes of one."""
         config, section = self.config, self.config.evaluation
         number = samples or section.samples
         sampling = Sampling(
@@ -119,7 +124,8 @@ class Evaluator:
             for problem, samples in zip(problems, drawn, strict=True)
         ]
         shares = await self.ranks.all_gather(await rollout_all(self.environment, groups))
-        return make_row(name, "policy", interleaved(shares), self.environment)
+        row = make_row(name, "policy", interleaved(shares), self.environment)
+        return replace(row, text=text)
 
 
 async def rollout_all(
@@ -148,7 +154,11 @@ def make_row(
     names = sorted({g[0].task.source for g in rollouts})
     sources = {s: score([g for g in rollouts if g[0].task.source == s], bounds) for s in names}
     flat = [r for g in rollouts for r in g]
-    return Row(name, group, kinds, sources, environment.mix(flat), shown)
+    lengths = [_mean([float(len(r.sample.token_ids)) for r in g]) for g in rollouts]
+    # What was not drawn token by token, such as a baseline or a score, has no length.
+    drawn = group == "policy" and any(lengths)
+    mix = environment.mix(flat)
+    return Row(name, group, kinds, sources, mix, shown, tuple(lengths) if drawn else ())
 
 
 def row_of(known: Mapping[str, Any]) -> Row:
@@ -157,7 +167,14 @@ def row_of(known: Mapping[str, Any]) -> Row:
         name: {key: _score_of(score) for key, score in known[name].items()}
         for name in ("kinds", "sources")
     }
-    return Row(**{**known, **scores})
+    text = known.get("text")
+    whole: dict[str, Any] = {
+        **known,
+        **scores,
+        "lengths": tuple(known.get("lengths", ())),
+        "text": None if text is None else text_score_of(text),
+    }
+    return Row(**whole)
 
 
 def _score_of(known: Mapping[str, Any]) -> Score:
@@ -221,6 +238,7 @@ class Validation:
             "val/valid_frac": every.valid,
             "val/unscored": every.unscored,
             "val/tokens_llm_mean": every.tokens,
+            "val/tokens_completion_mean": _mean(row.lengths) if row.lengths else None,
             **{f"val/gold/{kind}": s.gold for kind, s in row.kinds.items() if kind != "all"},
         }
         return {name: value for name, value in measured.items() if value is not None}

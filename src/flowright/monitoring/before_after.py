@@ -61,7 +61,8 @@ def evaluation_section(snapshot: Snapshot) -> Html | None:
         f"{label}{evaluation.get('problems', '')} held-out problems, the same for every row"
         f"{with_interval}. Costs are means per problem."
     )
-    parts = [_by_dataset(rows, first, measured), _summary(evaluation.get("summary"))]
+    drift = _drift(evaluation.get("drift"))
+    parts = [drift, _by_dataset(rows, first, measured), _summary(evaluation.get("summary"))]
     drawn = _scatters(rows, columns)
     return section("table", "Before and after", lead, table(head, body), parts, drawn)
 
@@ -163,6 +164,34 @@ def _colour(row: Record) -> str:
     if row.get("group") != "policy":
         return "c6"
     return "c2" if str(row["name"]).startswith("untrained") else "c1"
+
+
+DRIFT: Mapping[str, tuple[str, Form, Form]] = {
+    "perplexity": ("Perplexity of a text not trained on", "{:.2f}".format, "× {:.3f}".format),
+    "completion_tokens": ("Tokens of a completion", "{:.1f}".format, "{:+.1f}".format),
+}
+"""What else training changed: how it is called, a value of it, and its change."""
+
+
+def _drift(drift: object) -> Html | None:
+    """What training changed beside what it was for, of each trained policy."""
+    if not isinstance(drift, Mapping):
+        return None
+    body = []
+    for name, changes in drift.items():
+        for key, (title, form, change) in DRIFT.items():
+            if found := changes.get(key):
+                cells = [said(found.get(end), form) for end in ("before", "after")]
+                cells += [said(found.get("change"), change), _ends(found, change)]
+                whose = f"{one_line(name, 60)}: " if len(drift) > 1 else ""
+                body.append(el("tr", el("th", whose, title), [el("td", cell) for cell in cells]))
+    head = ("", "Untrained", "Trained", "Change", "95 %, paired")
+    return el("div", el("h3", "What else changed"), table(head, body)) if body else None
+
+
+def _ends(found: Record, form: Form) -> str:
+    ends = found.get("low"), found.get("high")
+    return " to ".join(form(end) for end in ends if is_number(end)) or NOTHING
 
 
 def _summary(summary: object) -> Html | None:

@@ -68,6 +68,7 @@ LEARNER = (
     single("Ratio, standard deviation", "policy/ratio_std"),
     single("Gradient norm", "policy/grad_norm"),
     single("Learning rate", "policy/lr"),
+    single("Perplexity of a text not trained on", "eval/perplexity"),
     single("Prompts cut to fit, share", "prompt/truncated"),
     single("Attempts sampled from a scaffold, share", "rollout/scaffolded_frac"),
     Chart(
@@ -77,7 +78,14 @@ LEARNER = (
     ),
 )
 SPENT = (
-    single("Tokens of a completion", "tokens/completion_mean"),
+    Chart(
+        "Tokens of a completion",
+        [
+            ("training", "c1", "tokens/completion_mean"),
+            ("validation", "c3", "val/tokens_completion_mean"),
+        ],
+        form=svg.plain,
+    ),
     single("GPU memory, GB", "gpu/memory_gb"),
 )
 
