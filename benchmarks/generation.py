@@ -3,7 +3,7 @@ the same weights: tokens a CPU second, greedy, one thread, each in a process of 
 
 Both get the same prompts, sorted by length, the same number of rows at once and the same limit:
 ``generate`` in batches that end with their longest answer, this house with rows that give their
-place to the next prompt, of a model as ``scripts/generate.py`` opens it. A token counts
+place to the next prompt, of a model as ``scripts/generate_responses.py`` opens it. A token counts
 up to the one that ends its answer: those that ``generate`` goes on to compute for rows that have
 ended are work without use.
 

@@ -46,6 +46,8 @@ class _Call:
     sampling: Sampling
     stopping: threading.Event
     ended: Ended
+    apart: int
+    """Tokens of the prompts' template that are there once, whatever the number of rows."""
     found: dict[tuple[int, int], Sample] = field(default_factory=dict)
 
 
@@ -126,7 +128,9 @@ class LocalSampler:
         if not prompts:
             return []
         places = range(len(prompts)) if places is None else places
-        call = _Call(prompts, places, n, sampling, cancelled or threading.Event(), ended)
+        apart = apart_length(prompts, n) if self._sharing else 0
+        stopping = cancelled or threading.Event()
+        call = _Call(prompts, places, n, sampling, stopping, ended, apart)
         begun = 0
         with (
             torch.inference_mode(),
@@ -145,7 +149,7 @@ class LocalSampler:
     def _wave(self, call: _Call, begun: int) -> _Wave:
         """For as many of the prompts that have not begun as may be decoded together."""
         n, room = call.n, call.sampling.max_new_tokens
-        apart = apart_length(call.prompts, n) if self._sharing else 0
+        apart = call.apart
         most = math.inf if self._tokens is None else self._tokens - apart
         copies = 1 if self._sharing else n
         count = longest = held = 0
@@ -163,8 +167,10 @@ class LocalSampler:
 
     def _joining(self, call: _Call, wave: _Wave, live: Sequence[_Completion], begun: int) -> int:
         """How many of the prompts that have not begun there is room for, in their order."""
-        apart = apart_length(call.prompts, call.n) if self._sharing else 0
         rows = len(live)
+        if rows + call.n > wave.rows:
+            return 0
+        apart = call.apart
         held = sum(len(call.prompts[p]) - apart for p in {row.prompt for row in live})
         for count, prompt in enumerate(call.prompts[begun:]):
             rows, held = rows + call.n, held + len(prompt) - apart

@@ -44,7 +44,7 @@ def _packable(policy: Policy) -> bool:
         and isinstance(policy.output, Head)
         and torch.backends.mkldnn.is_available()
         and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
-        and (dtype == torch.float32 or dtype == torch.bfloat16 and _has_bfloat16())
+        and (dtype == torch.float32 or (dtype == torch.bfloat16 and _has_bfloat16()))
     )
 
 

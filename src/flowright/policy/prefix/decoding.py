@@ -100,7 +100,9 @@ class SharedDecoding:
     def _places(self, prompt: Sequence[KeysValues]) -> Tensor:
         key, _ = prompt[0]
         self._kernel: Kernel = kernel_for(key)
-        return key.new_empty(len(prompt), 2, self._rows, key.shape[0], self._room, key.shape[2])
+        # Places that a row has not come to are read where others are further, and multiplied by 0,
+        # which makes nothing of any number but NaN.
+        return key.new_zeros(len(prompt), 2, self._rows, key.shape[0], self._room, key.shape[2])
 
     def _write(self, row: int, prompt: Sequence[KeysValues]) -> None:
         """What a row begins with: its prompt, and the template before it where it is copied."""
@@ -127,6 +129,7 @@ class SharedDecoding:
     def _begin_step(self) -> None:
         """What is the same in all layers."""
         rows, self._used = len(self._lengths), max(self._lengths) + 1
+        self._sizes = [self._owners.count(prompt) for prompt in range(len(self._prompts))]
         self._at = torch.arange(rows, device=self._filled.device)
         self._unseen: Tensor | None = None
         if min(self._lengths) + 1 < self._used:
@@ -157,9 +160,13 @@ class SharedDecoding:
         """Of one token a row, as a :class:`flowright.policy.prefix.attention.Tree`."""
         assert self._own is not None
         own = self._own[layer]
-        own[0][self._at, :, self._filled] = k.transpose(0, 1)
-        own[1][self._at, :, self._filled] = v.transpose(0, 1)
         rows, heads, size = len(self._at), own.shape[2], q.shape[-1]
+        if self._unseen is None:  # all are as far
+            own[0, :rows, :, self._used - 1] = k.transpose(0, 1)
+            own[1, :rows, :, self._used - 1] = v.transpose(0, 1)
+        else:
+            own[0][self._at, :, self._filled] = k.transpose(0, 1)
+            own[1][self._at, :, self._filled] = v.transpose(0, 1)
         q = q.transpose(0, 1).reshape(rows, heads, -1, size)
         keys, values = own[:, :rows, :, : self._used]
         found = self._kernel.rows((q, keys, values), self._unseen, scale)
@@ -178,9 +185,8 @@ class SharedDecoding:
 
     def _attend_to_prompts(self, layer: int, queries: Tensor, scale: float) -> Attended:
         """Each row's attention to its prompt: [kv heads, rows * times, size]."""
-        sizes = [self._owners.count(prompt) for prompt in range(len(self._prompts))]
-        times = queries.shape[1] // sum(sizes)
-        queries_P = queries.split([size * times for size in sizes], dim=1)
+        times = queries.shape[1] // len(self._owners)
+        queries_P = queries.split([size * times for size in self._sizes], dim=1)
         found = [
             self._kernel.forward((some, *prompt[layer]), False, scale)
             for some, prompt in zip(queries_P, self._prompts, strict=True)
