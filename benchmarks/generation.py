@@ -1,7 +1,9 @@
 """What it costs to answer a benchmark's prompts in process, against transformers' ``generate`` on
 the same weights: tokens a CPU second, greedy, one thread, each in a process of its own.
 
-Both get the same prompts in the same batches, sorted by length, and the same limit. A token counts
+Both get the same prompts, sorted by length, the same number of rows at once and the same limit:
+``generate`` in batches that end with their longest answer, this house with rows that give their
+place to the next prompt, of a model as ``scripts/generate_responses.py`` opens it. A token counts
 up to the one that ends its answer: those that ``generate`` goes on to compute for rows that have
 ended are work without use.
 
@@ -25,6 +27,7 @@ from flowright.answers.questions import read_questions
 from flowright.config import LoraSection, PolicySection
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
+from flowright.policy.packed import packed
 from flowright.policy.prompt import template_ids
 from flowright.policy.sampler import Sampling
 
@@ -37,14 +40,19 @@ def prompts_of(policy: Policy, data: Path, limit: int) -> list[list[int]]:
     return sorted(encoded, key=len)
 
 
-def ours(policy: Policy, prompts: Sequence[Sequence[int]], most: int) -> list[int]:
-    """The lengths of the answers."""
-    sampler = LocalSampler(policy, len(prompts), trained=False)
+def ours(policy: Policy, prompts: Sequence[Sequence[int]], size: int, most: int) -> list[int]:
+    """The lengths of the answers; ``size`` rows at once."""
+    sampler = LocalSampler(policy, size, trained=False)
     drawn = sampler.draw(prompts, 1, Sampling(0.0, 1.0, most, 0))
     return [len(group[0].token_ids) for group in drawn]
 
 
-def theirs(policy: Policy, prompts: Sequence[Sequence[int]], most: int) -> list[int]:
+def theirs(policy: Policy, prompts: Sequence[Sequence[int]], size: int, most: int) -> list[int]:
+    batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
+    return [length for batch in batches for length in _batch(policy, batch, most)]
+
+
+def _batch(policy: Policy, prompts: Sequence[Sequence[int]], most: int) -> list[int]:
     texts = [torch.tensor(prompt) for prompt in prompts]
     ids = pad_sequence(texts, batch_first=True, padding_side="left")
     mask = pad_sequence([torch.ones_like(t) for t in texts], True, padding_side="left")
@@ -66,13 +74,12 @@ def measure(options: argparse.Namespace, path: str) -> dict[str, float]:
     section = PolicySection(device="cpu", dtype=options.dtype, lora=LoraSection(rank=1, alpha=1))
     policy, meter = load_policy(str(options.model), section, 0), Meter()
     prompts = prompts_of(policy, options.data, options.limit)
-    work = ours if path == "flowright" else theirs
-    work(policy, prompts[:2], 2)
-    size = options.batch_size
-    batches = [prompts[start : start + size] for start in range(0, len(prompts), size)]
-    lengths: list[int] = []
-    for batch in batches:
-        lengths += meter.measure("all", lambda batch=batch: work(policy, batch, options.max_tokens))
+    work = theirs
+    if path == "flowright":  # as flowright.answers.local opens a model
+        policy, work = meter.measure("packing", lambda: packed(policy)), ours
+    work(policy, prompts[:2], 2, 2)
+    size, most = options.batch_size, options.max_tokens
+    lengths = meter.measure("all", lambda: work(policy, prompts, size, most))
     full = sum(length == options.max_tokens for length in lengths)
     return {**meter.found(), "tokens": sum(lengths), "prompts": len(lengths), "at the limit": full}
 

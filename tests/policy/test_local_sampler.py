@@ -160,6 +160,41 @@ async def test_rows_that_leave_the_batch_do_not_change_the_others(
     assert close(flat(together), flat(apart))
 
 
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("template", [0, 20, 140])
+async def test_a_row_that_ends_gives_its_place_to_the_next_prompt(template: int, n: int):
+    """Four places for 24 rows that end at any time: the samples of all at once, in fewer steps
+    than waves would take."""
+    policy = ending_soon(tiny_policy())
+    shared = [3 + i % 70 for i in range(template)]
+    prompts = [[*shared, *range(60 + i, 61 + i + i % 5)] for i in range(24 // n)]
+    together = await draw(policy, prompts, n, max_new_tokens=16)
+    fed: list[int] = []
+    embed = policy.causal_lm.get_input_embeddings()
+    handle = embed.register_forward_hook(lambda *_: fed.append(_[2].shape[1]))
+    apart = await draw(policy, prompts, n, decode_batch=4, max_new_tokens=16)
+    handle.remove()
+    assert close(flat(together), flat(apart))
+    lengths = [len(sample.token_ids) for sample in flat(apart)]
+    waves = sum(max(lengths[start : start + 4]) - 1 for start in range(0, 24, 4))
+    prefills = sum(len(prompt) - template for prompt in prompts) + template
+    assert sum(fed) == prefills + sum(lengths) - 24, "each token once"
+    assert len(set(lengths)) > 4
+    assert len(fed) < waves + len(prompts) + 1
+
+
+async def test_prompts_wait_until_there_is_memory_for_their_tokens():
+    """The same samples, whatever there is."""
+    policy = ending_soon(tiny_policy())
+    prompts = [[60 + i] * (4 + 12 * (i % 3 == 0)) for i in range(6)]
+    for n in (1, 2):
+        free = await draw(policy, prompts, n)
+        for tokens in (1, 70):
+            sampler = LocalSampler(policy, 256, tokens=tokens)
+            found = await sampler.sample(prompts, n, Sampling(1.0, 1.0, 12, 7))
+            assert close(flat(free), flat(found))
+
+
 async def test_a_samples_draws_are_its_own():
     """A function of the seed and of its prompt's and its own index."""
     policy = ending_soon(tiny_policy())

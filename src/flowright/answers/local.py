@@ -1,6 +1,7 @@
 """Answers of a model in this process: its weights as they are in a folder, nothing trained.
 
-Prompts of about the same length are decoded together, and the samples of one share it.
+Prompts of about the same length are decoded together, and the samples of one share it; those that
+have ended give their places to the next.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from flowright.errors import ConfigError
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.model_thread import on_model_thread
+from flowright.policy.packed import packed
 from flowright.policy.prompt import template_ids
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.smollm2 import smollm2
@@ -43,7 +45,6 @@ class LocalModel:
     ) -> None:
         self._policy = policy
         self._drawing = drawing
-        self._prompts = prompts
         own = getattr(policy.causal_lm.config, "max_position_embeddings", None)
         self._window: int | None = max_model_len or own
         self._chat_template = chat_template
@@ -72,8 +73,7 @@ class LocalModel:
                 for number in wanted[question]:
                     tell(question, number, Missing(why))
         asked.sort(key=lambda one: len(one[1]))
-        for start in range(0, len(asked), self._prompts):
-            await self._draw(asked[start : start + self._prompts], wanted, tell)
+        await self._draw(asked, wanted, tell)
 
     async def _draw(
         self,
@@ -151,7 +151,8 @@ def can_share(policy: Policy) -> bool:
 
 def open_local(model: str, dtype: str | None) -> Policy:
     """The model of a folder, of the hub, or ``smollm2-135m``. ``dtype`` is that of the weights;
-    None is as for training. Raises UserError where it cannot be had."""
+    None is as for training. It is there to decode and for nothing else: on a CPU its weights are in
+    blocks (:mod:`flowright.policy.packed`). Raises UserError where it cannot be had."""
     if model == TINY:
         raise ConfigError(
             f"--model {TINY}: the embedded policy writes workflows and is made by a run; give a "
@@ -166,7 +167,7 @@ def open_local(model: str, dtype: str | None) -> Policy:
     # The adapter stays off, so its rank is nothing but memory.
     section = PolicySection.model_validate({"dtype": dtype, "lora": LoraSection(rank=1, alpha=1)})
     try:
-        return load_policy(path, section, seed=0)
+        return packed(load_policy(path, section, seed=0))
     except ConfigError as error:
         said = [problem.replace("strategy_model:", "--model:") for problem in error.problems]
         raise ConfigError(*said) from error

@@ -8,89 +8,57 @@ import asyncio
 import math
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from flowright.llm.counters import Counters
+from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.prefix.decoding import SharedDecoding, shared_decoding
-from flowright.policy.prefix.tree import shared_length
+from flowright.policy.plain_decoding import PlainDecoding, plain_decoding
+from flowright.policy.prefix.decoding import SharedDecoding, apart_length, shared_decoding
 from flowright.policy.sampler import Sample, Sampling
 
 Ended = Callable[[int, int, Sample], None]
 """Is told a prompt's place among those that were given, a sample's number, and the sample."""
 
 
-class PlainDecoding:
-    """As :class:`flowright.policy.prefix.decoding.SharedDecoding`, with the model's own attention
-    and cache, which grows and repeats a prompt for each completion. For models that the other does
-    not know, such as those with sliding windows; what ``grpo.prefix_sharing: false`` samples with.
-    """
-
-    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], n: int, room: int) -> None:
-        self._decoder, self._head = policy.causal_lm.model, policy.head
-        longest = max(len(prompt) for prompt in prompts)
-        ids = torch.zeros(len(prompts), longest, dtype=torch.long)
-        mask = torch.zeros(len(prompts), longest, dtype=torch.long)
-        for index, prompt in enumerate(prompts):
-            ids[index, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[index, longest - len(prompt) :] = 1
-        positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        self._cache = DynamicCache(config=policy.causal_lm.config)
-        hidden = self._decoder(
-            input_ids=ids.to(policy.device),
-            attention_mask=mask.to(policy.device),
-            position_ids=positions.to(policy.device),
-            past_key_values=self._cache,
-            use_cache=True,
-        ).last_hidden_state[:, -1]
-        logits = self._head.logits(hidden)
-        self._cache.batch_repeat_interleave(n)
-        repeated = (x.repeat_interleave(n, dim=0) for x in (logits, mask, positions[:, -1:]))
-        self.logits, mask, positions = repeated
-        self._mask, self._positions = mask.to(policy.device), positions.to(policy.device)
-
-    def step(self, tokens: Tensor) -> Tensor:
-        """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
-        self._mask = torch.cat([self._mask, self._mask.new_ones(len(tokens), 1)], dim=1)
-        self._positions = self._positions + 1
-        hidden = self._decoder(
-            input_ids=tokens[:, None],
-            attention_mask=self._mask,
-            position_ids=self._positions,
-            past_key_values=self._cache,
-            use_cache=True,
-        ).last_hidden_state[:, -1]
-        return self._head.logits(hidden)
-
-    def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows go on."""
-        going = torch.tensor(rows, device=self._mask.device)
-        self._cache.batch_select_indices(going)
-        self._mask, self._positions = self._mask[going], self._positions[going]
-
-
-def _plain_decoding(
-    policy: Policy, prompts: Sequence[Sequence[int]]
-) -> AbstractContextManager[Callable[[Sequence[Sequence[int]], int, int], PlainDecoding]]:
-    """Waves are made by ``(prompts, n, room)``; they share nothing."""
-    return nullcontext(partial(PlainDecoding, policy))
-
-
 @dataclass(slots=True)
 class _Completion:
-    """A completion while it grows. ``place`` is its index among the rows of its wave."""
+    """A completion while it grows: of which prompt among those given, and its number there."""
 
-    place: int
+    prompt: int
+    number: int
     tokens: list[int] = field(default_factory=list)
-    finished: bool = False
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What a call of :meth:`LocalSampler.draw` wants, and what it has found."""
+
+    prompts: Sequence[Sequence[int]]
+    places: Sequence[int]
+    n: int
+    sampling: Sampling
+    stopping: threading.Event
+    ended: Ended
+    apart: int
+    """Tokens of the prompts' template that are there once, whatever the number of rows."""
+    found: dict[tuple[int, int], Sample] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wave:
+    """Room for rows that are decoded together: for so many of prompts up to the ``longest``, which
+    take up to ``held`` tokens together where they lie apart from their rows."""
+
+    rows: int
+    longest: int
+    held: float
 
 
 class LocalSampler:
@@ -112,7 +80,7 @@ class LocalSampler:
     ) -> None:
         self._policy = policy
         self._weights = policy.decoding if trained else policy.reference
-        self._decoding = shared_decoding if sharing else _plain_decoding
+        self._decoding = shared_decoding if sharing else plain_decoding
         self._sharing = sharing
         self._decode_batch = decode_batch
         self._tokens = tokens
@@ -159,108 +127,140 @@ class LocalSampler:
         ``ended`` is called in this thread for each sample that is whole, as it ends."""
         if not prompts:
             return []
-        policy = self._policy
         places = range(len(prompts)) if places is None else places
+        apart = apart_length(prompts, n) if self._sharing else 0
         stopping = cancelled or threading.Event()
-        groups: list[list[Sample]] = []
+        call = _Call(prompts, places, n, sampling, stopping, ended, apart)
+        begun = 0
         with (
             torch.inference_mode(),
             self._weights(),
-            self._decoding(policy, prompts) as decoding,
+            self._decoding(self._policy, prompts) as decoding,
         ):
-            for some in self._waves(prompts, n, sampling.max_new_tokens):
-                if stopping.is_set():
-                    break
-                samples = self._decode(  # the wave is named nowhere else: one in memory at a time
-                    decoding(prompts[some], n, sampling.max_new_tokens - 1),
-                    _uniforms(places[some], n, sampling),
-                    sampling,
-                    stopping,
-                    _told(ended, some.start, n),
-                )
-                groups += [samples[i : i + n] for i in range(0, len(samples), n)]
-        return groups
+            while begun < len(prompts) and not call.stopping.is_set():
+                begun = self._decode(call, decoding, begun)
+        ids = [(prompt, number) for prompt in range(len(prompts)) for number in range(n)]
+        whole = {one: call.found[one] for one in ids if one in call.found}
+        return [
+            [whole[prompt, number] for number in range(n) if (prompt, number) in whole]
+            for prompt in range(len(prompts))
+        ]
 
-    def _waves(self, prompts: Sequence[Sequence[int]], n: int, room: int) -> Iterator[slice]:
-        """Prompts that are decoded together, each with ``n`` rows of up to ``room`` tokens."""
-        template = shared_length(prompts) if self._sharing else 0
+    def _wave(self, call: _Call, begun: int) -> _Wave:
+        """For as many of the prompts that have not begun as may be decoded together."""
+        n, room = call.n, call.sampling.max_new_tokens
+        apart = call.apart
+        most = math.inf if self._tokens is None else self._tokens - apart
         copies = 1 if self._sharing else n
-        held = [copies * (len(prompt) - template) + n * room for prompt in prompts]
-        most = math.inf if self._tokens is None else self._tokens - template
-        start = rows = tokens = 0
-        for place, size in enumerate(held):
-            if place > start and (rows + n > self._decode_batch or tokens + size > most):
-                yield slice(start, place)
-                start, rows, tokens = place, 0, 0
-            rows, tokens = rows + n, tokens + size
-        yield slice(start, len(prompts))
+        count = longest = held = 0
+        for prompt in call.prompts[begun:]:
+            length = copies * (len(prompt) - apart)
+            widest = max(longest, len(prompt))
+            # Behind shared prefixes a row of its own has as many places as the longest has.
+            even = self._sharing and n == 1
+            taken = (count + 1) * (widest - apart) if even else held + length
+            full = (count + 1) * n > self._decode_batch or taken + (count + 1) * n * room > most
+            if count and full:
+                break
+            count, longest, held = count + 1, widest, taken
+        return _Wave(count * n, longest, max(held, most - count * n * room))
+
+    def _joining(self, call: _Call, wave: _Wave, live: Sequence[_Completion], begun: int) -> int:
+        """How many of the prompts that have not begun there is room for, in their order."""
+        rows = len(live)
+        if rows + call.n > wave.rows:
+            return 0
+        apart = call.apart
+        held = sum(len(call.prompts[p]) - apart for p in {row.prompt for row in live})
+        for count, prompt in enumerate(call.prompts[begun:]):
+            rows, held = rows + call.n, held + len(prompt) - apart
+            if rows > wave.rows or len(prompt) > wave.longest or held > wave.held:
+                return count
+        return len(call.prompts) - begun
 
     def _decode(
         self,
-        wave: SharedDecoding | PlainDecoding,
-        uniforms_TR: Tensor,
-        sampling: Sampling,
-        stopping: threading.Event,
-        ended: Callable[[int, Sample], None],
-    ) -> list[Sample]:
-        """The samples of a wave's rows, in their order."""
-        device, ends = self._policy.device, self._policy.end_ids
-        uniforms_TR = uniforms_TR.to(device)
-        logprobs_TR = torch.zeros_like(uniforms_TR)
-        live = rows = [_Completion(place) for place in range(uniforms_TR.shape[1])]
-        places = torch.arange(len(rows), device=device)
-        logits = wave.logits
-        for step in range(sampling.max_new_tokens):
-            tokens, logprobs = _draw(logits, uniforms_TR[step, places], sampling)
-            logprobs_TR[step, places] = logprobs
-            for row, token in zip(live, tokens.tolist(), strict=True):
-                row.tokens.append(token)
-                row.finished = token in ends
-            going = [i for i, row in enumerate(live) if not row.finished]
-            last = step + 1 == sampling.max_new_tokens
-            for row in live:
-                if row.finished or last:
-                    column = logprobs_TR[: step + 1, row.place].tolist()
-                    ended(row.place, self._sample(row, column, ends))
-            if not going or last or stopping.is_set():
-                break
-            if len(going) < len(live):
-                wave.keep(going)
-                live = [live[i] for i in going]
-                kept = torch.tensor(going, device=device)
-                tokens, places = tokens[kept], places[kept]
-            logits = wave.step(tokens)
-        columns = logprobs_TR.T.tolist()
-        return [self._sample(r, column, ends) for r, column in zip(rows, columns, strict=True)]
+        call: _Call,
+        decoding: Callable[[int, int, int, int], SharedDecoding | PlainDecoding],
+        begun: int,
+    ) -> int:
+        """Decode prompts from the one at ``begun`` on; a row that ends gives its place to those
+        that have not begun. The first one that there was no room for."""
+        sampling, device = call.sampling, self._policy.device
+        wave = self._wave(call, begun)
+        made = decoding(call.n, wave.rows, sampling.max_new_tokens - 1, wave.longest)
+        live: list[_Completion] = []
+        uniforms = torch.empty(0, sampling.max_new_tokens, device=device)
+        logits = torch.empty(0)
+        fresh = True
+        while True:
+            count = self._joining(call, wave, live, begun) if fresh or made.joins else 0
+            if count:
+                some, fresh = slice(begun, begun + count), False
+                first = made.join(call.prompts[some])
+                logits = torch.cat([logits, first]) if live else first
+                drawn = _uniforms(call.places[some], call.n, sampling).to(device)
+                uniforms = torch.cat([uniforms, drawn])
+                live += [_Completion(p, i) for p in range(some.start, some.stop)
+                         for i in range(call.n)]  # fmt: skip
+                begun += count
+            steps = to_device(torch.tensor([[len(row.tokens)] for row in live]), device)
+            tokens, logprobs = _draw(logits, uniforms.gather(1, steps)[:, 0], sampling)
+            order = self._going(call, live, tokens, logprobs)
+            if call.stopping.is_set() or not order:
+                return begun
+            if len(order) < len(live):
+                made.keep(order)
+                live = [live[i] for i in order]
+                kept = to_device(torch.tensor(order, dtype=torch.long), device)
+                tokens, uniforms = tokens[kept], uniforms[kept]
+            logits = made.step(tokens)
 
-    def _sample(self, row: _Completion, logprobs: Sequence[float], ends: Collection[int]) -> Sample:
+    def _going(
+        self, call: _Call, live: Sequence[_Completion], tokens: Tensor, logprobs: Tensor
+    ) -> list[int]:
+        """Which rows go on behind these tokens, in which order; the others have ended."""
+        ends, most = self._policy.end_ids, call.sampling.max_new_tokens
+        going: list[int] = []
+        told = torch.stack([tokens.double(), logprobs.double()]).tolist()  # both are exact
+        for place, (row, token, logprob) in enumerate(zip(live, *told, strict=True)):
+            row.tokens.append(int(token))
+            row.logprobs.append(logprob)
+            if row.tokens[-1] in ends or len(row.tokens) == most:
+                sample = self._sample(row, ends)
+                call.found[row.prompt, row.number] = sample
+                call.ended(row.prompt, row.number, sample)
+            else:
+                going.append(place)
+        if call.n > 1:
+            return going
+        # Rows that share no prompt may lie in any order: the last ones take the empty places.
+        last = [place for place in going if place >= len(going)]
+        places = set(going)
+        return [place if place in places else last.pop() for place in range(len(going))]
+
+    def _sample(self, row: _Completion, ends: Collection[int]) -> Sample:
         kept = [token for token in row.tokens if token not in ends]
         text = self._policy.tokenizer.decode(kept, skip_special_tokens=False)
         assert isinstance(text, str)
+        finished = row.tokens[-1] in ends
         return Sample(
             tuple(row.tokens),
-            tuple(logprobs[: len(row.tokens)]),
+            tuple(row.logprobs),
             text,
-            "stop" if row.finished else "length",
+            "stop" if finished else "length",
             self.version,
         )
 
 
-def _told(ended: Ended, first: int, n: int) -> Callable[[int, Sample], None]:
-    """Of rows of a wave, whose first prompt is the ``first`` of all."""
-
-    def row_ended(row: int, sample: Sample) -> None:
-        ended(first + row // n, row % n, sample)
-
-    return row_ended
-
-
 def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
-    """[max_new_tokens, prompts * n] numbers in [0, 1), each sample's from a generator of its own.
-    With 24 bits, float32 holds them as they are: none becomes 1."""
+    """[prompts * n, max_new_tokens] numbers in [0, 1), each sample's from a generator of its own.
+    With 24 bits, float32 holds them as they are: none becomes 1. Zeros where nothing is drawn."""
+    if sampling.temperature == 0:
+        return torch.zeros(len(places) * n, sampling.max_new_tokens)
     draws = [random.Random(f"{sampling.seed}/{p}/{i}") for p in places for i in range(n)]
     bits = [[draw.getrandbits(24) for _ in range(sampling.max_new_tokens)] for draw in draws]
-    return torch.tensor(bits, dtype=torch.float32).T / 2**24
+    return torch.tensor(bits, dtype=torch.float32) / 2**24
 
 
 def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:

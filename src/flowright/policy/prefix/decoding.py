@@ -1,14 +1,14 @@
 """Decoding behind shared prefixes: completions grow by a token each, and no prefix is repeated.
 
-The rows of a wave start together and are packed, one token a row, as the learner packs its texts. A
-step's queries attend to the template in one call, to their prompt in one call for each prompt, and
-to their own tokens in one call, and these are merged as in
-:mod:`flowright.policy.prefix.attention`.
+Rows are packed, one token a row, as the learner packs its texts; they join and leave at any step,
+each as far as it is. A step's queries attend to the template in one call, to their prompt in one
+call for each prompt, and to their own tokens in one call, and these are merged as in
+:mod:`flowright.policy.prefix.attention`. A prompt with a single row has nobody to share with: it is
+written before the row's own tokens, so that one call does for all of them.
 Keys and values of template and prompts stay as the prefill left them; those of the completions are
 in one tensor, where each row has its place. No drawing here: see :mod:`flowright.policy.local`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +16,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from flowright.policy.layout import packs_of
+from flowright.policy.layout import packs_of, to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.attention import KeysValues, merge
 from flowright.policy.prefix.kernels import Attended, Kernel, kernel_for
@@ -25,99 +25,171 @@ from flowright.policy.prefix.tree import Level, shared_length, tree_attention
 PREFILL_TOKENS = 1024
 """Of prompts, in one forward pass; a single prompt may be longer."""
 
+LONG_TEMPLATE = 128
+"""Tokens; what rows with a prompt each share of a shorter one is copied to each, too: attending to
+it apart and merging takes longer."""
+
+
+def apart_length(prompts: Sequence[Sequence[int]], n: int) -> int:
+    """Tokens of the template that are there once, whatever the number of rows."""
+    length = shared_length(prompts)
+    return 0 if n == 1 and length < LONG_TEMPLATE else length
+
 
 class SharedDecoding:
-    """Rows [prompts * n], prompt by prompt, of which each :meth:`step` takes one more token.
-
-    ``logits`` [rows, vocab_size] are those of the first token. ``room``: how many steps there may
-    be.
+    """Rows, ``n`` for each prompt that :meth:`join`, of which each :meth:`step` takes one more
+    token. There are places for ``rows`` of up to ``room`` tokens each, ``longest`` the longest of
+    the prompts.
     """
 
-    def __init__(
-        self, policy: Policy, template: Level, prompts: Sequence[Sequence[int]], n: int, room: int
-    ) -> None:
-        self._policy = policy
-        self._template = template.keys_values
-        self._prompts: list[list[KeysValues]] = []
-        hidden_P = self._prefill(template, prompts)
-        owners = torch.arange(len(prompts), device=policy.device).repeat_interleave(n)
-        self._sizes = [n] * len(prompts)  # rows of each prompt
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=policy.device)
-        self._positions = lengths[owners]
-        self._length = 0
-        key, _ = self._prompts[0][0]
-        self._kernel: Kernel = kernel_for(key)
-        # [layers, keys and values, rows, key/value heads, room, size]
-        self._own = key.new_empty(
-            len(self._prompts[0]), 2, len(owners), key.shape[0], room, key.shape[2]
-        )
-        self.logits = policy.head.logits(hidden_P)[owners]
+    joins = True
+    """Prompts may join while others are decoded."""
 
-    def _prefill(self, template: Level, prompts: Sequence[Sequence[int]]) -> Tensor:
+    def __init__(
+        self, policy: Policy, template: Level, n: int, rows: int, room: int, longest: int
+    ) -> None:
+        self._policy, self._above = policy, template
+        self._n, self._alone = n, n == 1
+        copied = n == 1 and template.length < LONG_TEMPLATE
+        self._copied = template.keys_values if copied else []
+        self._template = [] if copied else template.keys_values
+        self._begins = 0 if copied else template.length  # the position of a row's first place
+        self._prompts: list[list[KeysValues]] = []
+        self._owners: list[int] = []  # of each row, its prompt's place among these
+        self._room = room + (longest - self._begins if self._alone else 0)
+        self._rows = rows
+        self._own: Tensor | None = None  # [layers, keys and values, rows, kv heads, room, size]
+        self._filled = torch.empty(0, dtype=torch.long, device=policy.device)
+        self._lengths: list[int] = []  # the same, and what comes before them is not counted
+        self._positions = self._filled
+
+    def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        """Rows for some more prompts, behind all others: the logits [prompts * n, vocab_size] of
+        their first tokens."""
+        keys_values, hidden_P = self._prefill(prompts)
+        if self._own is None:
+            self._own = self._places(keys_values[0])
+        lengths = [len(prompt) for prompt in prompts for _ in range(self._n)]
+        filled = [length - self._begins if self._alone else 0 for length in lengths]
+        if self._alone:
+            for row, prompt in enumerate(keys_values, start=len(self._lengths)):
+                self._write(row, prompt)
+        else:
+            first = len(self._prompts)
+            self._prompts += keys_values
+            self._owners += [first + i for i in range(len(prompts)) for _ in range(self._n)]
+        self._lengths += filled
+        device = self._policy.device
+        self._filled = torch.cat([self._filled, to_device(torch.tensor(filled), device)])
+        self._positions = torch.cat([self._positions, to_device(torch.tensor(lengths), device)])
+        return self._policy.head.logits(hidden_P).repeat_interleave(self._n, dim=0)
+
+    def _prefill(self, prompts: Sequence[Sequence[int]]) -> tuple[list[list[KeysValues]], Tensor]:
         """Keys and values of the prompts behind their template; their last hidden states."""
+        template = self._above
         own = [prompt[template.length :] for prompt in prompts]
+        found: list[list[KeysValues]] = []
         last = []
         for some in packs_of([len(ids) for ids in own], PREFILL_TOKENS):
             level = Level(self._policy, [own[index] for index in some], template, [0] * len(some))
             last.append(level.last_hidden)
             for start, stop in level.spans:
-                self._prompts.append(
-                    [(k[:, start:stop], v[:, start:stop]) for k, v in level.keys_values]
-                )
-        return torch.cat(last)
+                found.append([(k[:, start:stop], v[:, start:stop]) for k, v in level.keys_values])
+        return found, torch.cat(last)
+
+    def _places(self, prompt: Sequence[KeysValues]) -> Tensor:
+        key, _ = prompt[0]
+        self._kernel: Kernel = kernel_for(key)
+        # Places that a row has not come to are read where others are further, and multiplied by 0,
+        # which makes nothing of any number but NaN.
+        return key.new_zeros(len(prompt), 2, self._rows, key.shape[0], self._room, key.shape[2])
+
+    def _write(self, row: int, prompt: Sequence[KeysValues]) -> None:
+        """What a row begins with: its prompt, and the template before it where it is copied."""
+        assert self._own is not None
+        for layer, own in enumerate(prompt):
+            start = 0
+            for k, v in [*self._copied[layer : layer + 1], own]:
+                stop = start + k.shape[1]
+                self._own[layer, 0, row, :, start:stop] = k
+                self._own[layer, 1, row, :, start:stop] = v
+                start = stop
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feed a token to each row [rows] and get the logits [rows, vocab_size] of the next one."""
+        self._begin_step()
         hidden = self._policy.causal_lm.model(
             input_ids=tokens[None], position_ids=self._positions[None], use_cache=False, tree=self
         ).last_hidden_state[0]
-        self._length += 1
+        self._filled = self._filled + 1
+        self._lengths = [length + 1 for length in self._lengths]
         self._positions = self._positions + 1
         return self._policy.head.logits(hidden)
 
+    def _begin_step(self) -> None:
+        """What is the same in all layers."""
+        rows, self._used = len(self._lengths), max(self._lengths) + 1
+        self._sizes = [self._owners.count(prompt) for prompt in range(len(self._prompts))]
+        self._at = torch.arange(rows, device=self._filled.device)
+        self._unseen: Tensor | None = None
+        if min(self._lengths) + 1 < self._used:
+            assert self._own is not None
+            places = torch.arange(self._used, device=self._filled.device)
+            self._unseen = self._own.new_zeros(rows, 1, 1, self._used).masked_fill_(
+                (places > self._filled[:, None])[:, None, None], -torch.inf
+            )
+
     def keep(self, rows: Sequence[int]) -> None:
-        """Only these rows go on; in ascending order. Their tokens move up within the cache."""
+        """Only these rows go on, in this order: the rows of a prompt one behind the other. None may
+        come to a place whose own row comes to a later one: their tokens move within the cache."""
+        assert self._own is not None
         for place, row in enumerate(rows):
             if place != row:
-                self._own[:, :, place, :, : self._length] = self._own[:, :, row, :, : self._length]
-        self._own = self._own[:, :, : len(rows)]
-        owners = [prompt for prompt, size in enumerate(self._sizes) for _ in range(size)]
-        going = Counter(owners[row] for row in rows)
-        self._sizes = [going[prompt] for prompt in range(len(self._sizes))]
-        self._positions = self._positions[torch.tensor(rows, device=self._positions.device)]
+                filled = self._lengths[row]
+                self._own[:, :, place, :, :filled] = self._own[:, :, row, :, :filled]
+        going = to_device(torch.tensor(rows, dtype=torch.long), self._filled.device)
+        self._filled, self._positions = self._filled[going], self._positions[going]
+        self._lengths = [self._lengths[row] for row in rows]
+        if not self._alone:
+            owners = [self._owners[row] for row in rows]
+            still = sorted(set(owners))
+            self._prompts = [self._prompts[owner] for owner in still]
+            self._owners = [still.index(owner) for owner in owners]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Of one token a row, as a :class:`flowright.policy.prefix.attention.Tree`."""
+        assert self._own is not None
         own = self._own[layer]
-        own[0, :, :, self._length] = k.transpose(0, 1)
-        own[1, :, :, self._length] = v.transpose(0, 1)
-        rows, heads, size = own.shape[1], own.shape[2], q.shape[-1]
+        rows, heads, size = len(self._at), own.shape[2], q.shape[-1]
+        if self._unseen is None:  # all are as far
+            own[0, :rows, :, self._used - 1] = k.transpose(0, 1)
+            own[1, :rows, :, self._used - 1] = v.transpose(0, 1)
+        else:
+            own[0][self._at, :, self._filled] = k.transpose(0, 1)
+            own[1][self._at, :, self._filled] = v.transpose(0, 1)
         q = q.transpose(0, 1).reshape(rows, heads, -1, size)
-        found = self._attend_to_own(own, q, scale)
+        keys, values = own[:, :rows, :, : self._used]
+        found = self._kernel.rows((q, keys, values), self._unseen, scale)
+        shared = []
         # Heads that share keys lie behind each other as queries: [kv heads, rows * times, size].
-        queries = q.transpose(0, 1).reshape(heads, -1, size)
-        shared = [self._attend_to_prompts(layer, queries, scale)]
-        if self._template:
-            shared.append(self._kernel.forward((queries, *self._template[layer]), False, scale))
+        if self._template or not self._alone:
+            queries = q.transpose(0, 1).reshape(heads, -1, size)
+            if not self._alone:
+                shared.append(self._attend_to_prompts(layer, queries, scale))
+            if self._template:
+                shared.append(self._kernel.forward((queries, *self._template[layer]), False, scale))
         for out_i, lse_i in shared:
             out_i = out_i.reshape(heads, rows, -1, size).transpose(0, 1)
             found = merge(found, (out_i, lse_i.reshape(heads, rows, -1).transpose(0, 1)))
         return found[0].reshape(rows, -1, size)
 
-    def _attend_to_own(self, own: Tensor, q: Tensor, scale: float) -> Attended:
-        """Each row's attention to its own tokens: [rows, kv heads, times, size]."""
-        keys, values = own[:, :, :, : self._length + 1].flatten(1, 2)
-        out, lse = self._kernel.forward((q.flatten(0, 1), keys, values), False, scale)
-        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
-
     def _attend_to_prompts(self, layer: int, queries: Tensor, scale: float) -> Attended:
         """Each row's attention to its prompt: [kv heads, rows * times, size]."""
-        times = queries.shape[1] // sum(self._sizes)
+        times = queries.shape[1] // len(self._owners)
         queries_P = queries.split([size * times for size in self._sizes], dim=1)
         found = [
             self._kernel.forward((some, *prompt[layer]), False, scale)
             for some, prompt in zip(queries_P, self._prompts, strict=True)
-            if some.shape[1]
         ]
         outs, lses = zip(*found, strict=True)
         return torch.cat(outs, dim=1), torch.cat(lses, dim=1)
@@ -126,9 +198,9 @@ class SharedDecoding:
 @contextmanager
 def shared_decoding(
     policy: Policy, prompts: Sequence[Sequence[int]]
-) -> Iterator[Callable[[Sequence[Sequence[int]], int, int], SharedDecoding]]:
-    """Compute what all prompts begin with. Waves are made by ``(prompts, n, room)``, each with n
-    rows for some of the prompts."""
+) -> Iterator[Callable[[int, int, int, int], SharedDecoding]]:
+    """Compute what all prompts begin with. Rows for some of them are made by ``(n, rows, room,
+    longest)``."""
     with tree_attention(policy):
         template = Level(policy, [prompts[0][: shared_length(prompts)]])
         yield partial(SharedDecoding, policy, template)

@@ -21,6 +21,11 @@ class Kernel(Protocol):
 
     def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended: ...
 
+    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+        """Of few queries each: [rows, heads, queries, size], keys and values [rows, heads, keys,
+        size], the ``mask`` [rows, 1, 1, keys] added to the scores. Has no gradients."""
+        ...
+
     def backward(
         self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float
     ) -> QKV: ...
@@ -32,6 +37,13 @@ class PlainKernel:
     def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
         q, k, v = qkv
         scores = self._scores(q, k, causal, scale)
+        lse = scores.logsumexp(dim=-1)
+        return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
+
+    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+        q, k, v = qkv
+        scores = (q @ k.mT).float() * scale
+        scores = scores if mask is None else scores + mask
         lse = scores.logsumexp(dim=-1)
         return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
 
@@ -60,6 +72,12 @@ class CpuFlashKernel:
         )
         return out[0], lse[0]
 
+    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            *qkv, 0.0, False, attn_mask=mask, scale=scale
+        )
+        return out, lse
+
     def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
         (q, k, v), (out, lse) = qkv, merged
         # The kernel lays its log-sum-exp out as [queries, heads] and reads it so.
@@ -85,6 +103,9 @@ class CudaFlashKernel:
             q[:, None], k[:, None], v[:, None], 0.0, causal, False, scale=scale
         )
         return out[:, 0], lse[:, 0]
+
+    def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
+        return PlainKernel().rows(qkv, mask, scale)  # the operator knows no mask
 
     def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
         (q, k, v), (out, lse) = qkv, merged
