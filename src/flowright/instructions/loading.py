@@ -4,7 +4,7 @@ tokenizer has to say about their length comes later.
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,8 +69,14 @@ def _known(section: InstructionsSection, seed: int) -> Sides:
 
 def _read(section: InstructionsSection, seed: int) -> Sides:
     shown = section.scaffolding.files if section.scaffolding.enabled else ()
-    # All that is missing at once.
-    found_files([*section.train_files, *section.val_files, *shown, *(section.sealed or ())])
+    _check_files(
+        {
+            "train_files": section.train_files,
+            "val_files": section.val_files,
+            "scaffolding.files": shown,
+            "sealed": section.sealed or (),
+        }
+    )
     train, report = _gradable(section, section.train_files)
     if section.val_files:
         held_out, of_held_out = _gradable(section, section.val_files)
@@ -128,6 +134,18 @@ def _gradable(
         raise DataError(f"{', '.join(patterns)}: every row {why.removeprefix('it ')}")
     gone = frozenset(empty)
     return [task for task in tasks if task.id not in gone], report.less(left_out)
+
+
+def _check_files(named: Mapping[str, Sequence[str]]) -> None:
+    """Raises DataError for all files that are missing, each with its key."""
+    problems: list[str] = []
+    for key, patterns in named.items():
+        try:
+            found_files(patterns)
+        except DataError as error:
+            problems += [f"instructions.{key}: {problem}" for problem in error.problems]
+    if problems:
+        raise DataError(*problems)
 
 
 def found_files(patterns: Sequence[str]) -> list[Path]:
