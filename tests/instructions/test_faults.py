@@ -218,6 +218,8 @@ async def test_odd_replies_are_asked_about_again_and_never_a_no(text: str) -> No
     )
     assert (grade.value, grade.met) == (pytest.approx(4 / 6), met)
     assert sum(verdict.attempts for verdict in grade.verdicts) == len(odd.sound.requests)
+    if text == ODD["one is missing"]:
+        return  # asked about the second alone, it would call that the first
     kept = OddFirst(text, keeps=True)
     grade = await RubricReward(criteria_judge(kept, SECTION), NO_SANDBOX).grade(
         row, "fig, pear", "k"
