@@ -177,7 +177,10 @@ def _given(config: Config) -> bool:
 def _tokenizer(config: Config) -> Tokenizer | None:
     """None where it is not at hand: who looks at the policy has said it."""
     with suppress(OSError, ValueError, UserError):
-        if (name := model_at_hand(config)) is not None:
+        name = model_at_hand(config)
+        # Of a folder without its files transformers makes an empty one, which has no template.
+        bare = name and Path(name).is_dir() and not any(Path(name).glob("tokenizer*"))
+        if name is not None and not bare:
             return AutoTokenizer.from_pretrained(name, local_files_only=True)
     return None
 
