@@ -46,7 +46,8 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--sealed", type=Path, nargs="+", default=(), metavar="FILE",
                         help="prompts of test sets, none of which is drawn")  # fmt: skip
     parser.add_argument("--folder", type=Path, default=Path("data/raw"), metavar="DIR",
-                        help="IFEval's and IFBench's files are sealed where they are here "
+                        help="IFEval's, IFBench's and HealthBench's files are sealed where they "
+                        "are here "
                         "(default: data/raw)")  # fmt: skip
     return parser.parse_args(arguments)
 
@@ -71,8 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def work(options: argparse.Namespace) -> "Drawn":
     """Draw, and write what was drawn."""
-    from flowright.constraints.drawing import Drawing, chosen_types, draw, sealed_keys
-    from flowright.constraints.session import FILES
+    from flowright.constraints.drawing import Drawing, chosen_types, draw
+    from flowright.data.sealed import read_sealed_files, test_files
     from flowright.errors import DataError
     from flowright.runs.files import write_json, write_text
 
@@ -82,15 +83,14 @@ def work(options: argparse.Namespace) -> "Drawn":
         raise DataError(f"--per-prompt {options.per_prompt}: write 1, or 1-2")
     if min(options.train, options.val) < 0 or options.easy < 0:
         raise DataError("--train, --val and --easy are not below 0")
-    downloaded = [options.folder / name for name in FILES.values()]
-    sealed_files = [*options.sealed, *(path for path in downloaded if path.exists())]
+    sealed_files = [*options.sealed, *test_files(options.folder)]
     types = chosen_types(options.types)
     drawing = Drawing(types, options.easy, int(fewest), int(most), options.seed)
     drawn = draw(
         drawing,
         {"train": options.train, "val": options.val},
         texts(options.data),
-        sealed_keys(texts(sealed_files)),
+        read_sealed_files(sealed_files),
     )
     options.out.mkdir(parents=True, exist_ok=True)
     for part, rows in drawn.rows.items():

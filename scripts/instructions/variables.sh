@@ -103,6 +103,8 @@ judge_of() { # METHOD: addresses and keys stay in the environment, where the YAM
     has VERIF_MODEL_NAME && export VLLM_MODEL=$VERIF_MODEL_NAME
     local secret=${VLLM_API_KEY:-${OPENAI_API_KEY:-${DASHSCOPE_API_KEY:-}}}
     [[ -z $secret ]] || export VLLM_API_KEY=$secret
+    has VLLM_BASE_URL || [[ " ${more[*]} " == *" judge.model="* ]] ||
+        note "VLLM_BASE_URL: not set, so the judge is looked for at http://localhost:8001/v1"
     [[ ${VLLM_BASE_URL:-} != *dashscope*compatible-mode* ]] || export VLLM_STREAM="${VLLM_STREAM:-true}"
     whole VLLM_MAX_TOKENS 1
     number VLLM_TIMEOUT

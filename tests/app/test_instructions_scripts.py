@@ -1,6 +1,7 @@
 """scripts/instructions/verinstruct_*.sh: the command that each makes of its variables, what it
 refuses, and that no key of a server is in it."""
 
+import json
 import os
 import shlex
 import subprocess
@@ -98,3 +99,38 @@ def test_the_judge_s_servers_are_read_from_the_environment(
     entry = load_models(ROOT / "config/aflow_llm.yaml")["instructions-judge"]
     assert entry.base_urls == ("http://one/v1", "http://two/v1")
     assert entry.api_keys == ("sk-1", "sk-2") and entry.stream and entry.model_name == "judge"
+
+
+def test_the_embedded_policy_is_scaffolded_and_judged_in_a_run(tmp_path: Path) -> None:
+    """Two steps, the first scaffolded, as small as can be."""
+    rubric = [{"criterion": f"It says `{word}`.", "points": 2} for word in ("fig", "pear")]
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": f"Name fruit, please. {n}"}],
+            "reward_model": {"style": "rubric", "rubrics": rubric},
+        }
+        for n in range(8)
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    tiny = {"hidden_size": 24, "layers": 1, "heads": 2, "kv_heads": 1, "vocab_size": 300}
+    tiny |= {"examples": 8, "programs": 1, "steps": 2, "batch_size": 2}
+    keys = [f"policy.tiny.{key}={value}" for key, value in tiny.items()]
+    keys += [
+        f"policy.tiny.cache_dir={tmp_path}",
+        "strategy_model=tiny",
+        "judge.model=simulated",
+        "instructions.val_files=[]",
+    ]
+    keys += ["policy.max_prompt_tokens=512", "policy.max_new_tokens=8", "grpo.group_size=3"]
+    keys += ["grpo.prompts_per_step=2", "grpo.minibatches=1", "evaluation.every=0"]
+    keys += ["evaluation.final_problems=1", "instructions.scaffolding.decay=step_linear"]
+    given = {"TRAIN_FILE": str(file), "TOTAL_STEPS": "2", "SAVE_PATH": str(tmp_path / "run")}
+    done = call("RuscaRL", *keys, OMP_NUM_THREADS="1", **given)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "SIMULATED" in done.stdout
+    _, first, last = map(json.loads, (tmp_path / "run/metrics.jsonl").read_text().splitlines())
+    shown = ("rollout/scaffolded_frac", "rollout/scaffold_share", "rollout/scaffold_left_out")
+    assert [first[name] for name in shown] == [pytest.approx(2 / 3), pytest.approx(1 / 2), 0]
+    assert [last[name] for name in shown] == [0, 0, 0]
+    assert first["rollout/unscored"] == 0

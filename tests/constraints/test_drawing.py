@@ -21,12 +21,12 @@ from flowright.constraints.drawing import (
     chosen_types,
     contradict,
     draw,
-    sealed_keys,
 )
 from flowright.constraints.files import read_prompts
 from flowright.constraints.language import missing
 from flowright.constraints.requests import requests
 from flowright.constraints.table import KINDS, Kind
+from flowright.data.sealed import SealedConversations
 from flowright.errors import DataError
 
 NEEDED = pytest.mark.skipif(bool(missing()), reason="needs requirements-constraints.txt")
@@ -114,12 +114,12 @@ def test_easy_instructions_are_drawn_as_often_as_is_said() -> None:
 def test_a_prompt_of_a_test_set_is_not_drawn() -> None:
     mine, theirs = "Sing of the sea.", "Sing of  the SKY."
     sizes = {"train": 20, "val": 0}
-    drawn = draw(Drawing(), sizes, [mine, theirs.lower()], sealed_keys([theirs]))
+    drawn = draw(Drawing(), sizes, [mine, theirs.lower()], SealedConversations.of_texts([theirs]))
     assert drawn.sealed == (theirs.lower(),)
     assert not any("sky" in row["prompt"] for row in drawn.rows["train"])
     alone = Drawing(types=["punctuation:no_comma"], most=1)
     forms = {row["prompt"] for row in draw(alone, {"train": 3}, [mine]).rows["train"]}
-    drawn = draw(alone, {"train": 2}, [mine], sealed_keys(sorted(forms)[:1]))
+    drawn = draw(alone, {"train": 2}, [mine], SealedConversations.of_texts(sorted(forms)[:1]))
     assert {row["prompt"] for row in drawn.rows["train"]} == set(sorted(forms)[1:])
 
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_drawn_says_why() -> None:
         draw(Drawing(types=["punctuation:no_comma"], most=1), {"train": 4}, ["Sing."])
     with pytest.raises(DataError, match="nothing to draw"):
         draw(Drawing(types=["combination:two_responses"], easy=1), {"train": 1}, ["a"],
-             sealed_keys(["A"]))  # fmt: skip
+             SealedConversations.of_texts(["A"]))  # fmt: skip
     assert chosen_types("ifbench") == tuple(IFBENCH)
     assert len(IFEVAL) == 25 and len(set(requests())) == 720
 

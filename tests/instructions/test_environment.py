@@ -368,3 +368,46 @@ async def test_the_embedded_judge_reads_criteria_and_brackets() -> None:
             answers = completions(task, " ".join([*named, left_out]), "nothing")
             (rollouts,) = await roll_out(opened.grader, [answers])
             assert values(rollouts) == [1, 0]
+
+
+def test_no_held_out_prompt_of_the_known_rule_is_a_swap_of_one_that_is_trained_on() -> None:
+    for keys in ({"words": 2, "train": 2000, "held_out": 200}, {"words": 1, **SMALL}):
+        sets = environment(known_rule=keys).tasks()
+        train, held_out = (
+            {(frozenset(named), left_out) for named, left_out in map(words_of, map(_known, side))}
+            for side in (sets.train, sets.val)
+        )
+        assert not train & held_out
+        assert (len(sets.train), len(sets.val)) == (keys["train"], keys["held_out"])
+
+
+def test_prompts_of_test_sets_are_not_trained_on(tmp_path: Path) -> None:
+    asked = ["Sing of the sea.", "Sing of the sky.", "[Sing] of land."]
+    rows = [rubric_row(text, ("It says so.", 1)) for text in (*asked, *map(str, range(5)))]
+    train = str(written(tmp_path / "train.jsonl", *rows))
+    val = str(written(tmp_path / "val.jsonl", rubric_row("Other?", ("It says so.", 1))))
+    keys = {"data": "files", "train_files": [train], "val_files": [val]}
+    sealed = tmp_path / "ifeval" / "input_data.jsonl"
+    sealed.parent.mkdir()
+    written(sealed, {"prompt": " sing OF the\nSEA."}, {"prompt": "[Sing] of land."})
+    turns = [{"role": "system", "content": "Any."}, {"role": "user", "content": asked[1]}]
+    health = str(written(tmp_path / "health.jsonl", {"prompt": turns}))
+
+    def left(**more: object) -> tuple[int, str]:
+        made = environment(**keys, **more)
+        return len(made.tasks().train), "\n".join(made.told_of_tasks())
+
+    count, told = left(benchmark_dir=str(tmp_path))
+    assert count == 6 and f"train.jsonl:1: its conversation is one of {sealed}" in told
+    assert left(sealed=[str(sealed), health])[0] == 5
+    count, told = left(sealed=[], benchmark_dir=str(tmp_path))
+    assert count == 8 and "compared with no test set" in told
+    assert left(benchmark_dir=str(tmp_path / "none"))[0] == 8
+    with pytest.raises(DataError, match="no such file"):
+        left(sealed=["nowhere.jsonl"])
+    written(tmp_path / "health.jsonl", {"prompt": turns}, {"text": "no prompt"})
+    with pytest.raises(DataError, match="all of a test set is sealed"):
+        left(sealed=[health])
+    written(tmp_path / "health.jsonl", *rows)
+    with pytest.raises(DataError, match="are prompts of test sets"):
+        left(sealed=[health])

@@ -80,9 +80,9 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     environment = make_environment(config)
     tasks: list[TaskSets] = []
     has_data = found.check("data", lambda: _data(environment, tasks))
-    demand = demand_of(config) if found.check("policy", lambda: _policy(config)) else None
-    if demand is not None:
-        found.plan.append(("memory", f"\n{' ' * 10}".join(table(demand.plan))))
+    has_model = found.check("policy", lambda: _policy(config))
+    demand = demand_of(config) if has_model or Path(config.strategy_model).is_dir() else None
+    found.plan.append(("memory", _memory(demand, has_model)))
     if config.policy.quantised:
         found.check("quantised", lambda: check_quantised(config.policy))
     if config.policy.sharded:
@@ -102,6 +102,8 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     found.check("run", lambda: check_run(config, resume))
     if tasks:
         found.check("plan", lambda: _plan(config, environment, tasks[0], bool(found.problems)))
+    else:
+        found.plan.append(("plan", "calls, tokens and time are planned once the data are there"))
     for what, text in found.plan:
         if text:
             say(console, f"{what:<9} {text}")
@@ -177,7 +179,10 @@ def _given(config: Config) -> bool:
 def _tokenizer(config: Config) -> Tokenizer | None:
     """None where it is not at hand: who looks at the policy has said it."""
     with suppress(OSError, ValueError, UserError):
-        if (name := model_at_hand(config)) is not None:
+        name = model_at_hand(config)
+        # Of a folder without its files transformers makes an empty one, which has no template.
+        bare = name and Path(name).is_dir() and not any(Path(name).glob("tokenizer*"))
+        if name is not None and not bare:
             return AutoTokenizer.from_pretrained(name, local_files_only=True)
     return None
 
@@ -216,6 +221,19 @@ def demand_of(config: Config) -> Demand | None:
         return None  # reported when it is loaded
     shape, gpus = shape_of(model, config.policy), _gpus(config) if config.policy.sharded else 1
     return Demand(shape, config.policy, config.grpo, gpus, planned_device(config))
+
+
+def _memory(demand: Demand | None, has_model: bool) -> str:
+    """Empty where nothing is known of a model that is there, such as the embedded one."""
+    if demand is None:
+        unknown = (
+            "unknown: the model's shape is not at hand; a folder with its config.json tells it"
+        )
+        return "" if has_model else unknown
+    lines = table(demand.plan)
+    if demand.device == "cpu":
+        lines.append("planned for the CPU; policy.device=cuda plans it for a GPU, here or not")
+    return f"\n{' ' * 10}".join(lines)
 
 
 def _sharded(config: Config) -> str:

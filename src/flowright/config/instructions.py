@@ -1,6 +1,7 @@
 """The keys of `instructions`: prompts whose answers are rewarded by criteria, and by which."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -76,6 +77,12 @@ class InstructionsSection(Section):
     """Held-out rows. Default: `held_out` conversations of `train_files`."""
     held_out: Positive = 200
     """Conversations that are held out where `val_files` names none; at most half of them."""
+    sealed: tuple[Name, ...] | None = None
+    """Files with prompts of test sets: rows of `train_files` whose conversation begins with one of
+    these prompts are left out by name. Default: the files of IFEval, IFBench and HealthBench that
+    are in `benchmark_dir`; `[]` trains on everything."""
+    benchmark_dir: Path = Path("data/raw")
+    """Where `scripts/download_all_datasets.py` leaves files."""
     epochs: PositiveFloat | None = None
     """Passes over the rows to train on, in the place of `grpo.steps`."""
     overlong: Literal["drop", "cut", "error"] = "drop"

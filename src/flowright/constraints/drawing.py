@@ -6,7 +6,7 @@ IFBench's are drawn one at a time: each rules the whole answer.
 
 import random
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, Literal
@@ -16,8 +16,7 @@ from flowright.constraints.drawable import IFEVAL, Drawable
 from flowright.constraints.drawable_ifbench import IFBENCH
 from flowright.constraints.requests import questions, requests
 from flowright.constraints.table import KINDS
-from flowright.data.contamination import conversation_key
-from flowright.data.preferences import Turn
+from flowright.data.sealed import NOTHING, SealedConversations
 from flowright.errors import DataError
 from flowright.plugins import suggest
 
@@ -115,26 +114,17 @@ class Drawn:
         }
 
 
-def sealed_keys(prompts: Iterable[str]) -> frozenset[str]:
-    """What prompts of test sets are known by, whatever their case and white space."""
-    return frozenset(map(_key, prompts))
-
-
-def _key(text: str) -> str:
-    return conversation_key([Turn("user", text)])
-
-
 def draw(
     drawing: Drawing,
     sizes: Mapping[Part, int],
     given: Sequence[str] = (),
-    sealed: Collection[str] = (),
+    sealed: SealedConversations = NOTHING,
 ) -> Drawn:
     """Rows of the parts, no request in two of them. ``given`` are requests to use rather than our
-    own; ``sealed`` are :func:`sealed_keys`. Raises DataError where there is too little to draw."""
+    own; ``sealed`` are prompts of test sets. Raises DataError where there is too little to draw."""
     plain = list(dict.fromkeys(given or requests()))
     yes_or_no = questions()  # what a user's requests ask is not known
-    left_out = tuple(text for text in [*plain, *yes_or_no] if _key(text) in sealed)
+    left_out = tuple(text for text in [*plain, *yes_or_no] if text in sealed)
     draws = random.Random(f"{drawing.seed}/requests")
     pools = [
         _split([text for text in pool if text not in left_out], sizes, draws)
@@ -169,7 +159,7 @@ def _rows(
     plain: list[str],
     yes_or_no: list[str],
     draws: random.Random,
-    sealed: Collection[str],
+    sealed: SealedConversations,
 ) -> Iterator[dict[str, Any]]:
     types = [name for name in drawing.types if name != _CONSTRAINED or yes_or_no]
     if size and not (types and plain and _weights(types, drawing.easy)):
@@ -180,7 +170,7 @@ def _rows(
         for _ in range(_TRIES):
             ids = _ids(types, drawing, draws)
             row = _row(next(following[_CONSTRAINED in ids]), ids, draws)
-            if row["prompt"] not in seen and _key(row["prompt"]) not in sealed:
+            if row["prompt"] not in seen and row["prompt"] not in sealed:
                 break
         else:
             raise DataError(f"{len(seen)} different prompts, and no more: give more requests")

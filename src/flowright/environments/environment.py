@@ -133,6 +133,13 @@ class Environment:
         that a resumed run repeats it."""
         return None
 
+    def scaffold_shares(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[float] | None:
+        """How much of all that there is to show each of these attempts' :meth:`scaffolds` shows,
+        from 0 to 1, for the metric ``rollout/scaffold_share``; None where that is no number."""
+        return None
+
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
         """Open what rollouts of these tasks need, such as servers and sandboxes, and close it at

@@ -5,7 +5,7 @@ prompts means for the update is the learner's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -25,11 +25,13 @@ Fitting = Callable[[Sequence[Message]], tuple[int, ...] | None]
 @dataclass(frozen=True, slots=True)
 class Shown:
     """What an attempt was sampled from. ``scaffold``: the messages that its task's own prompt does
-    not have, None where it is that prompt; ``left_out``: a scaffold was too long, so that it is."""
+    not have, None where it is that prompt; ``left_out``: a scaffold was too long, so that it is.
+    ``share``: how much of all that there is to show it was shown, None where nobody says."""
 
     token_ids: tuple[int, ...]
     scaffold: str | None = None
     left_out: bool = False
+    share: float | None = None
 
 
 def shown_to(
@@ -59,7 +61,14 @@ def shown_to(
     for messages in map(tuple, given):
         if messages not in found:
             found[messages] = _shown(messages, own, bare, fitting)
-    return [found[tuple(messages)] for messages in given]
+    shown = [found[tuple(messages)] for messages in given]
+    shares = environment.scaffold_shares(task, step, steps, attempts)
+    if shares is None:
+        return shown
+    return [
+        replace(one, share=share if one.scaffold is not None else 0.0)
+        for one, share in zip(shown, shares, strict=True)
+    ]
 
 
 def _shown(
@@ -78,7 +87,8 @@ def scaffold_metrics(
     shown_P_G: Sequence[Sequence[Shown | None]], rollouts_P_G: Sequence[Sequence[Rollout]]
 ) -> dict[str, float]:
     """Of a step whose environment has scaffolds: the shares of attempts that were shown one, and
-    that went without as theirs was too long; the mean rewards of those with and without one."""
+    that went without as theirs was too long; the mean over all attempts of how much they were
+    shown, where the environment says it; the mean rewards of those with and without one."""
     shown = [*chain.from_iterable(shown_P_G)]
     if not any(shown):
         return {}
@@ -87,9 +97,11 @@ def scaffold_metrics(
         if rollout.reward.value is not None:
             rewards[is_scaffolded(one)].append(rollout.reward.value)
     named = {"reward/scaffolded": rewards[True], "reward/bare": rewards[False]}
+    shares = [one.share for one in shown if one is not None and one.share is not None]
     return {
         "rollout/scaffolded_frac": sum(map(is_scaffolded, shown)) / len(shown),
         "rollout/scaffold_left_out": sum(s is not None and s.left_out for s in shown) / len(shown),
+        **({"rollout/scaffold_share": sum(shares) / len(shown)} if shares else {}),
         **{name: sum(some) / len(some) for name, some in named.items() if some},
     }
 

@@ -44,6 +44,7 @@ from flowright.instructions.rollouts import record_of, roll_out
 from flowright.instructions.tasks import InstructionTask, messages_of
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
+from flowright.rubrics.rows import Item
 from flowright.rubrics.scaffolding import Schedule, scaffolded, shown_items
 from flowright.statistics import SHARE
 
@@ -98,17 +99,36 @@ class InstructionsEnvironment(Environment):
         """For each attempt of a group the messages that it is sampled from, at a step from 1 to
         ``steps``; None where all are sampled from the bare prompt. Which criteria are shown depends
         on seed, step, task and attempt alone."""
-        section, task = self._section.scaffolding, _instruction(task)
+        task, words = _instruction(task), self._words.scaffold
+        return [
+            messages_of(scaffolded(task.conversation, items, words))
+            for items in self._shown(task, step, steps, attempts)
+        ] or None
+
+    def scaffold_shares(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[float] | None:
+        """For each attempt the share of the task's criteria that it is shown."""
+        task = _instruction(task)
+        shown = self._shown(task, step, steps, attempts)
+        return [len(items) / len(task.shown) for items in shown] or None
+
+    def _shown(
+        self, task: InstructionTask, step: int, steps: int, attempts: int
+    ) -> list[tuple[Item, ...]]:
+        """The criteria that each attempt is shown; no list where nothing is scaffolded."""
+        section = self._section.scaffolding
         if not section.enabled or not task.shown:
-            return None
+            return []
         schedule = Schedule(section.decay, section.power, section.start, section.steepness)
-        seen = []
-        for attempt in range(attempts):
-            share = schedule.share(step, steps, attempt, attempts)
-            key = f"{self.config.seed}/scaffold/{step}/{task.id}/{attempt}"
-            items = shown_items(task.shown, share, key)
-            seen.append(messages_of(scaffolded(task.conversation, items, self._words.scaffold)))
-        return seen
+        return [
+            shown_items(
+                task.shown,
+                schedule.share(step, steps, attempt, attempts),
+                f"{self.config.seed}/scaffold/{step}/{task.id}/{attempt}",
+            )
+            for attempt in range(attempts)
+        ]
 
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:

@@ -38,6 +38,11 @@ class Wanted:
     left_out: str
 
     @property
+    def content(self) -> tuple[frozenset[str], str]:
+        """What decides about answers, whatever the order in which it is asked for."""
+        return frozenset(self.named), self.left_out
+
+    @property
     def prompt(self) -> str:
         return f"Name {', '.join(self.named)}. Leave out {self.left_out}."
 
@@ -45,12 +50,19 @@ class Wanted:
 def known_tasks(
     section: NamedWordsSection, reward: RewardKind, seed: int
 ) -> tuple[list[InstructionTask], list[InstructionTask]]:
-    """Tasks to train on and held out, no prompt twice."""
+    """Tasks to train on and held out, no prompt twice; what is held out is not trained on in
+    another order of its words either."""
     rng = random.Random(f"{seed}/{SOURCE}")
     found: dict[Wanted, None] = {}
+    apart: set[tuple[frozenset[str], str]] = set()
     while len(found) < section.train + section.held_out:
         *named, left_out = rng.sample(WORDS, section.words + 1)
-        found[Wanted(tuple(named), left_out)] = None
+        wanted = Wanted(tuple(named), left_out)
+        if len(found) < section.held_out:
+            apart.add(wanted.content)
+        elif wanted.content in apart:
+            continue
+        found[wanted] = None
     tasks = [
         task_of(_row(wanted, reward, f"{SOURCE}:{number}"), SOURCE, f"{SOURCE}:{number}")
         for number, wanted in enumerate(found, start=1)

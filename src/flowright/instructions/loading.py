@@ -3,7 +3,8 @@ tokenizer has to say about their length comes later.
 """
 
 import hashlib
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from flowright.constraints.files import Prompt, read_prompts
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.row_files import LeftOut, Report
 from flowright.data.row_values import Fault
+from flowright.data.sealed import read_sealed_files, test_files
 from flowright.errors import ConfigError, DataError
 from flowright.instructions.known_rule import known_tasks, most_rows
 from flowright.instructions.tasks import InstructionTask, task_of
@@ -53,10 +55,12 @@ Sides = tuple[list[InstructionTask], list[InstructionTask], list[str]]
 
 def _known(section: InstructionsSection, seed: int) -> Sides:
     rule = section.known_rule
-    if rule.train + rule.held_out > most_rows(rule.words) // 2:
+    orders = math.factorial(rule.words)  # each of which a held-out prompt keeps from training
+    if rule.train + orders * rule.held_out > most_rows(rule.words) // 2:
         raise ConfigError(
             f"instructions.known_rule: there are {most_rows(rule.words):,} prompts that ask for "
-            f"{rule.words} words; ask for at most half as many rows"
+            f"{rule.words} words; ask for at most half as many rows, a held-out one counting "
+            f"{orders} times"
         )
     train, held_out = known_tasks(rule, section.reward, seed)
     told = "SYNTHETIC: answers earn by the words that they name, which no real prompt asks for"
@@ -65,7 +69,14 @@ def _known(section: InstructionsSection, seed: int) -> Sides:
 
 def _read(section: InstructionsSection, seed: int) -> Sides:
     shown = section.scaffolding.files if section.scaffolding.enabled else ()
-    found_files([*section.train_files, *section.val_files, *shown])  # all that is missing at once
+    _check_files(
+        {
+            "train_files": section.train_files,
+            "val_files": section.val_files,
+            "scaffolding.files": shown,
+            "sealed": section.sealed or (),
+        }
+    )
     train, report = _gradable(section, section.train_files)
     if section.val_files:
         held_out, of_held_out = _gradable(section, section.val_files)
@@ -73,7 +84,36 @@ def _read(section: InstructionsSection, seed: int) -> Sides:
         report = (report + of_held_out).less(left_out)
     else:
         train, held_out = _held_out(train, section.held_out, seed)
-    return train, held_out, report.lines(section.show_left_out)
+    train, left_out, told = _unsealed(train, section)
+    report = report.less(left_out)
+    return train, held_out, [*report.lines(section.show_left_out), told]
+
+
+def _unsealed(
+    tasks: Sequence[InstructionTask], section: InstructionsSection
+) -> tuple[list[InstructionTask], tuple[LeftOut, ...], str]:
+    """The tasks to train on that no test set has, the others by name, and what was compared in
+    words. Raises DataError where none is left."""
+    if section.sealed is None:
+        files, nothing = test_files(section.benchmark_dir), f"none is in {section.benchmark_dir}"
+    else:
+        files, nothing = found_files(section.sealed), "instructions.sealed: []"
+    if not files:
+        return [*tasks], (), f"rows to train on compared with no test set ({nothing})"
+    sealed, names = read_sealed_files(files), ", ".join(map(str, files))
+    holders = [sealed.holder(task.conversation) for task in tasks]
+    kept = [task for task, holder in zip(tasks, holders, strict=True) if not holder]
+    if not kept:
+        raise DataError(
+            f"all {len(tasks)} rows to train on are prompts of test sets ({names}); train on "
+            "others, or name what may not be trained on in instructions.sealed"
+        )
+    left_out = tuple(
+        LeftOut(task.id, Fault.BENCHMARK, f"its conversation is one of {holder}, a test set")
+        for task, holder in zip(tasks, holders, strict=True)
+        if holder
+    )
+    return kept, left_out, f"rows to train on compared with {names}"
 
 
 def _gradable(
@@ -94,6 +134,18 @@ def _gradable(
         raise DataError(f"{', '.join(patterns)}: every row {why.removeprefix('it ')}")
     gone = frozenset(empty)
     return [task for task in tasks if task.id not in gone], report.less(left_out)
+
+
+def _check_files(named: Mapping[str, Sequence[str]]) -> None:
+    """Raises DataError for all files that are missing, each with its key."""
+    problems: list[str] = []
+    for key, patterns in named.items():
+        try:
+            found_files(patterns)
+        except DataError as error:
+            problems += [f"instructions.{key}: {problem}" for problem in error.problems]
+    if problems:
+        raise DataError(*problems)
 
 
 def found_files(patterns: Sequence[str]) -> list[Path]:

@@ -25,7 +25,7 @@ from flowright.judge.build import build_judge, caches
 from flowright.judge.verdict import Criterion, Judge, JudgeQuery
 from flowright.llm.chat import ChatModel
 from flowright.llm.counters import Counters
-from flowright.rubrics.asking import criteria_judge
+from flowright.rubrics.asking import TOGETHER, criteria_judge
 from flowright.rubrics.brackets import BracketJudge
 from flowright.rubrics.reward import RubricReward
 from flowright.rubrics.verif import VerifReward
@@ -100,7 +100,8 @@ def grader_of(config: Config, judge: Judge, sandbox: Sandbox) -> Grader:
         config.judge.right_from,
     )
     if section.reward == "rubric":
-        reward = RubricReward(judge, sandbox, words.rubric, section.most_ungraded)
+        per_call = 1 if section.criteria_calls == "each" else TOGETHER
+        reward = RubricReward(judge, sandbox, words.rubric, section.most_ungraded, per_call)
         return RubricGrader(reward, right)
     rules = section.rules or "run"
     return VerifGrader(VerifReward(judge, sandbox, rules, words.verif), rules, right)

@@ -6,16 +6,16 @@ What a trained judge says of itself, for whoever measures it, is
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from flowright.config.judging import JudgingSection
-from flowright.data.contamination import beginnings, conversation_key
 from flowright.data.preference_sources import preference_source
 from flowright.data.preference_split import held_out_rows
 from flowright.data.row_files import LeftOut, Report
 from flowright.data.row_values import Fault
+from flowright.data.sealed import NOTHING, SealedConversations
 from flowright.errors import DataError
 from flowright.judge_benchmarks.benchmarks import REWARDBENCH2
 from flowright.judge_benchmarks.files import read_rewardbench2
@@ -24,11 +24,10 @@ from flowright.judge_training.rows import AnyRow, Conversation, SftRow
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Benchmarks by name. ``conversations`` are the keys of theirs, each with the name; of
-    ``unread`` ones no file was at hand."""
+    """Benchmarks by name, and their ``conversations``; of ``unread`` ones no file was at hand."""
 
     names: tuple[str, ...]
-    conversations: Mapping[str, str] = field(default_factory=dict)
+    conversations: SealedConversations = NOTHING
     unread: tuple[str, ...] = ()
 
     def why_not(self, source: str, conversation: Conversation) -> str:
@@ -36,10 +35,8 @@ class Sealed:
         for name in self.names:
             if _is_named(name, source):
                 return f"its source is {name}, a benchmark"
-        for key in beginnings(conversation):
-            if key in self.conversations:
-                return f"its conversation is one of {self.conversations[key]}, a benchmark"
-        return ""
+        holder = self.conversations.holder(conversation)
+        return f"its conversation is one of {holder}, a benchmark" if holder else ""
 
     def words(self, folder: Path) -> str:
         """What was compared."""
@@ -55,16 +52,15 @@ class Sealed:
 def read_sealed(names: Sequence[str], folder: Path) -> Sealed:
     """The benchmarks of these names (``llmbar``, ``llmbar/manual``) out of the folder of downloads,
     as far as their files are there. Raises DataError for other names and for damaged files."""
-    conversations: dict[str, str] = {}
+    named: list[tuple[str, Conversation]] = []
     unread: list[str] = []
     for name in dict.fromkeys(names):
         preference_source(name.partition("/")[0])
         found = list(_conversations(name, folder))
         if not found:
             unread.append(name)
-        for conversation in found:
-            conversations.setdefault(conversation_key(conversation), name)
-    return Sealed(tuple(dict.fromkeys(names)), conversations, tuple(unread))
+        named += [(name, conversation) for conversation in found]
+    return Sealed(tuple(dict.fromkeys(names)), SealedConversations.of(named), tuple(unread))
 
 
 def _conversations(name: str, folder: Path) -> Iterable[Conversation]:

@@ -71,6 +71,7 @@ LEARNER = (
     single("Perplexity of a text not trained on", "eval/perplexity"),
     single("Prompts cut to fit, share", "prompt/truncated"),
     single("Attempts sampled from a scaffold, share", "rollout/scaffolded_frac"),
+    single("Of what scaffolds can show, share shown", "rollout/scaffold_share"),
     Chart(
         "Reward with and without a scaffold",
         [("with", "c1", "reward/scaffolded"), ("without", "c2", "reward/bare")],

@@ -39,7 +39,7 @@ from flowright.simulation.protocol import (
     reply_of,
 )
 from flowright.simulation.solver import Solver
-from flowright.simulation.table import TABLE
+from flowright.simulation.table import STEADY_TEMPERATURE, TABLE
 
 HANG_SECONDS = 600.0
 _REMEMBERED = 1 << 18  # requests whose occurrences are counted, for faults
@@ -109,7 +109,9 @@ class SimulatedApp(Starlette):
     ) -> Choice:
         if fault == "empty":
             return Choice(None, "length", "(simulated: the budget was spent on reasoning)")
-        seed = (query.seed, index) if query.sampled else ("greedy",)
+        judges = isinstance(asked, Judgement)
+        is_drawn = query.temperature > (STEADY_TEMPERATURE if judges else 0)
+        seed = (query.seed, index) if is_drawn else ("greedy",)
         if isinstance(asked, Judgement):
             key = (asked.question, asked.answer, asked.rival)
             draws = Draws(self._section.seed, "judge", *key, *seed)

@@ -26,7 +26,7 @@ _LARGE = 10**300  # near the end of floats
 @dataclass(frozen=True, slots=True)
 class ChatQuery:
     messages: tuple[tuple[str, str], ...]
-    sampled: bool  # temperature > 0
+    temperature: float
     seed: int | None
     choices: int
     max_tokens: int | None
@@ -68,7 +68,7 @@ def parse(body: bytes) -> ChatQuery:
     limit = "max_completion_tokens" if data.get("max_completion_tokens") else "max_tokens"
     return ChatQuery(
         messages=_messages(data.get("messages")),
-        sampled=temperature is not None and temperature > 0,
+        temperature=temperature or 0.0,
         seed=_whole(data, "seed", None, None),
         choices=_whole(data, "n", 1, MAX_CHOICES) or 1,
         max_tokens=_whole(data, limit, 1, None),

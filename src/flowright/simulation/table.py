@@ -185,6 +185,11 @@ published figure: it makes a reward that depends on the answer, so that a policy
 CRITERION_LETTERS = 4
 """Letters from which a word of such a line counts."""
 
+STEADY_TEMPERATURE = 0.3
+"""Up to here a judge says what it says at temperature 0, so that a question that failed and is
+asked again (a little warmer each time) gets the verdict that it would have got. Imitates no
+published figure."""
+
 CRASH_SHARE = 0.15
 """Share of wrong programs that raise instead of printing a wrong number: what a second try with
 the error message is good for. Imitates no published figure."""

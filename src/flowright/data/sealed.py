@@ -1,0 +1,90 @@
+"""Prompts that models are measured by, and that nothing is trained on: known by the text of their
+conversation, whatever its case and white space. Which rows are left out for it is for each who
+trains or draws to say.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowright.data.contamination import beginnings, conversation_key
+from flowright.data.instruction_sources import HEALTHBENCH, IFBENCH, IFEVAL
+from flowright.data.preferences import Conversation, Turn
+from flowright.data.row_files import read_row_files
+from flowright.data.row_values import Fault, UnusableRow, decoded, turns_of
+from flowright.errors import DataError
+
+COLUMNS = ("prompt", "question", "instruction")
+"""Where a row's prompt is: in the first of these that it has, a text or messages."""
+
+TEST_FILES = tuple(file.path for each in (IFEVAL, IFBENCH, HEALTHBENCH) for file in each.files)
+"""Of the benchmarks of instruction following, below the folder of downloads."""
+
+
+@dataclass(frozen=True, slots=True)
+class SealedConversations:
+    """Conversations by their key, each with the name of what has it."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, named: Iterable[tuple[str, Sequence[Turn]]]) -> "SealedConversations":
+        """Of conversations, each behind its name; the first name of one counts."""
+        names: dict[str, str] = {}
+        for name, conversation in named:
+            names.setdefault(conversation_key(conversation), name)
+        return cls(names)
+
+    @classmethod
+    def of_texts(cls, texts: Iterable[str], name: str = "a test set") -> "SealedConversations":
+        return cls.of((name, asked(text)) for text in texts)
+
+    def holder(self, conversation: Sequence[Turn]) -> str:
+        """The name of what has this conversation or one that it begins with; empty without any."""
+        found = (self.names.get(key) for key in beginnings(conversation))
+        return next(filter(None, found), "")
+
+    def __contains__(self, text: str) -> bool:
+        """Whether a prompt of one message is sealed."""
+        return bool(self.holder(asked(text)))
+
+
+NOTHING = SealedConversations()
+
+
+def asked(text: str) -> Conversation:
+    """A prompt that is a text as a conversation."""
+    return (Turn("user", text),)
+
+
+def test_files(folder: Path) -> list[Path]:
+    """The benchmarks' files that are below the folder of downloads."""
+    return [path for name in TEST_FILES if (path := folder / name).is_file()]
+
+
+def read_sealed_files(paths: Sequence[Path]) -> SealedConversations:
+    """The prompts of files. Raises DataError, also for a row without one: a test set that was read
+    in part would be sealed in part."""
+    named: list[tuple[str, Conversation]] = []
+    for path in paths:
+        found = read_row_files([path], _prompt, "prompt")
+        if found.report.left_out:
+            raise DataError(*found.report.lines(), "mend these rows: all of a test set is sealed")
+        named += [(str(path), conversation) for conversation in found.rows]
+    return SealedConversations.of(named)
+
+
+def _prompt(values: Mapping[str, Any], where: str, path: Path) -> Conversation:
+    name = next((name for name in COLUMNS if values.get(name) is not None), None)
+    if name is None:
+        raise UnusableRow(Fault.COLUMN, f"none of {', '.join(COLUMNS)} is in it")
+    value = values[name]
+    if isinstance(value, str) and not value.lstrip().startswith("["):
+        return asked(value)
+    try:
+        return turns_of(decoded(value, name), name, "user")
+    except UnusableRow:
+        if isinstance(value, str):  # a text that begins with a bracket
+            return asked(value)
+        raise
