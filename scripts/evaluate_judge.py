@@ -31,8 +31,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--benchmark", metavar="NAME", help="llmbar, pandalm, autoj, hhh, "
-                      "evalbiasbench, judgebench or rewardbench2")  # fmt: skip
+    what.add_argument("--benchmark", metavar="NAME[/SUBSET]", help="llmbar, pandalm, autoj, hhh, "
+                      "evalbiasbench, judgebench or rewardbench2; llmbar/adversarial, hhh/honest: "
+                      "a part of one")  # fmt: skip
     what.add_argument("--pairs", type=Path, metavar="FILE", help="pairs in LLMBar's form or ours")
     what.add_argument("--outputs", type=Path, metavar="FILE",
                       help="what a judge said, in JudgeBench's form: nobody is asked")  # fmt: skip

@@ -122,6 +122,37 @@ def test_published_outputs_are_counted_without_a_judge(
     assert record["counts"]["unreadable"] == 1
 
 
+def test_subsets_of_a_benchmark_are_measured_alone(
+    main: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Natural's longer answer is the better one, the adversarial ones' the worse."""
+    folders = {"Natural": 2} | {f"Adversarial/{x}": 1 for x in ("GPTInst", "GPTOut", "Neighbor")}
+    for folder, label in (folders | {"Adversarial/Manual": 2}).items():
+        row = {
+            "input": f"{folder}?",
+            "output_1": "Yes.",
+            "output_2": "Yes, indeed.",
+            "label": label,
+        }
+        path = tmp_path / "llmbar" / folder / "dataset.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps([row]))
+    given = ["--judge", "length", "--data", str(tmp_path), "--json"]
+
+    def right(name: str) -> tuple[float, int]:
+        out = tmp_path / f"{name.replace('/', '-')}.json"
+        assert main([*given, str(out), "--benchmark", name]) == 0
+        record = read_record(out)
+        return figure(record, "agreement"), record["counts"]["rows"]
+
+    assert right("llmbar") == (2 / 5, 5)
+    assert right("llmbar/natural") == right("llmbar/manual") == (1, 1)
+    assert right("llmbar/adversarial") == (1 / 4, 4)
+    assert "LLMBar, adversarial" in capsys.readouterr().out
+    assert main([*given, str(tmp_path / "o.json"), "--benchmark", "llmbar/adverse"]) == 2
+    assert "did you mean adversarial?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,7 +3,7 @@ published. No rows here: those are read by :mod:`flowright.data` or come in a us
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flowright.judge_benchmarks.counting import KAPPA
 from flowright.judge_benchmarks.figures import Macro
@@ -23,7 +23,7 @@ class Published:
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """``measures`` are told in this order, the first being the one that the benchmark is known by;
-    ``rule`` says how it counts."""
+    ``rule`` says how it counts. ``parts`` are several subsets that go by one name."""
 
     title: str
     paper: str
@@ -31,6 +31,7 @@ class Benchmark:
     rule: str
     macros: tuple[Macro, ...] = ()
     published: tuple[Published, ...] = ()
+    parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 _ORDER = ("consistency", "first_place")
@@ -60,6 +61,7 @@ def _judgebench() -> tuple[Published, ...]:
 
 
 _FOUR = ("knowledge", "reasoning", "math", "coding")
+_ADVERSARIAL = ("gptinst", "gptout", "manual", "neighbor")
 MEAN_OF_SUBSETS = Macro("mean of subsets")
 
 BENCHMARKS: Mapping[str, Benchmark] = {
@@ -68,7 +70,8 @@ BENCHMARKS: Mapping[str, Benchmark] = {
         "Zeng et al. 2024, arXiv 2310.07641",
         ("agreement", "both_right", *_ORDER),
         _AGREEMENT,
-        (Macro("mean of adversarial", ("gptinst", "gptout", "manual", "neighbor")),),
+        (Macro("mean of adversarial", _ADVERSARIAL),),
+        parts={"adversarial": _ADVERSARIAL},
     ),
     "pandalm": Benchmark(
         "PandaLM test set",

@@ -9,7 +9,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -225,12 +225,28 @@ def _pairs(asked: Measurement, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
         _told(read.problems, say)
         benchmark = own(any(pair.label == "tie" for pair in read.rows))
         return benchmark, _part(read.rows, prompt_of, asked)
-    name = asked.benchmark or ""
+    name, _, subset = (asked.benchmark or "").partition("/")
     if name not in BENCHMARKS:
         known = ", ".join(NAMES)
         meant = suggest(name, NAMES)
         raise UserError(f"--benchmark {name}: there is no such one{meant}; there are {known}")
-    return BENCHMARKS[name], _part(tuple(read_pairs(name, asked.folder)), prompt_of, asked)
+    benchmark, pairs = BENCHMARKS[name], tuple(read_pairs(name, asked.folder))
+    if subset:
+        benchmark = replace(benchmark, title=f"{benchmark.title}, {subset}")
+        pairs = _of_subset(asked.benchmark, benchmark.parts, pairs, subset)
+    return benchmark, _part(pairs, prompt_of, asked)
+
+
+def _of_subset(
+    name: str | None, parts: Mapping[str, tuple[str, ...]], pairs: tuple[Pair, ...], subset: str
+) -> tuple[Pair, ...]:
+    kept = parts.get(subset, (subset,))
+    found = tuple(pair for pair in pairs if pair.category in kept)
+    if not found:
+        known = [*parts, *dict.fromkeys(pair.category for pair in pairs if pair.category)]
+        there = f"; there are {', '.join(known)}" if known else "; it has none"
+        raise UserError(f"--benchmark {name}: no such subset{suggest(subset, known)}{there}")
+    return found
 
 
 def _mode(asked: Measurement, contender: Contender) -> Mode:

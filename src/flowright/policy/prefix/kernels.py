@@ -105,7 +105,11 @@ class CudaFlashKernel:
         return out[:, 0], lse[:, 0]
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
-        return PlainKernel().rows(qkv, mask, scale)  # the operator knows no mask
+        if mask is not None:  # which the operator does not know
+            return PlainKernel().rows(qkv, mask, scale)
+        q, k, v = qkv
+        out, lse = self.forward((q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)), False, scale)
+        return out.reshape(q.shape), lse.reshape(q.shape[:-1])
 
     def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
         (q, k, v), (out, lse) = qkv, merged
