@@ -49,9 +49,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
                         "as 0,1 (default: only rated answers are in it)")  # fmt: skip
     parser.add_argument("--ties", action="store_true",
                         help="keep ties in the Bradley-Terry form, with strength 0")  # fmt: skip
-    parser.add_argument("--off-topic", type=float, default=0.0, metavar="SHARE",
-                        help="of the pairs to train on that are there once more, against a good "
-                        "answer to another question, 0 to 1 (default: 0)")  # fmt: skip
+    parser.add_argument("--off-topic", type=float, default=0.0, metavar="TIMES",
+                        help="how often a pair to train on is there once more, against a good "
+                        "answer to another question, 0 to 8 (default: 0)")  # fmt: skip
+    parser.add_argument("--only-off-topic", action="store_true",
+                        help="train on these alone")  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, help="default: %(default)s")
     return parser.parse_args(arguments)
 
@@ -87,8 +89,10 @@ def check(options: argparse.Namespace) -> "Making":
             )
     if not 0 < options.val_share < 1:
         problems.append(f"--val-share {options.val_share}: above 0 and below 1")
-    if not 0 <= options.off_topic <= 1:
-        problems.append(f"--off-topic {options.off_topic}: from 0 to 1")
+    if not 0 <= options.off_topic <= 8:
+        problems.append(f"--off-topic {options.off_topic}: from 0 to 8")
+    if options.only_off_topic and not options.off_topic:
+        problems.append("--only-off-topic: say how many, such as --off-topic 1")
     if "none" in options.hold_out and len(options.hold_out) > 1:
         problems.append("--hold-out none: goes with no other --hold-out")
     if problems:
@@ -116,7 +120,7 @@ def make(
         seed=options.seed,
     )
     off_topic = off_topic_pairs(split.train, options.off_topic, options.seed)
-    train = (*split.train, *off_topic)
+    train = off_topic if options.only_off_topic else (*split.train, *off_topic)
     written: dict[str, dict[str, int]] = {}
     for form in options.form or FORMS:
         # A plain answer is there already, without the other question's beside it.
@@ -150,6 +154,7 @@ def write_manifest(
         "grades": options.grades,
         "ties": options.ties,
         "off_topic": options.off_topic,
+        "only_off_topic": options.only_off_topic,
         "split_sha256": split.sha256,
         "rows": written,
         "held_out": split.held_out,

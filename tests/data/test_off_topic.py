@@ -22,7 +22,7 @@ def test_the_worse_answer_is_the_better_one_to_a_near_question() -> None:
     made = off_topic_pairs(FRUIT, 1.0, seed=0)
 
     right = {"A banana.", "An apple, say, or a pear.", "Drops.", "Good night, all of you."}
-    assert [one.id for one in made] == [f"{row.id}{SOURCE}" for row in FRUIT]
+    assert [one.id for one in made] == [f"{row.id}{SOURCE} 1" for row in FRUIT]
     for row, one in zip(FRUIT, made, strict=True):
         better = row.first if row.label == "first" else row.second
         assert (one.first, one.label, one.strength) == (better, "first", None)
@@ -43,6 +43,16 @@ def test_a_tie_a_rated_answer_and_a_question_apart_make_none() -> None:
 
     assert off_topic_pairs(rows, 1.0, seed=0) == []
     assert off_topic_pairs(FRUIT, 0.0, seed=0) == []
+
+
+def test_a_row_makes_several_with_different_answers() -> None:
+    rows = [pair(f"{n}", f"Say {n}a, {n}b for g{n // 4}", f"So: {n}", "No") for n in range(80)]
+
+    made = off_topic_pairs(rows, 2.5, seed=0)
+
+    by_row = Counter(one.id.split(",")[0] for one in made)
+    assert Counter(by_row.values()) == {2: 40, 3: 40}
+    assert len({(one.question, one.second) for one in made}) == len({one.id for one in made}) == 200
 
 
 def test_a_share_is_drawn_by_the_seed() -> None:

@@ -305,7 +305,8 @@ def test_a_form_without_rows_is_said_and_leaves_no_old_file(
             ["autoj", "--hold-out", "none", "--hold-out", "hhh"],
             ["--hold-out none: goes with no other --hold-out"],
         ),
-        (["autoj", "--off-topic", "2"], ["--off-topic 2.0: from 0 to 1"]),
+        (["autoj", "--off-topic", "9"], ["--off-topic 9.0: from 0 to 8"]),
+        (["autoj", "--only-off-topic"], ["--only-off-topic: say how many, such as --off-topic 1"]),
         (["judgebench"], ["judgebench: no licence is stated: to be measured on only"]),
     ],
 )
@@ -337,6 +338,11 @@ def test_off_topic_pairs_are_trained_on_and_do_not_validate(
     assert made["pairwise_train"] == made["bradley_terry_train"]
     assert made["sft_train"] == made["bradley_terry_val"] == made["pairwise_val"] == 0
     assert json.loads((out / "manifest.json").read_text())["off_topic"] == 0.5
+
+    assert make([*arguments, "--off-topic", "0.5", "--only-off-topic"]) == 0
+    alone = (out / "bradley_terry_train.jsonl").read_text().splitlines()
+    assert len(alone) == made["bradley_terry_train"]
+    assert all(json.loads(line)["source"].endswith(", off topic") for line in alone)
 
 
 def test_help_needs_none_of_the_heavy_packages() -> None:

@@ -27,28 +27,29 @@ _WORD = re.compile(r"\w+")
 Row = Pair | Rated
 
 
-def off_topic_pairs(rows: Sequence[Row], share: float, seed: int) -> list[Pair]:
-    """Pairs made of a ``share`` of those rows that say which of two answers is better: that one,
-    and the better answer to one of the questions nearest to theirs by the words they share. In
-    every second pair the worse answer is the longer one where such a question has one, so that
-    length says nothing. A row that shares no word with another makes none."""
+def off_topic_pairs(rows: Sequence[Row], times: float, seed: int) -> list[Pair]:
+    """Pairs made of those rows that say which of two answers is better: that one, and the better
+    answer to one of the questions nearest to theirs by the words they share. Each row makes
+    ``times`` of them, with different answers as far as there are some; of 0.5 every second row,
+    drawn. In every second pair the worse answer is the longer one where such a question has one, so
+    that length says nothing. A row that shares no word with another makes none."""
     pairs = [_better_first(row) for row in rows if isinstance(row, Pair) and row.label != "tie"]
     asked = {conversation_key(pair.conversation): pair for pair in pairs}
     nearest = _Nearest({key: pair.question for key, pair in asked.items()})
     rng = random.Random(f"{seed}/off topic")
-    drawn = sorted(rng.sample(range(len(pairs)), min(len(pairs), round(share * len(pairs)))))
+    whole = int(times)
+    once_more = {*rng.sample(range(len(pairs)), round((times - whole) * len(pairs)))}
     made = list[Pair]()
-    for place in drawn:
-        pair = pairs[place]
-        answers = [
-            asked[key].first
-            for key in nearest.of(conversation_key(pair.conversation))
-            if asked[key].first != pair.first
-        ]
-        longer = len(made) % 2 == 0
-        fitting = [one for one in answers if (len(one) > len(pair.first)) == longer]
-        if answers:
-            made.append(_off_topic(pair, rng.choice(fitting or answers)))
+    for place, pair in enumerate(pairs):
+        wanted = whole + (place in once_more)
+        keys = nearest.of(conversation_key(pair.conversation)) if wanted else []
+        answers = [asked[key].first for key in keys if asked[key].first != pair.first]
+        for number in range(1, min(wanted, len(answers)) + 1):
+            longer = len(made) % 2 == 0
+            fitting = [one for one in answers if (len(one) > len(pair.first)) == longer]
+            answer = rng.choice(fitting or answers)
+            answers.remove(answer)
+            made.append(_off_topic(pair, answer, number))
     return made
 
 
@@ -56,10 +57,10 @@ def _better_first(pair: Pair) -> Pair:
     return pair.swapped() if pair.label == "second" else pair
 
 
-def _off_topic(pair: Pair, answer: str) -> Pair:
+def _off_topic(pair: Pair, answer: str, number: int) -> Pair:
     return replace(
         pair,
-        id=f"{pair.id}{SOURCE}",
+        id=f"{pair.id}{SOURCE} {number}",
         source=f"{pair.source}{SOURCE}",
         second=answer,
         strength=None,
