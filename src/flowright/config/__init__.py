@@ -38,6 +38,7 @@ from flowright.config.policy import (
     TinySection,
     VllmSection,
 )
+from flowright.config.presentation import PresentationSection
 from flowright.config.reading import read_yaml
 from flowright.config.root import Config, EvaluationSection, JudgeServerConfig
 from flowright.config.run import RunSection
@@ -80,6 +81,7 @@ __all__ = [
     "PlanSection",
     "PlanServerSection",
     "PolicySection",
+    "PresentationSection",
     "Positive",
     "RaySection",
     "RewardSection",
