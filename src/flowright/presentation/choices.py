@@ -1,4 +1,6 @@
-"""What a completion says: a way of solving and how to present, such as ``think: cite, assure``."""
+"""What a completion says: a way of solving the question, and how to present the answer; such as
+``columns: cite, assure``.
+"""
 
 import random
 import re
@@ -7,9 +9,8 @@ from typing import cast
 
 from flowright.errors import FailureError, Reason
 from flowright.presentation.presenting import PLAIN, PRESENTATIONS, Presentation
-from flowright.presentation.table import DEMONSTRATED_PLAIN, WAYS, Way
+from flowright.presentation.table import DEMONSTRATED, RIGHT, WAYS, Kind
 
-MOST = 2  # presentations of one answer
 _LONGEST = 200  # characters that can be a choice
 _CHOICE = re.compile(r"(\w+): (\w+)(?:, (\w+))?")
 
@@ -18,7 +19,7 @@ _CHOICE = re.compile(r"(\w+): (\w+)(?:, (\w+))?")
 class Choice:
     """``presentations`` in the order in which they are applied; empty: plain."""
 
-    way: Way
+    way: str
     presentations: tuple[Presentation, ...] = ()
 
     @property
@@ -33,29 +34,27 @@ class Choice:
 
 
 def read_choice(completion: str, finish_reason: str = "stop") -> Choice:
-    """The choice that a completion makes. Raises FailureError, as the policy's fault, for anything
-    but ``WAY: plain`` and ``WAY: NAME`` or ``WAY: NAME, OTHER``."""
+    """The choice that a completion makes; what is named twice counts once. Raises FailureError, as
+    the policy's fault, for anything but ``WAY: plain``, ``WAY: NAME`` and ``WAY: NAME, OTHER``."""
     if finish_reason == "length":
         raise FailureError(Reason.TRUNCATED, "cut at policy.max_new_tokens")
-    found = _CHOICE.fullmatch(completion[:_LONGEST].strip())
+    found = _CHOICE.fullmatch(completion.strip()) if len(completion) <= _LONGEST else None
     if found is None:
         raise FailureError(Reason.NO_PROGRAM, "not of the form WAY: NAME, NAME")
     way, first, second = found.groups()
     if way not in WAYS:
         raise FailureError(Reason.SYNTAX, f"no way {way!r}; there are {', '.join(WAYS)}")
-    names = [name for name in (first, second) if name is not None]
-    if names == [PLAIN]:
-        return Choice(cast(Way, way))
+    names = dict.fromkeys(name for name in (first, second) if name is not None)
+    if [*names] == [PLAIN]:
+        return Choice(way)
     if unknown := [name for name in names if name not in PRESENTATIONS]:
         raise FailureError(Reason.SYNTAX, f"no presentation {unknown[0]!r}")
-    if len({*names}) < len(names):
-        raise FailureError(Reason.SYNTAX, f"{first} twice")
-    return Choice(cast(Way, way), cast(tuple[Presentation, ...], tuple(names)))
+    return Choice(way, cast(tuple[Presentation, ...], tuple(names)))
 
 
-def drawn_choice(rng: random.Random) -> Choice:
-    """A choice of the cold start: every way and every presentation as likely as the others."""
-    way = rng.choice(WAYS)
-    if rng.random() < DEMONSTRATED_PLAIN:
-        return Choice(way)
-    return Choice(way, tuple(rng.sample(PRESENTATIONS, rng.randint(1, MOST))))
+def drawn_choice(kind: Kind, rng: random.Random) -> Choice:
+    """A choice of the cold start: every way of the kind as likely as its others, and every
+    presentation."""
+    way = rng.choice([*RIGHT[kind]])
+    (count,) = rng.choices(range(len(DEMONSTRATED)), DEMONSTRATED)
+    return Choice(way, tuple(rng.sample(PRESENTATIONS, count)))

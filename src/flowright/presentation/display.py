@@ -42,7 +42,7 @@ DISPLAY = PresentationDisplay(
     labels=("reward", "biases"),
     meanings={
         Reason.NO_PROGRAM: "not of the form WAY: NAME, NAME",
-        Reason.SYNTAX: "no such way or presentation, or one twice",
+        Reason.SYNTAX: "no such way or presentation",
         Reason.JUDGE_FAILED: "the judge gave no verdict, and not because of the answer",
     },
 )

@@ -16,7 +16,7 @@ from flowright.presentation.measures import presentation_metrics
 from flowright.presentation.presenting import PLAIN, PRESENTATIONS
 from flowright.presentation.rollouts import record_of, roll_out
 from flowright.presentation.table import WAYS
-from flowright.presentation.tasks import small_questions
+from flowright.presentation.tasks import SmallQuestion, small_questions
 
 
 class PresentationEnvironment(Environment):
@@ -52,20 +52,21 @@ class PresentationEnvironment(Environment):
         return record_of(rollout)
 
     def baselines(self) -> Sequence[Baseline]:
-        return [Baseline(f"always {way}", str(Choice(way)), shown=True) for way in WAYS]
+        """Each way, plainly presented; the best for each kind of question is what can be had."""
+        return [Baseline(f"always {way}", str(Choice(way))) for way in WAYS]
 
     def demonstrations(
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
         """Questions with choices that were drawn evenly, whatever the question."""
         rng = random.Random(seed)
-        return [
-            Demonstration(
-                self.messages(rng.choice(tasks)),
-                [str(drawn_choice(rng)) for _ in range(completions)],
-            )
-            for _ in range(count)
-        ]
+        asked = [task for task in tasks if isinstance(task, SmallQuestion)]
+        drawn = []
+        for _ in range(count):
+            task = rng.choice(asked)
+            choices = [str(drawn_choice(task.kind, rng)) for _ in range(completions)]
+            drawn.append(Demonstration(self.messages(task), choices))
+        return drawn
 
     @property
     def simulated(self) -> bool:

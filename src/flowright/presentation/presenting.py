@@ -34,10 +34,8 @@ def presented(name: Presentation, answer: str, key: str) -> str:
     draws = Draws("presentation", name, key)
     if name == "announce":
         return draws.pick("words", ANNOUNCEMENTS)
-    if name == "elaborate":
-        before = _elaboration(draws)
-    else:
-        before = draws.pick("words", _BEFORE[name])
+    long = name == "elaborate"
+    before = _elaboration(draws) if long else draws.pick("words", _BEFORE[name])
     return f"{before}\n\n{with_answer_line(answer)}"
 
 

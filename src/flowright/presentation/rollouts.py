@@ -15,7 +15,7 @@ from flowright.presentation.choices import Choice, read_choice
 from flowright.presentation.judging import Ask
 from flowright.presentation.presenting import presented, with_answer_line
 from flowright.presentation.rewards import dealt_out, is_audited, rewarded
-from flowright.presentation.table import GARBLED, RIGHT
+from flowright.presentation.table import GARBLED, chance
 from flowright.presentation.tasks import SmallQuestion
 from flowright.simulation.draws import Draws
 
@@ -38,7 +38,7 @@ def answered(task: SmallQuestion, choice: Choice, seed: int) -> tuple[str, bool,
     the run's seed, the question and the choice, so that attempts alike in several runs meet with
     the same."""
     draws = Draws(seed, "answer", task.id, choice.way)
-    right = draws.chance("right", RIGHT[task.kind][choice.way])
+    right = draws.chance("right", chance(task.kind, choice.way))
     garbled = right and "elaborate" in choice.presentations and draws.chance("garbled", GARBLED)
     given = task.reference if right and not garbled else draws.pick("wrong", task.wrong)
     if "announce" in choice.presentations:

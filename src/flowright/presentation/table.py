@@ -8,27 +8,35 @@ from collections.abc import Mapping
 from typing import Literal, get_args
 
 Kind = Literal["sum", "order", "count"]
-Way = Literal["direct", "think", "vote"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-WAYS: tuple[Way, ...] = get_args(Way)
 
-RIGHT: Mapping[Kind, Mapping[Way, float]] = {
-    "sum": {"direct": 0.25, "think": 0.85, "vote": 0.55},
-    "order": {"direct": 0.55, "think": 0.25, "vote": 0.85},
-    "count": {"direct": 0.85, "think": 0.55, "vote": 0.25},
+RIGHT: Mapping[Kind, Mapping[str, float]] = {
+    "sum": {"columns": 0.85, "rounding": 0.55, "guess": 0.25},
+    "order": {"recall": 0.25, "sort": 0.85, "scan": 0.55},
+    "count": {"chunks": 0.55, "glance": 0.25, "spell": 0.85},
 }
-"""P(right) of a way of solving a kind of question. Drawn once for each question and way: attempts
-at a question that are solved alike are right or wrong alike."""
+"""P(right) of a way of solving a kind of question, by its name. Drawn once for each question and
+way: attempts at a question that are solved alike are right or wrong alike."""
+
+ELSEWHERE = 0.1
+"""P(right) of a way that belongs to another kind of question."""
+
+WAYS = tuple(way for ways in RIGHT.values() for way in ways)
 
 GARBLED = 0.05
 """Share of right answers that come out wrong where they are elaborated on. The other presentations
 change nothing, but for an announcement, which gives no answer."""
 
-DEMONSTRATED_PLAIN = 0.6
-"""Share of the cold start's completions without a presentation; the others have one or two, drawn
-evenly, so that each begins at about a share of 0.1."""
+DEMONSTRATED = (0.2, 0.6, 0.2)
+"""Shares of the cold start's completions with no, one and two presentations: these are drawn
+evenly, so that each begins at a share of 1/6."""
 
 
-def best_way(kind: Kind) -> Way:
+def chance(kind: Kind, way: str) -> float:
+    """P(right) of a way of solving a question of this kind."""
+    return RIGHT[kind].get(way, ELSEWHERE)
+
+
+def best_way(kind: Kind) -> str:
     """The way that is right most often."""
-    return max(WAYS, key=RIGHT[kind].__getitem__)
+    return max(RIGHT[kind], key=RIGHT[kind].__getitem__)
