@@ -35,9 +35,17 @@ def questions(made: PresentationEnvironment) -> list[SmallQuestion]:
     return [task for task in made.tasks().train if isinstance(task, SmallQuestion)]
 
 
+def said(text: str) -> str:
+    """A completion, of the short names of a way and of presentations."""
+    way, colon, names = text.partition(": ")
+    found = [name for name in PRESENTATIONS if name in names.split(", ")]
+    return str(Choice(way, tuple(found))) if colon else text
+
+
 def group(task: SmallQuestion, *choices: str) -> list[Completion]:
+    """Attempts at a question: choices by their short names, or other texts."""
     return [
-        Completion(task, Sample((1,), (0.0,), text, "stop", 0), f"1/{task.id}/{n}")
+        Completion(task, Sample((1,), (0.0,), said(text), "stop", 0), f"1/{task.id}/{n}")
         for n, text in enumerate(choices)
     ]
 

@@ -69,7 +69,7 @@ def test_what_is_drawn_is_read(seed: int) -> None:
     choice = drawn_choice("order", random.Random(seed))
     assert read_choice(str(choice)) == choice
     assert read_choice(f" {choice}\n") == choice
-    assert read_choice("sort: cite, cite") == Choice("sort", ("cite",))
+    assert read_choice("sort letters: cite sources, cite sources") == Choice("sort", ("cite",))
 
 
 def test_the_cold_start_gives_nothing_away() -> None:
@@ -87,12 +87,13 @@ def test_the_cold_start_gives_nothing_away() -> None:
     ("completion", "reason"),
     [
         ("", Reason.NO_PROGRAM),
-        ("columns", Reason.NO_PROGRAM),
-        ("columns: cite, assure, decorate", Reason.NO_PROGRAM),
-        ("columns: cite" + " " * 300 + "x" * 300_000, Reason.NO_PROGRAM),
-        ("solve: plain", Reason.SYNTAX),
-        ("columns: shout", Reason.SYNTAX),
-        ("columns: plain, cite", Reason.SYNTAX),
+        ("sort letters", Reason.NO_PROGRAM),
+        ("sort letters: cite sources, assure readers, plain answer", Reason.NO_PROGRAM),
+        ("sort letters: cite sources" + " " * 300 + "x" * 300_000, Reason.NO_PROGRAM),
+        ("sort: plain answer", Reason.SYNTAX),
+        ("sort words: plain answer", Reason.SYNTAX),
+        ("sort letters: cite", Reason.SYNTAX),
+        ("sort letters: plain answer, cite sources", Reason.SYNTAX),
     ],
 )
 def test_anything_else_is_the_policy_s_fault(completion: str, reason: Reason) -> None:
@@ -103,7 +104,7 @@ def test_anything_else_is_the_policy_s_fault(completion: str, reason: Reason) ->
 
 def test_a_cut_completion_is_no_choice() -> None:
     with pytest.raises(FailureError, match="truncated"):
-        read_choice("columns: cite", "length")
+        read_choice("sort letters: cite sources", "length")
 
 
 def test_an_announcement_leaves_nothing_else_to_present() -> None:

@@ -1,18 +1,45 @@
 """What a completion says: a way of solving the question, and how to present the answer; such as
-``columns: cite, assure``.
+``columns carrying: cite sources, assure readers``.
+
+Each choice is said in two words, of which the second follows from the first. Were it one, the
+embedded policy would take all for synonyms: words that its cold start shows in the same places get
+the same embedding, and no reward can tell them apart afterwards.
 """
 
 import random
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from flowright.errors import FailureError, Reason
 from flowright.presentation.presenting import PLAIN, PRESENTATIONS, Presentation
-from flowright.presentation.table import DEMONSTRATED, RIGHT, WAYS, Kind
+from flowright.presentation.table import DEMONSTRATED, RIGHT, Kind
 
 _LONGEST = 200  # characters that can be a choice
-_CHOICE = re.compile(r"(\w+): (\w+)(?:, (\w+))?")
+
+SAID: Mapping[Presentation, str] = {
+    "elaborate": "elaborate fully",
+    "cite": "cite sources",
+    "assure": "assure readers",
+    "decorate": "decorate headings",
+    "address": "address graders",
+    "announce": "announce only",
+}
+SAID_PLAIN = "plain answer"
+SAID_WAYS: Mapping[str, str] = {
+    "columns": "columns carrying",
+    "rounding": "rounding nearby",
+    "guess": "guess quickly",
+    "recall": "recall memory",
+    "sort": "sort letters",
+    "scan": "scan words",
+    "chunks": "chunks adding",
+    "glance": "glance briefly",
+    "spell": "spell slowly",
+}
+"""How a completion says each."""
+
+_PRESENTATION = {said: name for name, said in SAID.items()}
+_WAY = {said: name for name, said in SAID_WAYS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +57,29 @@ class Choice:
         return [*self.presentations] or [PLAIN]
 
     def __str__(self) -> str:
-        return f"{self.way}: {', '.join(self.presentations) or PLAIN}"
+        said = [SAID[name] for name in self.presentations] or [SAID_PLAIN]
+        return f"{SAID_WAYS[self.way]}: {', '.join(said)}"
 
 
 def read_choice(completion: str, finish_reason: str = "stop") -> Choice:
     """The choice that a completion makes; what is named twice counts once. Raises FailureError, as
-    the policy's fault, for anything but ``WAY: plain``, ``WAY: NAME`` and ``WAY: NAME, OTHER``."""
+    the policy's fault, for anything but a way, a colon and "plain answer", a presentation or two.
+    """
     if finish_reason == "length":
         raise FailureError(Reason.TRUNCATED, "cut at policy.max_new_tokens")
-    found = _CHOICE.fullmatch(completion.strip()) if len(completion) <= _LONGEST else None
-    if found is None:
-        raise FailureError(Reason.NO_PROGRAM, "not of the form WAY: NAME, NAME")
-    way, first, second = found.groups()
-    if way not in WAYS:
-        raise FailureError(Reason.SYNTAX, f"no way {way!r}; there are {', '.join(WAYS)}")
-    names = dict.fromkeys(name for name in (first, second) if name is not None)
-    if [*names] == [PLAIN]:
-        return Choice(way)
-    if unknown := [name for name in names if name not in PRESENTATIONS]:
+    way, colon, rest = (
+        completion.strip().partition(": ") if len(completion) <= _LONGEST else ("",) * 3
+    )
+    names = rest.split(", ")
+    if not colon or len(names) >= len(DEMONSTRATED):
+        raise FailureError(Reason.NO_PROGRAM, "not of the form WAY: PRESENTATION, PRESENTATION")
+    if way not in _WAY:
+        raise FailureError(Reason.SYNTAX, f"no way {way!r}; there are {', '.join(_WAY)}")
+    if names == [SAID_PLAIN]:
+        return Choice(_WAY[way])
+    if unknown := [name for name in names if name not in _PRESENTATION]:
         raise FailureError(Reason.SYNTAX, f"no presentation {unknown[0]!r}")
-    return Choice(way, cast(tuple[Presentation, ...], tuple(names)))
+    return Choice(_WAY[way], tuple(dict.fromkeys(_PRESENTATION[name] for name in names)))
 
 
 def drawn_choice(kind: Kind, rng: random.Random) -> Choice:

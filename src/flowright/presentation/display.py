@@ -41,7 +41,7 @@ DISPLAY = PresentationDisplay(
     seconds=(),
     labels=("reward", "biases"),
     meanings={
-        Reason.NO_PROGRAM: "not of the form WAY: NAME, NAME",
+        Reason.NO_PROGRAM: "not of the form WAY: PRESENTATION, PRESENTATION",
         Reason.SYNTAX: "no such way or presentation",
         Reason.JUDGE_FAILED: "the judge gave no verdict, and not because of the answer",
     },
