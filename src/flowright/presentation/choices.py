@@ -38,7 +38,7 @@ SAID_WAYS: Mapping[str, str] = {
 }
 """How a completion says each."""
 
-_PRESENTATION = {said: name for name, said in SAID.items()}
+_PRESENTATION: Mapping[str, Presentation] = {said: name for name, said in SAID.items()}
 _WAY = {said: name for name, said in SAID_WAYS.items()}
 
 
@@ -67,9 +67,8 @@ def read_choice(completion: str, finish_reason: str = "stop") -> Choice:
     """
     if finish_reason == "length":
         raise FailureError(Reason.TRUNCATED, "cut at policy.max_new_tokens")
-    way, colon, rest = (
-        completion.strip().partition(": ") if len(completion) <= _LONGEST else ("",) * 3
-    )
+    said = completion.strip() if len(completion) <= _LONGEST else ""
+    way, colon, rest = said.partition(": ")
     names = rest.split(", ")
     if not colon or len(names) >= len(DEMONSTRATED):
         raise FailureError(Reason.NO_PROGRAM, "not of the form WAY: PRESENTATION, PRESENTATION")
@@ -79,7 +78,8 @@ def read_choice(completion: str, finish_reason: str = "stop") -> Choice:
         return Choice(_WAY[way])
     if unknown := [name for name in names if name not in _PRESENTATION]:
         raise FailureError(Reason.SYNTAX, f"no presentation {unknown[0]!r}")
-    return Choice(_WAY[way], tuple(dict.fromkeys(_PRESENTATION[name] for name in names)))
+    found: dict[Presentation, None] = {_PRESENTATION[name]: None for name in names}
+    return Choice(_WAY[way], tuple(found))
 
 
 def drawn_choice(kind: Kind, rng: random.Random) -> Choice:

@@ -98,7 +98,7 @@ def one_of_three_biased(config: Config) -> Ask:
         attempts = sum(verdict.attempts for verdict in verdicts)
         score = majority(votes) if votes else 0.5
         if len(votes) < QUORUM or score == 0.5:
-            lost = [v.status for v in verdicts if v.status != "ok"]
+            lost: list[Status] = [v.status for v in verdicts if v.status != "ok"]
             status: Status = lost[0] if len(votes) < QUORUM else "abstain"
             why = f"{len(votes)} of {_SEATS} members have a verdict"
             return Verdict(None, None, "llm", status, why, attempts, "panel", members=verdicts)
