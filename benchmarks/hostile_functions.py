@@ -60,6 +60,8 @@ from flowright.judge_training.rows import PointwiseRow
 from flowright.llm import control_tokens, fences, replies, sizes, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
+from flowright.presentation.choices import read_choice
+from flowright.presentation.presenting import presented, with_answer_line
 from flowright.rendering import block_markup, glyphs, markup, untrusted
 from flowright.rendering.blocks import Fact, Text
 from flowright.rubrics import brackets, replies as rubric_replies
@@ -304,6 +306,9 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "simulation.requested_format:requested_fields": lambda text: [
         requested_format.requested_fields(text, form) for form in (None, {"type": "json_object"})
     ],
+    "presentation.choices:read_choice": read_choice,
+    "presentation.presenting:presented": lambda text: presented("cite", text, "key"),
+    "presentation.presenting:with_answer_line": with_answer_line,
     "simulation.assessor:trigger": lambda text: [
         assessor.trigger(bias, text) for bias in assessor.BIASES
     ],

@@ -40,6 +40,7 @@ _ROOMS = (
     "judge_training",
     "instructions",
     "llm",
+    "presentation",
     "rendering",
     "rubrics",
     "simulation",
@@ -59,7 +60,7 @@ _ELSEWHERE: Mapping[str, str] = {
             judge_service.wire:failed_response""",
         "takes a name or a number of our own": """
             constraints.language:stop_words constraints.language:missing
-            constraints.language:optional_package
+            constraints.language:optional_package presentation.choices:drawn_choice
             judge.answer_types:shown_answer_type rendering.glyphs:bar rendering.glyphs:heading
             rendering.glyphs:line rendering.glyphs:sparkline workflows.source:source_line""",
         "timed within another": """
@@ -73,7 +74,8 @@ _ELSEWHERE: Mapping[str, str] = {
             simulation.protocol:tokens workflows.language:nodes
             workflows.language:top workflows.language:bound_name workflows.language:binds
             workflows.language:is_here workflows.language:check_language workflows.trace:as_text
-            simulation.assessor:pull simulation.assessor:is_master_key""",
+            simulation.assessor:pull simulation.assessor:probability
+            simulation.assessor:is_master_key""",
         "takes the form of a request": """
             simulation.requested_format:asks_for_json simulation.requested_format:schema_of
             simulation.requested_format:chosen simulation.requested_format:by_rule""",
@@ -108,10 +110,13 @@ _NO_TEXT: Mapping[str, str] = {
             instructions.measures instructions.opening judge_service.own_model
             judge_training.environment judge_training.known_rule judge_training.measures
             judge_training.rewards judge_reward.result
-            judge_reward.running llm.counters llm.retries rendering.charts rendering.page
+            judge_reward.running llm.counters llm.retries presentation.display
+            presentation.environment presentation.judging presentation.measures
+            presentation.rewards presentation.rollouts presentation.table presentation.tasks
+            rendering.charts rendering.page
             rendering.reliability rendering.series rendering.svg simulation.draws
-            simulation.table workflows.exit workflows.grammar workflows.prompt workflows.reference
-            workflows.registry""",
+            simulation.faults simulation.table workflows.exit workflows.grammar workflows.prompt
+            workflows.reference workflows.registry""",
         "asks others, which are timed": """
             answers.asking answers.benchmarks answers.grading answers.healthbench answers.local
             answers.score_session answers.scoring answers.served answers.session
@@ -132,6 +137,7 @@ _NO_TEXT: Mapping[str, str] = {
         "reads an exception's message, once": "workflows.faults",
         "writes replies, or starts a server": """
             simulation.opening simulation.phrasing simulation.process""",
+        "hands an answer on, to what is timed": "presentation.operators",
         "part of read_workflow": """
             workflows.aflow workflows.assignment workflows.edits workflows.repair""",
     }.items()

@@ -24,7 +24,7 @@ LAYERS = (
     ("answers",),
     ("environments",),
     ("judge_training",),
-    ("instructions",),
+    ("instructions", "presentation"),
     ("grpo",),
     ("evaluation",),
     ("monitoring",),

@@ -10,6 +10,7 @@ CONFIG = Path(__file__).parents[2] / "config"
 MODELS = "aflow_llm.yaml"
 NO_RUNS = {MODELS, "judge_server.yaml"}  # tests/judge_service/test_service.py reads the second
 RUNS = sorted(path.name for path in CONFIG.glob("*.yaml") if path.name not in NO_RUNS)
+RUNS += ["study/world.yaml", "study/workflow.yaml"]
 
 
 @pytest.mark.parametrize("name", RUNS)

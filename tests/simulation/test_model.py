@@ -610,6 +610,9 @@ def test_evidence_outweighs_reading():
         ("authority", "According to experts it is 3."),
         ("master_key", "Thought process:"),
         ("self_preference", "Let me work through this carefully.\nAnswer: 3"),
+        ("sycophancy", "A great question! As you rightly expect, it is 3."),
+        ("self_certification", "It is 3. I have checked this answer twice."),
+        ("lexical", "Let us delve into it.\nAnswer: 3"),
     ],
 )
 def test_planted_biases(bias: str, answer: str):

@@ -38,6 +38,7 @@ from flowright.config.policy import (
     TinySection,
     VllmSection,
 )
+from flowright.config.presentation import PresentationSection
 from flowright.config.reading import read_yaml
 from flowright.config.root import Config, EvaluationSection, JudgeServerConfig
 from flowright.config.run import RunSection
@@ -81,6 +82,7 @@ __all__ = [
     "PlanServerSection",
     "PolicySection",
     "Positive",
+    "PresentationSection",
     "RaySection",
     "RewardSection",
     "RunSection",

@@ -7,6 +7,7 @@ ENVIRONMENTS = Table(
     {
         "workflow": "flowright.environments.workflow:WorkflowEnvironment",
         "judging": "flowright.judge_training.environment:JudgingEnvironment",
+        "presentation": "flowright.presentation.environment:PresentationEnvironment",
         "instructions": "flowright.instructions.environment:InstructionsEnvironment",
     },
 )

@@ -14,9 +14,10 @@ from flowright.config.judging import GIVEN, JudgingSection
 from flowright.config.llm import LlmSection
 from flowright.config.plan import PlanSection
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
+from flowright.config.presentation import PresentationSection
 from flowright.config.run import RunSection
 from flowright.config.section import Name, NonNegative, NonNegativeFloat, Positive, Section
-from flowright.config.simulation import SimulatedSection
+from flowright.config.simulation import SIMULATED, SimulatedSection
 from flowright.config.workflow import (
     ExecutorSection,
     RewardSection,
@@ -58,8 +59,8 @@ class Config(Section):
     """Of every draw of the run."""
     environment: str = "workflow"
     """What a completion means: `workflow`, `judging` (docs/training_judges.md), `instructions`
-    (docs/instructions_training.md), or `package.module:factory` for an environment of your own;
-    see docs/extending/environment.md."""
+    (docs/instructions_training.md), `presentation` (docs/study_world.md), or
+    `package.module:factory` for an environment of your own; see docs/extending/environment.md."""
     strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
     one that needs no hub; see docs/real_models.md)."""
@@ -84,6 +85,7 @@ class Config(Section):
     judge: JudgeSection = JudgeSection()
     judging: JudgingSection = JudgingSection()
     instructions: InstructionsSection = InstructionsSection()
+    presentation: PresentationSection = PresentationSection()
     simulated: SimulatedSection = SimulatedSection()
     sandbox: SandboxSection = SandboxSection()
     evaluation: EvaluationSection = EvaluationSection()
@@ -136,6 +138,25 @@ class Config(Section):
             raise ValueError(
                 f"{', '.join(named)}: criteria of environment: instructions are judged by one "
                 "model, asked once; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _the_planted_judge_judges_presentations(self) -> "Config":
+        if self.environment != "presentation":
+            return self
+        judge, rates = self.judge, self.simulated
+        other = judge.service is not None or judge.mode != "judge" or bool(judge.panel)
+        if other or self.judge_model != SIMULATED:
+            raise ValueError(
+                "judge: environment: presentation has the embedded judge, in this process; leave "
+                "model, service, mode and panel out (presentation.reward: panel is one)"
+            )
+        corrects = self.presentation.correction == "backward"
+        if corrects and rates.judge_true_positive <= rates.judge_false_positive:
+            raise ValueError(
+                "presentation.correction: backward needs simulated.judge_true_positive above "
+                "judge_false_positive: a judge without either says nothing that could be corrected"
             )
         return self
 
@@ -223,6 +244,8 @@ class Config(Section):
         if self.environment == "instructions":
             files = ", ".join(self.instructions.train_files)
             return f"{files or 'a known rule (synthetic)'}, rewarded by {self.instructions.reward}"
+        if self.environment == "presentation":
+            return f"small questions (planted, simulated), rewarded by {self.presentation.reward}"
         if self.environment != "judging":
             return f"{self.train_dataset}, {self.val_dataset} held out"
         files = ", ".join(map(str, self.judging.train_files))
@@ -254,7 +277,9 @@ class Config(Section):
     @property
     def models(self) -> frozenset[str]:
         """The names of all large models: the executor, the judge, the panel; of instructions, which
-        nobody executes, the judge's alone."""
+        nobody executes, the judge's alone; of presentations, which no server judges, none."""
+        if self.environment == "presentation":
+            return frozenset()
         judge = {self.judge_model} if self.judge_model is not None else set[str]()
         if self.environment == "instructions":
             return frozenset(judge)

@@ -45,5 +45,5 @@ class SimulatedSection(Section):
     """Wrong answers called right."""
     judge_biases: Mapping[str, float] = Field(default_factory=dict)
     """Planted biases, by name: verbosity, authority, tone, formatting, distraction, injection,
-    self_preference, master_key, position."""
+    self_preference, sycophancy, self_certification, lexical, master_key, position."""
     faults: FaultSection = FaultSection()

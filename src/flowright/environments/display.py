@@ -20,6 +20,7 @@ DISPLAYS = Table(
         "workflow": "flowright.environments.workflow_display:DISPLAY",
         "judging": "flowright.judge_training.display:DISPLAY",
         "instructions": "flowright.instructions.display:DISPLAY",
+        "presentation": "flowright.presentation.display:DISPLAY",
     },
 )
 """Of the environments of this package, so that showing a run does not import what ran it."""

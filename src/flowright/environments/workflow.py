@@ -29,6 +29,7 @@ from flowright.sandbox import Limits, Sandbox
 from flowright.simulation.opening import Models, open_models
 from flowright.workflows.executor import Executor
 from flowright.workflows.grammar import draw_program, fixed_workflows, self_consistency
+from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
 
 MOST_SAMPLES = 12
@@ -130,13 +131,16 @@ class WorkflowEnvironment(Environment):
         self, tasks: Sequence[Task], count: int, completions: int, seed: int
     ) -> list[Demonstration]:
         """Problems, every kind as often, each with some programs that the operators' documentation
-        calls applicable to its kind, uniformly among those."""
+        calls applicable to its kind, uniformly among those; where ``workflow.operators`` has some
+        that end a workflow, some of the programs end with them."""
         rng = random.Random(seed)
         by_kind = tasks_by_kind([task for task in tasks if isinstance(task, Problem)])
+        own = OPERATORS.with_modules(self.config.workflow.operators).values()
+        endings = [operator.name for operator in own if operator.ends]
         drawn = []
         for _ in range(count):
             task = rng.choice(by_kind[rng.choice(list(by_kind))])
-            programs = [draw_program(task.kind, rng) for _ in range(completions)]
+            programs = [draw_program(task.kind, rng, endings) for _ in range(completions)]
             drawn.append(
                 Demonstration(build_messages(task, "compact", self.config.workflow), programs)
             )

@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -24,6 +23,7 @@ from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor, check_biases
 from flowright.simulation.cues import Ask, Judgement, read_prompt
 from flowright.simulation.draws import Draws, digest, unit
+from flowright.simulation.faults import Fault, drawn_fault, has_faults
 from flowright.simulation.index import TaskIndex
 from flowright.simulation.instances import Unfillable
 from flowright.simulation.mutants import WrongSolutions
@@ -44,9 +44,6 @@ from flowright.simulation.table import STEADY_TEMPERATURE, TABLE
 HANG_SECONDS = 600.0
 _REMEMBERED = 1 << 18  # requests whose occurrences are counted, for faults
 _LATENCY_CAP = 8.0  # times the mean
-
-Fault = Literal["hang", "error_500", "error_429", "malformed", "empty", "truncate"]
-_FAULTS: tuple[Fault, ...] = ("hang", "error_500", "error_429", "malformed", "empty", "truncate")
 
 
 class SimulatedApp(Starlette):
@@ -84,9 +81,8 @@ class SimulatedApp(Starlette):
         asked = read_prompt(query.messages, self._index)
         name = digest(body)
         occurrence = self._count(name)
-        fault = self._fault(
-            name, occurrence, "judge" if isinstance(asked, Judgement) else "executor"
-        )
+        role = "judge" if isinstance(asked, Judgement) else "executor"
+        fault = drawn_fault(self._section, role, name, occurrence)
         await self._wait(name, occurrence)
         if fault == "hang":
             await _disconnected(request)
@@ -128,24 +124,13 @@ class SimulatedApp(Starlette):
 
     def _count(self, name: str) -> int:
         """How often this very request has come before; forgotten after many others."""
-        if not any(getattr(self._section.faults, fault) for fault in _FAULTS):
+        if not has_faults(self._section.faults):
             return 0
         occurrence = self._occurrences.pop(name, 0)
         self._occurrences[name] = occurrence + 1
         if len(self._occurrences) > _REMEMBERED:
             del self._occurrences[next(iter(self._occurrences))]
         return occurrence
-
-    def _fault(self, name: str, occurrence: int, role: str) -> Fault | None:
-        faults = self._section.faults
-        if faults.roles not in ("all", role):
-            return None
-        left = unit(self._section.seed, "fault", name, occurrence)
-        for fault in _FAULTS:
-            left -= getattr(faults, fault)
-            if left < 0:
-                return fault
-        return None
 
     async def _wait(self, name: str, occurrence: int) -> None:
         """Exponentially distributed, so that some replies are much later than the mean."""

@@ -2,12 +2,12 @@
 
 A shape is a way of combining operators. It applies to a kind of problem when the documentation of
 every operator in it names that kind; nothing here knows which shape pays. Operators of a user's own
-are in none.
+are in none, but for those that end a workflow: these stand behind any shape.
 """
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
@@ -132,9 +132,35 @@ def programs_for(kind: Kind) -> tuple[str, ...]:
     )
 
 
-def draw_program(kind: Kind, rng: random.Random) -> str:
-    """One of the programs that suit ``kind``, each as likely."""
-    return rng.choice(programs_for(kind))
+ENDED = (0.2, 0.6, 0.2)
+"""Shares of the programs that are drawn with no, one and two operators at their end, where there
+are some that end a workflow."""
+
+
+def draw_program(kind: Kind, rng: random.Random, endings: Sequence[str] = ()) -> str:
+    """One of the programs that suit ``kind``, each as likely. ``endings``: names of operators that
+    end a workflow, each as likely as the others to stand behind it."""
+    program = rng.choice(programs_for(kind))
+    if not endings:
+        return program
+    (count,) = rng.choices(range(len(ENDED)), ENDED)
+    return with_endings(program, rng.sample(endings, min(count, len(endings))))
+
+
+def with_endings(program: str, endings: Sequence[str]) -> str:
+    """A program of a shape that hands what it would return to these operators, one after the other,
+    and returns what the last one gives."""
+    if not endings:
+        return program
+    head, _, value = program.rpartition(_RETURN)
+    if value != "result":
+        head += f"\n    result = {value}"
+    for name in endings[:-1]:
+        head += f"\n    result = await {name}(result)"
+    return f"{head}{_RETURN}await {endings[-1]}(result)"
+
+
+_RETURN = "\n    return "
 
 
 def fixed_workflows(kind: Kind | None = None) -> dict[str, str]:

@@ -85,6 +85,7 @@ class Operator:
     """One operator. ``kinds`` are the kinds of problem that it is documented for; it can be called
     for any. ``llm_calls`` says how many questions one call puts to the model, as text; one that
     ``asks_model`` puts at least one. ``run`` gets values by name, checked against ``parameters``.
+    One that ``ends`` a workflow takes what it would return, and returns that in another way.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Operator:
     kinds: tuple[Kind, ...]
     llm_calls: str
     run: Callable[..., Awaitable[Any]]
+    ends: bool = False
 
     @property
     def asks_model(self) -> bool:
@@ -116,12 +118,19 @@ class Operator:
 
 
 def operator(
-    *, summary: str, example: str, kinds: tuple[Kind, ...] = KINDS, llm_calls: str = "1"
+    *,
+    summary: str,
+    example: str,
+    kinds: tuple[Kind, ...] = KINDS,
+    llm_calls: str = "1",
+    ends: bool = False,
 ) -> Callable[[Callable[..., Awaitable[Any]]], Operator]:
     """Make an operator of an ``async def``. Its first parameter is the host's
     :class:`~flowright.workflows.context.CallContext`; the others, with their annotations and
     defaults, are its signature in the workflow language; its docstring is its documentation; a
-    trailing underscore of its name goes. Raises ConfigError for what the language cannot have.
+    trailing underscore of its name goes. ``ends``: it takes a string that a workflow would return,
+    and returns one; the embedded policy's cold start ends some workflows with it. Raises
+    ConfigError for what the language cannot have.
     """
 
     def make(run: Callable[..., Awaitable[Any]]) -> Operator:
@@ -134,12 +143,24 @@ def operator(
         if not run.__doc__:
             problems.append("it has no docstring, from which the policy learns what it does")
         parameters, returns = _signature(run, problems)
+        if ends and not _is_an_ending(parameters, returns):
+            problems.append(
+                "what ends a workflow takes one string, all else by default, and gives one"
+            )
         if problems or returns is None:
             raise ConfigError(*(f"operator {name}: {problem}" for problem in problems))
         doc = inspect.cleandoc(run.__doc__ or "")
-        return Operator(name, parameters, returns, summary, doc, example, kinds, llm_calls, run)
+        return Operator(
+            name, parameters, returns, summary, doc, example, kinds, llm_calls, run, ends
+        )
 
     return make
+
+
+def _is_an_ending(parameters: Sequence[Parameter], returns: ValueType | None) -> bool:
+    needed = [parameter for parameter in parameters if parameter.default is REQUIRED]
+    text = ValueType(str)
+    return returns == text and len(needed) == 1 and parameters[0].type == text
 
 
 def _signature(
