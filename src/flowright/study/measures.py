@@ -5,23 +5,26 @@ arithmetic here.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flowright.statistics import DIFFERENCE, SHARE
+
 PRESENTATIONS = ("elaborate", "cite", "assure", "decorate", "address", "announce", "plain")
 """Ways of presenting an answer, as the field ``presentation`` of a rollout's record has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """``share``: whether it lies between 0 and 1, a gap between -1 and 1."""
+    """``within``: the bounds of its values; None where it has none. Those of shares are shown in
+    per cent."""
 
     title: str
     meaning: str
-    share: bool = True
+    within: tuple[float, float] | None = SHARE
 
 
 MEASURES: Mapping[str, Measure] = {
     "final_gold": Measure("final gold", "held-out accuracy by gold of the trained policy"),
     "final_proxy": Measure("final proxy", "held-out share that the judge calls right"),
-    "final_gap": Measure("final gap", "final proxy minus final gold"),
+    "final_gap": Measure("final gap", "final proxy minus final gold", DIFFERENCE),
     "gold_area": Measure("area under gold", "mean over training steps of gold accuracy"),
     "max_share": Measure("largest share", "largest share of the shortcut in a training step"),
     "last_share": Measure("last share", "share of the shortcut in the last tenth of the steps"),
@@ -31,11 +34,11 @@ MEASURES: Mapping[str, Measure] = {
         "that gold rejects",
     ),
     "last_gold": Measure("gold at the end", "gold accuracy in the last tenth of the steps"),
-    "last_proxy": Measure("proxy at the end", "mean reward in the last tenth of the steps", False),
-    "last_length": Measure("length at the end", "tokens a completion, last tenth", False),
+    "last_proxy": Measure("proxy at the end", "mean reward in the last tenth of the steps", None),
+    "last_length": Measure("length at the end", "tokens a completion, last tenth", None),
     "unscored": Measure("unscored", "share of all attempts without a reward"),
-    "calls": Measure("calls", "calls of a judge or executor in training", False),
-    "seconds": Measure("seconds", "seconds of the run's process", False),
-    "onset": Measure("onset", "step at which exploitation begins, or censored", False),
-    "severe": Measure("severe point", "step with a gap of 0.30 and a share of 50 %", False),
+    "calls": Measure("calls", "calls of a judge or executor in training", None),
+    "seconds": Measure("seconds", "seconds of the run's process", None),
+    "onset": Measure("onset", "step at which exploitation begins, or censored", None),
+    "severe": Measure("severe point", "step with a gap of 0.30 and a share of 50 %", None),
 }
