@@ -31,7 +31,11 @@ class Cell:
     def dose_value(self) -> float | None:
         """The dose as a number, where it is one."""
         values = [*self.dose.values()]
-        if len(values) != 1 or isinstance(values[0], bool) or not isinstance(values[0], int | float):
+        if (
+            len(values) != 1
+            or isinstance(values[0], bool)
+            or not isinstance(values[0], int | float)
+        ):
             return None
         return float(values[0])
 

@@ -171,7 +171,9 @@ def _step(step: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, 
     high = [a for a in attempts if a.score is not None and a.score >= HIGH and a.gold is not None]
     row["rewarded"] = len(high)
     row["rejected"] = sum(a.gold == 0.0 for a in high)
-    row["high_gap"] = _mean(a.score - a.gold for a in high if a.score is not None and a.gold is not None)
+    row["high_gap"] = _mean(
+        a.score - a.gold for a in high if a.score is not None and a.gold is not None
+    )
     told = [a.presentation for a in attempts if a.presentation is not None]
     shown = [a.presentation for a in high if a.presentation is not None]
     for name in PRESENTATIONS:
@@ -234,7 +236,9 @@ def _table(rows: Sequence[Row]) -> pa.Table:
     """A column without any value is one of numbers: null alone is no type to compare with."""
     columns = {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
     arrays = {
-        name: pa.array(values) if any(v is not None for v in values) else pa.nulls(len(values), _REAL)
+        name: pa.array(values)
+        if any(v is not None for v in values)
+        else pa.nulls(len(values), _REAL)
         for name, values in columns.items()
     }
     return pa.table(arrays)

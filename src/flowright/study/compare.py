@@ -78,9 +78,7 @@ def interval(values: Sequence[float], within: tuple[float, float] | None) -> Est
 
 def values_of(found: Collected, cell: str, measure: str) -> dict[int, float]:
     """By seed, of a cell's finished runs, where the measure has a value."""
-    return {
-        row["seed"]: float(row[measure]) for row in found.of(cell) if row[measure] is not None
-    }
+    return {row["seed"]: float(row[measure]) for row in found.of(cell) if row[measure] is not None}
 
 
 def differences(found: Collected, cell: str, against: str, measure: str) -> dict[int, float]:
@@ -159,9 +157,7 @@ def summaries(
     return [_summary(study, cell, found, measures) for cell in cells]
 
 
-def _summary(
-    study: StudyConfig, cell: Cell, found: Collected, measures: Sequence[str]
-) -> Summary:
+def _summary(study: StudyConfig, cell: Cell, found: Collected, measures: Sequence[str]) -> Summary:
     rows: list[Row] = [row for row in found.rows if row["cell"] == cell.name]
     means: dict[str, Estimate] = {}
     gained: dict[str, Estimate] = {}
@@ -188,5 +184,7 @@ def _summary(
 
 def two_sided(pairs: Sequence[float]) -> float | None:
     """Twice the smaller of both sides' exact sign-flip p-values, at most 1."""
-    sides: list[Any] = [p_value("permutation", np.asarray(pairs), d, 0) for d in ("greater", "less")]
+    sides: list[Any] = [
+        p_value("permutation", np.asarray(pairs), d, 0) for d in ("greater", "less")
+    ]
     return None if None in sides else min(1.0, 2 * min(sides))

@@ -45,7 +45,7 @@ class ClaimSection(Section):
     kind: Literal["finding", "construction"] = "finding"
     """`construction`: follows from how the simulation is built, and only checks it."""
     arm: Name
-    """An arm, `ARM@DOSE` of one with doses; an arm with doses alone asks for the slope over them."""
+    """An arm, `ARM@DOSE` of one with doses. Without `@DOSE` it asks for the slope over them."""
     against: str | None = None
     """The arm that it is compared with, seed by seed; default: `control`."""
     measure: Name

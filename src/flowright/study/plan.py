@@ -53,9 +53,7 @@ def make_plan(
 ) -> Plan:
     """A plan by what this study's own runs have taken so far; ``rows`` are their results."""
     done = {run.name for run in runs if is_finished(run.folder)}
-    taken = [
-        h.seconds for name, h in journal.histories.items() if name in done and h.seconds > 0
-    ]
+    taken = [h.seconds for name, h in journal.histories.items() if name in done and h.seconds > 0]
     calls = [row["calls"] for row in rows if row["finished"] and row["calls"] is not None]
     return Plan(
         study=study,

@@ -30,9 +30,7 @@ TRIES = 2
 PATIENCE_SECONDS = 300.0
 """A run that was asked to stop may finish its step and save; then it is asked more firmly."""
 
-_ONE_THREAD = {
-    name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-}
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 def train_command(run: Run, base: Path, resume: bool) -> list[str]:

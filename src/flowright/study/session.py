@@ -98,9 +98,7 @@ def _locked(opened: Opened, request: Request, console: Console) -> int:
 
 def _planned(opened: Opened, request: Request) -> Plan:
     rows = collect(opened.runs, opened.journal, opened.out).rows
-    return make_plan(
-        opened.study, opened.cells, opened.runs, opened.journal, request.at_once, rows
-    )
+    return make_plan(opened.study, opened.cells, opened.runs, opened.journal, request.at_once, rows)
 
 
 def _work(opened: Opened, request: Request, left: list[Run], console: Console) -> list[Run]:

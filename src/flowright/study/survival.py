@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from flowright.statistics import Array
 from flowright.study.paired import signs_of
 
 _Z = 1.959964
+_Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +74,14 @@ def log_rank(one: Sequence[Time], other: Sequence[Time]) -> tuple[float, float]:
     """Observed minus expected events of the first group, and their variance (N. Mantel 1966,
     "Evaluation of survival data and two new rank order statistics"); above 0 where the first has
     them earlier. The statistic of the usual test is the square of the one over the other."""
-    at = np.asarray([time.at for time in (*one, *other)])
+    at = np.asarray([time.at for time in (*one, *other)], dtype=np.float64)
     seen = np.asarray([time.seen for time in (*one, *other)])
     first = np.arange(len(at)) < len(one)
     difference, variance = _log_rank(at, seen, first[None, :])
     return float(difference[0]), float(variance[0])
 
 
-def _log_rank(at: Array, seen: Array, first: Array) -> tuple[Array, Array]:
+def _log_rank(at: Array, seen: _Mask, first: _Mask) -> tuple[Array, Array]:
     """Of groupings, shape (groupings, times), true for the first group."""
     difference, variance = np.zeros(len(first)), np.zeros(len(first))
     for time in np.unique(at[seen]):
@@ -97,7 +99,7 @@ def paired_log_rank(one: Sequence[Time], other: Sequence[Time]) -> float | None:
     over all exchanges of the two within each pair, exact up to 16 pairs. None without two."""
     if len(one) < 2 or len(one) != len(other):
         return None
-    at = np.asarray([time.at for time in (*one, *other)])
+    at = np.asarray([time.at for time in (*one, *other)], dtype=np.float64)
     seen = np.asarray([time.seen for time in (*one, *other)])
     kept = signs_of(len(one)) > 0
     difference, _ = _log_rank(at, seen, np.concatenate([kept, ~kept], axis=1))
