@@ -82,16 +82,20 @@ def simulate(run: Path, bias: float, seed: int) -> None:
         gold = sum(r["gold"]["correct"] for r in records) / ATTEMPTS
         metrics = {"reward/mean": proxy, "gold/accuracy": gold, "rollout/unscored": 0.0}
         metrics |= {"policy/kl": 0.01 * step, "tokens/completion_mean": 10 + 20 * share}
-        metrics |= {"policy/entropy": 1 - 0.05 * step, "judge/agreement_with_gold": 1 - proxy + gold}
+        metrics |= {
+            "policy/entropy": 1 - 0.05 * step,
+            "judge/agreement_with_gold": 1 - proxy + gold,
+        }
         rows.append({"step": step, **metrics})
     (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     draws = random.Random(f"{seed} end")
     end = 0.6 - 0.3 * bias + 0.02 * draws.random()
-    kinds = [{"all": {"gold": 0.4, "judge": 0.42}}, {"all": {"gold": end, "judge": 0.6 + 0.3 * bias}}]
-    names = ("untrained policy", "trained policy")
-    table = [
-        {"name": n, "group": "policy", "kinds": k} for n, k in zip(names, kinds, strict=True)
+    kinds = [
+        {"all": {"gold": 0.4, "judge": 0.42}},
+        {"all": {"gold": end, "judge": 0.6 + 0.3 * bias}},
     ]
+    names = ("untrained policy", "trained policy")
+    table = [{"name": n, "group": "policy", "kinds": k} for n, k in zip(names, kinds, strict=True)]
     write_json(run / "evaluation.json", {"problems": 50, "simulated": True, "rows": table})
 
 

@@ -13,12 +13,12 @@ VERDICTS = {True: "holds", False: "not shown", None: "not decided yet"}
 
 def form_of(measure: str) -> Form:
     """How a value of the measure is written."""
-    return percent if MEASURES[measure].within else svg.plain
+    return percent if MEASURES[measure].share else svg.plain
 
 
 def difference_form(measure: str) -> Form:
     """How a difference of two values is written: of shares in points."""
-    return points if MEASURES[measure].within else _signed
+    return points if MEASURES[measure].share else _signed
 
 
 def _signed(value: float) -> str:
@@ -60,7 +60,7 @@ def _seen(outcome: Outcome, control: str) -> str:
         told = estimated(estimate, points)
         return f"runs with {_title(claim)} in {claim.arm} against {against}: {told} points"
     form = difference_form(claim.measure)
-    unit = " points" if MEASURES[claim.measure].within else ""
+    unit = " points" if MEASURES[claim.measure].share else ""
     told = f"{estimated(estimate, form)}{unit}"
     if outcome.slope:
         return f"{_title(claim)} changes by {told} for each unit of the dose of {claim.arm}"

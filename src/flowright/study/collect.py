@@ -23,7 +23,7 @@ from flowright.runs import (
 )
 from flowright.study.cells import Run
 from flowright.study.journal import Journal, is_finished
-from flowright.study.measures import PRESENTATIONS
+from flowright.study.measures import OF_SHORTCUT, PRESENTATIONS
 from flowright.study.onset import HIGH, Onset, Seen, onset_of
 
 Row = dict[str, Any]
@@ -118,18 +118,14 @@ def measures_of(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: s
     untrained = _compared(evaluation, "untrained policy")
     trained_steps = [step for step in steps if step["step"] > 0]
     end = trained_steps[-edge(len(trained_steps)) :] if trained_steps else []
-    shares = [step[f"share_{shortcut}"] for step in trained_steps] if shortcut else []
     rewarded = sum(step["rewarded"] for step in end)
-    gold, proxy = trained.get("gold"), trained.get("judge")
-    both = gold is not None and proxy is not None
-    return {
+    gold, proxy = _number(trained.get("gold")), _number(trained.get("judge"))
+    row: Row = {
         "untrained_gold": untrained.get("gold"),
         "final_gold": gold,
         "final_proxy": proxy,
-        "final_gap": proxy - gold if both else None,
+        "final_gap": _minus(proxy, gold),
         "gold_area": _mean(step["gold"] for step in trained_steps),
-        "max_share": max((share for share in shares if share is not None), default=None),
-        "last_share": _mean(step[f"share_{shortcut}"] for step in end) if shortcut else None,
         "exploitation": sum(step["rejected"] for step in end) / rewarded if rewarded else None,
         "last_gold": _mean(step["gold"] for step in end),
         "last_proxy": _mean(step["proxy"] for step in end),
@@ -137,6 +133,13 @@ def measures_of(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: s
         "unscored": _mean(step["unscored"] for step in trained_steps),
         "calls": _sum(step["calls"] for step in steps),
     }
+    for name in PRESENTATIONS:
+        shares = [s for step in trained_steps if (s := step[f"share_{name}"]) is not None]
+        row[f"max_share_{name}"] = max(shares, default=None)
+        row[f"last_share_{name}"] = _mean(step[f"share_{name}"] for step in end)
+    for measure in OF_SHORTCUT:
+        row[measure] = row[f"{measure}_{shortcut}"] if shortcut else None
+    return row
 
 
 def _compared(evaluation: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -162,8 +165,7 @@ def _step(step: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, 
     attempts = [Attempt.of(record) for record in records]
     if row["gold"] is None:
         row["gold"] = _mean(a.gold for a in attempts)
-    both = row["proxy"] is not None and row["gold"] is not None
-    row["gap"] = row["proxy"] - row["gold"] if both else None
+    row["gap"] = _minus(row["proxy"], row["gold"])
     calls = [_number(metrics.get(name)) for name in _CALLS]
     row["calls"] = _sum([*calls, *([] if any(calls) else [a.calls for a in attempts])])
     row["attempts"] = len(attempts)
@@ -171,9 +173,7 @@ def _step(step: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, 
     high = [a for a in attempts if a.score is not None and a.score >= HIGH and a.gold is not None]
     row["rewarded"] = len(high)
     row["rejected"] = sum(a.gold == 0.0 for a in high)
-    row["high_gap"] = _mean(
-        a.score - a.gold for a in high if a.score is not None and a.gold is not None
-    )
+    row["high_gap"] = _mean(_minus(a.score, a.gold) for a in high)
     told = [a.presentation for a in attempts if a.presentation is not None]
     shown = [a.presentation for a in high if a.presentation is not None]
     for name in PRESENTATIONS:
@@ -246,6 +246,10 @@ def _table(rows: Sequence[Row]) -> pa.Table:
 
 def _number(value: Any) -> float | None:
     return float(value) if is_number(value) else None
+
+
+def _minus(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

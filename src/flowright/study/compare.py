@@ -10,7 +10,7 @@ from flowright.statistics import DIFFERENCE, Estimate, Resampler, holm, mean
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected, Row
 from flowright.study.config import ClaimSection, StudyConfig
-from flowright.study.measures import MEASURES
+from flowright.study.measures import column_of
 from flowright.study.paired import p_value
 from flowright.study.survival import Time, paired_log_rank
 
@@ -56,48 +56,57 @@ def _outcome(
         shares = [float(a.seen) - float(b.seen) for a, b in zip(one, other, strict=True)]
         p = paired_log_rank(early, late)
         return Outcome(claim, len(one), wanted, interval(shares, DIFFERENCE), p)
-    if slope := claim.arm not in {cell.name for cell in cells}:
-        family = [cell for cell in cells if cell.arm == claim.arm]
-        at = next(arm.control_at for arm in study.arms if arm.name == claim.arm)
-        by_seed = slopes(family, found, claim.measure, None if at is None else (at, against))
-    else:
-        by_seed = differences(found, claim.arm, against, claim.measure)
-    values = [*by_seed.values()]
-    within = DIFFERENCE if MEASURES[claim.measure].within and not slope else None
+    values = [*values_of_claim(study, cells, claim, found).values()]
     p = p_value(claim.test, np.asarray(values), claim.direction, claim.threshold)
-    return Outcome(claim, len(values), wanted, interval(values, within), p, slope=slope)
+    slope = claim.arm not in {cell.name for cell in cells}
+    return Outcome(claim, len(values), wanted, interval(values), p, slope=slope)
 
 
-def interval(values: Sequence[float], within: tuple[float, float] | None) -> Estimate:
-    """Their mean with the percentile interval at 95 % of 2,000 resamples of the seeds; where all
-    are equal, that of values ``within`` these bounds, none without bounds."""
+def values_of_claim(
+    study: StudyConfig, cells: Sequence[Cell], claim: ClaimSection, found: Collected
+) -> dict[int, float]:
+    """By seed, what a claim that is not about times tests: differences, or slopes over doses."""
+    against = claim.against or study.control
+    if claim.arm in {cell.name for cell in cells}:
+        column = column_of(claim.measure, shortcut_of(cells, claim.arm, against))
+        return differences(found, claim.arm, against, column)
+    family = [cell for cell in cells if cell.arm == claim.arm]
+    at = next(arm.control_at for arm in study.arms if arm.name == claim.arm)
+    column = column_of(claim.measure, family[0].shortcut)
+    return slopes(family, found, column, None if at is None else (at, against))
+
+
+def interval(values: Sequence[float], within: tuple[float, float] | None = None) -> Estimate:
+    """Their mean with the percentile interval at 95 % of 2,000 resamples of the seeds. Where all
+    are equal there is none, but of what is 0 or 1 for each seed, and differences of such, which lie
+    ``within`` these bounds."""
     seeds = [str(number) for number in range(len(values))]
     rows = [(value, 1.0) for value in values]
     return Resampler(seeds, RESAMPLES, 0).estimate(seeds, rows, mean, within)
 
 
-def values_of(found: Collected, cell: str, measure: str) -> dict[int, float]:
-    """By seed, of a cell's finished runs, where the measure has a value."""
-    return {row["seed"]: float(row[measure]) for row in found.of(cell) if row[measure] is not None}
+def values_of(found: Collected, cell: str, column: str) -> dict[int, float]:
+    """By seed, of a cell's finished runs, where the column has a value."""
+    return {row["seed"]: float(row[column]) for row in found.of(cell) if row[column] is not None}
 
 
-def differences(found: Collected, cell: str, against: str, measure: str) -> dict[int, float]:
+def differences(found: Collected, cell: str, against: str, column: str) -> dict[int, float]:
     """By seed: the cell's value minus the other's, where both have one."""
-    ours, theirs = values_of(found, cell, measure), values_of(found, against, measure)
+    ours, theirs = values_of(found, cell, column), values_of(found, against, column)
     return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
 
 def slopes(
     family: Sequence[Cell],
     found: Collected,
-    measure: str,
+    column: str,
     control: tuple[float, str] | None = None,
 ) -> dict[int, float]:
-    """By seed: the least-squares slope of the measure over the doses, the control being one of
+    """By seed: the least-squares slope of the column over the doses, the control being one of
     them at its dose where it has one. Seeds that lack any dose are left out."""
     doses = [(cell.dose_value, cell.name) for cell in family]
     points = [*([control] if control else []), *doses]
-    values = [(dose, values_of(found, name, measure)) for dose, name in points if dose is not None]
+    values = [(dose, values_of(found, name, column)) for dose, name in points if dose is not None]
     seeds = set.intersection(*({*by_seed} for _, by_seed in values)) if len(values) > 1 else set()
     x = np.asarray([dose for dose, _ in values])
     return {
@@ -111,12 +120,17 @@ def paired_times(
 ) -> tuple[list[Time], list[Time]]:
     """Times to the onset (or the severe point) of a cell's shortcut, in its runs and in the
     other's of the same seeds; where the cell is about none, of the other's."""
-    shortcut = next((c.shortcut for c in cells if c.name == cell and c.shortcut), None)
-    shortcut = shortcut or next((c.shortcut for c in cells if c.name == against), None)
+    shortcut = shortcut_of(cells, cell, against)
     ours = times_of(found, cell, shortcut, measure)
     theirs = times_of(found, against, shortcut, measure)
     seeds = [seed for seed in ours if seed in theirs]
     return [ours[seed] for seed in seeds], [theirs[seed] for seed in seeds]
+
+
+def shortcut_of(cells: Sequence[Cell], *names: str) -> str | None:
+    """What the first of these cells that is about any shortcut is about."""
+    by_name = {cell.name: cell.shortcut for cell in cells}
+    return next((by_name[name] for name in names if by_name.get(name)), None)
 
 
 def times_of(
@@ -163,12 +177,15 @@ def _summary(study: StudyConfig, cell: Cell, found: Collected, measures: Sequenc
     gained: dict[str, Estimate] = {}
     p: dict[str, float | None] = {}
     for measure in measures:
-        within = MEASURES[measure].within
         own = values_of(found, cell.name, measure)
-        means[measure] = interval([*own.values()], within)
-        pairs = [*differences(found, cell.name, study.control, measure).values()]
+        means[measure] = interval([*own.values()])
+        pairs = [
+            *differences(
+                found, cell.name, study.control, column_of(measure, cell.shortcut)
+            ).values()
+        ]
         if cell.name != study.control:
-            gained[measure] = interval(pairs, DIFFERENCE if within else None)
+            gained[measure] = interval(pairs)
             p[measure] = two_sided(pairs)
     return Summary(
         cell=cell,

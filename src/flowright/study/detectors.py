@@ -4,9 +4,12 @@ Each is the smoothed change of one curve since the run's beginning, in the direc
 suspicious. The control's runs set the threshold; a run of a treated arm is caught or missed.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+
+import numpy as np
 
 from flowright.statistics import Estimate, wilson
 from flowright.study.cells import Cell
@@ -42,16 +45,20 @@ SERIES: Mapping[str, Series] = {
 
 @dataclass(frozen=True, slots=True)
 class Detector:
-    """How one series did. ``auc``: P(a treated run with an onset rises higher by its onset than a
-    control's run ever does), ties half; ``roc`` as (false alarms, caught by the onset), from (0, 0)
-    to (1, 1). At the ``threshold``, so many of ``onsets`` runs were ``early`` (alarmed at the
-    onset or before) or ``late``, and ``false`` of ``controls`` alarmed; ``leads`` are the steps
-    from the alarm to the onset of all that alarmed, below 0 where the alarm came after."""
+    """How one series did. ``auc`` is that of an audit: P(a treated run with an onset rises higher
+    than a control's run, both seen whole), ties half, and ``roc`` its curve as (false alarms,
+    caught). ``early_auc`` and ``early_roc`` are those of a warning: both seen until the treated
+    run's onset. At the ``threshold``, which the control's whole runs set, so many of ``onsets``
+    runs were ``early`` (alarmed at the onset or before) or ``late``, and ``false`` of ``controls``
+    alarmed; ``leads`` are the steps from the alarm to the onset of all that alarmed, below 0 where
+    the alarm came after."""
 
     name: str
     series: Series
     auc: float
     roc: Sequence[tuple[float, float]]
+    early_auc: float
+    early_roc: Sequence[tuple[float, float]]
     threshold: float
     onsets: int
     early: int
@@ -84,7 +91,7 @@ def detectors(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> li
         if row["onset"] is not None
     ]
     made = [_detector(name, control, treated, study.false_alarms) for name in SERIES]
-    return sorted((d for d in made if d is not None), key=lambda d: -d.auc)
+    return sorted((d for d in made if d is not None), key=lambda d: (-d.early_auc, -d.auc))
 
 
 def _by_run(found: Collected) -> dict[str, list[Row]]:
@@ -118,10 +125,10 @@ def _detector(
     loud = [(values, at) for steps, at in treated if (values := alarm_values(steps, series))]
     if not quiet or not loud:
         return None
-    highest = sorted((max(value for _, value in values) for values in quiet), reverse=True)
-    by_onset = [
-        max((value for step, value in values if step <= at), default=float("-inf"))
-        for values, at in loud
+    highest = sorted((_highest(values) for values in quiet), reverse=True)
+    whole = [(_highest(values), each) for values, _ in loud for each in highest]
+    early = [
+        (_highest(values, at), _highest(others, at)) for values, at in loud for others in quiet
     ]
     # So many of the control's runs may lie above it.
     threshold = highest[min(int(false_alarms * len(highest)), len(highest) - 1)]
@@ -133,8 +140,10 @@ def _detector(
     return Detector(
         name=name,
         series=series,
-        auc=_auc(by_onset, highest),
-        roc=_roc(by_onset, highest),
+        auc=_auc(whole),
+        roc=_roc(whole),
+        early_auc=_auc(early),
+        early_roc=_roc(early),
         threshold=threshold,
         onsets=len(loud),
         early=sum(lead >= 0 for lead in leads),
@@ -145,18 +154,20 @@ def _detector(
     )
 
 
-def _auc(positive: Sequence[float], negative: Sequence[float]) -> float:
-    wins = sum((p > n) + 0.5 * (p == n) for p in positive for n in negative)
-    return wins / (len(positive) * len(negative))
+def _highest(values: Sequence[tuple[int, float]], until: float = math.inf) -> float:
+    return max((value for step, value in values if step <= until), default=-math.inf)
 
 
-def _roc(positive: Sequence[float], negative: Sequence[float]) -> list[tuple[float, float]]:
-    points = [(0.0, 0.0)]
-    for threshold in sorted({*positive, *negative}, reverse=True):
-        points.append(
-            (
-                sum(value >= threshold for value in negative) / len(negative),
-                sum(value >= threshold for value in positive) / len(positive),
-            )
-        )
-    return points if points[-1] == (1.0, 1.0) else [*points, (1.0, 1.0)]
+_Pairs = Sequence[tuple[float, float]]
+"""Of a treated run and a control's: the highest value of each."""
+
+
+def _auc(pairs: _Pairs) -> float:
+    return sum((one > other) + 0.5 * (one == other) for one, other in pairs) / len(pairs)
+
+
+def _roc(pairs: _Pairs) -> list[tuple[float, float]]:
+    treated, control = (np.asarray(side) for side in zip(*pairs, strict=True))
+    thresholds = sorted({*treated.tolist(), *control.tolist()}, reverse=True)
+    points = [(float((control >= t).mean()), float((treated >= t).mean())) for t in thresholds]
+    return [(0.0, 0.0), *points]

@@ -175,12 +175,13 @@ def two_parameters(
     return heat_map(title, (across, down), columns, rows, values, points)
 
 
-def roc(found: Sequence[Detector]) -> Html | None:
-    """Runs caught by their onset against false alarms in the control, for each alarm."""
+def roc(found: Sequence[Detector], early: bool) -> Html | None:
+    """Caught against false alarms, for each alarm: of whole runs, or until the onset."""
     shown = []
     for place, detector in enumerate(found):
         colour, dashed = style_of(place)
-        name = f"{detector.series.title}, AUC {detector.auc:.2f}"
-        shown.append(Curve(name, colour, detector.roc, dashed))
-    title = "Alarms: caught by the onset against false alarms"
+        auc = detector.early_auc if early else detector.auc
+        points = detector.early_roc if early else detector.roc
+        shown.append(Curve(f"{detector.series.title}, {auc:.2f}", colour, points, dashed))
+    title = "A warning: seen until the onset" if early else "An audit: seen to the end"
     return curves(title, shown, "control runs that alarm", svg.short_percent, square=True)

@@ -11,17 +11,18 @@ from rich.table import Table
 
 from flowright.rendering.series import duration
 from flowright.study.cells import Cell, Run
-from flowright.study.collect import Row
+from flowright.study.collect import Collected
+from flowright.study.compare import values_of_claim
 from flowright.study.config import ClaimSection, StudyConfig
 from flowright.study.journal import Journal, is_finished
-from flowright.study.measures import MEASURES
 from flowright.study.paired import least_effect, least_p
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``seconds`` and ``calls`` are of one run as earlier ones took them, from so many of them
-    (``basis``); None where nothing tells."""
+    (``basis``); None where nothing tells. ``spreads`` are standard deviations over seeds, by
+    claim."""
 
     study: StudyConfig
     cells: Sequence[Cell]
@@ -31,7 +32,7 @@ class Plan:
     seconds: float | None
     calls: float | None
     basis: int
-    differences: Mapping[str, float]
+    spreads: Mapping[str, float]
 
     @property
     def left(self) -> int:
@@ -49,12 +50,12 @@ def make_plan(
     runs: Sequence[Run],
     journal: Journal,
     at_once: int | None,
-    rows: Sequence[Row] = (),
+    found: Collected,
 ) -> Plan:
-    """A plan by what this study's own runs have taken so far; ``rows`` are their results."""
+    """A plan by what this study's own runs have taken and shown so far."""
     done = {run.name for run in runs if is_finished(run.folder)}
     taken = [h.seconds for name, h in journal.histories.items() if name in done and h.seconds > 0]
-    calls = [row["calls"] for row in rows if row["finished"] and row["calls"] is not None]
+    calls = [row["calls"] for row in found.rows if row["finished"] and row["calls"] is not None]
     return Plan(
         study=study,
         cells=cells,
@@ -64,7 +65,7 @@ def make_plan(
         seconds=fmean(taken) if taken else None,
         calls=fmean(calls) if calls else None,
         basis=len(taken),
-        differences=_measured_sd(study, rows),
+        spreads=_measured_sd(study, cells, found),
     )
 
 
@@ -73,28 +74,15 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _measured_sd(study: StudyConfig, rows: Sequence[Row]) -> dict[str, float]:
-    """By measure: the mean standard deviation of the seeds' differences to the control, over the
-    cells that have at least three of them."""
-    control = {row["seed"]: row for row in rows if row["cell"] == study.control}
-    found: dict[str, float] = {}
-    for measure in MEASURES:
-        spreads: list[float] = []
-        for cell in {row["cell"] for row in rows} - {study.control}:
-            pairs = [
-                row[measure] - control[row["seed"]][measure]
-                for row in rows
-                if row["cell"] == cell and _both(row, control.get(row["seed"]), measure)
-            ]
-            if len(pairs) > 2:
-                spreads.append(stdev(pairs))
-        if spreads:
-            found[measure] = fmean(spreads)
-    return found
-
-
-def _both(row: Row, other: Row | None, measure: str) -> bool:
-    return row[measure] is not None and other is not None and other[measure] is not None
+def _measured_sd(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> dict[str, float]:
+    """By claim, of those that at least three seeds tell something of."""
+    known: dict[str, float] = {}
+    for claim in study.claims:
+        if claim.test != "log_rank":
+            values = [*values_of_claim(study, cells, claim, found).values()]
+            if len(values) > 2:
+                known[claim.id] = stdev(values)
+    return known
 
 
 def power_of(plan: Plan, claim: ClaimSection) -> str:
@@ -107,14 +95,16 @@ def power_of(plan: Plan, claim: ClaimSection) -> str:
         return f"smallest p {least:.2g}" + ("" if least <= level else _too_few(level))
     if least_p(claim.test, seeds) > level:
         return f"smallest p {least_p(claim.test, seeds):.2g}{_too_few(level)}"
-    effect = least_effect(claim.test, seeds, level)
+    effect = least_effect(claim.test, seeds, level, claim.direction == "none")
     if effect is None:
         return "no effect would be found with 80 % power; more seeds"
-    if claim.arm in {arm.name for arm in plan.study.arms if arm.over}:
+    measured = plan.spreads.get(claim.id)
+    if measured is None and claim.arm not in {cell.name for cell in plan.cells}:
         return f"slopes of {effect:.2f} standard deviations of the seeds' slopes"
-    measured = plan.differences.get(claim.measure)
     spread = measured if measured is not None else plan.study.assumed_sd
     told = "measured" if measured is not None else "assumed"
+    if claim.direction == "none":
+        return f"0 within {effect * spread:.3f} (SD {spread:.3f}, {told})"
     return f"{effect * spread + claim.threshold:.3f} (SD {spread:.3f}, {told})"
 
 

@@ -201,12 +201,14 @@ def _alarms(found: Sequence[Detector], study: StudyConfig) -> Html | None:
     if not found:
         return None
     lead = (
-        f"Thresholds let {study.false_alarms:.0%} of the control's runs alarm at most. Caught: "
-        "alarmed at the onset or before, of the treated runs that have one. The audit's alarms "
-        "see the gap that the onset is defined by, so that they do well by construction; they "
-        "need known answers in training."
+        "How well a series tells treated runs that have an onset from the control's, by its "
+        "highest rise: until the onset (a warning), and to the end (an audit), as the area under "
+        "the curve. In the table, thresholds let "
+        f"{study.false_alarms:.0%} of the control's whole runs alarm at most. Alarms of the audit "
+        "see the gap that defines the onset: they do well by construction, and need known answers "
+        "in training."
     )
-    shown = grid([figures.roc(found)], "charts two")
+    shown = grid([figures.roc(found, early=True), figures.roc(found, early=False)], "charts two")
     return section("alarms", "Alarms", lead, shown, detectors_table(found))
 
 

@@ -85,8 +85,9 @@ def _locked(opened: Opened, request: Request, console: Console) -> int:
                 f"{busy[0].folder}: still worked at by a process that an earlier command left; "
                 "wait for it, or stop it"
             )
-        print_plan(_planned(opened, request), console, out)
-        failed = _work(opened, request, left[: request.limit], console)
+        plan = _planned(opened, request)
+        print_plan(plan, console, out)
+        failed = _work(opened, request, plan.at_once, left[: request.limit], console)
     found = collect(opened.runs, journal, out)
     write_tables(found, out)
     from flowright.study.report import write_study_report
@@ -97,12 +98,15 @@ def _locked(opened: Opened, request: Request, console: Console) -> int:
 
 
 def _planned(opened: Opened, request: Request) -> Plan:
-    rows = collect(opened.runs, opened.journal, opened.out).rows
-    return make_plan(opened.study, opened.cells, opened.runs, opened.journal, request.at_once, rows)
+    found = collect(opened.runs, opened.journal, opened.out)
+    return make_plan(
+        opened.study, opened.cells, opened.runs, opened.journal, request.at_once, found
+    )
 
 
-def _work(opened: Opened, request: Request, left: list[Run], console: Console) -> list[Run]:
-    plan = make_plan(opened.study, opened.cells, opened.runs, opened.journal, request.at_once)
+def _work(
+    opened: Opened, request: Request, at_once: int, left: list[Run], console: Console
+) -> list[Run]:
     again = here(f"python -m flowright.study {shlex.quote(str(request.config))}")
     if request.out is not None:
         again += f" --out {shlex.quote(str(request.out))}"
@@ -122,7 +126,7 @@ def _work(opened: Opened, request: Request, left: list[Run], console: Console) -
             remaining = len(left) - over
             line += f"; {over} of {len(left)}, {len(runner.failed)} failed"
             if seconds and remaining:
-                waits = sum(seconds) / len(seconds) * remaining / plan.at_once
+                waits = sum(seconds) / len(seconds) * remaining / at_once
                 line += f", about {duration(waits)} left"
             bars.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
@@ -130,7 +134,7 @@ def _work(opened: Opened, request: Request, left: list[Run], console: Console) -
             base=opened.study.base,
             out=opened.out,
             journal=opened.journal,
-            at_once=plan.at_once,
+            at_once=at_once,
             command=request.command,
             tell=tell,
         )

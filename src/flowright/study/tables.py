@@ -104,7 +104,15 @@ def claims_table(decided: Sequence[Outcome], control: str) -> Html:
 def detectors_table(found: Sequence[Detector]) -> Html:
     """A row an alarm, the best first."""
     head = (
-        *("alarm", "needs gold", "AUC", "threshold", "caught by the onset", "only later"),
+        *(
+            "alarm",
+            "needs gold",
+            "AUC until the onset",
+            "AUC to the end",
+            "threshold",
+            "caught by the onset",
+            "only later",
+        ),
         *("never", "median lead, steps", "control runs that alarm"),
     )
     body = []
@@ -113,6 +121,7 @@ def detectors_table(found: Sequence[Detector]) -> Html:
         lead = f"{middle(d.leads):+g}" if d.leads else NOTHING
         cells = [
             "yes" if d.series.gold else "no",
+            f"{d.early_auc:.2f}",
             f"{d.auc:.2f}",
             f"{d.threshold:.3g}",
             f"{d.early} of {d.onsets}: {caught}",
