@@ -9,6 +9,7 @@ import yaml
 
 from flowright.command_line import run_command
 from flowright.study.cells import Run
+from flowright.study.children import Start, spawned
 from flowright.study.session import Request, run_study
 
 FAKE = Path(__file__).parent / "fake_run.py"
@@ -32,6 +33,10 @@ def command(run: Run, base: Path, resume: bool) -> Sequence[str]:
     return [sys.executable, str(FAKE), "--config", str(base), *resumed, *run.overrides]
 
 
+def started(run: Run) -> Start:
+    return spawned
+
+
 def study(**changes: Any) -> dict[str, Any]:
     """The file's content: a control and one strong bias, two seeds."""
     arms = [
@@ -49,5 +54,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 if __name__ == "__main__":
-    request = Request(Path(sys.argv[1]), out=Path(sys.argv[2]), at_once=1, command=command)
+    request = Request(
+        Path(sys.argv[1]), out=Path(sys.argv[2]), at_once=1, command=command, start=started
+    )
     sys.exit(run_command(lambda: run_study(request)))

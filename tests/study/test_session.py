@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from fake_study import ARMS_WITH_DOSES, command, written
+from fake_study import ARMS_WITH_DOSES, command, started, written
 from rich.console import Console
 
 from flowright.checkout import child_environment
@@ -57,7 +57,7 @@ CLAIMS = [
 
 def run(path: Path, out: Path, **asked: object) -> tuple[int, str]:
     console = Console(record=True, width=200, file=io.StringIO())
-    status = run_study(Request(path, out=out, command=command, **asked), console)  # type: ignore[arg-type]
+    status = run_study(Request(path, out=out, command=command, start=started, **asked), console)  # type: ignore[arg-type]
     return status, console.export_text()
 
 

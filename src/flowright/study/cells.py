@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flowright.config import load_config
+from flowright.config import TINY, load_config
 from flowright.errors import ConfigError
 from flowright.study.config import ArmSection, StudyConfig
 
@@ -42,13 +42,15 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run: ``folder`` holds its directory, ``name`` is the study's word for it."""
+    """One training run: ``folder`` holds its directory, ``name`` is the study's word for it;
+    ``embedded``: whether it trains the embedded policy."""
 
     cell: Cell
     seed: int
     folder: Path
     config_hash: str
     overrides: tuple[str, ...]
+    embedded: bool = False
 
     @property
     def name(self) -> str:
@@ -147,7 +149,16 @@ def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
             plain = config.model_dump(mode="json")
             del plain["run"]
             digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
-            runs.append(Run(cell, seed, folder / f"seed_{seed}", digest, tuple(given)))
+            runs.append(
+                Run(
+                    cell=cell,
+                    seed=seed,
+                    folder=folder / f"seed_{seed}",
+                    config_hash=digest,
+                    overrides=tuple(given),
+                    embedded=config.strategy_model == TINY,
+                )
+            )
     if problems:
         raise ConfigError(*problems.values())
     return runs

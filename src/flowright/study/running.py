@@ -7,18 +7,19 @@ Nothing of what a run computes is known here.
 import os
 import queue
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowright.checkout import CHECKOUT, child_environment
+from flowright.checkout import CHECKOUT
 from flowright.runs import checkpoints, disk_errors, is_held, read_metrics
 from flowright.study.cells import Run
+from flowright.study.children import Child, Forked, Start, spawned
 from flowright.study.journal import Journal, is_finished
 
 Command = Callable[[Run, Path, bool], Sequence[str]]
@@ -30,13 +31,17 @@ TRIES = 2
 PATIENCE_SECONDS = 300.0
 """A run that was asked to stop may finish its step and save; then it is asked more firmly."""
 
-_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-
 
 def train_command(run: Run, base: Path, resume: bool) -> list[str]:
     """``train.py`` of this checkout."""
     words = [sys.executable, str(CHECKOUT / "train.py"), "--config", str(base)]
     return [*words, *(["--resume"] if resume else []), *run.overrides]
+
+
+def start_of(run: Run) -> Start:
+    """A run of the embedded policy takes so little that loading torch is a good part of it; others
+    may be about GPUs, which no fork is for."""
+    return Forked if run.embedded else spawned
 
 
 @dataclass(slots=True)
@@ -48,9 +53,10 @@ class Runner:
     journal: Journal
     at_once: int
     command: Command = train_command
+    start: Callable[[Run], Start] = start_of
     tell: Told = lambda run, status, seconds: None
     failed: list[Run] = field(default_factory=list)
-    _live: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _live: dict[str, Child] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -106,21 +112,12 @@ class Runner:
         with disk_errors(log):
             log.parent.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
-        with log.open("ab") as out:
-            with self._lock:
-                if self._stopping.is_set():
-                    return 1
-                self.journal.start(run)
-                process = subprocess.Popen(
-                    words,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=subprocess.STDOUT,
-                    env={**child_environment(), **_ONE_THREAD},
-                    start_new_session=True,  # Ctrl-C at the terminal is the study's to pass on
-                )
-                self._live[run.name] = process
-            status = process.wait()
+        with self._lock:
+            if self._stopping.is_set():
+                return 1
+            self.journal.start(run)
+            child = self._live[run.name] = self.start(run)(words, log)
+        status = child.wait()
         with self._lock:
             del self._live[run.name]
             asked = self._stopping.is_set()
@@ -137,12 +134,10 @@ class Runner:
 
     def _signal(self, number: signal.Signals) -> None:
         """To the runs; a kill also to what they have started."""
-        for process in [*self._live.values()]:
-            if process.poll() is None:
-                if number == signal.SIGKILL:
-                    os.killpg(process.pid, number)
-                else:
-                    process.send_signal(number)
+        for child in [*self._live.values()]:
+            if child.poll() is None:
+                with suppress(ProcessLookupError):
+                    (os.killpg if number == signal.SIGKILL else os.kill)(child.pid, number)
 
 
 def log_path(out: Path, run: Run) -> Path:

@@ -1,6 +1,7 @@
 """A study as one command: plan, claims, runs, tables, report."""
 
 import shlex
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,19 +14,21 @@ from flowright.errors import RunError
 from flowright.rendering.series import duration
 from flowright.runs import Lock, check_writable, disk_errors
 from flowright.study.cells import Cell, Run, cells_of, runs_of
+from flowright.study.children import Start
 from flowright.study.claims import read_claims, settle_claims
 from flowright.study.collect import Collected, collect, write_tables
 from flowright.study.config import StudyConfig, load_study
 from flowright.study.journal import Journal, left_of
 from flowright.study.plan import Plan, make_plan, print_plan
-from flowright.study.running import Command, Runner, held, log_path, train_command
+from flowright.study.running import Command, Runner, held, log_path, start_of, train_command
 
 WORDS = ("study", "folder", "--out")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a command line asks for. ``command``: what a run is, for those who have another."""
+    """What a command line asks for. ``command`` and ``start``: what a run is and how its process is
+    started, for those who have another."""
 
     config: Path
     out: Path | None = None
@@ -34,6 +37,7 @@ class Request:
     at_once: int | None = None
     limit: int | None = None
     command: Command = train_command
+    start: Callable[[Run], Start] = start_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +140,7 @@ def _work(
             journal=opened.journal,
             at_once=at_once,
             command=request.command,
+            start=request.start,
             tell=tell,
         )
         with telling(lambda: f"what is under way is saved; go on: {again}", runner.kill):
