@@ -111,12 +111,12 @@ class Runner:
         log = log_path(self.out, run)
         with disk_errors(log):
             log.parent.mkdir(parents=True, exist_ok=True)
-        began = time.monotonic()
         with self._lock:
             if self._stopping.is_set():
                 return 1
             self.journal.start(run)
             child = self._live[run.name] = self.start(run)(words, log)
+        began = time.monotonic()  # without what all runs share of the loading
         status = child.wait()
         with self._lock:
             del self._live[run.name]
@@ -128,7 +128,8 @@ class Runner:
 
     def _stop(self, workers: "Sequence[Future[None]]") -> None:
         self._stopping.set()
-        self._signal(signal.SIGINT)
+        with self._lock:  # one that is being started is asked, too
+            self._signal(signal.SIGINT)
         if wait(workers, timeout=PATIENCE_SECONDS).not_done:
             self.kill()
 
