@@ -48,8 +48,8 @@ def main() -> int:
 def wait(run: Path, state: dict[str, object]) -> int:
     """Until SIGINT comes, which it answers as train.py does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    (run / "waits").touch()
     try:
+        (run / "waits").touch()
         time.sleep(120)
     except KeyboardInterrupt:
         write_json(run / "state.json", {**state, "status": "interrupted"})
