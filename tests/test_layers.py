@@ -29,6 +29,7 @@ LAYERS = (
     ("evaluation",),
     ("monitoring",),
     ("app",),
+    ("study",),
 )
 # Within a row, these and no others, so that there is no way round in a circle.
 SIDEWAYS = {

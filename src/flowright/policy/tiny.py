@@ -27,7 +27,7 @@ from transformers import (
 from flowright.config import TinySection
 from flowright.llm.chat import Message
 from flowright.policy.layout import lay_out
-from flowright.runs import atomic_directory
+from flowright.runs import atomic_directory, in_turn
 
 END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 SPECIAL = [PAD, START, END]
@@ -70,18 +70,32 @@ def tiny_checkpoint(
     ``progress(step, steps, loss)`` is called after each supervised step.
     """
     folder = section.cache_dir / f"tiny-{_fingerprint(section, examples, max_prompt_tokens)}"
-    if not (folder / "config.json").exists():
-        tokenizer = train_tokenizer(examples, section.vocab_size)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(section.seed)
-            model = Qwen2ForCausalLM(_architecture(section, tokenizer))
-            prompts = [encode_prompt(e.messages, tokenizer, max_prompt_tokens) for e in examples]
-            encoded = [_encode(tokenizer, *each) for each in zip(examples, prompts, strict=True)]
-            _cold_start(model, encoded, section, progress)
-        with atomic_directory(folder) as part:
-            model.save_pretrained(part)
-            tokenizer.save_pretrained(part)
+    if (folder / "config.json").exists():
+        return folder
+    with in_turn(folder):
+        if not (folder / "config.json").exists():  # another process may have made it meanwhile
+            _make(folder, section, examples, max_prompt_tokens, encode_prompt, progress)
     return folder
+
+
+def _make(
+    folder: Path,
+    section: TinySection,
+    examples: Sequence[Example],
+    max_prompt_tokens: int,
+    encode_prompt: EncodePrompt,
+    progress: Callable[[int, int, float], None],
+) -> None:
+    tokenizer = train_tokenizer(examples, section.vocab_size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(section.seed)
+        model = Qwen2ForCausalLM(_architecture(section, tokenizer))
+        prompts = [encode_prompt(e.messages, tokenizer, max_prompt_tokens) for e in examples]
+        encoded = [_encode(tokenizer, *each) for each in zip(examples, prompts, strict=True)]
+        _cold_start(model, encoded, section, progress)
+    with atomic_directory(folder) as part:
+        model.save_pretrained(part)
+        tokenizer.save_pretrained(part)
 
 
 def train_tokenizer(examples: Sequence[Example], vocab_size: int) -> PreTrainedTokenizerFast:

@@ -1,0 +1,41 @@
+"""A study from its file to its report: ``python -m flowright.study CONFIG.yaml``."""
+
+import argparse
+import sys
+from pathlib import Path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m flowright.study",
+        description="Run all arms and seeds of a study and write its report; the same command goes "
+        "on where it was interrupted.",
+    )
+    from flowright.command_line import at_least_one
+
+    parser.add_argument("config", type=Path, help="a YAML file of config/study/")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
+    parser.add_argument("--report-only", action="store_true", help="start no run")
+    parser.add_argument("--at-once", type=at_least_one, help="runs at once; default: the cores")
+    parser.add_argument("--out", type=Path, help="default: outputs/studies/NAME")
+    parser.add_argument("--limit-runs", type=at_least_one, help="start so many runs at most")
+    arguments = parser.parse_args()
+
+    from flowright.study.session import Request, run_study
+
+    return run_study(
+        Request(
+            config=arguments.config,
+            out=arguments.out,
+            dry_run=arguments.dry_run,
+            report_only=arguments.report_only,
+            at_once=arguments.at_once,
+            limit=arguments.limit_runs,
+        )
+    )
+
+
+if __name__ == "__main__":
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main))

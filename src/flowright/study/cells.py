@@ -1,0 +1,164 @@
+"""From arms to runs: a cell for each arm and dose, a run for each cell and seed."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from flowright.config import TINY, load_config
+from flowright.errors import ConfigError
+from flowright.study.config import ArmSection, StudyConfig
+
+_PARAMETER = re.compile(r"\$\{(\w+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """An arm at one dose: what is set over the base."""
+
+    name: str
+    arm: str
+    title: str
+    dose: Mapping[str, Any] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    shortcut: str | None = None
+
+    @property
+    def dose_value(self) -> float | None:
+        """The dose as a number, where it is one."""
+        values = [*self.dose.values()]
+        if (
+            len(values) != 1
+            or isinstance(values[0], bool)
+            or not isinstance(values[0], int | float)
+        ):
+            return None
+        return float(values[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One training run: ``folder`` holds its directory, ``name`` is the study's word for it;
+    ``embedded``: whether it trains the embedded policy."""
+
+    cell: Cell
+    seed: int
+    folder: Path
+    config_hash: str
+    overrides: tuple[str, ...]
+    embedded: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.cell.name}/seed_{self.seed}"
+
+
+def cells_of(study: StudyConfig) -> list[Cell]:
+    """All cells, the control first. Raises ConfigError for parameters that nothing sets, and for
+    claims about arms that are not there."""
+    problems: list[str] = []
+    arms = sorted(study.arms, key=lambda arm: arm.name != study.control)
+    cells = [cell for arm in arms for cell in _of_arm(arm, problems)]
+    names = [cell.name for cell in cells]
+    dosed = {
+        arm.name for arm in study.arms if len(arm.over) == 1 and _is_numeric(arm, study.control)
+    }
+    for claim in study.claims:
+        for key, name in (("arm", claim.arm), ("against", claim.against or study.control)):
+            if name in names or (key == "arm" and name in dosed and claim.test != "log_rank"):
+                continue
+            problems.append(f"claims.{claim.id}.{key}: no {name!r}; one of {', '.join(names)}")
+    if problems:
+        raise ConfigError(*problems)
+    return cells
+
+
+def _is_numeric(arm: ArmSection, control: str) -> bool:
+    (values,) = arm.over.values()
+    known = [*values, *([arm.control_at] if arm.control_at is not None else [])]
+    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in known)
+    return numbers and len(known) > 1 and arm.name != control
+
+
+def _of_arm(arm: ArmSection, problems: list[str]) -> Iterator[Cell]:
+    used: set[str] = set()
+    for values in product(*arm.over.values()):
+        dose = dict(zip(arm.over, values, strict=True))
+        told = ",".join(re.sub(r"[^\w.+-]", "_", str(value)) for value in values)
+        where = f"arms.{arm.name}.set"
+        yield Cell(
+            name=f"{arm.name}@{told}" if dose else arm.name,
+            arm=arm.name,
+            title=arm.title or arm.name.replace("_", " "),
+            dose=dose,
+            overrides={
+                key: _filled(value, dose, f"{where}.{key}", used, problems)
+                for key, value in arm.set.items()
+            },
+            shortcut=arm.shortcut,
+        )
+    problems += [
+        f"arms.{arm.name}.over.{name}: nothing in set has ${{{name}}}"
+        for name in arm.over
+        if name not in used
+    ]
+
+
+def _filled(
+    value: Any, dose: Mapping[str, Any], where: str, used: set[str], problems: list[str]
+) -> Any:
+    """A value with its parameters filled in; a string that is one parameter takes its type."""
+    if isinstance(value, dict):
+        return {k: _filled(v, dose, f"{where}.{k}", used, problems) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_filled(v, dose, where, used, problems) for v in value]
+    if not isinstance(value, str):
+        return value
+    names = _PARAMETER.findall(value)
+    used.update(names)
+    if missing := [name for name in names if name not in dose]:
+        line = f"{where}: ${{{missing[0]}}} is not in over; add its values there"
+        if line not in problems:
+            problems.append(line)
+        return value
+    if whole := _PARAMETER.fullmatch(value):
+        return dose[whole[1]]
+    return _PARAMETER.sub(lambda match: str(dose[match[1]]), value)
+
+
+def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
+    """All runs, seed by seed over all cells, so that an interrupted study is balanced. Raises
+    ConfigError for what ``train.py`` would refuse, each mistake once, with its arm."""
+    problems: dict[str, str] = {}
+    runs: list[Run] = []
+    for seed in study.all_seeds:
+        for cell in cells:
+            folder = out / "runs" / cell.name
+            settings = {**study.set, **cell.overrides}
+            given = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+            given += [f"seed={seed}", f"run.output_dir={folder}", f"run.name=seed_{seed}"]
+            try:
+                config = load_config(study.base, given)
+            except ConfigError as error:
+                problems |= {line: f"arms.{cell.arm}: {line}" for line in error.problems}
+                continue
+            plain = config.model_dump(mode="json")
+            del plain["run"]
+            digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
+            runs.append(
+                Run(
+                    cell=cell,
+                    seed=seed,
+                    folder=folder / f"seed_{seed}",
+                    config_hash=digest,
+                    overrides=tuple(given),
+                    embedded=config.strategy_model == TINY,
+                )
+            )
+    if problems:
+        raise ConfigError(*problems.values())
+    return runs

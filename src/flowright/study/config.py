@@ -1,0 +1,163 @@
+"""The file of a study: arms, seeds, and the claims that it will be held to."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError
+
+from flowright.config.reading import expand, explain, read_yaml
+from flowright.config.section import Fraction, Name, PositiveFloat, Section
+from flowright.errors import ConfigError
+from flowright.study.measures import MEASURES, PRESENTATIONS
+
+NAME = r"^[A-Za-z0-9_]+$"
+Test = Literal["permutation", "wilcoxon", "t", "sign", "log_rank"]
+
+
+class ArmSection(Section):
+    """Settings that differ from the base: a treatment, or several doses of one."""
+
+    name: str = Field(pattern=NAME)
+    """Of its folder and its row."""
+    title: str = ""
+    """What it is, for people; default: `name`."""
+    set: Mapping[str, Any] = Field(default_factory=dict)
+    """Keys of `train.py` and their values, such as `{simulated.judge_biases.verbosity: 0.9}`.
+    `${PARAMETER}` stands for a value of `over`."""
+    over: Mapping[str, tuple[Any, ...]] = Field(default_factory=dict)
+    """Parameters and their values: one arm for each value, or for each pair of two parameters'."""
+    control_at: float | None = None
+    """The dose at which the control stands on this arm's axis: 0 for a bias that it lacks. Null:
+    the control is no dose of this arm."""
+    shortcut: str | None = None
+    """The presentation that the arm's judge pays for; null where it is about none."""
+
+
+class ClaimSection(Section):
+    """What is expected, and how it will be decided, said before the first run."""
+
+    id: str = Field(pattern=NAME)
+    """A short name."""
+    hypothesis: Name
+    """A sentence."""
+    kind: Literal["finding", "construction"] = "finding"
+    """`construction`: follows from how the simulation is built, and only checks it."""
+    arm: Name
+    """An arm, `ARM@DOSE` of one with doses. Without `@DOSE` it asks for the slope over them."""
+    against: str | None = None
+    """The arm that it is compared with, seed by seed; default: `control`."""
+    measure: Name
+    """A column of results.parquet; see docs/study.md."""
+    direction: Literal["greater", "less", "none"]
+    """Of `arm` minus `against`; `none`: within `threshold` of 0 either way."""
+    test: Test = "permutation"
+    """Exact sign flips of paired differences (`permutation`), Wilcoxon's signed ranks, Student's
+    t, the sign test, or `log_rank` of times to the onset, arms exchanged within seeds."""
+    threshold: float = Field(default=0.0, ge=0)
+    """How large the difference has to be to count; of `none`, the margin of equivalence."""
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    """The level that the p-value, adjusted for all claims, must not exceed."""
+
+
+class StudyConfig(Section):
+    """A study: `python -m flowright.study FILE`."""
+
+    name: str = Field(pattern=NAME)
+    """Of its folder under `outputs/studies`."""
+    base: Path
+    """The configuration of `train.py` that all arms share."""
+    set: Mapping[str, Any] = Field(default_factory=dict)
+    """Keys of `train.py` that all arms set over the base."""
+    seeds: int | tuple[int, ...]
+    """Seeds, or how many: 0, 1, 2..."""
+    control: Name
+    """The arm without treatment, such as the one with an unbiased judge."""
+    arms: tuple[ArmSection, ...] = Field(min_length=1)
+    """The treatments, the control among them."""
+    claims: tuple[ClaimSection, ...] = ()
+    """What is expected, decided by tests."""
+    false_alarms: Fraction = 0.1
+    """The share of the control's runs in which an alarm may go off."""
+    assumed_sd: PositiveFloat = 0.05
+    """The standard deviation of paired differences that the plan's power assumes where none was
+    measured."""
+
+    @property
+    def all_seeds(self) -> tuple[int, ...]:
+        """The seeds, in the order in which they are run."""
+        return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+
+    @property
+    def shortcuts(self) -> tuple[str, ...]:
+        """The presentations that any arm is about."""
+        return tuple(dict.fromkeys(arm.shortcut for arm in self.arms if arm.shortcut))
+
+
+def load_study(path: Path) -> StudyConfig:
+    """Read a study's file. ``${NAME}`` outside of ``arms`` is read from the environment. Raises
+    ConfigError with one line for each mistake; what arms make of the base is checked by
+    :func:`flowright.study.cells.cells_of`."""
+    data = read_yaml(path, expanded=False)
+    arms = data.pop("arms", None)
+    data = expand(data, os.environ, str(path))
+    if arms is not None:
+        data["arms"] = arms
+    try:
+        study = StudyConfig.model_validate(data)
+    except ValidationError as error:
+        lines = [f"{path}: {explain(StudyConfig, detail)}" for detail in error.errors()]
+        raise ConfigError(*lines) from None
+    if problems := [*_of_arms(study), *_of_claims(study)]:
+        raise ConfigError(*(f"{path}: {line}" for line in problems))
+    return study
+
+
+def _of_arms(study: StudyConfig) -> list[str]:
+    names = [arm.name for arm in study.arms]
+    found = [f"arms: {name} is there twice; rename one" for name in _twice(names)]
+    seeds = study.all_seeds
+    if len(seeds) < 1:
+        found.append("seeds: none; give at least 1, for claims 5 or more")
+    found += [f"seeds: {seed} is there twice; take one out" for seed in _twice(seeds)]
+    if study.control not in names:
+        found.append(f"control: no arm {study.control!r}; name one of {', '.join(names)}")
+    for arm in study.arms:
+        key = f"arms.{arm.name}"
+        if arm.name == study.control and arm.over:
+            found.append(f"{key}.over: the control has no doses; take it out")
+        if len(arm.over) > 2:
+            found.append(f"{key}.over: {len(arm.over)} parameters; at most 2, as arms of their own")
+        for name, values in arm.over.items():
+            if not values or _twice([str(value) for value in values]):
+                found.append(f"{key}.over.{name}: give values, each once")
+        if arm.shortcut is not None and arm.shortcut not in PRESENTATIONS:
+            known = ", ".join(PRESENTATIONS)
+            found.append(f"{key}.shortcut: no presentation {arm.shortcut!r}; one of {known}")
+    return found
+
+
+def _of_claims(study: StudyConfig) -> list[str]:
+    found = [f"claims: {name} is there twice; rename one" for name in _twice(_ids(study))]
+    for claim in study.claims:
+        key = f"claims.{claim.id}"
+        if claim.measure not in MEASURES:
+            found.append(f"{key}.measure: no {claim.measure!r}; one of {', '.join(MEASURES)}")
+        timed = claim.measure in ("onset", "severe")
+        if timed != (claim.test == "log_rank"):
+            fit = "log_rank" if timed else "permutation, wilcoxon, t or sign"
+            found.append(f"{key}.test: {claim.test} does not fit {claim.measure}; use {fit}")
+        if timed and (claim.threshold or claim.direction == "none"):
+            found.append(f"{key}: times have no threshold; say greater or less, without one")
+        if claim.direction == "none" and not claim.threshold and not timed:
+            found.append(f"{key}.threshold: none needs a margin; say what is as good as 0")
+    return found
+
+
+def _ids(study: StudyConfig) -> list[str]:
+    return [claim.id for claim in study.claims]
+
+
+def _twice(names: Sequence[Any]) -> list[Any]:
+    return [name for name in dict.fromkeys(names) if names.count(name) > 1]

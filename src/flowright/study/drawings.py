@@ -1,0 +1,193 @@
+"""Charts that a study needs and other pages do not, on the units of :mod:`flowright.rendering.svg`:
+bands over seeds, curves of any two quantities, steps, whiskers, a heat map.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flowright.rendering import svg
+from flowright.rendering.markup import Html, el
+from flowright.rendering.series import Form, Point
+
+COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
+_FAINT = "fill:currentColor;opacity:.16;stroke:none"
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """A mean over steps with its interval: ``low`` and ``high`` have the mean's steps."""
+
+    name: str
+    colour: str
+    mean: Sequence[Point]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A line through points; ``stairs``: it stays until the next; ``low`` and ``high`` are an
+    interval around it where it has one."""
+
+    name: str
+    colour: str
+    points: Sequence[Point]
+    dashed: bool = False
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+    @property
+    def classes(self) -> str:
+        return f"{self.colour} dashed" if self.dashed else self.colour
+
+
+def style_of(place: int) -> tuple[str, bool]:
+    """Colour and dashes of the curve at this place: twelve that differ."""
+    return COLOURS[place % 6], place // 6 % 2 == 1
+
+
+def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) -> Html | None:
+    """Shares over steps up to the ``last``; ``marks`` are steps at which an onset was, each a
+    stroke at the bottom. None without points."""
+    shown = [band for band in shown if band.mean]
+    if not shown:
+        return None
+    x = svg.across(0, max(last, 1))
+    lows = [value for band in shown for value in band.low]
+    highs = [value for band in shown for value in band.high]
+    y = svg.upward(min(0.0, *lows), max(0.5, *highs))
+    drawn = [svg.axes(x, y, svg.short_percent, "step")]
+    for band in shown:
+        at = [x(step) for step, _ in band.mean]
+        drawn.append(_area(at, [y(v) for v in band.low], [y(v) for v in band.high], band.colour))
+        line = svg.path([(x(step), y(value)) for step, value in band.mean])
+        drawn.append(el("path", class_=f"curve {band.colour}", d=line))
+    bottom = svg.HEIGHT - svg.BOTTOM
+    for step in marks:
+        told = el("title", f"onset at step {step}")
+        ends = {"x1": x(step), "x2": x(step), "y1": bottom, "y2": bottom - 12}
+        drawn.append(el("line", told, class_="whisker c5", **ends))
+    key = [(band.colour, band.name) for band in shown]
+    return svg.figure(title, drawn, svg.key([*key, *([("c5", "onset")] if marks else [])]))
+
+
+def _area(at: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Html:
+    around = [*zip(at, high, strict=True), *reversed([*zip(at, low, strict=True)])]
+    return el("path", class_=colour, style=_FAINT, d=f"{svg.path(around)}Z")
+
+
+def curves(
+    title: str,
+    shown: Sequence[Curve],
+    x_label: str,
+    x_form: Form = svg.plain,
+    stairs: bool = False,
+    cross: tuple[float, float] | None = None,
+    square: bool = False,
+) -> Html | None:
+    """Lines through points whose values are shares; ``cross``: dotted lines at these two values;
+    ``square``: both axes from 0 to 1, with the diagonal. None without points."""
+    shown = [curve for curve in shown if curve.points]
+    if not shown:
+        return None
+    xs = [a for curve in shown for a, _ in curve.points]
+    ys = [b for curve in shown for _, b in curve.points]
+    x = svg.across(0, 1) if square else svg.across(min(0.0, *xs), max(xs) * 1.02 or 1.0)
+    whole = square or stairs
+    y = svg.upward(0, 1) if whole else svg.upward(min(0.0, *ys), max(0.5, *ys))
+    ticks = svg.x_axis(x.ticks(5), x, x_form, x_label)
+    drawn = [el("g", svg.y_axis(y.ticks(), y, svg.short_percent), ticks)]
+    if square:
+        drawn.append(svg.line("zero", x(0), x(1), y(0), y(1)))
+    if cross is not None:
+        at, level = cross
+        drawn.append(svg.line("zero", x(at), x(at), y(y.low), y(y.high)))
+        drawn.append(svg.rule(y(level), "zero"))
+    for curve in shown:
+        points = _stairs(curve.points, x.high) if stairs else curve.points
+        dots = [(x(a), y(b)) for a, b in points]
+        told = el("title", curve.name)
+        drawn.append(el("path", told, class_=f"curve {curve.classes}", d=svg.path(dots)))
+        drawn.append(svg.dot(f"dot {curve.colour}", *dots[-1], 3.2, curve.name))
+    return svg.figure(title, drawn, svg.key([(curve.classes, curve.name) for curve in shown]))
+
+
+def _stairs(points: Sequence[Point], end: float) -> list[Point]:
+    found: list[Point] = []
+    for at, value in points:
+        if found:
+            found.append((at, found[-1][1]))
+        found.append((at, value))
+    return [*found, (end, found[-1][1])]
+
+
+@dataclass(frozen=True, slots=True)
+class Whisker:
+    """A value at ``x`` with its interval where it has one."""
+
+    x: float
+    value: float
+    low: float | None
+    high: float | None
+
+
+def doses(
+    title: str, shown: Sequence[tuple[str, str, Sequence[Whisker]]], x_label: str
+) -> Html | None:
+    """Shares at doses: (name, colour, values) joined by a line. None without any."""
+    shown = [each for each in shown if each[2]]
+    every = [whisker for _, _, whiskers in shown for whisker in whiskers]
+    if not every:
+        return None
+    xs = [whisker.x for whisker in every]
+    margin = 0.04 * (max(xs) - min(xs)) or 0.5
+    x = svg.across(min(xs) - margin, max(xs) + margin)
+    lows = [w.value if w.low is None else w.low for w in every]
+    highs = [w.value if w.high is None else w.high for w in every]
+    y = svg.upward(min(0.0, *lows), max(0.5, *highs))
+    drawn = [svg.axes(x, y, svg.short_percent, x_label)]
+    for _, colour, whiskers in shown:
+        dots = [(x(w.x), y(w.value)) for w in whiskers]
+        drawn.append(el("path", class_=f"curve thin {colour}", d=svg.path(dots)))
+        for whisker, (a, b) in zip(whiskers, dots, strict=True):
+            if whisker.low is not None and whisker.high is not None:
+                drawn.append(svg.line(f"whisker {colour}", a, a, y(whisker.low), y(whisker.high)))
+            told = f"{svg.plain(whisker.x)}: {svg.short_percent(whisker.value)}"
+            drawn.append(svg.dot(f"dot {colour}", a, b, 4, told))
+    return svg.figure(title, drawn, svg.key([(colour, name) for name, colour, _ in shown]))
+
+
+def heat_map(
+    title: str,
+    names: tuple[str, str],
+    columns: Sequence[str],
+    rows: Sequence[str],
+    values: dict[tuple[str, str], float],
+    form: Form,
+) -> Html | None:
+    """Differences by (column, row): the further from 0, the darker; losses and gains in two
+    colours. None without any."""
+    if not values:
+        return None
+    most = max(abs(value) for value in values.values()) or 1.0
+    left, top = 74, 30
+    width = (svg.WIDTH - left - svg.RIGHT) / len(columns)
+    height = min(44.0, 190 / len(rows))
+    drawn = [svg.word(f"{names[0]} across, {names[1]} down", svg.WIDTH - svg.RIGHT, 12, "end")]
+    for column, across in enumerate(columns):
+        drawn.append(svg.word(across, left + width * (column + 0.5), top - 5, "middle", "label"))
+    for row, down in enumerate(rows):
+        middle = top + height * (row + 0.5)
+        drawn.append(svg.word(down, left - 8, middle + 4, "end", "label"))
+        for column, across in enumerate(columns):
+            value = values.get((across, down))
+            if value is None:
+                continue
+            box = {"x": round(left + width * column + 2, 1), "y": round(top + height * row + 2, 1)}
+            size = {"width": round(width - 4, 1), "height": round(height - 4, 1), "rx": 4}
+            style = f"opacity:{0.08 + 0.55 * abs(value) / most:.3f}"
+            colour = "c5" if value < 0 else "c3"
+            drawn.append(el("rect", class_=f"dot {colour}", style=style, **box, **size))
+            x = left + width * (column + 0.5)
+            drawn.append(svg.word(form(value), round(x, 1), middle + 4, "middle", "label"))
+    return svg.figure(title, drawn, height=top + height * len(rows) + 12)

@@ -1,0 +1,233 @@
+"""``report.html`` of a study: one static page, from what was collected. The answer first, then
+plots, tables, and every run with a link to its own report.
+"""
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowright.rendering.markup import Html, el
+from flowright.rendering.page import folded, grid, header, page, section, strip
+from flowright.rendering.untrusted import one_line
+from flowright.runs import disk_errors, write_text
+from flowright.study import figures
+from flowright.study.answers import about_control, sentence
+from flowright.study.cells import Cell
+from flowright.study.claims import read_claims
+from flowright.study.collect import Collected
+from flowright.study.compare import Outcome, Summary, outcomes, summaries
+from flowright.study.config import StudyConfig
+from flowright.study.detectors import Detector, detectors
+from flowright.study.journal import Journal
+from flowright.study.measures import MEASURES
+from flowright.study.tables import (
+    SUMMARISED,
+    arms_table,
+    claims_table,
+    detectors_table,
+    onsets_table,
+    runs_table,
+)
+
+FEW_SEEDS = 8
+OPEN_CHARTS = 6
+
+
+def write_study_report(
+    study: StudyConfig, cells: Sequence[Cell], found: Collected, journal: Journal, out: Path
+) -> Path:
+    """Write the page; returns its path. Raises RunError on a full disk."""
+    path = out / "report.html"
+    with disk_errors(out):
+        write_text(path, render(study, cells, found, journal, out))
+    return path
+
+
+def render(
+    study: StudyConfig, cells: Sequence[Cell], found: Collected, journal: Journal, out: Path
+) -> str:
+    """The document."""
+    decided = outcomes(study, cells, found)
+    told = summaries(study, cells, found, SUMMARISED)
+    alarms = detectors(study, cells, found)
+    runs = figures.by_cell(cells, found)
+    note = "The embedded server answered and judged; nothing here was seen of a real judge."
+    body = [
+        strip("Simulated numbers.", note) if found.simulated else None,
+        _claims_strip(journal, out),
+        el(
+            "main",
+            _header(study, found, journal),
+            _answer(study, found, decided),
+            _learning(study, cells, runs, found),
+            _exploitation(study, cells, runs, found),
+            _doses(study, cells, found, told),
+            _alarms(alarms, study),
+            _claims(study, decided),
+            section(
+                "arms",
+                "Arms",
+                "Means over seeds and paired differences to the control, with percentile intervals "
+                "at 95 % of 2,000 resamples of the seeds. P-values of the differences of final "
+                "gold are two-sided, of exact sign flips, and not adjusted: they describe.",
+                arms_table(told, study.control),
+                onsets_table(told),
+            ),
+            _runs(found),
+            el("footer", f"{'Simulated. ' if found.simulated else ''}Written by Flowright."),
+        ),
+    ]
+    return page(f"{one_line(study.name, 60)} - study", body)
+
+
+def _header(study: StudyConfig, found: Collected, journal: Journal) -> Html:
+    finished = sum(row["finished"] for row in found.rows)
+    failures = sum(row["failures"] for row in found.rows)
+    chips = [
+        f"{finished} of {len(found.rows)} runs finished",
+        f"{failures} failed processes",
+        f"{len(study.all_seeds)} paired seeds",
+        f"base: {study.base}",
+        f"control: {study.control}",
+    ]
+    note = "What a judge's bias does to the policy that it rewards."
+    if journal.first_start is not None:
+        note += f" First run started {_when(journal.first_start)}."
+    return header("Study", one_line(study.name, 100), [one_line(c, 120) for c in chips], note)
+
+
+def _when(seconds: float) -> str:
+    return f"{datetime.datetime.fromtimestamp(seconds, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _claims_strip(journal: Journal, out: Path) -> Html | None:
+    """The claims' hash, and whether they were there before the first run."""
+    claims = read_claims(out)
+    if claims is None:
+        return strip("No claims were written before the runs.", "", alarm=True)
+    written = datetime.datetime.fromisoformat(claims["written"]).timestamp()
+    told = f"SHA-256 {claims['sha256']}, written {_when(written)}"
+    first = journal.first_start
+    if first is None:
+        return strip("Claims.", f"{told}; no run has started.")
+    # The file's time has whole seconds.
+    if int(written) > int(first):
+        return strip("Claims after the fact.", f"{told}, after the first run's start.", alarm=True)
+    return strip("Claims.", f"{told}, before the first run started ({_when(first)}).")
+
+
+def _answer(study: StudyConfig, found: Collected, decided: Sequence[Outcome]) -> Html:
+    shown = [o for o in decided if o.claim.kind == "finding"]
+    built = [o for o in decided if o.claim.kind == "construction"]
+    few = len(study.all_seeds) < FEW_SEEDS
+    caution = (
+        f"With {len(study.all_seeds)} seeds the bootstrap's intervals are too narrow; go by the "
+        "p-values, and by more seeds."
+    )
+    return section(
+        "answer",
+        "The answer",
+        "",
+        el("p", " ".join(about_control(study, found))),
+        el("h3", "Findings") if shown else None,
+        _sentences(study, shown),
+        el("h3", "By construction of the simulation: checks, not findings") if built else None,
+        _sentences(study, built),
+        el("p", "No claims were made.", class_="soft") if not decided else None,
+        el("p", caution, class_="soft") if few else None,
+    )
+
+
+def _sentences(study: StudyConfig, shown: Sequence[Outcome]) -> Html | None:
+    items = [el("li", sentence(outcome, study.control)) for outcome in shown]
+    return el("ol", items) if items else None
+
+
+def _learning(
+    study: StudyConfig, cells: Sequence[Cell], runs: figures.ByCell, found: Collected
+) -> Html:
+    chosen = figures.strongest(study, cells)
+    others = [cell for cell in cells if cell not in chosen]
+    shown = [figures.learning(cell, runs[cell.name], found) for cell in chosen]
+    more = [figures.learning(cell, runs[cell.name], found) for cell in others]
+    return section(
+        "learning",
+        "Proxy and gold",
+        "What the policy was rewarded with, and what was right, in training. Bands are 95 % "
+        "intervals of the mean over seeds; strokes at the bottom are onsets.",
+        grid(shown[:OPEN_CHARTS]),
+        folded("More arms", grid(shown[OPEN_CHARTS:])) if shown[OPEN_CHARTS:] else None,
+        folded("Other doses", grid(more)) if any(more) else None,
+    )
+
+
+def _exploitation(
+    study: StudyConfig, cells: Sequence[Cell], runs: figures.ByCell, found: Collected
+) -> Html:
+    chosen = figures.strongest(study, cells)
+    drawn = [
+        figures.gold_against_kl(chosen, runs),
+        figures.gap_and_share(chosen, runs),
+        figures.survival(cells, found),
+    ]
+    lead = (
+        "An onset is where attempts with a full reward are wrong (gap of 0.08 to 0.12) and show "
+        "the arm's shortcut (share of 15 to 30 %), by CHERRL's definition. A run that ends "
+        "without one is censored at its last step."
+    )
+    empty = el("p", "No run has what these need yet.", class_="soft")
+    return section("onset", "Exploitation", lead, grid(drawn) or empty)
+
+
+def _doses(
+    study: StudyConfig, cells: Sequence[Cell], found: Collected, told: Sequence[Summary]
+) -> Html | None:
+    control = next((s for s in told if s.cell.name == study.control), None)
+    drawn: list[Html | None] = []
+    for arm in study.arms:
+        at = arm.control_at
+        if len(arm.over) == 1:
+            beside = (at, control) if at is not None and control else None
+            drawn.append(figures.dose_response(arm.name, told, beside))
+        for measure in ("final_gold", "exploitation") if len(arm.over) == 2 else ():
+            drawn.append(figures.two_parameters(arm.name, cells, found, study.control, measure))
+    shown = grid(drawn)
+    if shown is None:
+        return None
+    return section("doses", "Doses", "Means over seeds with 95 % intervals.", shown)
+
+
+def _alarms(found: Sequence[Detector], study: StudyConfig) -> Html | None:
+    if not found:
+        return None
+    lead = (
+        "How well a series tells treated runs that have an onset from the control's, by its "
+        "highest rise: until the onset (a warning), and to the end (an audit), as the area under "
+        "the curve. In the table, thresholds let "
+        f"{study.false_alarms:.0%} of the control's whole runs alarm at most. Alarms of the audit "
+        "see the gap that defines the onset: they do well by construction, and need known answers "
+        "in training."
+    )
+    shown = grid([figures.roc(found, early=True), figures.roc(found, early=False)], "charts two")
+    return section("alarms", "Alarms", lead, shown, detectors_table(found))
+
+
+def _claims(study: StudyConfig, decided: Sequence[Outcome]) -> Html | None:
+    if not decided:
+        return None
+    lead = (
+        "Fixed before the first run. Holm p: adjusted for all claims together. A claim that is not "
+        "shown is not refuted; the interval says what is compatible."
+    )
+    return section("claims", "Claims", lead, claims_table(decided, study.control))
+
+
+def _runs(found: Collected) -> Html:
+    meanings = [el("li", f"{m.title}: {m.meaning}") for m in MEASURES.values()]
+    return section(
+        "runs",
+        "Runs",
+        "Everything above is of these; results.parquet and curves.parquet have every figure.",
+        folded(f"{len(found.rows)} runs", runs_table(found.rows)),
+        folded("What is measured", el("ul", meanings)),
+    )

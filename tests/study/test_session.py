@@ -1,0 +1,210 @@
+"""A study as a command: what it leaves, how it goes on, what it refuses."""
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from fake_study import ARMS_WITH_DOSES, command, started, written
+from rich.console import Console
+
+from flowright.checkout import child_environment
+from flowright.errors import RunError
+from flowright.runs import Lock, read_state
+from flowright.study.session import Request, run_study
+
+FAKE_STUDY = Path(__file__).parents[1] / "doubles/fake_study.py"
+CLAIMS = [
+    {
+        "id": "worse",
+        "hypothesis": "Gold falls under a judge that pays for length.",
+        "arm": "wordy@0.9",
+        "measure": "final_gold",
+        "direction": "less",
+        "test": "t",
+    },
+    {
+        "id": "slope",
+        "hypothesis": "The more it pays the worse.",
+        "arm": "wordy",
+        "measure": "final_gold",
+        "direction": "less",
+        "test": "t",
+    },
+    {
+        "id": "opens",
+        "hypothesis": "The gap opens.",
+        "kind": "construction",
+        "arm": "wordy@0.9",
+        "measure": "final_gap",
+        "direction": "greater",
+    },
+    {
+        "id": "early",
+        "hypothesis": "Exploitation begins earlier.",
+        "arm": "wordy@0.9",
+        "measure": "onset",
+        "direction": "less",
+        "test": "log_rank",
+    },
+]
+
+
+def run(path: Path, out: Path, **asked: object) -> tuple[int, str]:
+    console = Console(record=True, width=200, file=io.StringIO())
+    status = run_study(Request(path, out=out, command=command, start=started, **asked), console)  # type: ignore[arg-type]
+    return status, console.export_text()
+
+
+def test_a_study_from_its_plan_to_its_report(tmp_path: Path) -> None:
+    path = written(tmp_path, arms=ARMS_WITH_DOSES, claims=CLAIMS)
+    out = tmp_path / "out"
+    status, told = run(path, out, dry_run=True)
+    assert status == 0 and not out.exists()
+    assert "6 (3 arms x 2 seeds), 6 left" in told and "time      unknown" in told
+    assert "cannot reach Holm's first level" in told  # of two pairs, by sign flips
+
+    status, told = run(path, out, limit=1)
+    assert status == 0 and "finished  1 of 6 runs" in told
+    assert "Not decided yet" in (out / "report.html").read_text()
+    claims = json.loads((out / "claims.json").read_text())
+    status, told = run(path, out, dry_run=True)
+    assert "5 left" in told and "a run, as 1 took" in told
+
+    status, told = run(path, out)
+    assert status == 0 and "finished  6 of 6 runs" in told
+    assert json.loads((out / "claims.json").read_text()) == claims
+    calls = [*out.glob("runs/*/*/calls.txt")]
+    assert len(calls) == 6 and all(c.read_text() == "resumed=False\n" for c in calls)
+
+    rows = pq.read_table(out / "results.parquet").to_pylist()
+    assert [row["run"] for row in rows[:3]] == [
+        *("honest/seed_0", "wordy@0.3/seed_0", "wordy@0.9/seed_0"),
+    ]
+    strong = rows[2]
+    assert strong["finished"] and strong["dose"] == 0.9 and strong["calls"] == 12 * 64
+    assert strong["onset"] is not None and not strong["onset_censored"]
+    assert rows[0]["onset"] is None and rows[0]["onset_censored"] is None  # it is about none
+    assert rows[0]["onset_censored_elaborate"] is True
+    assert strong["exploitation"] > 0.2 > rows[0]["exploitation"] == 0
+    assert strong["final_gap"] == pytest.approx(strong["final_proxy"] - strong["final_gold"])
+    curves = pq.read_table(out / "curves.parquet").to_pylist()
+    assert len(curves) == 6 * 12 and curves[0]["attempts"] == 64
+
+    page = (out / "report.html").read_text()
+    for words in (
+        *("Simulated numbers.", claims["sha256"], "before the first run started"),
+        *("This holds: final gold of wordy@0.9 minus honest", "for each unit of the dose"),
+        *("By construction of the simulation", "Kaplan-Meier", "runs/honest/seed_0/report.html"),
+        *("wordy: dose and response", "An audit: seen to the end", "intervals are too narrow"),
+    ):
+        assert words in page
+    assert "http" not in page.replace("http-equiv", "").replace("http://www.w3.org", "")
+
+    status, told = run(path, out, report_only=True)
+    assert status == 0 and (out / "report.html").read_text() == page
+
+
+def test_claims_are_fixed_once_a_run_exists(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = written(tmp_path, claims=[CLAIMS[0] | {"arm": "wordy"}])
+    with pytest.raises(RunError, match="no run to report on"):
+        run(path, out, report_only=True)
+    run(path, out, limit=1)
+    for changes, said in (
+        ({"claims": [CLAIMS[0] | {"arm": "wordy", "alpha": 0.1}]}, "claims.worse changed"),
+        ({"claims": []}, "claims.worse changed"),
+        ({"claims": [CLAIMS[0] | {"arm": "wordy"}], "seeds": 3}, "seeds changed"),
+    ):
+        with pytest.raises(RunError, match=said):
+            run(written(tmp_path, **changes), out)
+    arms = [{"name": "honest", "set": {"grpo.steps": 7}}, {"name": "wordy"}]
+    with pytest.raises(RunError, match="honest/seed_0: started with other settings"):
+        run(written(tmp_path, claims=[CLAIMS[0] | {"arm": "wordy"}], arms=arms), out)
+    written(tmp_path, claims=[CLAIMS[0] | {"arm": "wordy"}])
+    kept = json.loads((out / "claims.json").read_text())
+    (out / "claims.json").write_text(json.dumps(kept | {"control": "wordy"}))
+    with pytest.raises(RunError, match="SHA-256"):
+        run(path, out)
+
+
+def test_a_failing_run_is_tried_twice_and_named_while_others_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    path = written(tmp_path, seeds=1)
+    monkeypatch.setenv("FAKE_FAIL", "honest/seed_0:2;wordy/seed_0:1")
+    status, told = run(path, out)
+    assert status == 1 and "finished  1 of 2 runs" in told
+    assert "failed    honest/seed_0, exit status 3" in told
+    assert (out / "logs/honest/seed_0.log").read_text() == "no memory left\n" * 2
+    rows = {r["cell"]: r for r in pq.read_table(out / "results.parquet").to_pylist()}
+    assert (rows["honest"]["failures"], rows["wordy"]["failures"]) == (2, 1)
+    assert not rows["honest"]["finished"] and rows["honest"]["final_gold"] is None
+    status, told = run(path, out)  # the same command tries it again
+    assert status == 0 and "finished  2 of 2 runs" in told
+
+
+def test_an_interrupted_study_stops_its_runs_and_goes_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = written(tmp_path, seeds=1)
+    words = [sys.executable, str(FAKE_STUDY), str(path), str(out)]
+    environment = {**child_environment(), "FAKE_WAIT": "wordy/seed_0"}
+    process = subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    waits = out / "runs/wordy/seed_0/waits"
+    until = time.monotonic() + 60
+    while not waits.exists() and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    with pytest.raises(RunError, match="another study"):
+        Lock(out, ("study", "folder", "--out"))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "what is under way is saved; go on: " in said
+    assert read_state(waits.parent)["status"] == "interrupted"
+    events = [json.loads(line) for line in (out / "journal.jsonl").read_text().splitlines()]
+    assert [(e["run"], e["event"]) for e in events[:2]] == [
+        *(("honest/seed_0", "start"), ("honest/seed_0", "end")),
+    ]
+    assert events[-1]["asked"] and events[-1]["status"] == 130
+
+    status, told = run(path, out)
+    assert status == 0 and "finished  2 of 2 runs" in told and "1 left" in told
+    assert (waits.parent / "calls.txt").read_text() == "resumed=False\nresumed=True\n"
+    rows = pq.read_table(out / "results.parquet").to_pylist()
+    assert [row["failures"] for row in rows] == [0, 0]
+    assert [row["starts"] for row in rows] == [1, 2]
+
+
+def test_a_run_without_a_checkpoint_begins_again_and_what_it_had_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = written(tmp_path, seeds=1)
+    run(path, out, limit=1)
+    folder = out / "runs/honest/seed_0"
+    state = read_state(folder) | {"status": "running"}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "checkpoints/step_000002").rmdir()
+    status, _ = run(path, out)
+    assert status == 0 and (folder / "calls.txt").read_text() == "resumed=False\n"
+    assert (out / "set_aside/honest/seed_0-1/metrics.jsonl").exists()
+
+
+def test_a_run_that_somebody_else_works_at_is_left_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = written(tmp_path, seeds=1)
+    run(path, out, limit=1)
+    folder = out / "runs/wordy/seed_0"
+    folder.mkdir(parents=True)
+    lock = Lock(folder)
+    try:
+        with pytest.raises(RunError, match="still worked at"):
+            run(path, out)
+    finally:
+        lock.release()
+    assert [*folder.iterdir()] == []
