@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=300
+        [sys.executable, *command], cwd=folder, capture_output=True, text=True, timeout=900
     )
 
 

@@ -1,4 +1,4 @@
-"""A judge that scores, measured from its folder."""
+"""A judge that was trained, measured from its folder."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 from tiny_policy import checkpoint, tiny_policy
 
 from flowright.data.preferences import Pair, Turn
-from flowright.errors import ConfigError, RunError
+from flowright.errors import RunError
 from flowright.judge_benchmarks.opening import Named, open_contender
 
 PAIR = Pair("1", "own", (Turn("user", "Say a."),), "a", "bcd", "first")
@@ -28,10 +28,17 @@ async def test_a_folder_is_a_judge_that_ranks_by_its_scores(tmp_path: Path) -> N
     assert refused.status == "ok"  # this template takes one
 
 
-async def test_a_folder_of_another_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="scores nothing"):
-        async with open_contender(Named(str(checkpoint()), CONFIG)):
-            pass
+async def test_a_folder_of_a_model_that_writes_is_asked_as_a_judge() -> None:
+    """One that has learned nothing says nothing that could be read: that is its own fault."""
+    asked = Named(str(checkpoint()), CONFIG, ["judge.max_tokens=8"])
+    async with open_contender(asked) as opened:
+        games = await opened.contender.compare(PAIR)
+        assert opened.about["way"] == "pairwise" and opened.folders
+    assert games.straight.status == games.swapped.status == "unreadable"
+    assert games.straight.replies
+
+
+async def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no model: no checkpoints"):
         async with open_contender(Named(str(tmp_path), CONFIG)):
             pass

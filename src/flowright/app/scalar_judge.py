@@ -1,15 +1,13 @@
-"""A judge that scores: to be measured from its folder (scripts/evaluate_judge.py), and to be served
+"""A judge that scores, as what is measured (scripts/evaluate_judge.py) and as what is served
 (scripts/serve_judge.py). It is computed in this process, several texts at a time.
 """
 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
-from flowright.app.judge_folder import LoadedJudge, find_judge, load_judge
+from flowright.app.judge_folder import LoadedJudge
 from flowright.app.together import Together
 from flowright.config import GrpoSection, JudgeSection
 from flowright.errors import ConfigError, DataError, FailureError
@@ -19,7 +17,6 @@ from flowright.judge.questions import shown_answer
 from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.judge_benchmarks.calibration import Calibration
 from flowright.judge_benchmarks.contenders import Contender, Conversation
-from flowright.judge_benchmarks.opening import Named, Opened
 from flowright.judge_benchmarks.outcomes import Rating
 from flowright.llm.chat import Message, Usage
 from flowright.off_loop import off_loop
@@ -171,21 +168,3 @@ class ServedScalarJudge:
     def _lost(self, status: str, why: str) -> Verdict:
         assert status in ("refused", "unavailable")
         return Verdict(None, None, "llm", status, why, judge=self.name)
-
-
-@asynccontextmanager
-async def open_scalar_judge(named: Named) -> AsyncIterator[Opened]:
-    """From a run, a checkpoint or a folder that transformers loads, such as scripts/export_model.py
-    writes. Raises RunError or ConfigError where it cannot be loaded, and for a model that was not
-    trained to score."""
-    folder = Path(named.judge)
-    found = find_judge(folder)
-    judge = load_judge(found)
-    if not judge.scores:
-        raise ConfigError(
-            f"--judge {folder}: it writes and scores nothing; give a judge that was trained with "
-            "policy.head: score, or serve it (scripts/serve_judge.py --model) and give the address"
-        )
-    contender = ScalarJudge(found.name, Scorer(judge), found.calibration)
-    about = {"folder": found.name, "calibration": str(found.calibration)}
-    yield Opened(contender, AT_ONCE, about, [*{folder, found.place}])

@@ -1,17 +1,27 @@
-"""Serving a judge that was trained (scripts/serve_judge.py --model): one that scores, or one that
-writes its verdicts, in this process; or one that writes, at an OpenAI-compatible server.
+"""A judge that was trained, from its folder: measured (scripts/evaluate_judge.py) or served
+(scripts/serve_judge.py --model), one that scores or one that writes its verdicts, in this process;
+or one that writes, at an OpenAI-compatible server.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 
 from flowright.app.judge_folder import JudgeFolder, LoadedJudge, find_judge, load_judge
-from flowright.app.scalar_judge import Scorer, ServedScalarJudge
+from flowright.app.scalar_judge import AT_ONCE, ScalarJudge, Scorer, ServedScalarJudge
 from flowright.app.together import Together
-from flowright.config import JudgeSection, JudgeServerConfig, ModelEntry, TrainedJudgeSection
+from flowright.config import (
+    JudgeSection,
+    JudgeServerConfig,
+    ModelEntry,
+    TrainedJudgeSection,
+    load_judge_server,
+)
 from flowright.errors import ConfigError, DataError
-from flowright.judge.build import OpenJudge, build_judge
+from flowright.judge.build import OpenJudge, build_judge, fingerprint
+from flowright.judge_benchmarks.asked import ServiceJudge, Way, measured_section
+from flowright.judge_benchmarks.opening import Named, Opened
 from flowright.judge_service.app import Ready
 from flowright.judge_training.serving import FrameJudge, ServerWriter, Written, chosen_form
 from flowright.llm.chat import Message, RequestRefused, Usage
@@ -73,6 +83,31 @@ async def _at_server(
         yield OpenJudge(build_judge(config.judge, judge), None, (), judge.notes), client.check
     finally:
         await client.aclose()
+
+
+@asynccontextmanager
+async def open_trained_judge(named: Named) -> AsyncIterator[Opened]:
+    """What ``--judge`` names to be measured: a run, a checkpoint or a folder that transformers
+    loads, such as scripts/export_model.py writes. One that writes is asked as it was trained; with
+    ``--ask pointwise`` for a grade of each answer. Raises RunError, ConfigError or DataError."""
+    folder = Path(named.judge)
+    found = find_judge(folder)
+    loaded = load_judge(found)
+    places = [*{folder, found.place}]
+    if loaded.scores:
+        contender = ScalarJudge(found.name, Scorer(loaded), found.calibration)
+        about = {"folder": found.name, "calibration": str(found.calibration)}
+        yield Opened(contender, AT_ONCE, about, places)
+        return
+    config = load_judge_server(named.config, named.overrides)
+    section = measured_section(config.judge).model_copy(update={"both_orders": False})
+    form = chosen_form(found.form, config.trained)
+    way: Way = "pointwise" if form.judges == "one" else named.way
+    judge = FrameJudge(found.name, LocalWriter(loaded, section, config.trained), form, section)
+    about = {"folder": found.name, "way": way,
+             "asked": fingerprint(section.model_copy(update={"ask": way}))}  # fmt: skip
+    measured = ServiceJudge(build_judge(section, judge), way)
+    yield Opened(measured, 2 * config.trained.batch, about, places)
 
 
 class LocalWriter:

@@ -141,7 +141,7 @@ def _is_path(name: str) -> bool:
 @asynccontextmanager
 async def _folder(named: Named) -> AsyncIterator[Opened]:
     """Of a room above, which loads torch."""
-    opening: Opening = load("flowright.app.scalar_judge:open_scalar_judge", "judge")
+    opening: Opening = load("flowright.app.trained_judge:open_trained_judge", "judge")
     async with opening(named) as opened:
         yield opened
 
@@ -150,7 +150,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("a baseline (length, random)", lambda name: name in BASELINES, _baseline),
     Kind("the address of a judge service", lambda n: bool(_URL.fullmatch(n)), _service),
     Kind("a judge's YAML file", lambda name: name.endswith((".yaml", ".yml")), _file),
-    Kind("a folder with a judge that scores", lambda name: Path(name).is_dir(), _folder),
+    Kind("a folder with a judge that was trained", lambda name: Path(name).is_dir(), _folder),
     Kind("a model of llm.file, several with commas", lambda n: not _is_path(n), _models),
 )
 """In this order."""
