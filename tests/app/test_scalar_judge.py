@@ -30,7 +30,7 @@ async def test_a_folder_is_a_judge_that_ranks_by_its_scores(tmp_path: Path) -> N
 
 async def test_a_folder_of_a_model_that_writes_is_asked_as_a_judge() -> None:
     """One that has learned nothing says nothing that could be read: that is its own fault."""
-    asked = Named(str(checkpoint()), CONFIG, ["judge.max_tokens=8"])
+    asked = Named(str(checkpoint()), CONFIG, ["judge.max_tokens=8", "trained.max_tokens=2000"])
     async with open_contender(asked) as opened:
         games = await opened.contender.compare(PAIR)
         assert opened.about["way"] == "pairwise" and opened.folders
