@@ -9,6 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import nlargest
 
 from flowright.data.contamination import conversation_key
 from flowright.data.preferences import Pair, Rated
@@ -88,15 +89,15 @@ class _Nearest:
     def of(self, key: str) -> list[str]:
         """The keys of up to eight questions nearest to this one, those left out that are nearly the
         same; the nearest first."""
-        shared = Counter[str]()
+        shared = defaultdict[str, float](float)
         for word in sorted(self._words[key] & self._weight.keys()):
             for other in self._having[word]:
                 shared[other] += self._weight[word]
-        del shared[key]
+        shared.pop(key, None)
         own = self._words[key]
         apart = [
             other
-            for other, _ in shared.most_common(4 * _NEAREST)
+            for other in nlargest(4 * _NEAREST, shared, key=shared.__getitem__)
             if len(own & self._words[other]) < _SAME * len(own | self._words[other])
         ]
         return apart[:_NEAREST]
