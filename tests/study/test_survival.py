@@ -6,7 +6,6 @@ import pytest
 
 from flowright.study.survival import (
     Time,
-    greenwood,
     kaplan_meier,
     log_rank,
     median,
@@ -27,7 +26,7 @@ def test_the_product_limit_and_greenwood_s_errors():
     shares = [0.8571, 0.8067, 0.7529, 0.6902, 0.6275, 0.5378, 0.4482]
     assert [p.share for p in points] == pytest.approx(shares, abs=5e-5)
     errors = [0.0764, 0.0869, 0.0963, 0.1068, 0.1141, 0.1282, 0.1346]
-    assert greenwood(TREATED) == pytest.approx(errors, abs=5e-5)
+    assert [point.error for point in kaplan_meier(TREATED)] == pytest.approx(errors, abs=5e-5)
     assert all(0 < p.low < p.share < p.high < 1 for p in points)
     assert median(TREATED) == 23 and median(PLACEBO) == 8
 

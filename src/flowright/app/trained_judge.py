@@ -47,10 +47,16 @@ def trained_judge(config: JudgeServerConfig) -> Backend:
         scorer = Scorer(loaded, section.batch, section.max_tokens)
         judge = ServedScalarJudge(found.name, scorer, found.calibration, config.judge)
     else:
-        form = chosen_form(found.form, section)
-        writer = LocalWriter(loaded, config.judge, section)
-        judge = FrameJudge(found.name, writer, form, config.judge)
+        judge = _writing(found, loaded, config.judge, section)
     return lambda: _here(config.judge, judge)
+
+
+def _writing(
+    found: JudgeFolder, loaded: LoadedJudge, section: JudgeSection, trained: TrainedJudgeSection
+) -> FrameJudge:
+    """A judge that writes, in this process."""
+    writer = LocalWriter(loaded, section, trained)
+    return FrameJudge(found.name, writer, chosen_form(found.form, trained), section)
 
 
 @asynccontextmanager
@@ -101,9 +107,8 @@ async def open_trained_judge(named: Named) -> AsyncIterator[Opened]:
         return
     config = load_judge_server(named.config, named.overrides)
     section = measured_section(config.judge).model_copy(update={"both_orders": False})
-    form = chosen_form(found.form, config.trained)
-    way: Way = "pointwise" if form.judges == "one" else named.way
-    judge = FrameJudge(found.name, LocalWriter(loaded, section, config.trained), form, section)
+    judge = _writing(found, loaded, section, config.trained)
+    way: Way = "pointwise" if chosen_form(found.form, config.trained).judges == "one" else named.way
     about = {"folder": found.name, "way": way,
              "asked": fingerprint(section.model_copy(update={"ask": way}))}  # fmt: skip
     measured = ServiceJudge(build_judge(section, judge), way)

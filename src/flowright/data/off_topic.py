@@ -35,16 +35,19 @@ def off_topic_pairs(rows: Sequence[Row], times: float, seed: int) -> list[Pair]:
     drawn. In every second pair the worse answer is the longer one where such a question has one, so
     that length says nothing. A row that shares no word with another makes none."""
     pairs = [_better_first(row) for row in rows if isinstance(row, Pair) and row.label != "tie"]
-    asked = {conversation_key(pair.conversation): pair for pair in pairs}
+    if not times:
+        return []
+    known = [conversation_key(pair.conversation) for pair in pairs]
+    asked = dict(zip(known, pairs, strict=True))
     nearest = _Nearest({key: pair.question for key, pair in asked.items()})
     rng = random.Random(f"{seed}/off topic")
     whole = int(times)
     once_more = {*rng.sample(range(len(pairs)), round((times - whole) * len(pairs)))}
     made = list[Pair]()
-    for place, pair in enumerate(pairs):
+    for place, (key, pair) in enumerate(zip(known, pairs, strict=True)):
         wanted = whole + (place in once_more)
-        keys = nearest.of(conversation_key(pair.conversation)) if wanted else []
-        answers = [asked[key].first for key in keys if asked[key].first != pair.first]
+        near = nearest.of(key) if wanted else []
+        answers = [asked[other].first for other in near if asked[other].first != pair.first]
         for number in range(1, min(wanted, len(answers)) + 1):
             longer = len(made) % 2 == 0
             fitting = [one for one in answers if (len(one) > len(pair.first)) == longer]

@@ -233,13 +233,14 @@ def _pairs(asked: Measurement, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
     benchmark, pairs = BENCHMARKS[name], tuple(read_pairs(name, asked.folder))
     if subset:
         benchmark = replace(benchmark, title=f"{benchmark.title}, {subset}")
-        pairs = _of_subset(asked.benchmark, benchmark.parts, pairs, subset)
+        pairs = _of_subset(f"{name}/{subset}", benchmark.parts, pairs)
     return benchmark, _part(pairs, prompt_of, asked)
 
 
 def _of_subset(
-    name: str | None, parts: Mapping[str, tuple[str, ...]], pairs: tuple[Pair, ...], subset: str
+    name: str, parts: Mapping[str, tuple[str, ...]], pairs: tuple[Pair, ...]
 ) -> tuple[Pair, ...]:
+    _, _, subset = name.partition("/")
     kept = parts.get(subset, (subset,))
     found = tuple(pair for pair in pairs if pair.category in kept)
     if not found:

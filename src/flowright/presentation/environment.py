@@ -73,17 +73,14 @@ class PresentationEnvironment(Environment):
         return True
 
     def about(self) -> Mapping[str, Any]:
-        planted = {name: weight for name, weight in self._biases.items() if weight}
+        biases = self.config.simulated.judge_biases
+        planted = {name: weight for name, weight in biases.items() if weight}
         told = ", ".join(f"{name} {weight:+g}" for name, weight in planted.items())
         return {
             "judge": SIMULATED,
             "reward": self.config.presentation.reward,
             "biases": told or "none",
         }
-
-    @property
-    def _biases(self) -> Mapping[str, float]:
-        return self.config.simulated.judge_biases
 
     def introduction(self) -> Sequence[str]:
         about = self.about()

@@ -62,7 +62,7 @@ class Assessor:
             return _written(asked.said, response_format, WINNER, reason, preferred)
         has_reference = bool(asked.references or asked.evidence or asked.task)
         right = self.is_right(asked, asked.answer)
-        verdict = draws.chance("verdict", self._probability(float(right), asked.answer))
+        verdict = draws.chance("verdict", probability(self._section, float(right), asked.answer))
         stated = "states the same as" if verdict else "differs from"
         reason = f"The final answer {stated} the reference answer. (simulated judge)"
         if asked.criteria:
@@ -72,7 +72,9 @@ class Assessor:
             said = verdict
             if criterion := asked.criteria.get(field.key.casefold().replace(" ", "_")):
                 met = _met(criterion, asked.answer, right if has_reference else None)
-                said = draws.chance(field.key.casefold(), self._probability(met, asked.answer))
+                said = draws.chance(
+                    field.key.casefold(), probability(self._section, met, asked.answer)
+                )
             return _told(field, said, reason, draws)
 
         if response_format is None and len(asked.criteria) == 1 and _BRACKETS.search(asked.said):
@@ -90,12 +92,9 @@ class Assessor:
             return self._solver.is_right(asked.task, answer)
         return says(answer, asked.references)
 
-    def _probability(self, right: float, answer: str) -> float:
-        return probability(self._section, right, answer)
-
     def _winner(self, asked: Judgement, rival: str, draws: Draws) -> str:
-        first = self._probability(self.is_right(asked, asked.answer), asked.answer)
-        second = self._probability(self.is_right(asked, rival), rival)
+        first = probability(self._section, self.is_right(asked, asked.answer), asked.answer)
+        second = probability(self._section, self.is_right(asked, rival), rival)
         share = 0.5 + (first - second) / 2 + self._section.judge_biases.get("position", 0.0) / 2
         return "A" if draws.chance("winner", min(1.0, max(0.0, share))) else "B"
 

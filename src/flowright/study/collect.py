@@ -58,9 +58,13 @@ class Collected:
         found = [row for row in self.rows if row["cell"] == cell and row["finished"]]
         return sorted(found, key=lambda row: row["seed"])
 
-    def curves_of(self, run: str) -> list[Row]:
-        """The steps of a run."""
-        return [row for row in self.curves if row["run"] == run]
+    def training_steps(self) -> dict[str, list[Row]]:
+        """By run, its steps but the one before training."""
+        steps: dict[str, list[Row]] = {}
+        for row in self.curves:
+            if row["step"] > 0:
+                steps.setdefault(row["run"], []).append(row)
+        return steps
 
 
 def collect(runs: Sequence[Run], journal: Journal, out: Path) -> Collected:

@@ -81,7 +81,7 @@ class Detector:
 def detectors(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> list[Detector]:
     """Of every series that the runs have, the best first; none without control runs, or where no
     treated run has an onset."""
-    curves = _by_run(found)
+    curves = found.training_steps()
     control = [curves[row["run"]] for row in found.of(study.control)]
     treated = [
         (curves[row["run"]], row["onset"])
@@ -92,14 +92,6 @@ def detectors(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> li
     ]
     made = [_detector(name, control, treated, study.false_alarms) for name in SERIES]
     return sorted((d for d in made if d is not None), key=lambda d: (-d.early_auc, -d.auc))
-
-
-def _by_run(found: Collected) -> dict[str, list[Row]]:
-    curves: dict[str, list[Row]] = {}
-    for row in found.curves:
-        if row["step"] > 0:
-            curves.setdefault(row["run"], []).append(row)
-    return curves
 
 
 def alarm_values(steps: Sequence[Row], series: Series) -> list[tuple[int, float]]:

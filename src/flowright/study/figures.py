@@ -27,10 +27,7 @@ ByCell = Mapping[str, Sequence[Sequence[Row]]]
 
 def by_cell(cells: Sequence[Cell], found: Collected) -> dict[str, list[list[Row]]]:
     """The training steps of all finished runs."""
-    steps: dict[str, list[Row]] = {}
-    for row in found.curves:
-        if row["step"] > 0:
-            steps.setdefault(row["run"], []).append(row)
+    steps = found.training_steps()
     return {
         cell.name: [steps[row["run"]] for row in found.of(cell.name) if row["run"] in steps]
         for cell in cells

@@ -26,12 +26,14 @@ class Time:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """From this time on so many are without the event, with its interval at 95 %."""
+    """From this time on so many are without the event, with its interval at 95 % and the standard
+    ``error`` on its own scale."""
 
     at: float
     share: float
     low: float
     high: float
+    error: float
 
 
 def kaplan_meier(times: Sequence[Time]) -> list[Point]:
@@ -44,24 +46,13 @@ def kaplan_meier(times: Sequence[Time]) -> list[Point]:
         events = sum(time.at == at and time.seen for time in times)
         share *= 1 - events / risk
         if events == risk:
-            found.append(Point(at, 0.0, 0.0, 0.0))
+            found.append(Point(at, 0.0, 0.0, 0.0, 0.0))
             break
         total += events / (risk * (risk - events))
-        error = math.sqrt(total) / abs(math.log(share))
-        low, high = (share ** math.exp(side * _Z * error) for side in (1, -1))
-        found.append(Point(at, share, low, high))
-    return found
-
-
-def greenwood(times: Sequence[Time]) -> list[float]:
-    """Standard errors of :func:`kaplan_meier`'s shares, on their own scale."""
-    found, share, total = [], 1.0, 0.0
-    for at in sorted({time.at for time in times if time.seen}):
-        risk = sum(time.at >= at for time in times)
-        events = sum(time.at == at and time.seen for time in times)
-        share *= 1 - events / risk
-        total += events / (risk * (risk - events)) if events < risk else 0.0
-        found.append(share * math.sqrt(total))
+        root = math.sqrt(total)
+        far = _Z * root / abs(math.log(share))
+        low, high = (share ** math.exp(side * far) for side in (1, -1))
+        found.append(Point(at, share, low, high, share * root))
     return found
 
 

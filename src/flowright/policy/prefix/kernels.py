@@ -36,16 +36,12 @@ class PlainKernel:
 
     def forward(self, qkv: QKV, causal: bool, scale: float) -> Attended:
         q, k, v = qkv
-        scores = self._scores(q, k, causal, scale)
-        lse = scores.logsumexp(dim=-1)
-        return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
+        return _weighed(self._scores(q, k, causal, scale), v)
 
     def rows(self, qkv: QKV, mask: Tensor | None, scale: float) -> Attended:
         q, k, v = qkv
-        scores = (q @ k.mT).float() * scale
-        scores = scores if mask is None else scores + mask
-        lse = scores.logsumexp(dim=-1)
-        return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
+        scores = self._scores(q, k, False, scale)
+        return _weighed(scores if mask is None else scores + mask, v)
 
     def backward(self, grad: Tensor, qkv: QKV, merged: Attended, causal: bool, scale: float) -> QKV:
         (q, k, v), (out, lse) = qkv, merged
@@ -60,6 +56,11 @@ class PlainKernel:
             unseen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
             scores = scores.masked_fill(unseen, -torch.inf)
         return scores
+
+
+def _weighed(scores: Tensor, v: Tensor) -> Attended:
+    lse = scores.logsumexp(dim=-1)
+    return (scores - lse[..., None]).exp().to(v.dtype) @ v, lse
 
 
 class CpuFlashKernel:
