@@ -11,9 +11,9 @@ from lost_sandbox import LostSandbox
 
 from flowright.config import JudgeSection, LlmSection, ModelEntry
 from flowright.errors import Reason
-from flowright.llm.chat import ChatModel
+from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
-from flowright.rubrics.asking import criteria_judge
+from flowright.rubrics.asking import CriteriaCalls, criteria_judge
 from flowright.rubrics.reward import RubricGrade, RubricReward
 from flowright.rubrics.rows import Item, MathAnswer, RubricRow, WordCount
 from flowright.sandbox import Sandbox
@@ -23,9 +23,14 @@ NO_SANDBOX = LostSandbox(workers=1)  # never entered
 FRUIT = rubric(says("apple", 5), says("pear", 3), says("mud", -4))
 
 
-def reward(model: ChatModel, calls: str = "together", most_ungraded: float = 0.0) -> RubricReward:
-    judge = criteria_judge(model, SECTION, calls)  # pyright: ignore[reportArgumentType]
-    return RubricReward(judge, NO_SANDBOX, most_ungraded=most_ungraded)
+def reward(
+    model: ChatModel,
+    calls: CriteriaCalls = "together",
+    most_ungraded: float = 0.0,
+    section: JudgeSection = SECTION,
+) -> RubricReward:
+    judge = criteria_judge(model, section, calls)
+    return RubricReward(judge, NO_SANDBOX, most_ungraded=most_ungraded, calls=calls)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +45,7 @@ def reward(model: ChatModel, calls: str = "together", most_ungraded: float = 0.0
 )
 @pytest.mark.parametrize(("calls", "asked"), [("together", 1), ("each", 3)])
 async def test_an_answer_earns_the_points_of_what_it_meets(
-    answer: str, value: float, share: float, calls: str, asked: int
+    answer: str, value: float, share: float, calls: CriteriaCalls, asked: int
 ) -> None:
     model = CriteriaModel()
     grade = await reward(model, calls).grade(FRUIT, answer, "k")
@@ -144,6 +149,24 @@ async def test_an_answer_that_silences_the_judge_earns_the_least() -> None:
     grade = await reward(model).grade(FRUIT, "apple hush", "k")
     assert (grade.value, grade.share, grade.floored) == (0.0, -0.5, True)
     assert grade.met == (None, None, None)
+
+
+async def test_attempts_at_other_criteria_do_not_count_against_an_answer() -> None:
+    """Each criterion in a call of its own, two attempts each: twelve in vain are four at a
+    question, too few to blame the answer."""
+    model = CriteriaModel(mutes=["hush"])
+
+    class Waking:
+        name = "waking"
+
+        async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
+            if sum("hush" in r.messages[-1].content for r in model.requests) == 12:
+                model.mutes = []
+            return await model.chat(request, deadline)
+
+    graded = reward(Waking(), "each", section=JudgeSection(max_attempts=2))
+    grade = await graded.grade(FRUIT, "apple hush", "k")
+    assert (grade.value, grade.floored) == (5 / 8, False)
 
 
 @pytest.mark.parametrize("answer", ["", " \n", "<think>apple"])

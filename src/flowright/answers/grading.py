@@ -16,6 +16,7 @@ from flowright.errors import Failure
 from flowright.judge.verdict import Judge
 from flowright.llm.replies import spoken_answer
 from flowright.off_loop import off_loop
+from flowright.rubrics.asking import CriteriaCalls
 from flowright.rubrics.forms import rubric_row, verif_row
 from flowright.rubrics.reward import RubricReward
 from flowright.rubrics.verif import Rules, VerifReward
@@ -46,9 +47,14 @@ row that has nothing to be graded by."""
 
 
 def graders(
-    reward: Reward, judge: Judge | None, sandbox: Sandbox | None, rules: Rules = "run"
+    reward: Reward,
+    judge: Judge | None,
+    sandbox: Sandbox | None,
+    rules: Rules = "run",
+    calls: CriteriaCalls = "together",
 ) -> Graders:
-    """``judge`` and ``sandbox`` are None for constraints, which need neither."""
+    """``judge`` and ``sandbox`` are None for constraints, which need neither. ``calls`` is how the
+    judge puts a rubric's criteria into questions."""
     if reward == "constraints":
         return _of_constraints
     assert judge is not None
@@ -66,7 +72,7 @@ def graders(
             return grade
 
         return of_verif
-    rubric = RubricReward(judge, sandbox)
+    rubric = RubricReward(judge, sandbox, calls=calls)
 
     def of_rubric(values: Mapping[str, Any], where: str, path: Path) -> Grader:
         row = rubric_row(values, where, path)

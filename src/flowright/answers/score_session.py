@@ -9,20 +9,18 @@ from typing import Any, Literal
 from flowright.answers.asking import ModelDown, Progress
 from flowright.answers.grading import Grade, Graders, Reward, graders
 from flowright.answers.scoring import Keys, ResponseRow, grade_all, read_responses, record_of
-from flowright.config import SIMULATED, JudgeServerConfig, load_judge_server
+from flowright.config import SIMULATED, load_judge_server
 from flowright.errors import UserError
 from flowright.judge.build import fingerprint
-from flowright.judge.verdict import Judge
 from flowright.judge_benchmarks.ledger import Ledger
-from flowright.llm.chat import ChatModel
-from flowright.rubrics.asking import criteria_judge
+from flowright.rubrics.asking import CriteriaCalls, criteria_judge
 from flowright.rubrics.brackets import BracketJudge
 from flowright.rubrics.verif import Rules
 from flowright.runs import check_writable, sha256_of, write_json
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
 
-Calls = Literal["together", "each", "brackets"]
+Calls = CriteriaCalls | Literal["brackets"]
 _CHECKS = 4  # at once, where no judge is asked
 
 
@@ -89,15 +87,13 @@ async def open_graders(judged: Judged) -> AsyncIterator[OpenGraders]:
     ):
         if problems := await models.check():
             raise ModelDown(*problems, "nothing was graded")
-        judge = _judge(models.clients[judged.judge].as_role("judge"), config, judged.calls)
-        made = graders(judged.reward, judge, sandbox, judged.rules)
+        client = models.clients[judged.judge].as_role("judge")
+        if judged.calls == "brackets":  # of VerIF: a single question
+            made = graders("verif", BracketJudge(client, config.judge), sandbox, judged.rules)
+        else:
+            judge = criteria_judge(client, config.judge, judged.calls)
+            made = graders(judged.reward, judge, sandbox, judged.rules, judged.calls)
         yield OpenGraders(made, config.llm.max_concurrency, about)
-
-
-def _judge(client: ChatModel, config: JudgeServerConfig, calls: Calls) -> Judge:
-    if calls == "brackets":
-        return BracketJudge(client, config.judge)
-    return criteria_judge(client, config.judge, calls)
 
 
 def grades_file(out: Path) -> Path:

@@ -25,7 +25,7 @@ from flowright.judge.build import build_judge, caches
 from flowright.judge.verdict import Criterion, Judge, JudgeQuery
 from flowright.llm.chat import ChatModel
 from flowright.llm.counters import Counters
-from flowright.rubrics.asking import TOGETHER, criteria_judge
+from flowright.rubrics.asking import CriteriaCalls, criteria_judge
 from flowright.rubrics.brackets import BracketJudge
 from flowright.rubrics.reward import RubricReward
 from flowright.rubrics.verif import VerifReward
@@ -100,8 +100,7 @@ def grader_of(config: Config, judge: Judge, sandbox: Sandbox) -> Grader:
         config.judge.right_from,
     )
     if section.reward == "rubric":
-        per_call = 1 if section.criteria_calls == "each" else TOGETHER
-        reward = RubricReward(judge, sandbox, words.rubric, section.most_ungraded, per_call)
+        reward = RubricReward(judge, sandbox, words.rubric, section.most_ungraded, _calls(section))
         return RubricGrader(reward, right)
     rules = section.rules or "run"
     return VerifGrader(VerifReward(judge, sandbox, rules, words.verif), rules, right)
@@ -114,12 +113,15 @@ def judge_of(config: Config, model: ChatModel) -> Judge:
     if section.reward == "verif" and section.reply == "brackets":
         asked: Judge = BracketJudge(model, config.judge)
     else:
-        calls = "each" if section.criteria_calls == "each" else "together"
-        asked = criteria_judge(model, config.judge, calls)
+        asked = criteria_judge(model, config.judge, _calls(section))
     return build_judge(
         config.judge.model_copy(update={"ask": "rubric", "gate": False, "second_reading": False}),
         asked,
     )
+
+
+def _calls(section: InstructionsSection) -> CriteriaCalls:
+    return "each" if section.criteria_calls == "each" else "together"
 
 
 def _budgets(config: Config) -> dict[str, dict[str, int]]:

@@ -6,7 +6,7 @@ known here, nor is the judge told.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -20,8 +20,11 @@ from flowright.llm.chat import ChatModel
 from flowright.llm.replies import spoken_answer
 from flowright.off_loop import off_loop
 
-TOGETHER = 1_000
-"""Criteria in one call: more than any rubric has."""
+CriteriaCalls = Literal["together", "each"]
+"""All criteria in one call, or each in a call of its own, as HealthBench's program asks."""
+
+PER_CALL: Mapping[CriteriaCalls, int] = {"together": 1_000, "each": 1}
+"""Criteria in one call; the first is more than any rubric has."""
 
 SURE_ATTEMPTS = 7
 """Attempts at a question, all in vain, before it is the answer's doing: a judge that is empty at
@@ -29,14 +32,13 @@ random 13 % of the time fails them with a probability of 6e-7."""
 
 
 def criteria_judge(
-    model: ChatModel, section: JudgeSection, calls: Literal["together", "each"] = "together"
+    model: ChatModel, section: JudgeSection, calls: CriteriaCalls = "together"
 ) -> LlmJudge:
-    """The judge of ``section``, asked about all criteria in one call, or about each in a call of
-    its own, as HealthBench's program does. It has no second reading: what :func:`ask_criteria` does
-    in its place leaves the answer whole, on which criteria about length and form depend. Raises
-    ConfigError for a wording without words for rubrics."""
-    size = TOGETHER if calls == "together" else 1
-    return LlmJudge(model, section.model_copy(update={"ask": "rubric", "criteria_per_call": size}))
+    """The judge of ``section``, asked about criteria as ``calls`` says. It has no second reading:
+    what :func:`ask_criteria` does in its place leaves the answer whole, on which criteria about
+    length and form depend. Raises ConfigError for a wording without words for rubrics."""
+    asked = {"ask": "rubric", "criteria_per_call": PER_CALL[calls]}
+    return LlmJudge(model, section.model_copy(update=asked))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +63,10 @@ async def ask_criteria(
     criteria: Sequence[str],
     instruction: str,
     key: str,
-    per_call: int = TOGETHER,
+    calls: CriteriaCalls = "together",
 ) -> CriteriaSaid:
     """Which of the criteria the answer meets; its thinking is not shown. ``key`` names the sample,
-    ``per_call`` is how many criteria the judge puts into one question.
+    ``calls`` is how the judge puts them into questions.
 
     What stays ungraded in a way that the answer can bring about is asked again, once a control has
     shown that the judge answers the same of another answer: without that the fault is ours, and
@@ -93,7 +95,7 @@ async def ask_criteria(
             for number, place in enumerate(missing, start=1):
                 said = verdict.parts.get(f"criterion {number}")
                 met[place] = None if said is None else said == 1.0
-            tried += max(1, verdict.attempts // math.ceil(len(missing) / per_call))
+            tried += max(1, verdict.attempts // math.ceil(len(missing) / PER_CALL[calls]))
         return verdict
 
     floored = False

@@ -12,7 +12,7 @@ from flowright.errors import Failure, Reason, boundary
 from flowright.judge.verdict import Judge, Verdict
 from flowright.llm.replies import spoken_answer
 from flowright.off_loop import off_loop
-from flowright.rubrics.asking import TOGETHER, ask_criteria
+from flowright.rubrics.asking import CriteriaCalls, ask_criteria
 from flowright.rubrics.points import least_share, points_share, ungraded_share
 from flowright.rubrics.rows import Item, RubricRow
 from flowright.rubrics.rules import is_met
@@ -51,8 +51,8 @@ class RubricReward:
     ``judge`` is asked about criteria without a rule
     (:func:`~flowright.rubrics.asking.criteria_judge` makes one), in the words of ``instruction``;
     an empty one leaves the judge its own. Up to ``most_ungraded`` of a rubric's absolute points may
-    stay ungraded through no fault of the answer's; beyond it the sample is unscored. ``per_call``
-    is how many criteria the judge puts into one question.
+    stay ungraded through no fault of the answer's; beyond it the sample is unscored. ``calls`` is
+    how the judge puts criteria into questions.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class RubricReward:
         sandbox: Sandbox,
         instruction: str | None = None,
         most_ungraded: float = 0.0,
-        per_call: int = TOGETHER,
+        calls: CriteriaCalls = "together",
     ) -> None:
         if not 0 <= most_ungraded < 1:
             raise ValueError(f"most_ungraded is {most_ungraded}, not from 0 to below 1")
@@ -69,7 +69,7 @@ class RubricReward:
         self._sandbox = sandbox
         self._instruction = standard_wording().rubric if instruction is None else instruction
         self._most_ungraded = most_ungraded
-        self._per_call = per_call
+        self._calls = calls
 
     async def grade(self, row: RubricRow, answer: str, key: str) -> RubricGrade:
         """The grade of an answer to the row's conversation. ``key`` names the sample; the judge's
@@ -85,7 +85,7 @@ class RubricReward:
                 criteria,
                 self._instruction,
                 key,
-                self._per_call,
+                self._calls,
             ),
             asyncio.gather(*(self._by_rule(item, spoken) for item in row.items)),
         )
