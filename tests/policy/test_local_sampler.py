@@ -128,6 +128,22 @@ def test_a_token_of_no_probability_is_never_drawn():
     assert logprobs.tolist() == pytest.approx([-1.313262, -0.313262], rel=1e-5)  # softmax(0, 1)
 
 
+@pytest.mark.parametrize("vocabulary", [5, 256, 300, 1000])
+def test_draws_are_where_the_cumulative_sum_passes_the_uniform_number(vocabulary: int):
+    generator = torch.Generator().manual_seed(1)
+    logits = 6 * torch.randn(200, vocabulary, generator=generator)
+    logits[torch.rand(logits.shape, generator=generator) < 0.5] = -torch.inf
+    logits[:, vocabulary // 2] = 0.0
+    uniform = torch.cat([torch.tensor([0.0, 1 - 2**-24]), torch.rand(198, generator=generator)])
+    tokens, logprobs = _draw(logits.clone(), uniform, Sampling(1.0, 1.0, 1, 0))
+    p = logits.double().softmax(dim=-1)
+    before = (p.cumsum(dim=-1) - p).gather(1, tokens[:, None])[:, 0]
+    drawn = p.gather(1, tokens[:, None])[:, 0]
+    assert (drawn > 0).all()
+    assert (uniform >= before - 1e-6).all() and (uniform <= before + drawn + 1e-6).all()
+    torch.testing.assert_close(logprobs.double(), drawn.log(), rtol=1e-5, atol=1e-5)
+
+
 async def test_a_seed_fixes_the_draws():
     policy = tiny_policy()
     assert await draw(policy) == await draw(policy)

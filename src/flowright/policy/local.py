@@ -9,6 +9,7 @@ import math
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
@@ -18,9 +19,12 @@ from flowright.llm.counters import Counters
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
+from flowright.policy.packed import WORTH_STEPS, packed_meanwhile
 from flowright.policy.plain_decoding import PlainDecoding, plain_decoding
 from flowright.policy.prefix.decoding import SharedDecoding, apart_length, shared_decoding
 from flowright.policy.sampler import Sample, Sampling
+
+_BLOCK = 256
 
 Ended = Callable[[int, int, Sample], None]
 """Is told a prompt's place among those that were given, a sample's number, and the sample."""
@@ -135,7 +139,8 @@ class LocalSampler:
         with (
             torch.inference_mode(),
             self._weights(),
-            self._decoding(self._policy, prompts) as decoding,
+            self._laid_out(sampling) as policy,
+            self._decoding(policy, prompts) as decoding,
         ):
             while begun < len(prompts) and not call.stopping.is_set():
                 begun = self._decode(call, decoding, begun)
@@ -145,6 +150,10 @@ class LocalSampler:
             [whole[prompt, number] for number in range(n) if (prompt, number) in whole]
             for prompt in range(len(prompts))
         ]
+
+    def _laid_out(self, sampling: Sampling) -> AbstractContextManager[Policy]:
+        lasts = sampling.max_new_tokens >= WORTH_STEPS
+        return packed_meanwhile(self._policy) if lasts else nullcontext(self._policy)
 
     def _wave(self, call: _Call, begun: int) -> _Wave:
         """For as many of the prompts that have not begun as may be decoded together."""
@@ -265,25 +274,48 @@ def _uniforms(places: Sequence[int], n: int, sampling: Sampling) -> Tensor:
 
 def _draw(logits: Tensor, uniform: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """Tokens [B] and their log-probabilities from logits [B, V] by inverting the cumulative
-    distribution at ``uniform`` [B]: one number a token, so that rows don't share draws."""
+    distribution at ``uniform`` [B]: one number a token, so that rows don't share draws. The logits
+    are overwritten: copies of a large vocabulary take longer than what is computed."""
     if sampling.temperature == 0:
         logprobs = logits.log_softmax(dim=-1)
         tokens = logprobs.argmax(dim=-1)
         return tokens, logprobs.gather(1, tokens[:, None])[:, 0]
     if sampling.temperature != 1:
-        logits = logits / sampling.temperature
+        logits.div_(sampling.temperature)
     likely = None
     if 0 < sampling.top_k < logits.shape[-1]:
         logits, likely = logits.topk(sampling.top_k, dim=-1)
-    p = logits.softmax(dim=-1)
+    weights = logits.sub_(logits.amax(dim=-1, keepdim=True)).exp_()
     if sampling.top_p < 1:
-        p = _nucleus(p, sampling.top_p)
-    cumulative = p.cumsum(dim=-1)
-    total = cumulative[:, -1:]
-    drawn = torch.searchsorted(cumulative, uniform[:, None] * total, right=True)
-    drawn = drawn.clamp(max=logits.shape[-1] - 1)
+        weights = _nucleus(weights / weights.sum(dim=-1, keepdim=True), sampling.top_p)
+    drawn, total = _inverse(weights, uniform[:, None])
     tokens = drawn if likely is None else likely.gather(1, drawn)
-    return tokens[:, 0], p.gather(1, drawn).log()[:, 0]
+    return tokens[:, 0], (weights.gather(1, drawn) / total).log()[:, 0]
+
+
+def _inverse(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
+    """Of weights [B, V], the first place up to which more than ``uniform`` [B, 1] of their sum
+    lies, and the sum, both [B, 1]. A place whose weight is 0 is never one.
+
+    The sums of blocks first, then within one block: summing up a whole vocabulary token by token
+    takes as long as making it.
+    """
+    count, zero = weights.shape[-1], weights.new_zeros(())
+    whole = count // _BLOCK
+    blocks = weights[:, : whole * _BLOCK].unflatten(1, (whole, _BLOCK)).sum(dim=-1)
+    rest = weights[:, whole * _BLOCK :].sum(dim=-1, keepdim=True)
+    ends = torch.cat([blocks, rest], dim=1).cumsum(dim=1)
+    total = ends[:, -1:]
+    wanted = torch.minimum(uniform * total, total.nextafter(zero))
+    block = torch.searchsorted(ends, wanted, right=True)
+    begins = torch.where(block > 0, ends.gather(1, (block - 1).clamp(min=0)), zero)
+    places = block * _BLOCK + torch.arange(_BLOCK, device=weights.device)
+    inside = weights.gather(1, places.clamp(max=count - 1)).masked_fill(places >= count, 0)
+    sums = inside.cumsum(dim=1)
+    # A block's sum and the sum of its parts may differ in their last bit.
+    further = torch.minimum(wanted - begins, sums[:, -1:].nextafter(zero))
+    place = block * _BLOCK + torch.searchsorted(sums, further, right=True)
+    return place.clamp(max=count - 1), total  # of NaN there is no place
 
 
 def _nucleus(p: Tensor, top_p: float) -> Tensor:

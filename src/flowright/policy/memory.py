@@ -23,6 +23,7 @@ from torch import nn
 from flowright.config import GrpoSection, LoraSection, PolicySection
 from flowright.policy.full import plain_name
 from flowright.policy.head import rows_at_once
+from flowright.policy.packed import LEAST
 from flowright.policy.prefix.decoding import PREFILL_TOKENS
 from flowright.policy.quantised import BITS
 
@@ -156,7 +157,7 @@ def memory_plan(
     head = _head(shape, _chunk(policy, grpo), number, grpo.entropy_coefficient != 0, device)
     update["the head or one layer, backward"] = max(head, update.pop("one layer, backward"))
     updating = {"gradients": FLOAT * shape.trained, **update}
-    return Plan(held, _sampling(shape, policy, grpo), updating)
+    return Plan(held, _sampling(shape, policy, grpo, device), updating)
 
 
 def _number(policy: PolicySection) -> int:
@@ -182,7 +183,9 @@ def _base(shape: ModelShape, policy: PolicySection, gpus: int) -> dict[str, int]
     }
 
 
-def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> dict[str, int]:
+def _sampling(
+    shape: ModelShape, policy: PolicySection, grpo: GrpoSection, device: str
+) -> dict[str, int]:
     """Each prompt is there once, however many rows stand behind it; without prefix sharing, once
     for each row. Nothing where others sample, or a score is all that there is."""
     if policy.sampler == "vllm" or policy.head == "score":
@@ -199,13 +202,23 @@ def _sampling(shape: ModelShape, policy: PolicySection, grpo: GrpoSection) -> di
         decoding = {"merged adapter": FLOAT * shape.adapted}
     else:
         decoding = {"adapter's copy": number * shape.adapter}
+    if device == "cpu" and not policy.quantised:
+        decoding["weights in blocks"] = _blocks(shape, policy)
     read = 3 * number * shape.intermediate_size + 2 * (number + FLOAT) * shape.hidden_size
-    drawn = shape.vocab_size * (number + 4 * FLOAT)  # logits; their softmax, its sums, a copy
+    drawn = shape.vocab_size * (number + 2 * FLOAT)  # logits, once more where rows join
     return {
         **decoding,
         "keys and values": number * shape.kv_numbers * wave_tokens(policy, grpo),
         "reading or drawing": max(tokens * read, rows * drawn),
     }
+
+
+def _blocks(shape: ModelShape, policy: PolicySection) -> int:
+    """What :mod:`flowright.policy.packed` makes beside the weights while a CPU decodes."""
+    number = FLOAT if policy.head_dtype == "float32" else _number(policy)
+    head = shape.vocab_size * shape.hidden_size
+    layers = shape.linear if shape.widest >= LEAST else 0
+    return _number(policy) * layers + (number * head if head >= LEAST else 0)
 
 
 def wave_tokens(policy: PolicySection, grpo: GrpoSection) -> int:

@@ -5,6 +5,8 @@ The operators are those that PyTorch's own compiler puts into what it freezes, a
 they are not there, everything stays as it is.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +19,12 @@ from flowright.policy.model import Policy
 
 _ROWS = 16  # that the blocks are chosen for; other numbers of rows multiply with the same ones
 
+WORTH_STEPS = 16
+"""Decoding steps from which on blocks for them alone are worth making: they cost about two."""
+
+LEAST = 2**18
+"""Numbers of a matrix below which a call of oneDNN's takes longer than its blocks save."""
+
 
 def packed(policy: Policy) -> Policy:
     """The base model of a policy that only decodes from now on: its layers keep their weights in
@@ -25,15 +33,50 @@ def packed(policy: Policy) -> Policy:
     """
     if not _packable(policy):
         return policy
-    decoder = policy.causal_lm.model
-    adapted = [module for module in decoder.modules() if isinstance(module, LoraLinear)]
-    of_adapters = {part for module in adapted for part in module.modules()}
-    plain = [m for m in decoder.modules() if type(m) is nn.Linear and m not in of_adapters]
-    for module in [*adapted, *plain]:
-        layer: Any = module.get_base_layer() if isinstance(module, LoraLinear) else module
+    for module in _linear(policy):
+        layer = _base(module)
         module.forward = layer.forward = _Product(layer)
         layer.weight.data = layer.weight.new_empty(0)
     return replace(policy, output=_packed_head(policy.head))
+
+
+@contextmanager
+def packed_meanwhile(policy: Policy) -> Iterator[Policy]:
+    """The policy with blocks beside its larger weights, as these and its adapter are now; what is
+    trained meanwhile is not seen. The same policy where it cannot be packed."""
+    if not _packable(policy) or isinstance(policy.output, _PackedHead):
+        yield policy
+        return
+    products = {module: made for module in _linear(policy) if (made := _product_of(module))}
+    large = policy.head.weight.numel() >= LEAST
+    try:
+        for module, made in products.items():
+            module.forward = made
+        yield replace(policy, output=_packed_head(policy.head)) if large else policy
+    finally:
+        for module in products:
+            del module.forward
+
+
+def _linear(policy: Policy) -> list[Any]:
+    """The decoder's linear layers, those with an adapter as one."""
+    modules = list(policy.causal_lm.model.modules())
+    adapted = [module for module in modules if isinstance(module, LoraLinear)]
+    inside = {part for module in adapted for part in module.modules()}
+    return [*adapted, *(m for m in modules if type(m) is nn.Linear and m not in inside)]
+
+
+def _base(module: Any) -> Any:
+    return module.get_base_layer() if isinstance(module, LoraLinear) else module
+
+
+def _product_of(module: Any) -> Callable[[Tensor], Tensor] | None:
+    layer = _base(module)
+    if layer.weight.numel() < LEAST:
+        return None
+    if layer is module or module.disable_adapters:
+        return _Product(layer)
+    return None if module.halves is None else _AdaptedProduct(module)
 
 
 def _packable(policy: Policy) -> bool:
@@ -68,6 +111,22 @@ class _Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         return _product(x, self._blocks, self._bias)
+
+
+class _AdaptedProduct:
+    """x W' + b + s (x A') B', rounded once, as :mod:`flowright.policy.lora` has it."""
+
+    def __init__(self, module: LoraLinear) -> None:
+        layer: Any = module.get_base_layer()
+        assert module.halves is not None
+        self._a, self._b = module.halves
+        (name,) = module.active_adapters
+        self._scale = module.scaling[name]
+        self._blocks, self._bias = _blocks(layer.weight), layer.bias
+
+    def __call__(self, x: Tensor) -> Tensor:
+        share = (x @ self._a.T).mul_(self._scale) @ self._b.T
+        return torch.ops.mkldnn._linear_pointwise.binary(x, share, self._blocks, self._bias, "add")
 
 
 @dataclass(frozen=True, slots=True)
