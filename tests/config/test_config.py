@@ -260,3 +260,13 @@ def test_settings_know_what_they_were_read_from_and_are_compared_without_it(writ
     given = {"seed": 3, "grpo": {"steps": 9}, "run": {"name": "two words"}}
     assert config == Config.model_validate(given) != load_config(path)
     assert Config().source == "FILE"
+
+
+def test_an_evaluation_says_what_it_measures_by() -> None:
+    assert Config(val_dataset="data/mine.jsonl").held_out_from == "data/mine.jsonl"
+    small = load_config(ROOT / "config/instructions_small.yaml")
+    assert small.held_out_from == "held out of a known rule (synthetic), rewarded by rubric"
+    files = ["instructions.data=files", "instructions.train_files=[a.jsonl]"]
+    given = [*files, "instructions.val_files=[b.jsonl, c.jsonl]"]
+    shown = load_config(ROOT / "config/instructions_small.yaml", given).held_out_from
+    assert shown == "b.jsonl, c.jsonl"

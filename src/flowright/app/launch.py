@@ -107,7 +107,7 @@ def evaluate(
     ``overwrite``."""
     console = Console()
     console.print(
-        f"problems  {data or config.val_dataset}", highlight=False, markup=False, soft_wrap=True
+        f"problems  {data or config.held_out_from}", highlight=False, markup=False, soft_wrap=True
     )
     from flowright.app.measuring import open_evaluation
     from flowright.runs import checkpoint_of, chosen_as_best

@@ -252,6 +252,15 @@ class Config(Section):
         return f"{files or 'a known rule (synthetic)'}, to train a judge: {self.judging.method}"
 
     @property
+    def held_out_from(self) -> str:
+        """Where the tasks come from that an evaluation measures by, for people."""
+        if self.environment not in ("instructions", "judging", "presentation"):
+            return self.val_dataset
+        files = {"instructions": self.instructions.val_files, "judging": self.judging.val_files}
+        given = ", ".join(map(str, files.get(self.environment, ())))
+        return given or f"held out of {self.problems_from}"
+
+    @property
     def _asks_about_criteria(self) -> bool:
         """Whether answers to prompts are judged by a model."""
         return self.environment == "instructions" and self.instructions.reward != "constraints"
