@@ -28,6 +28,7 @@ from flowright.study.tables import (
     onsets_table,
     runs_table,
 )
+from flowright.study.transfer_page import transfer_section
 
 FEW_SEEDS = 8
 OPEN_CHARTS = 6
@@ -73,6 +74,7 @@ def render(
                 arms_table(told, study.control),
                 onsets_table(told),
             ),
+            transfer_section(out),
             _runs(found),
             el("footer", f"{'Simulated. ' if found.simulated else ''}Written by Flowright."),
         ),
