@@ -20,11 +20,8 @@ def planned_device(config: Config) -> str:
     return "cuda" if config.policy.device == "cuda" else choose_device(config.policy).type
 
 
-def visible_gpus() -> list[str]:
-    """The GPUs that this process may use, as nvidia-smi numbers them."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
+def gpus_here() -> list[str]:
+    """The GPUs of this machine, as nvidia-smi numbers them."""
     return [str(number) for number in range(torch.cuda.device_count())]
 
 

@@ -169,7 +169,7 @@ def _of_arms(study: StudyConfig) -> list[str]:
     if study.gpus is not None:
         devices, per_run = study.gpus.devices, study.gpus.per_run
         if devices is not None and len(set(devices)) < max(per_run, len(devices)):
-            found.append(f"gpus.devices: name {per_run} or more, each once")
+            found.append(f"gpus.devices: name {max(per_run, len(devices))} or more, each once")
         for where, given in (
             ("set", study.set),
             *((f"arms.{a.name}.set", a.set) for a in study.arms),

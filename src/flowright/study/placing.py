@@ -2,6 +2,7 @@
 given. Nothing is started here.
 """
 
+import os
 import queue
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,12 +70,15 @@ def planned_at_once(study: StudyConfig, asked: int | None) -> int:
 
 def groups_of(section: GpuSection) -> list[tuple[str, ...]]:
     """The GPUs of this machine in groups, one a run; what is left over stays idle."""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if section.devices is not None:
         found = [str(device) for device in section.devices]
+    elif given is not None:
+        found = [name.strip() for name in given.split(",") if name.strip()]
     else:
-        from flowright.app.device import visible_gpus
+        from flowright.app.device import gpus_here  # loads torch
 
-        found = visible_gpus()
+        found = gpus_here()
     whole = len(found) // section.per_run
     return [tuple(found[i * section.per_run :][: section.per_run]) for i in range(whole)]
 

@@ -3,7 +3,7 @@ asked here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flowright.runs import disk_errors
-from flowright.statistics import DIFFERENCE, SHARE, Estimate, bootstrap
+from flowright.statistics import DIFFERENCE, RESAMPLES, SHARE, Estimate, Resampler, mean
 from flowright.study.cells import Cell, Run
 from flowright.study.transfer import Answer, Answers, Grader
 
@@ -55,9 +55,7 @@ def entries(
 
 def _entry(cell: Cell, runs: Sequence[Run], answers: Answers, grader: Grader) -> Entry:
     lost = unscored = waiting = attempts = 0
-    right: dict[str, list[float | None]] = {}
-    gold: dict[str, list[float | None]] = {}
-    excess: dict[str, list[float | None]] = {}
+    right, gold, excess = Values(), Values(), Values()
     for run in runs:
         for answer in answers.by_run[run.name]:
             if answer.lost:
@@ -67,25 +65,44 @@ def _entry(cell: Cell, runs: Sequence[Run], answers: Answers, grader: Grader) ->
             asked, value = _said(grader, run.seed, answer)
             waiting += not asked
             unscored += asked and value is None
-            gold.setdefault(answer.task, []).append(answer.gold)
-            right.setdefault(answer.task, []).append(value)
+            gold.add(answer.task, answer.gold)
+            right.add(answer.task, value)
             above = None if value is None or answer.gold is None else value - answer.gold
-            excess.setdefault(answer.task, []).append(above)
+            excess.add(answer.task, above)
+    tasks = dict.fromkeys(a.task for run in runs for a in answers.by_run[run.name] if not a.lost)
+    resampler = Resampler(tasks, RESAMPLES, 0)
     return Entry(
         trained_under=cell.name,
         graded_by=grader.name,
         judges=", ".join(grader.names),
         same_judge=cell.name in grader.cells,
         runs=len(runs),
-        problems=len(gold),
+        problems=len(tasks),
         attempts=attempts,
         lost=lost,
         unscored=unscored,
         waiting=waiting,
-        right=Estimate(None) if waiting else Estimate(*bootstrap([*right.values()], SHARE)),
-        gold=Estimate(*bootstrap([*gold.values()], SHARE)),
-        excess=Estimate(None) if waiting else Estimate(*bootstrap([*excess.values()], DIFFERENCE)),
+        right=Estimate(None) if waiting else right.estimate(resampler, SHARE),
+        gold=gold.estimate(resampler, SHARE),
+        excess=Estimate(None) if waiting else excess.estimate(resampler, DIFFERENCE),
     )
+
+
+@dataclass(slots=True)
+class Values:
+    """Of attempts, with the problems that they are at; what is None is left out."""
+
+    tasks: list[str] = field(default_factory=list)
+    rows: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(self, task: str, value: float | None) -> None:
+        if value is not None:
+            self.tasks.append(task)
+            self.rows.append((value, 1.0))
+
+    def estimate(self, resampler: Resampler, within: tuple[float, float]) -> Estimate:
+        """The mean over attempts; problems are drawn."""
+        return resampler.estimate(self.tasks, self.rows, mean, within)
 
 
 def _said(grader: Grader, seed: int, answer: Answer) -> tuple[bool, float | None]:
