@@ -59,6 +59,7 @@ async def finish(run: Run, nonsense: int = 0) -> None:
     run.folder.mkdir(parents=True)
     keep_answers(run.folder, environment, await environment.rollout(groups))
     write_json(run.folder / "state.json", {"status": "finished", "simulated": True})
+    (run.folder / "metrics.jsonl").write_text('{"step": 1, "reward/mean": 0.5}\n')
 
 
 def studied(folder: Path, nonsense: int = 0, **changes: Any) -> tuple[Path, Path, list[Run]]:
@@ -78,6 +79,11 @@ def transferred(path: Path, out: Path) -> tuple[int, str, dict[tuple[str, str], 
     rows = pq.read_table(out / "transfer.parquet").to_pylist()
     cells = {(row["trained_under"], row["graded_by"]): row for row in rows}
     return status, console.export_text(), cells
+
+
+def all_said(out: Path) -> list[dict[str, Any]]:
+    texts = [file.read_text() for file in out.glob("transfer/*.jsonl")]
+    return [json.loads(line) for text in texts for line in text.splitlines()]
 
 
 def test_what_a_judge_pays_for_it_alone_pays_for(tmp_path: Path) -> None:
@@ -120,15 +126,14 @@ def test_no_verdict_is_no_score_and_is_asked_for_again(tmp_path: Path) -> None:
     assert f"{sum(c['unscored'] for c in cells.values())} unscored" in told
     # Half of the attempts are no answer: wrong, whoever judges. The others are right or left out.
     scored = 2 * PROBLEMS - lossy["unscored"]
-    lines = [json.loads(x) for f in out.glob("transfer/*.jsonl") for x in f.open()]
+    lines = all_said(out)
     assert {line["status"] for line in lines} == {"ok", "timeout"}
     assert all((line["right"] is None) == (line["status"] == "timeout") for line in lines)
     assert 0 < lossy["right"] <= (scored - PROBLEMS) / scored
     assert cells["gold", "gold"]["unscored"] == 0 and cells["gold", "gold"]["right"] <= 0.5
-    count = len(lines)
+    lost = sum(line["status"] == "timeout" for line in lines)
     transferred(path, out)
-    lines = [json.loads(x) for f in out.glob("transfer/*.jsonl") for x in f.open()]
-    assert len(lines) == count + sum(line["status"] == "timeout" for line in lines[:count])
+    assert len(all_said(out)) == len(lines) + lost
 
 
 def test_what_cannot_be_graded_is_named(tmp_path: Path) -> None:

@@ -42,6 +42,9 @@ from flowright.workflows.prompt import build_messages
 MOST_SAMPLES = 12
 """Of self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
 
+PLAIN = "plain"
+"""In records, of a program that calls none of the operators that end one."""
+
 _SHOWN = ("direct", "step_by_step")  # those that answer once
 
 
@@ -140,7 +143,19 @@ class WorkflowEnvironment(Environment):
         return operator_mix(rollouts)
 
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
-        return workflow_record(rollout)
+        """Where some operators end a workflow, such as ways of presenting an answer, also which of
+        them the program calls."""
+        workflow = details_of(rollout).workflow
+        if not (endings := self._endings()):
+            return workflow_record(rollout)
+        called = [name for name in endings if workflow and name in workflow.calls]
+        shown = called or ([PLAIN] if workflow else [])
+        return {**workflow_record(rollout), "presentation": shown}
+
+    def _endings(self) -> list[str]:
+        """The operators of ``workflow.operators`` that end a workflow."""
+        own = OPERATORS.with_modules(self.config.workflow.operators).values()
+        return [operator.name for operator in own if operator.ends]
 
     def sample_text(self, rollout: Rollout) -> str:
         return f"```python\n{rollout.sample.text}\n```"
@@ -166,8 +181,7 @@ class WorkflowEnvironment(Environment):
         that end a workflow, some of the programs end with them."""
         rng = random.Random(seed)
         by_kind = tasks_by_kind([task for task in tasks if isinstance(task, Problem)])
-        own = OPERATORS.with_modules(self.config.workflow.operators).values()
-        endings = [operator.name for operator in own if operator.ends]
+        endings = self._endings()
         drawn = []
         for _ in range(count):
             task = rng.choice(by_kind[rng.choice(list(by_kind))])
