@@ -14,13 +14,21 @@ from flowright.study.cells import Run
 from flowright.study.children import Child, Spawned, Start
 from flowright.study.placing import Starts
 
+_INTERRUPTIBLE = (
+    "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT}); "
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+"""Ray's processes may block SIGINT or ignore it, and what they start inherits that; a run saves on
+it."""
+
 
 class RunProcess:
     """The actor: one process on its node. :meth:`wait` and :meth:`signal` are called at once."""
 
     def __init__(self, words: Sequence[str], log: str, folder: str) -> None:
         os.chdir(folder)
-        self._process = Spawned(words, Path(log))
+        self._process = Spawned([words[0], "-c", _INTERRUPTIBLE, *words], Path(log))
 
     def signal(self, number: int) -> None:
         self._process.signal(signal.Signals(number))

@@ -150,7 +150,9 @@ def _transfer(opened: Opened, request: Request, console: Console) -> list[str]:
 def _again(request: Request) -> str:
     """The command that goes on."""
     again = here(f"python -m flowright.study {shlex.quote(str(request.config))}")
-    return again + (f" --out {shlex.quote(str(request.out))}" if request.out is not None else "")
+    again += f" --out {shlex.quote(str(request.out))}" if request.out is not None else ""
+    again += "".join(f" --arm {shlex.quote(arm)}" for arm in request.arms)
+    return again + (" --ray" if request.ray else "")
 
 
 def _show_plan(opened: Opened, runs: list[Run], at_once: int, console: Console) -> None:

@@ -13,7 +13,7 @@ from flowright.study.answers import estimated
 from flowright.study.drawings import heat_map
 from flowright.study.transfer_table import Entry, read_matrix
 
-GOLD = "gold"
+GOLD = "gold check"  # no arm is called so
 _LEAD = (
     "Every policy's answers to the held-out problems, graded by the judge of every arm: the share "
     "that it calls right, and how many points that is above gold on the same answers. Intervals "
