@@ -9,7 +9,7 @@ import yaml
 
 from flowright.command_line import run_command
 from flowright.study.cells import Run
-from flowright.study.children import Start, spawned
+from flowright.study.children import Spawned, Start
 from flowright.study.session import Request, run_study
 
 FAKE = Path(__file__).parent / "fake_run.py"
@@ -34,7 +34,7 @@ def command(run: Run, base: Path, resume: bool) -> Sequence[str]:
 
 
 def started(run: Run) -> Start:
-    return spawned
+    return Spawned
 
 
 def study(**changes: Any) -> dict[str, Any]:

@@ -9,8 +9,12 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 from flowright.config import Config, WorkflowSection
 from flowright.data.task import KINDS, Problem
 from flowright.environments.environment import make_environment
+from flowright.environments.reward import UNSCORED
+from flowright.environments.rollout import Rollout
+from flowright.environments.workflow_rollout import WorkflowDetails
 from flowright.errors import ConfigError
 from flowright.grading.text import extract_answer
+from flowright.policy.sampler import Sample
 from flowright.presentation.presenting import PRESENTATIONS, TRIGGERED
 from flowright.simulation.assessor import trigger
 from flowright.workflows.context import CallContext
@@ -38,6 +42,21 @@ async def test_a_workflow_ends_with_them_and_the_answer_is_found() -> None:
         execution = await executor.execute(await executor.validate(both), task(), "key")
         assert execution.answer and extract_answer(execution.answer) == "42"
         assert [call.operator for call in execution.trace][-2:] == ["cite", "decorate"]
+
+
+async def test_a_record_tells_which_a_program_ends_with() -> None:
+    environment = make_environment(Config(workflow=LIMITS))
+    plain = fixed_workflows()["step_by_step"]
+    found = []
+    async with Executor(ScriptedModel("Answer: 42"), ScriptedSandbox(), LIMITS) as executor:
+        for text in (plain, with_endings(plain, ["cite", "decorate"])):
+            details = WorkflowDetails(await executor.validate(text))
+            rollout = Rollout(task(), Sample((), (), text, "stop", 0), UNSCORED, details=details)
+            found.append(environment.record(rollout)["presentation"])
+    invalid = Rollout(task(), Sample((), (), "?", "stop", 0), UNSCORED)
+    assert [sorted(names) for names in found] == [["plain"], ["cite", "decorate"]]
+    assert environment.record(invalid)["presentation"] == []
+    assert "presentation" not in make_environment(Config()).record(rollout)
 
 
 async def test_of_a_code_answer_the_code_stays() -> None:

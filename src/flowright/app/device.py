@@ -20,6 +20,11 @@ def planned_device(config: Config) -> str:
     return "cuda" if config.policy.device == "cuda" else choose_device(config.policy).type
 
 
+def gpus_here() -> list[str]:
+    """The GPUs of this machine, as nvidia-smi numbers them."""
+    return [str(number) for number in range(torch.cuda.device_count())]
+
+
 def look_at_device(
     config: Config, demand: Demand | None, device: torch.device | None = None
 ) -> list[str]:

@@ -74,6 +74,23 @@ class Findings:
 
 def dry_run(config: Config, console: Console, resume: bool = False) -> int:
     """Print plan and problems; 0 when the run could start, else 2."""
+    found = look(config, resume)
+    for what, text in found.plan:
+        if text:
+            say(console, f"{what:<9} {text}")
+    if SIMULATED in config.models and not _given(config):
+        console.print("SIMULATED: the embedded server answers or judges", highlight=False)
+    if not found.problems:
+        console.print("ready: everything that the run needs is there", highlight=False)
+        return 0
+    console.print(f"\n{len(found.problems)} to mend before this run can start:", highlight=False)
+    for problem in found.problems:
+        say(console, f"- {problem}")
+    return 2
+
+
+def look(config: Config, resume: bool = False) -> Findings:
+    """Everything that a run needs and whether it is there; nothing is written."""
     found = Findings()
     check_choices(config.grpo)
     config = settled(config, planned_device(config))
@@ -104,18 +121,7 @@ def dry_run(config: Config, console: Console, resume: bool = False) -> int:
         found.check("plan", lambda: _plan(config, environment, tasks[0], bool(found.problems)))
     else:
         found.plan.append(("plan", "calls, tokens and time are planned once the data are there"))
-    for what, text in found.plan:
-        if text:
-            say(console, f"{what:<9} {text}")
-    if SIMULATED in config.models and not _given(config):
-        console.print("SIMULATED: the embedded server answers or judges", highlight=False)
-    if not found.problems:
-        console.print("ready: everything that the run needs is there", highlight=False)
-        return 0
-    console.print(f"\n{len(found.problems)} to mend before this run can start:", highlight=False)
-    for problem in found.problems:
-        say(console, f"- {problem}")
-    return 2
+    return found
 
 
 async def _line(look: Callable[[], Awaitable[str]]) -> str:

@@ -1,4 +1,4 @@
-"""The processes of a run on a Ray cluster. The only file that names Ray.
+"""A Ray cluster, and the processes of a run on it. The only file that imports Ray.
 
 Ray Train places the workers, starts them as ranks of torch.distributed, and each then does what it
 would do under torchrun (:mod:`flowright.grpo.ranks`). Checkpoints are the run's own, so that a run
@@ -23,6 +23,33 @@ OBJECT_STORE_BYTES = 100 << 20
 """Ray's smallest but a little: nothing of a run goes through it."""
 
 
+@contextmanager
+def joined(address: str | None) -> Iterator[Any]:
+    """Ray's module, in a cluster: that of ``address``, else of the variable RAY_ADDRESS, else a new
+    one of this machine, which ends with this. Raises ConfigError where there is none to be had."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    try:
+        import ray  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise _not_installed(error) from error
+    where = _where(cluster_of(address, os.environ.pop("RAY_ADDRESS", "")))
+    try:
+        ray.init(**where, log_to_driver=False, logging_level=logging.WARNING)
+    except Exception as error:
+        raise ConfigError(
+            f"--ray: {_first_line(error)}; start the cluster (ray start --head), or leave "
+            "ray.address and RAY_ADDRESS out for one of this run's own"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _not_installed(error: ImportError) -> ConfigError:
+    return ConfigError(f"--ray: {error}; install it: pip install -r requirements-ray.txt")
+
+
 def run_on_ray(
     worker: Callable[[dict[str, Any]], None], fields: dict[str, Any], config: Config
 ) -> None:
@@ -32,9 +59,7 @@ def run_on_ray(
 
     Raises UserError with what the worker that failed first has to say, without Ray's own traces.
     """
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     try:
-        import ray  # pyright: ignore[reportMissingImports]
         from ray.train import (  # pyright: ignore[reportMissingImports]
             FailureConfig,
             RunConfig,
@@ -43,23 +68,13 @@ def run_on_ray(
         )
         from ray.train.torch import TorchTrainer  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError(
-            f"--ray: {error}; install it: pip install -r requirements-ray.txt"
-        ) from error
+        raise _not_installed(error) from error
     section, records = config.ray, (config.run.output_dir / ".ray").absolute()
     # A name that was used before would go on with Ray's own record of that run.
     name = f"{config.run.name}-{time.time_ns()}"
     records.mkdir(parents=True, exist_ok=True)
     fields = {**fields, "log": str(records / f"{name}.log")}
-    where = _where(cluster_of(section.address, os.environ.pop("RAY_ADDRESS", "")))
-    try:
-        ray.init(**where, log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, ValueError) as error:  # nobody is there; an address that is none
-        raise ConfigError(
-            f"--ray: {_first_line(error)}; start the cluster (ray start --head), or leave "
-            "ray.address and RAY_ADDRESS out for one of this run's own"
-        ) from error
-    try:
+    with joined(section.address):
         trainer = TorchTrainer(
             worker,
             train_loop_config=fields,
@@ -74,12 +89,11 @@ def run_on_ray(
                 failure_config=FailureConfig(max_failures=section.max_failures),
             ),
         )
-        with _echo(Path(fields["log"])):
-            trainer.fit()
-    except TrainingFailedError as error:
-        raise in_words(getattr(error, "worker_failures", {}), error) from None
-    finally:
-        ray.shutdown()
+        try:
+            with _echo(Path(fields["log"])):
+                trainer.fit()
+        except TrainingFailedError as error:
+            raise in_words(getattr(error, "worker_failures", {}), error) from None
 
 
 @contextmanager

@@ -38,6 +38,7 @@ from flowright.environments.environment import Environment, TaskSets, prompt_enc
 from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
+from flowright.evaluation.kept_answers import keep_answers
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
@@ -136,10 +137,11 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         if not ranks.is_first:
             return
         evaluator = _evaluator(config, environment, policy)
-        measure = partial(evaluator.row, draw=step + 1, samples=config.evaluation.final_samples)
+        measure = partial(Evaluator.row, draw=step + 1, samples=config.evaluation.final_samples)
+        keeping = replace(evaluator, keep=partial(keep_answers, run.path, environment))
         policies = {
-            UNTRAINED: partial(measure, UNTRAINED, before, text=first_text),
-            TRAINED: partial(measure, TRAINED, sampler, text=last_text),
+            UNTRAINED: partial(measure, evaluator, UNTRAINED, before, text=first_text),
+            TRAINED: partial(measure, keeping, TRAINED, sampler, text=last_text),
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
         began = time.perf_counter()

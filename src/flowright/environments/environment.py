@@ -18,6 +18,7 @@ from flowright.environments.display import Display
 from flowright.environments.metrics import outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import ConfigError
+from flowright.judge.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.policy.prompt import Prompt, Tokenizer, render
@@ -151,6 +152,23 @@ class Environment:
         groups, because some rewards compare the attempts of a group. What goes wrong is a rollout
         with a failure (:func:`flowright.errors.boundary`), never an exception."""
         raise NotImplementedError
+
+    def judge_settings(self) -> Mapping[str, Any] | None:
+        """All that decides what its judge says of a query, as plain JSON: environments with equal
+        ones have one judge. None where single answers are not judged. Raises ConfigError."""
+        return None
+
+    def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
+        """What a judge is asked about an attempt, so that another judge can be asked the same;
+        None where the attempt has no answer. ``key`` names the attempt."""
+        return None
+
+    @asynccontextmanager
+    async def open_judge(self) -> AsyncIterator[Judge]:
+        """Its judge alone, for queries of :meth:`query`. Raises UserError with a line for
+        everything that cannot be used."""
+        raise ConfigError(f"environment {self.config.environment}: judges no single answers")
+        yield  # what makes it a generator
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Metrics of some rollouts under the field's names; those without a value are left out."""

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -17,11 +17,18 @@ from flowright.environments.metrics import mean_of, outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
 from flowright.environments.workflow_checks import budgets, check_servers
 from flowright.environments.workflow_display import DISPLAY
-from flowright.environments.workflow_rollout import WorkflowRollouts, details_of, workflow_record
+from flowright.environments.workflow_judge import models_that_judge, settings_of_judge
+from flowright.environments.workflow_rollout import (
+    WorkflowRollouts,
+    details_of,
+    query_about,
+    workflow_record,
+)
 from flowright.errors import DataError, UserError
 from flowright.grading.gold import algebra
 from flowright.judge.build import OpenJudge, open_judge
 from flowright.judge.panel import families
+from flowright.judge.verdict import Judge, JudgeQuery
 from flowright.judge.wording import wording_hash
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
@@ -34,6 +41,9 @@ from flowright.workflows.prompt import build_messages
 
 MOST_SAMPLES = 12
 """Of self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
+
+PLAIN = "plain"
+"""In records, of a program that calls none of the operators that end one."""
 
 _SHOWN = ("direct", "step_by_step")  # those that answer once
 
@@ -77,20 +87,9 @@ class WorkflowEnvironment(Environment):
     @asynccontextmanager
     async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
         config = self.config
-        problems = [task for task in tasks if isinstance(task, Problem)]
         async with AsyncExitStack() as stack:
-            self._models = models = await stack.enter_async_context(
-                open_models(config.models, config.llm, config.simulated, config.sandbox, problems)
-            )
-            self._sandbox = open_sandbox(config)
-            self._judge = await stack.enter_async_context(
-                open_judge(config.judge, config.judge_model, models.clients, algebra(self._sandbox))
-            )
-            lines = [*await models.check(budgets(config)), *await self._judge.check()]
-            if lines:
-                raise UserError(*lines)
-            await stack.enter_async_context(self._sandbox)
-            model = models.clients[config.aflow_executor_model]
+            await self._open(stack, tasks, config.models)
+            model = self._models.clients[config.aflow_executor_model]
             executor = await stack.enter_async_context(
                 Executor(model, self._sandbox, config.workflow, config.executor)
             )
@@ -98,6 +97,41 @@ class WorkflowEnvironment(Environment):
                 executor, self._judge.judge, self._sandbox, config.reward, config.judge
             )
             yield
+
+    async def _open(
+        self, stack: AsyncExitStack, tasks: Sequence[Task], names: Collection[str]
+    ) -> None:
+        """Models by these names, the judge and the sandbox."""
+        config = self.config
+        problems = [task for task in tasks if isinstance(task, Problem)]
+        self._models = models = await stack.enter_async_context(
+            open_models(names, config.llm, config.simulated, config.sandbox, problems)
+        )
+        self._sandbox = open_sandbox(config)
+        self._judge = await stack.enter_async_context(
+            open_judge(config.judge, config.judge_model, models.clients, algebra(self._sandbox))
+        )
+        lines = [*await models.check(budgets(config)), *await self._judge.check()]
+        if lines:
+            raise UserError(*lines)
+        await stack.enter_async_context(self._sandbox)
+
+    def judge_settings(self) -> Mapping[str, Any] | None:
+        return settings_of_judge(self.config)
+
+    def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
+        return query_about(rollout, key)
+
+    @asynccontextmanager
+    async def open_judge(self) -> AsyncIterator[Judge]:
+        names = models_that_judge(self.config)
+        tasks: list[Task] = []
+        if SIMULATED in names:  # it knows right from wrong by the task
+            known = self.tasks()
+            tasks = [*known.train, *known.val]
+        async with AsyncExitStack() as stack:
+            await self._open(stack, tasks, names)
+            yield self._judge.judge
 
     async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         return await self._rollouts.rollout(groups)
@@ -109,7 +143,19 @@ class WorkflowEnvironment(Environment):
         return operator_mix(rollouts)
 
     def record(self, rollout: Rollout) -> Mapping[str, Any]:
-        return workflow_record(rollout)
+        """Where some operators end a workflow, such as ways of presenting an answer, also which of
+        them the program calls."""
+        workflow = details_of(rollout).workflow
+        if not (endings := self._endings()):
+            return workflow_record(rollout)
+        called = [name for name in endings if workflow and name in workflow.calls]
+        shown = called or ([PLAIN] if workflow else [])
+        return {**workflow_record(rollout), "presentation": shown}
+
+    def _endings(self) -> list[str]:
+        """The operators of ``workflow.operators`` that end a workflow."""
+        own = OPERATORS.with_modules(self.config.workflow.operators).values()
+        return [operator.name for operator in own if operator.ends]
 
     def sample_text(self, rollout: Rollout) -> str:
         return f"```python\n{rollout.sample.text}\n```"
@@ -135,8 +181,7 @@ class WorkflowEnvironment(Environment):
         that end a workflow, some of the programs end with them."""
         rng = random.Random(seed)
         by_kind = tasks_by_kind([task for task in tasks if isinstance(task, Problem)])
-        own = OPERATORS.with_modules(self.config.workflow.operators).values()
-        endings = [operator.name for operator in own if operator.ends]
+        endings = self._endings()
         drawn = []
         for _ in range(count):
             task = rng.choice(by_kind[rng.choice(list(by_kind))])

@@ -18,7 +18,7 @@ from flowright.grading.gold import algebra
 from flowright.judge.audit import agreement_with_gold
 from flowright.judge.build import rules_alone
 from flowright.judge.query import query_of
-from flowright.judge.verdict import Judge, Verdict
+from flowright.judge.verdict import Judge, JudgeQuery, Verdict
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.source import Workflow
@@ -44,6 +44,18 @@ def workflow_record(rollout: Rollout) -> dict[str, Any]:
     """The fields of a record that are a workflow's."""
     details = details_of(rollout)
     return {"workflow": plain(details.workflow), "execution": plain(details.execution)}
+
+
+def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
+    """What a judge is asked about a workflow's answer; None where it gave none, or where nothing
+    was seen of a program's tests."""
+    execution, gold, task = details_of(rollout).execution, rollout.gold, rollout.task
+    if execution is None or execution.answer is None or gold is None:
+        return None
+    assert isinstance(task, Problem)
+    if task.kind == "code" and gold.correct is None:
+        return None
+    return query_of(task, execution.answer, key, gold.evidence, gold.correct)
 
 
 class WorkflowRollouts:

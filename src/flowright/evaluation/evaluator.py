@@ -88,12 +88,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """How a policy is measured: the same draws for whoever has the same configuration."""
+    """How a policy is measured: the same draws for whoever has the same configuration. ``keep`` is
+    given the rollouts that a row is made of, task by task."""
 
     environment: Environment
     encode: Callable[[Task], Prompt]
     config: Config
     ranks: Ranks = ONE
+    keep: Callable[[Sequence[Sequence[Rollout]]], None] | None = None
 
     async def row(
         self,
@@ -124,7 +126,10 @@ class Evaluator:
             for problem, samples in zip(problems, drawn, strict=True)
         ]
         shares = await self.ranks.all_gather(await rollout_all(self.environment, groups))
-        row = make_row(name, "policy", interleaved(shares), self.environment)
+        rollouts = interleaved(shares)
+        if self.keep is not None:
+            self.keep(rollouts)
+        row = make_row(name, "policy", rollouts, self.environment)
         return replace(row, text=text)
 
 

@@ -1,7 +1,8 @@
 """Presented answers as an environment: small questions, a choice for each, a planted judge."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 from flowright.config import SIMULATED, Config
@@ -9,12 +10,13 @@ from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
 from flowright.environments.metrics import outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
+from flowright.judge.verdict import Judge, JudgeQuery
 from flowright.presentation.choices import Choice, drawn_choice
 from flowright.presentation.display import DISPLAY
-from flowright.presentation.judging import judge_of
+from flowright.presentation.judging import QueriedJudge, judge_of
 from flowright.presentation.measures import presentation_metrics
 from flowright.presentation.presenting import PLAIN, PRESENTATIONS
-from flowright.presentation.rollouts import record_of, roll_out
+from flowright.presentation.rollouts import query_about, record_of, roll_out
 from flowright.presentation.table import WAYS
 from flowright.presentation.tasks import SmallQuestion, small_questions
 
@@ -39,6 +41,25 @@ class PresentationEnvironment(Environment):
 
     async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         return roll_out(self.config, self._judge, groups)
+
+    def judge_settings(self) -> Mapping[str, Any] | None:
+        """Those of the judge in this process; the run's seed is one, as its draws are a
+        run's own."""
+        config = self.config
+        return {
+            "simulated": config.simulated.model_dump(mode="json"),
+            "panel": config.presentation.reward == "panel",
+            "length_failures": config.presentation.length_failures,
+            "tries": [config.judge.gate, config.judge.max_attempts, config.llm.attempts],
+            "seed": config.seed,
+        }
+
+    def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
+        return query_about(rollout, key)
+
+    @asynccontextmanager
+    async def open_judge(self) -> AsyncIterator[Judge]:
+        yield QueriedJudge(self._judge)
 
     def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         return outcome_metrics(rollouts) | presentation_metrics(rollouts)

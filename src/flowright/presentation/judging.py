@@ -3,6 +3,7 @@ answer's text, with its faults and as many tries as a served judge has. Nobody w
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from flowright.config import SIMULATED, Config, SimulatedSection
 from flowright.data.task import Task
@@ -79,6 +80,18 @@ class PlantedJudge:
     def _is_too_long(self, text: str, key: str) -> bool:
         chance = self._length_failures * trigger("verbosity", text)
         return unit(self._section.seed, self._seed, "length", key) < chance
+
+
+@dataclass(frozen=True, slots=True)
+class QueriedJudge:
+    """The same as a judge of single queries."""
+
+    ask: Ask
+    name: str = SIMULATED
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        task = Task("", "", "", query.question, query.reference)
+        return self.ask(task, query.answer, query.key)
 
 
 def one_of_three_biased(config: Config) -> Ask:

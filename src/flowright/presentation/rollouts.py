@@ -10,7 +10,7 @@ from flowright.config import Config
 from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import boundary
 from flowright.grading import Gold
-from flowright.judge.verdict import Verdict
+from flowright.judge.verdict import JudgeQuery, Verdict
 from flowright.presentation.choices import Choice, read_choice
 from flowright.presentation.judging import Ask
 from flowright.presentation.presenting import presented, with_answer_line
@@ -81,6 +81,14 @@ def _one(config: Config, judge: Ask, completion: Completion) -> Rollout:
 def details_of(rollout: Rollout) -> PresentedAnswer | None:
     """None of a completion that makes no choice."""
     return rollout.details if isinstance(rollout.details, PresentedAnswer) else None
+
+
+def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
+    """What the judge is asked about an attempt; None of a completion that makes no choice."""
+    details, task = details_of(rollout), rollout.task
+    if details is None:
+        return None
+    return JudgeQuery(task.question, details.text, task.reference, key=key)
 
 
 def record_of(rollout: Rollout) -> dict[str, Any]:

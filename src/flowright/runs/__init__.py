@@ -28,6 +28,7 @@ from flowright.runs.files import (
 from flowright.runs.reading import (
     free_run_name,
     newest_run,
+    read_answers,
     read_calibration,
     read_config,
     read_evaluation,
@@ -37,6 +38,7 @@ from flowright.runs.reading import (
     read_state,
     rollout_steps,
     step_name,
+    write_answers,
     write_rollouts,
 )
 
@@ -64,6 +66,7 @@ __all__ = [
     "nearest",
     "newest_run",
     "newest_whole",
+    "read_answers",
     "read_best",
     "read_calibration",
     "read_config",
@@ -75,6 +78,7 @@ __all__ = [
     "rollout_steps",
     "sha256_of",
     "step_name",
+    "write_answers",
     "write_json",
     "write_rollouts",
     "write_text",

@@ -8,6 +8,7 @@
       metrics.jsonl           one flat object a step: {"step": 12, "reward/mean": 0.41, ...}
       rollouts/step_000012.jsonl.zst   one object a rollout
       evaluation.json         the before/after table
+      answers.jsonl.zst       the trained policy's answers in it, as a judge is asked about them
       trained_on.json         of a judge: names and hashes of what it is trained on
       best.json               the best evaluation so far, and its checkpoint
       calibration.json        of a judge that scores: how sure its scores may be

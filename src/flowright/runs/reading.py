@@ -14,6 +14,7 @@ from flowright.runs.checkpoints import checkpoints
 from flowright.runs.files import write_bytes
 
 SUFFIX = ".jsonl.zst"
+ANSWERS = f"answers{SUFFIX}"
 
 
 def free_run_name(output_dir: Path, name: str) -> str:
@@ -113,13 +114,31 @@ def rollouts_path(run: Path, step: int) -> Path:
 
 def write_rollouts(run: Path, step: int, rollouts: Iterable[Any]) -> None:
     """Keep a step's rollouts. Raises ValueError for NaN and infinity."""
-    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rollouts).encode()
-    write_bytes(rollouts_path(run, step), zstandard.ZstdCompressor(level=6).compress(data))
+    _write_lines(rollouts_path(run, step), rollouts)
 
 
 def read_rollouts(run: Path, step: int) -> Iterator[dict[str, Any]]:
     """The rollouts of a step; none where the step kept none."""
-    path = rollouts_path(run, step)
+    yield from _read_lines(rollouts_path(run, step))
+
+
+def write_answers(run: Path, answers: Iterable[Any]) -> None:
+    """Keep what the trained policy answered on the problems of the before/after table. Raises
+    ValueError for NaN and infinity."""
+    _write_lines(run / ANSWERS, answers)
+
+
+def read_answers(run: Path) -> Iterator[dict[str, Any]]:
+    """What :func:`write_answers` kept; none where the run kept none."""
+    yield from _read_lines(run / ANSWERS)
+
+
+def _write_lines(path: Path, rows: Iterable[Any]) -> None:
+    data = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
+    write_bytes(path, zstandard.ZstdCompressor(level=6).compress(data))
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     if path.exists():
         data = zstandard.ZstdDecompressor().decompress(path.read_bytes())
         for line in data.decode().splitlines():

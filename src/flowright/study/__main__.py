@@ -16,9 +16,23 @@ def main() -> int:
     parser.add_argument("config", type=Path, help="a YAML file of config/study/")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
     parser.add_argument("--report-only", action="store_true", help="start no run")
-    parser.add_argument("--at-once", type=at_least_one, help="runs at once; default: the cores")
+    parser.add_argument(
+        "--at-once", type=at_least_one, help="runs at once; default: the cores or GPUs"
+    )
     parser.add_argument("--out", type=Path, help="default: outputs/studies/NAME")
     parser.add_argument("--limit-runs", type=at_least_one, help="start so many runs at most")
+    parser.add_argument(
+        "--transfer",
+        action="store_true",
+        help="start no run; have the judge of every arm grade the answers of every policy",
+    )
+    parser.add_argument("--ray", action="store_true", help="runs on a Ray cluster (RAY_ADDRESS)")
+    parser.add_argument(
+        "--arm",
+        action="append",
+        metavar="NAME",
+        help="start runs of this arm alone, such as the one whose judge is served; may be repeated",
+    )
     arguments = parser.parse_args()
 
     from flowright.study.session import Request, run_study
@@ -31,6 +45,9 @@ def main() -> int:
             report_only=arguments.report_only,
             at_once=arguments.at_once,
             limit=arguments.limit_runs,
+            transfer=arguments.transfer,
+            ray=arguments.ray,
+            arms=tuple(arguments.arm or ()),
         )
     )
 

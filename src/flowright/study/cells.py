@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.config import TINY, load_config
+from flowright.config.reading import expand
 from flowright.errors import ConfigError
 from flowright.study.config import ArmSection, StudyConfig
 
@@ -118,6 +120,8 @@ def _filled(
         return [_filled(v, dose, where, used, problems) for v in value]
     if not isinstance(value, str):
         return value
+    if ":-" in value:  # ${NAME:-default} of the environment, such as an address
+        value = str(expand({where: value}, os.environ, "")[where])
     names = _PARAMETER.findall(value)
     used.update(names)
     if missing := [name for name in names if name not in dose]:
@@ -141,6 +145,7 @@ def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
             settings = {**study.set, **cell.overrides}
             given = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
             given += [f"seed={seed}", f"run.output_dir={folder}", f"run.name=seed_{seed}"]
+            given += ["physical_gpus=null"] if study.gpus is not None else []  # which: by its start
             try:
                 config = load_config(study.base, given)
             except ConfigError as error:

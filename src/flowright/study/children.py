@@ -5,10 +5,12 @@ once for all runs. Both write to a log, in a session of their own.
 import multiprocessing
 import os
 import runpy
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from multiprocessing import connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -27,11 +29,8 @@ _turn = threading.Lock()  # multiprocessing's own records are not made for sever
 class Child(Protocol):
     """A process of a run."""
 
-    @property
-    def pid(self) -> int: ...
-
-    def poll(self) -> int | None:
-        """None while it runs; else anything."""
+    def signal(self, number: signal.Signals) -> None:
+        """To the process, where it still runs; a kill also to what it has started."""
         ...
 
     def wait(self) -> int:
@@ -43,17 +42,34 @@ Start = Callable[[Sequence[str], Path], Child]
 """Starts a command, which begins with Python and a script, with its output added to a log."""
 
 
-def spawned(words: Sequence[str], log: Path) -> Child:
-    """A new Python."""
-    with log.open("ab") as out:
-        return subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env={**child_environment(), **ONE_THREAD},
-            start_new_session=True,  # Ctrl-C at the terminal is the study's to pass on
-        )
+class Spawned:
+    """A new Python. ``also``: variables of its environment beside this process's."""
+
+    def __init__(
+        self, words: Sequence[str], log: Path, also: Mapping[str, str] | None = None
+    ) -> None:
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**child_environment(), **ONE_THREAD, **(also or {})},
+                start_new_session=True,  # Ctrl-C at the terminal is the study's to pass on
+            )
+
+    def signal(self, number: signal.Signals) -> None:
+        if self._process.poll() is None:
+            send(self._process.pid, number)
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+
+def send(pid: int, number: signal.Signals) -> None:
+    """A signal to the first process of a session; a kill to all of it."""
+    with suppress(ProcessLookupError):
+        (os.killpg if number == signal.SIGKILL else os.kill)(pid, number)
 
 
 class Forked:
@@ -68,11 +84,11 @@ class Forked:
                 target=_run_script, args=([*words[1:]], str(log))
             )
             self._process.start()
-            assert self._process.pid is not None
-            self.pid: int = self._process.pid
 
-    def poll(self) -> int | None:
-        return 0 if connection.wait([self._process.sentinel], 0) else None
+    def signal(self, number: signal.Signals) -> None:
+        if not connection.wait([self._process.sentinel], 0):
+            assert self._process.pid is not None
+            send(self._process.pid, number)
 
     def wait(self) -> int:
         connection.wait([self._process.sentinel])

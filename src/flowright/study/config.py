@@ -7,8 +7,17 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
+from flowright.config.plan import PlanServerSection
 from flowright.config.reading import expand, explain, read_yaml
-from flowright.config.section import Fraction, Name, PositiveFloat, Section
+from flowright.config.section import (
+    Fraction,
+    Name,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Section,
+)
 from flowright.errors import ConfigError
 from flowright.study.measures import MEASURES, PRESENTATIONS
 
@@ -61,6 +70,38 @@ class ClaimSection(Section):
     """The level that the p-value, adjusted for all claims, must not exceed."""
 
 
+class ServedSection(PlanServerSection):
+    """A large model, or all judge services together, as the plan takes it."""
+
+    gpus: NonNegativeFloat = 1.0
+    """That serve it."""
+
+
+class GpuSection(Section):
+    """A study whose runs train on GPUs: which it may use, and what its plan assumes. What is
+    assumed changes no run."""
+
+    per_run: Positive = 1
+    """GPUs of a run: one process each, as torchrun starts them."""
+    devices: tuple[NonNegative, ...] | None = None
+    """Those that runs may use, as nvidia-smi numbers them; servers have others. Default: all that
+    this process may use."""
+    servers: Mapping[str, ServedSection] = Field(default_factory=dict)
+    """By name in `llm.file`; `judge_service` for judges behind `judge.service`."""
+    prompt_tokens: PositiveFloat
+    """Mean tokens of a prompt of the policy."""
+    completion_tokens: PositiveFloat
+    """Mean tokens of a completion."""
+    calls_per_attempt: PositiveFloat
+    """Mean calls of the executor in an attempt."""
+    sampler_tokens_per_second: PositiveFloat
+    """Completion tokens that a run draws."""
+    learner_tokens_per_second: PositiveFloat
+    """Tokens of an update."""
+    usd_per_hour: NonNegativeFloat | None = None
+    """Price of a GPU."""
+
+
 class StudyConfig(Section):
     """A study: `python -m flowright.study FILE`."""
 
@@ -76,6 +117,8 @@ class StudyConfig(Section):
     """The arm without treatment, such as the one with an unbiased judge."""
     arms: tuple[ArmSection, ...] = Field(min_length=1)
     """The treatments, the control among them."""
+    gpus: GpuSection | None = None
+    """Of a study whose runs train on GPUs."""
     claims: tuple[ClaimSection, ...] = ()
     """What is expected, decided by tests."""
     false_alarms: Fraction = 0.1
@@ -123,6 +166,16 @@ def _of_arms(study: StudyConfig) -> list[str]:
     found += [f"seeds: {seed} is there twice; take one out" for seed in _twice(seeds)]
     if study.control not in names:
         found.append(f"control: no arm {study.control!r}; name one of {', '.join(names)}")
+    if study.gpus is not None:
+        devices, per_run = study.gpus.devices, study.gpus.per_run
+        if devices is not None and len(set(devices)) < max(per_run, len(devices)):
+            found.append(f"gpus.devices: name {max(per_run, len(devices))} or more, each once")
+        for where, given in (
+            ("set", study.set),
+            *((f"arms.{a.name}.set", a.set) for a in study.arms),
+        ):
+            if "physical_gpus" in given:
+                found.append(f"{where}.physical_gpus: leave it out; gpus.devices says which")
     for arm in study.arms:
         key = f"arms.{arm.name}"
         if arm.name == study.control and arm.over:

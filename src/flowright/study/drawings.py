@@ -2,7 +2,7 @@
 bands over seeds, curves of any two quantities, steps, whiskers, a heat map.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flowright.rendering import svg
@@ -162,32 +162,56 @@ def heat_map(
     names: tuple[str, str],
     columns: Sequence[str],
     rows: Sequence[str],
-    values: dict[tuple[str, str], float],
+    values: Mapping[tuple[str, str], float],
     form: Form,
+    notes: Mapping[tuple[str, str], str] | None = None,
+    shares: bool = False,
 ) -> Html | None:
-    """Differences by (column, row): the further from 0, the darker; losses and gains in two
-    colours. None without any."""
+    """Values by (column, row): the further from 0, the darker. Differences have one colour for
+    losses and one for gains; ``shares``, from 0 to 1, have one. ``notes``, such as intervals, are
+    told at the pointer, and below the value where there is room. None without any value."""
     if not values:
         return None
-    most = max(abs(value) for value in values.values()) or 1.0
-    left, top = 74, 30
+    most = 1.0 if shares else max(abs(value) for value in values.values()) or 1.0
+    left = max(74, _words_wide(rows) + 14)
     width = (svg.WIDTH - left - svg.RIGHT) / len(columns)
-    height = min(44.0, 190 / len(rows))
+    slanted = _words_wide(columns) > width
+    top = 30 + (round(0.6 * _words_wide(columns)) if slanted else 0)
+    roomy = notes is not None and _words_wide([*notes.values()]) <= width
+    height = min(44.0, 190 / len(rows)) if not notes else 34.0 if roomy else 24.0
     drawn = [svg.word(f"{names[0]} across, {names[1]} down", svg.WIDTH - svg.RIGHT, 12, "end")]
     for column, across in enumerate(columns):
-        drawn.append(svg.word(across, left + width * (column + 0.5), top - 5, "middle", "label"))
+        middle = round(left + width * (column + 0.5), 1)
+        drawn.append(_across(across, middle, top - 5, slanted))
     for row, down in enumerate(rows):
         middle = top + height * (row + 0.5)
-        drawn.append(svg.word(down, left - 8, middle + 4, "end", "label"))
+        drawn.append(svg.word(down, left - 8, round(middle + 4, 1), "end", "label"))
         for column, across in enumerate(columns):
             value = values.get((across, down))
             if value is None:
                 continue
-            box = {"x": round(left + width * column + 2, 1), "y": round(top + height * row + 2, 1)}
-            size = {"width": round(width - 4, 1), "height": round(height - 4, 1), "rx": 4}
-            style = f"opacity:{0.08 + 0.55 * abs(value) / most:.3f}"
-            colour = "c5" if value < 0 else "c3"
-            drawn.append(el("rect", class_=f"dot {colour}", style=style, **box, **size))
-            x = left + width * (column + 0.5)
-            drawn.append(svg.word(form(value), round(x, 1), middle + 4, "middle", "label"))
+            box = {"x": round(left + width * column + 1.5, 1), "y": round(middle - height / 2 + 2)}
+            size = {"width": round(width - 3, 1), "height": round(height - 4, 1), "rx": 4}
+            style = f"opacity:{0.08 + 0.55 * min(1.0, abs(value) / most):.3f}"
+            colour = "c1" if shares else "c5" if value < 0 else "c3"
+            note = notes.get((across, down), "") if notes else ""
+            told = el("title", f"{across}, {down}: {form(value)} {note}".rstrip())
+            drawn.append(el("rect", told, class_=f"dot {colour}", style=style, **box, **size))
+            x = round(left + width * (column + 0.5), 1)
+            y = round(middle + (-1 if roomy and note else 4), 1)
+            drawn.append(svg.word(form(value), x, y, "middle", "label" if width >= 40 else "tick"))
+            if roomy and note:
+                drawn.append(svg.word(note, x, round(middle + 12, 1)))
     return svg.figure(title, drawn, height=top + height * len(rows) + 12)
+
+
+def _words_wide(words: Sequence[str]) -> float:
+    """About the units that the longest takes."""
+    return 6.6 * max(map(len, words), default=0)
+
+
+def _across(word: str, x: float, y: float, slanted: bool) -> Html:
+    if not slanted:
+        return svg.word(word, x, y, "middle", "label")
+    turn = f"rotate(40 {x:g} {y:g})"
+    return el("text", word, class_="label", x=x, y=y, text_anchor="end", transform=turn)

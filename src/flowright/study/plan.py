@@ -49,7 +49,7 @@ def make_plan(
     cells: Sequence[Cell],
     runs: Sequence[Run],
     journal: Journal,
-    at_once: int | None,
+    at_once: int,
     found: Collected,
 ) -> Plan:
     """A plan by what this study's own runs have taken and shown so far."""
@@ -61,7 +61,7 @@ def make_plan(
         cells=cells,
         runs=runs,
         finished=len(done),
-        at_once=at_once or cores(),
+        at_once=at_once,
         seconds=fmean(taken) if taken else None,
         calls=fmean(calls) if calls else None,
         basis=len(taken),

@@ -9,7 +9,7 @@ from pathlib import Path
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import folded, grid, header, page, section, strip
 from flowright.rendering.untrusted import one_line
-from flowright.runs import disk_errors, write_text
+from flowright.runs import disk_errors, read_state, write_text
 from flowright.study import figures
 from flowright.study.answers import about_control, sentence
 from flowright.study.cells import Cell
@@ -28,6 +28,7 @@ from flowright.study.tables import (
     onsets_table,
     runs_table,
 )
+from flowright.study.transfer_page import transfer_section
 
 FEW_SEEDS = 8
 OPEN_CHARTS = 6
@@ -51,7 +52,7 @@ def render(
     told = summaries(study, cells, found, SUMMARISED)
     alarms = detectors(study, cells, found)
     runs = figures.by_cell(cells, found)
-    note = "The embedded server answered and judged; nothing here was seen of a real judge."
+    note = simulated_words(found, out)
     body = [
         strip("Simulated numbers.", note) if found.simulated else None,
         _claims_strip(journal, out),
@@ -73,11 +74,21 @@ def render(
                 arms_table(told, study.control),
                 onsets_table(told),
             ),
+            transfer_section(out),
             _runs(found),
             el("footer", f"{'Simulated. ' if found.simulated else ''}Written by Flowright."),
         ),
     ]
     return page(f"{one_line(study.name, 60)} - study", body)
+
+
+def simulated_words(found: Collected, out: Path) -> str:
+    """Which numbers come from the embedded server: all, or those of some arms."""
+    cells = {row["cell"]: out / row["folder"] for row in found.rows if row["steps"]}
+    told = [cell for cell, run in cells.items() if read_state(run).get("simulated")]
+    if len(told) in (0, len(cells)):
+        return "The embedded server answered and judged; nothing here was seen of a real judge."
+    return f"The embedded server answered or judged in {', '.join(told)}, and in no other arm."
 
 
 def _header(study: StudyConfig, found: Collected, journal: Journal) -> Html:

@@ -4,7 +4,6 @@ A run that fails is tried once more; one that was interrupted goes on from its l
 Nothing of what a run computes is known here.
 """
 
-import os
 import queue
 import signal
 import sys
@@ -12,14 +11,13 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowright.checkout import CHECKOUT
 from flowright.runs import checkpoints, disk_errors, is_held, read_metrics
 from flowright.study.cells import Run
-from flowright.study.children import Child, Forked, Start, spawned
+from flowright.study.children import Child, Forked, Spawned, Start
 from flowright.study.journal import Journal, is_finished
 
 Command = Callable[[Run, Path, bool], Sequence[str]]
@@ -41,7 +39,7 @@ def train_command(run: Run, base: Path, resume: bool) -> list[str]:
 def start_of(run: Run) -> Start:
     """A run of the embedded policy takes so little that loading torch is a good part of it; others
     may be about GPUs, which no fork is for."""
-    return Forked if run.embedded else spawned
+    return Forked if run.embedded else Spawned
 
 
 @dataclass(slots=True)
@@ -136,9 +134,7 @@ class Runner:
     def _signal(self, number: signal.Signals) -> None:
         """To the runs; a kill also to what they have started."""
         for child in [*self._live.values()]:
-            if child.poll() is None:
-                with suppress(ProcessLookupError):
-                    (os.killpg if number == signal.SIGKILL else os.kill)(child.pid, number)
+            child.signal(number)
 
 
 def log_path(out: Path, run: Run) -> Path:

@@ -4,6 +4,7 @@ is absent, or a bound and called one.
 """
 
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -49,6 +50,12 @@ async def find_basis(
     if prompt_tokens is not None:
         found = replace(found, figures={**found.figures, "policy_tokens_in": prompt_tokens})
     return _given(_bounded(found, config), config)
+
+
+def assumed_basis(config: Config, figures: Mapping[str, float], source: str) -> Basis:
+    """A basis of these figures of an attempt and of what the configuration's ``plan`` gives, where
+    neither data nor servers need be at hand."""
+    return _given(_bounded(Basis(source, figures), config), config)
 
 
 async def probed(config: Config, tasks: TaskSets) -> Basis:
