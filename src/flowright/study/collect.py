@@ -136,6 +136,7 @@ def measures_of(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: s
         "last_length": _mean(step["length"] for step in end),
         "unscored": _mean(step["unscored"] for step in trained_steps),
         "calls": _sum(step["calls"] for step in steps),
+        "audits": _sum(step["audited"] for step in steps),
     }
     for name in PRESENTATIONS:
         shares = [s for step in trained_steps if (s := step[f"share_{name}"]) is not None]
@@ -174,6 +175,7 @@ def _step(step: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, 
     row["calls"] = _sum([*calls, *([] if any(calls) else [a.calls for a in attempts])])
     row["attempts"] = len(attempts)
     row["lost"] = sum(a.lost for a in attempts)
+    row["audited"] = float(sum(a.audited for a in attempts)) if attempts else None
     high = [a for a in attempts if a.score is not None and a.score >= HIGH and a.gold is not None]
     row["rewarded"] = len(high)
     row["rejected"] = sum(a.gold == 0.0 for a in high)
@@ -189,13 +191,15 @@ def _step(step: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, 
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """What a study reads of a rollout's record. ``score`` is what it was rewarded with, between 0
-    and 1; None where it was not. ``gold`` is 0 for the policy's own failures, as in training."""
+    and 1; None where it was not. ``gold`` is 0 for the policy's own failures, as in training;
+    ``audited``: gold was its reward."""
 
     score: float | None
     gold: float | None
     presentation: frozenset[str] | None
     calls: float | None
     lost: bool
+    audited: bool = False
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Attempt":
@@ -214,6 +218,7 @@ class Attempt:
             presentation=frozenset(map(str, shown)) if isinstance(shown, list) else None,
             calls=_number(usage),
             lost=lost,
+            audited=record.get("audited") is True,
         )
 
 

@@ -37,6 +37,7 @@ MEASURES: Mapping[str, Measure] = {
     "last_length": Measure("length at the end", "tokens a completion, last tenth", share=False),
     "unscored": Measure("unscored", "share of all attempts without a reward"),
     "calls": Measure("calls", "calls of a judge or executor in training", share=False),
+    "audits": Measure("gold checks", "attempts in training whose reward was gold", share=False),
     "seconds": Measure("seconds", "seconds of the run's process", share=False),
     "onset": Measure("onset", "step at which exploitation begins, or censored", share=False),
     "severe": Measure("severe point", "step with a gap of 0.30 and a share of 50 %", share=False),
