@@ -153,8 +153,9 @@ def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
             except ConfigError as error:
                 problems |= {line: f"arms.{cell.arm}: {line}" for line in error.problems}
                 continue
-            plain = config.model_dump(mode="json")
-            del plain["run"]
+            # Without defaults: a key that is new in a later version changes nothing.
+            plain = config.model_dump(mode="json", exclude_defaults=True)
+            plain.pop("run", None)
             digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
             runs.append(
                 Run(
