@@ -19,6 +19,9 @@ def main() -> int:
     parser.add_argument("--at-once", type=at_least_one, help="runs at once; default: the cores")
     parser.add_argument("--out", type=Path, help="default: outputs/studies/NAME")
     parser.add_argument("--limit-runs", type=at_least_one, help="start so many runs at most")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="copy claims, tables and plots to DIR/NAME"
+    )
     arguments = parser.parse_args()
 
     from flowright.study.session import Request, run_study
@@ -31,6 +34,7 @@ def main() -> int:
             report_only=arguments.report_only,
             at_once=arguments.at_once,
             limit=arguments.limit_runs,
+            keep=arguments.keep,
         )
     )
 

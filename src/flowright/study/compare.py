@@ -8,10 +8,11 @@ import numpy as np
 
 from flowright.statistics import DIFFERENCE, Estimate, Resampler, holm, mean
 from flowright.study.cells import Cell
-from flowright.study.collect import Collected, Row
+from flowright.study.collect import Collected
 from flowright.study.config import ClaimSection, StudyConfig
 from flowright.study.measures import column_of
 from flowright.study.paired import p_value
+from flowright.study.steps import Row
 from flowright.study.survival import Time, paired_log_rank
 
 RESAMPLES = 2000

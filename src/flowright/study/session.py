@@ -16,7 +16,7 @@ from flowright.runs import Lock, check_writable, disk_errors
 from flowright.study.cells import Cell, Run, cells_of, runs_of
 from flowright.study.children import Start
 from flowright.study.claims import read_claims, settle_claims
-from flowright.study.collect import Collected, collect, write_tables
+from flowright.study.collect import Collected, collect, steps_of, write_tables
 from flowright.study.config import StudyConfig, load_study
 from flowright.study.journal import Journal, left_of
 from flowright.study.plan import Plan, make_plan, print_plan
@@ -36,6 +36,7 @@ class Request:
     report_only: bool = False
     at_once: int | None = None
     limit: int | None = None
+    keep: Path | None = None
     command: Command = train_command
     start: Callable[[Run], Start] = start_of
 
@@ -94,15 +95,24 @@ def _locked(opened: Opened, request: Request, console: Console) -> int:
         failed = _work(opened, request, plan.at_once, left[: request.limit], console)
     found = collect(opened.runs, journal, out)
     write_tables(found, out)
+    from flowright.study.analysis import analyse
     from flowright.study.report import write_study_report
 
-    report = write_study_report(study, opened.cells, found, journal, out)
+    seen = analyse(study, opened.cells, found)
+    report = write_study_report(seen, journal, out)
     _conclude(opened, found, failed, report, console)
+    if request.keep is not None:
+        from flowright.study.keeping import keep
+
+        folder = request.keep / study.name
+        left_out = keep(seen, out, folder)
+        lines = [f"kept      {folder}", *(f"not kept  {line}" for line in left_out)]
+        console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
     return 1 if failed else 0
 
 
 def _planned(opened: Opened, request: Request) -> Plan:
-    found = collect(opened.runs, opened.journal, opened.out)
+    found = collect(opened.runs, opened.journal, opened.out, write=not request.dry_run)
     return make_plan(
         opened.study, opened.cells, opened.runs, opened.journal, request.at_once, found
     )
@@ -125,6 +135,7 @@ def _work(
                 line = f"failed    {run.name}, exit status {status}: {log_path(opened.out, run)}"
             else:
                 seconds.append(took)
+                steps_of(run, opened.out)  # read now what the report will need
                 line = f"done      {run.name} in {duration(took)}"
             over = len(seconds) + len(runner.failed)
             remaining = len(left) - over
