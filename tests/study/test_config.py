@@ -126,4 +126,5 @@ def test_shipped_studies_are_valid(path: Path, tmp_path: Path) -> None:
     cells = cells_of(given)
     assert given.name == path.stem and len(cells) > 1
     if given.base.exists():
-        assert len(runs_of(given, cells, tmp_path)) == len(cells) * len(given.all_seeds)
+        one = given.model_copy(update={"seeds": 1})
+        assert len(runs_of(one, cells, tmp_path)) == len(cells)
