@@ -102,6 +102,7 @@ def test_a_study_from_its_plan_to_its_report(tmp_path: Path) -> None:
     for words in (
         *("Simulated numbers.", claims["sha256"], "before the first run started"),
         *("This holds: final gold of wordy@0.9 minus honest", "for each unit of the dose"),
+        *("Exploitation begins earlier. ", "; share of runs with one +100.0"),
         *("By construction of the simulation", "Kaplan-Meier", "runs/honest/seed_0/report.html"),
         *("wordy: dose and response", "An audit: seen to the end", "intervals are too narrow"),
     ):
@@ -164,7 +165,7 @@ def test_remedies_are_held_against_what_they_mend_and_all_of_it_can_be_kept(tmp_
     drawn = {path.stem: ElementTree.parse(path).getroot() for path in kept.glob("*.svg")}
     assert {"learning", "doses", "errors", "alarms_warning", "onsets_wordy"} <= {*drawn}
     words = " ".join(drawn["onsets_wordy_0_9_remedies"].itertext())
-    assert "half: " in words and "prefers-color-scheme: dark" in words
+    assert "half, onset in " in words and "prefers-color-scheme: dark" in words
 
 
 def test_claims_are_fixed_once_a_run_exists(tmp_path: Path) -> None:

@@ -57,7 +57,13 @@ def _seen(outcome: Outcome, control: str) -> str:
     against = claim.against or control
     if claim.test == "log_rank":
         told = estimated(estimate, points)
-        return f"runs with {_title(claim)} in {claim.arm} against {against}: {told} points"
+        ours, theirs = (
+            "none" if at is None else f"{at:g}" for at in outcome.medians or (None, None)
+        )
+        return (
+            f"median step of the {_title(claim)} {ours} in {claim.arm}, {theirs} in {against}; "
+            f"share of runs with one {told} points"
+        )
     form = difference_form(claim.measure)
     unit = " points" if MEASURES[claim.measure].share else ""
     told = f"{estimated(estimate, form)}{unit}"

@@ -183,7 +183,7 @@ def _survival(
         if times:
             colour, dashed = style_of(len(shown))
             stairs: list[Point] = [(0.0, 1.0), *((p.at, p.share) for p in kaplan_meier(times))]
-            told = f"{cell.name}: {sum(time.seen for time in times)} of {len(times)}"
+            told = f"{cell.name}, onset in {sum(time.seen for time in times)} of {len(times)}"
             shown.append(Curve(told, colour, stairs, dashed))
     ended = [Curve(c.name, c.colour, [*c.points, (last, c.points[-1][1])], c.dashed) for c in shown]
     title = f"Runs without an onset (Kaplan-Meier): {name}"

@@ -179,7 +179,8 @@ def _doses(plots: Plots) -> Html | None:
     shown = _drawn([*plots["doses"].values(), *plots["errors"].values()])
     lead = (
         "Means over seeds with 95 % intervals. Of two parameters, mean paired differences to the "
-        "control; red is worse."
+        "control; red is worse. Wrong answers that a judge without a bias calls right count as "
+        "exploited, too."
     )
     return section("doses", "Doses", lead, shown) if shown else None
 
