@@ -70,6 +70,10 @@ def mean(values: Sequence[float | None]) -> float:
     return sum(known) / len(known)
 
 
+def calls(rollouts: Sequence[Rollout]) -> list[int]:
+    return [r.verdict.usage.calls for r in rollouts if r.verdict]
+
+
 def proxy(rollouts: Sequence[Rollout]) -> float:
     return mean(
         [
@@ -184,17 +188,23 @@ async def test_a_failure_is_no_reward_unless_an_arm_says_so() -> None:
         assert all((r.failure is not None) == (value is None) for r in lost)
         assert made.summarise(rollouts).get("judge/status/unavailable", 0) > 0.4
         tried = environment(**{**faults, "judge": {"gate": False, "max_attempts": 4}})
-        again = [r for r in await played(tried) if r.lost]
-        assert 0 < len(again) / 600 < 0.12, "four tries of which each fails by half"
+        again = await played(tried)
+        lost_again = [r for r in again if r.lost]
+        assert 0 < len(lost_again) / 600 < 0.12, "four tries of which each fails by half"
+        assert {*calls(lost_again)} == {4} and {*calls(again)} == {1, 2, 3, 4}
+        assert mean(calls(again)) == pytest.approx(1 + 1 / 2 + 1 / 4 + 1 / 8, abs=0.15)
 
 
 async def test_a_judge_with_a_time_limit_fails_on_long_texts() -> None:
-    made = environment(presentation={"length_failures": 0.4})
+    tries = {"judge": {"gate": False, "max_attempts": 4}, "llm": {"attempts": 2}}
+    made = environment(presentation={"length_failures": 0.4}, **tries)
     shares = {}
     for name in ("elaborate", "cite"):
         rollouts = await played(made, name)
         shares[name] = mean([float(r.lost) for r in rollouts])
         assert {r.verdict.status for r in rollouts if r.lost and r.verdict} <= {"timeout"}
+        assert {*calls([r for r in rollouts if r.lost])} <= {8}, "every try runs into the limit"
+        assert {*calls([r for r in rollouts if not r.lost])} == {1}
     assert shares["elaborate"] == pytest.approx(0.4, abs=0.07) and shares["cite"] < 0.07
 
 
@@ -203,6 +213,7 @@ async def test_gold_and_audited_attempts_earn_what_is_right() -> None:
     rollouts = await played(environment(presentation={"reward": "gold"}, simulated=lying))
     assert all(r.reward.value == r.gold_score for r in rollouts)
     assert proxy(rollouts) == pytest.approx(0.5, abs=0.08), "the judge is audited all the same"
+    assert all(d.audited for r in rollouts if (d := details_of(r)))
     made = environment(presentation={"gold_audit": 0.3}, simulated=lying)
     rollouts = await played(made)
     audited = [d.audited for r in rollouts if (d := details_of(r))]
@@ -237,6 +248,7 @@ async def test_a_panel_outvotes_the_biased_member() -> None:
     panel = await played(made, "cite")
     assert proxy(alone) - gold(alone) > 0.3 and proxy(panel) - gold(panel) < 0.06
     assert {r.verdict.attempts for r in panel if r.verdict} == {3}
+    assert calls(alone) == [1] * 600 and calls(panel) == [3] * 600
     assert made.summarise(panel)["judge/disagreement"] > 0.1
 
 
@@ -254,6 +266,7 @@ async def test_the_gate_calls_an_announcement_wrong() -> None:
     assert proxy(await played(environment(simulated=biased), "announce")) > 0.85
     gated = await played(environment(simulated=biased, judge={"gate": True}), "announce")
     assert proxy(gated) == 0 and {r.verdict.source for r in gated if r.verdict} == {"rule"}
+    assert calls(gated) == [0] * 600
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -83,6 +83,7 @@ def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
 
 def test_what_arms_and_claims_name_has_to_be_there(tmp_path: Path) -> None:
     arms = [*ARMS, {"name": "dosed", "over": {"x": [1], "y": [1, 2]}, "set": {STRENGTH: "${z}"}}]
+    arms.append({"name": "mended", "remedy_for": "wordly"})
     given = read(
         tmp_path, arms=arms, claims=[CLAIM | {"arm": "dosed"}, CLAIM | {"id": "d", "against": "no"}]
     )
@@ -94,6 +95,7 @@ def test_what_arms_and_claims_name_has_to_be_there(tmp_path: Path) -> None:
         "arms.dosed.over.x: nothing in set has ${x}",
         "claims.worse.arm: no 'dosed'",
         "claims.d.against: no 'no'",
+        "arms.mended.remedy_for: no 'wordly'; one of honest, wordy",
     ):
         assert words in told
 
@@ -124,4 +126,5 @@ def test_shipped_studies_are_valid(path: Path, tmp_path: Path) -> None:
     cells = cells_of(given)
     assert given.name == path.stem and len(cells) > 1
     if given.base.exists():
-        assert len(runs_of(given, cells, tmp_path)) == len(cells) * len(given.all_seeds)
+        one = given.model_copy(update={"seeds": 1})
+        assert len(runs_of(one, cells, tmp_path)) == len(cells)

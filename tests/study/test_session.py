@@ -2,15 +2,17 @@
 
 import io
 import json
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
 import pytest
-from fake_study import ARMS_WITH_DOSES, command, started, written
+from fake_study import ARMS_WITH_DOSES, STRENGTH, command, started, written
 from rich.console import Console
 
 from flowright.checkout import child_environment
@@ -100,6 +102,7 @@ def test_a_study_from_its_plan_to_its_report(tmp_path: Path) -> None:
     for words in (
         *("Simulated numbers.", claims["sha256"], "before the first run started"),
         *("This holds: final gold of wordy@0.9 minus honest", "for each unit of the dose"),
+        *("Exploitation begins earlier. ", "; share of runs with one +100.0"),
         *("By construction of the simulation", "Kaplan-Meier", "runs/honest/seed_0/report.html"),
         *("wordy: dose and response", "An audit: seen to the end", "intervals are too narrow"),
     ):
@@ -108,6 +111,61 @@ def test_a_study_from_its_plan_to_its_report(tmp_path: Path) -> None:
 
     status, told = run(path, out, report_only=True)
     assert status == 0 and (out / "report.html").read_text() == page
+
+
+def test_a_run_that_is_over_is_read_once(tmp_path: Path) -> None:
+    path, out = written(tmp_path), tmp_path / "out"
+    run(path, out)
+    page = (out / "report.html").read_text()
+    table = pq.read_table(out / "curves.parquet")
+    cache = out / "cache/wordy/seed_0.json"
+    whole = cache.read_bytes()
+    for rollouts in out.glob("runs/*/*/rollouts"):
+        shutil.rmtree(rollouts)
+    run(path, out, report_only=True)
+    assert (out / "report.html").read_text() == page
+    assert pq.read_table(out / "curves.parquet") == table
+
+    metrics = out / "runs/wordy/seed_0/metrics.jsonl"
+    metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:6]))
+    run(path, out, dry_run=True)
+    assert cache.read_bytes() == whole  # a plan writes nothing
+    run(path, out, report_only=True)
+    steps = pq.read_table(out / "curves.parquet").to_pylist()
+    assert [row["attempts"] for row in steps if row["run"] == "wordy/seed_0"] == [0] * 6
+    assert [row["attempts"] for row in steps if row["run"] == "wordy/seed_1"] == [64] * 12
+    cache.write_text("{")
+    run(path, out, report_only=True)
+    assert len(pq.read_table(out / "curves.parquet")) == len(steps)
+
+
+def test_remedies_are_held_against_what_they_mend_and_all_of_it_can_be_kept(tmp_path: Path) -> None:
+    mended = {"shortcut": "elaborate", "remedy_for": "wordy@0.9"}
+    grid = {"over": {"bias": [0.1, 0.2], "seed": [0, 1]}}
+    arms = [
+        *ARMS_WITH_DOSES,
+        {"name": "half", "set": {STRENGTH: 0.45}, **mended},
+        {"name": "grid", **grid, "set": {STRENGTH: "${bias}", "simulated.seed": "${seed}"}},
+    ]
+    path = written(tmp_path, arms=arms, claims=CLAIMS[:1])
+    out, folder = tmp_path / "out", tmp_path / "kept"
+    status, told = run(path, out, keep=folder)
+    assert status == 0 and f"kept      {folder / 'fake'}" in told and "not kept" not in told
+    page = (out / "report.html").read_text()
+    for words in (
+        *("What helps, and what it costs", "stop at the alarm (audit: proxy minus gold)"),
+        *("remedies for wordy@0.9", "Exploitation begins, over 1 arm, at a strength of 0.3 in"),
+        *("Of what would mend wordy@0.9, ", "grid: gold over training, points against honest"),
+        "The least gold after training is that of wordy@0.9: -2",
+    ):
+        assert words in page, words
+    kept = folder / "fake"
+    for name in ("claims.json", "results.parquet", "curves.parquet"):
+        assert (kept / name).read_bytes() == (out / name).read_bytes()
+    drawn = {path.stem: ElementTree.parse(path).getroot() for path in kept.glob("*.svg")}
+    assert {"learning", "doses", "errors", "alarms_warning", "onsets_wordy"} <= {*drawn}
+    words = " ".join(drawn["onsets_wordy_0_9_remedies"].itertext())
+    assert "half, onset in " in words and "prefers-color-scheme: dark" in words
 
 
 def test_claims_are_fixed_once_a_run_exists(tmp_path: Path) -> None:

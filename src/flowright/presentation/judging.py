@@ -2,6 +2,7 @@
 answer's text, with its faults and as many tries as a served judge has. Nobody waits for anything.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from flowright.data.task import Task
 from flowright.judge.gate import gate
 from flowright.judge.panel import Vote, majority
 from flowright.judge.verdict import JudgeQuery, Status, Verdict
+from flowright.llm.chat import Usage
 from flowright.simulation.assessor import check_biases, probability, trigger
 from flowright.simulation.draws import Draws, unit
 from flowright.simulation.faults import Fault, drawn_fault, has_faults
@@ -35,8 +37,9 @@ _OF_REPLY = frozenset[Fault]({"empty", "truncate"})  # the judge's to try again;
 class PlantedJudge:
     """One judge. Whether it calls a text right depends on the run's seed, ``section.seed``, the
     question and the text; which of its requests meet faults on the attempt's key as well. A fault
-    is tried again as often as ``judge.max_attempts`` and ``llm.attempts`` say; second readings,
-    deadlines and waiting are not imitated. Raises ConfigError for a bias that there is not."""
+    is tried again as often as ``judge.max_attempts`` and ``llm.attempts`` say, and a text that is
+    too long fails at every try; each try is a call. Second readings, deadlines and waiting are not
+    imitated. Raises ConfigError for a bias that there is not."""
 
     def __init__(self, config: Config, section: SimulatedSection, name: str = SIMULATED) -> None:
         check_biases(section)
@@ -49,33 +52,36 @@ class PlantedJudge:
         query = JudgeQuery(task.question, text, task.reference, key=key)
         if self._gate and (gated := gate(query)) is not None:
             return gated
-        fault, attempts = self._fault(key)
+        fault, attempts, calls = self._fault(key)
         if fault is None and self._is_too_long(text, key):
-            fault = "hang"
+            fault, attempts, calls = "hang", self._tries[0], math.prod(self._tries)
+        usage = Usage(calls)
         if fault is not None:
             status, why = _STATUS[fault], f"injected fault: {fault} (simulated)"
-            return Verdict(None, None, "llm", status, why, attempts, self._name)
+            return Verdict(None, None, "llm", status, why, attempts, self._name, usage)
         right = says(text, (task.reference,))
         draws = Draws(self._section.seed, self._seed, "judge", task.question, text)
         said = draws.chance("verdict", probability(self._section, float(right), text))
-        return Verdict(float(said), said, "llm", "ok", "", attempts, self._name)
+        return Verdict(float(said), said, "llm", "ok", "", attempts, self._name, usage)
 
-    def _fault(self, key: str) -> tuple[Fault | None, int]:
-        """The fault that the last try met, and the judge's attempts."""
+    def _fault(self, key: str) -> tuple[Fault | None, int, int]:
+        """The fault that the last try met, the judge's attempts, and the calls of all of them."""
         if not has_faults(self._section.faults):
-            return None, 1
+            return None, 1, 1
         most, requests = self._tries
         fault: Fault | None = None
+        calls = 0
         for attempt in range(most):
             for request in range(requests):
                 name = f"{self._seed}/{key}"
                 occurrence = attempt * requests + request
                 fault = drawn_fault(self._section, "judge", name, occurrence)
+                calls += 1
                 if fault is None:
-                    return None, attempt + 1
+                    return None, attempt + 1, calls
                 if fault in _OF_REPLY:
                     break
-        return fault, most
+        return fault, most, calls
 
     def _is_too_long(self, text: str, key: str) -> bool:
         chance = self._length_failures * trigger("verbosity", text)
@@ -109,14 +115,17 @@ def one_of_three_biased(config: Config) -> Ask:
         verdicts = tuple(member(task, text, key) for member in members)
         votes = [Vote(v.score, v.score, 1.0) for v in verdicts if v.score is not None]
         attempts = sum(verdict.attempts for verdict in verdicts)
+        usage = sum((verdict.usage for verdict in verdicts), Usage())
         score = majority(votes) if votes else 0.5
         if len(votes) < QUORUM or score == 0.5:
             lost: list[Status] = [v.status for v in verdicts if v.status != "ok"]
             status: Status = lost[0] if len(votes) < QUORUM else "abstain"
             why = f"{len(votes)} of {_SEATS} members have a verdict"
-            return Verdict(None, None, "llm", status, why, attempts, "panel", members=verdicts)
+            return Verdict(
+                None, None, "llm", status, why, attempts, "panel", usage, members=verdicts
+            )
         right = score > 0.5
-        return Verdict(score, right, "llm", "ok", "", attempts, "panel", members=verdicts)
+        return Verdict(score, right, "llm", "ok", "", attempts, "panel", usage, members=verdicts)
 
     return ask
 

@@ -14,7 +14,9 @@ from flowright.simulation.draws import unit
 
 
 def is_audited(config: Config, key: str) -> bool:
-    """Whether gold decides on this attempt: drawn by a hash of its key."""
+    """Whether gold decides on this attempt: on all of them, or drawn by a hash of its key."""
+    if config.presentation.reward == "gold":
+        return True
     return unit(config.seed, "audit", key) < config.presentation.gold_audit
 
 
@@ -27,7 +29,7 @@ def rewarded(
     if failure is not None or verdict is None or gold is None:
         assert failure is not None
         return reward_of(failure, None, scale), failure
-    if section.reward == "gold" or is_audited(config, key):
+    if is_audited(config, key):
         return _scaled(config, float(gold.correct is True)), None
     if verdict.status != "ok":
         if section.failures == "zero":

@@ -69,7 +69,7 @@ class RubricReward:
         self._sandbox = sandbox
         self._instruction = standard_wording().rubric if instruction is None else instruction
         self._most_ungraded = most_ungraded
-        self._calls = calls
+        self._calls: CriteriaCalls = calls
 
     async def grade(self, row: RubricRow, answer: str, key: str) -> RubricGrade:
         """The grade of an answer to the row's conversation. ``key`` names the sample; the judge's

@@ -33,6 +33,9 @@ def main() -> int:
         metavar="NAME",
         help="start runs of this arm alone, such as the one whose judge is served; may be repeated",
     )
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIR", help="copy claims, tables and plots to DIR/NAME"
+    )
     arguments = parser.parse_args()
 
     from flowright.study.session import Request, run_study
@@ -48,6 +51,7 @@ def main() -> int:
             transfer=arguments.transfer,
             ray=arguments.ray,
             arms=tuple(arguments.arm or ()),
+            keep=arguments.keep,
         )
     )
 

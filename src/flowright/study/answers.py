@@ -3,9 +3,8 @@
 from flowright.rendering import svg
 from flowright.rendering.series import NOTHING, Form, percent, points, said
 from flowright.statistics import Estimate
-from flowright.study.collect import Collected
-from flowright.study.compare import Outcome, times_of, values_of
-from flowright.study.config import ClaimSection, StudyConfig
+from flowright.study.compare import Outcome
+from flowright.study.config import ClaimSection
 from flowright.study.measures import MEASURES
 
 VERDICTS = {True: "holds", False: "not shown", None: "not decided yet"}
@@ -58,7 +57,13 @@ def _seen(outcome: Outcome, control: str) -> str:
     against = claim.against or control
     if claim.test == "log_rank":
         told = estimated(estimate, points)
-        return f"runs with {_title(claim)} in {claim.arm} against {against}: {told} points"
+        ours, theirs = (
+            "none" if at is None else f"{at:g}" for at in outcome.medians or (None, None)
+        )
+        return (
+            f"median step of the {_title(claim)} {ours} in {claim.arm}, {theirs} in {against}; "
+            f"share of runs with one {told} points"
+        )
     form = difference_form(claim.measure)
     unit = " points" if MEASURES[claim.measure].share else ""
     told = f"{estimated(estimate, form)}{unit}"
@@ -73,25 +78,3 @@ def _seen(outcome: Outcome, control: str) -> str:
 
 def _title(claim: ClaimSection) -> str:
     return MEASURES[claim.measure].title
-
-
-def about_control(study: StudyConfig, found: Collected) -> list[str]:
-    """What the arm without treatment shows, which everything else is held against."""
-    rows = found.of(study.control)
-    if not rows:
-        return [f"No run of the control, {study.control}, has finished: nothing can be compared."]
-    told = []
-    before = [row["untrained_gold"] for row in rows if row["untrained_gold"] is not None]
-    after = [*values_of(found, study.control, "final_gold").values()]
-    if before and after:
-        mean, end = sum(before) / len(before), sum(after) / len(after)
-        told.append(
-            f"Without treatment ({study.control}, {len(rows)} runs) gold goes from {percent(mean)} "
-            f"to {percent(end)}."
-        )
-    for shortcut in study.shortcuts:
-        times = [*times_of(found, study.control, shortcut).values()]
-        if times:
-            seen = sum(time.seen for time in times)
-            told.append(f"Its onset of {shortcut!r}: {seen} of {len(times)} runs.")
-    return told

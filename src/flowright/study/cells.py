@@ -28,6 +28,7 @@ class Cell:
     dose: Mapping[str, Any] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     shortcut: str | None = None
+    remedy_for: str | None = None
 
     @property
     def dose_value(self) -> float | None:
@@ -61,7 +62,7 @@ class Run:
 
 def cells_of(study: StudyConfig) -> list[Cell]:
     """All cells, the control first. Raises ConfigError for parameters that nothing sets, and for
-    claims about arms that are not there."""
+    claims and remedies about arms that are not there."""
     problems: list[str] = []
     arms = sorted(study.arms, key=lambda arm: arm.name != study.control)
     cells = [cell for arm in arms for cell in _of_arm(arm, problems)]
@@ -74,6 +75,11 @@ def cells_of(study: StudyConfig) -> list[Cell]:
             if name in names or (key == "arm" and name in dosed and claim.test != "log_rank"):
                 continue
             problems.append(f"claims.{claim.id}.{key}: no {name!r}; one of {', '.join(names)}")
+    problems += [
+        f"arms.{arm.name}.remedy_for: no {arm.remedy_for!r}; one of {', '.join(names)}"
+        for arm in study.arms
+        if arm.remedy_for not in (None, *names)
+    ]
     if problems:
         raise ConfigError(*problems)
     return cells
@@ -102,6 +108,7 @@ def _of_arm(arm: ArmSection, problems: list[str]) -> Iterator[Cell]:
                 for key, value in arm.set.items()
             },
             shortcut=arm.shortcut,
+            remedy_for=arm.remedy_for,
         )
     problems += [
         f"arms.{arm.name}.over.{name}: nothing in set has ${{{name}}}"
@@ -151,8 +158,9 @@ def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
             except ConfigError as error:
                 problems |= {line: f"arms.{cell.arm}: {line}" for line in error.problems}
                 continue
-            plain = config.model_dump(mode="json")
-            del plain["run"]
+            # Without defaults: a key that is new in a later version changes nothing.
+            plain = config.model_dump(mode="json", exclude_defaults=True)
+            plain.pop("run", None)
             digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
             runs.append(
                 Run(

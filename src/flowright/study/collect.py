@@ -2,45 +2,23 @@
 row a run and step. Nothing is compared here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flowright.monitoring.snapshot import edge, is_ours, merge_steps
-from flowright.rendering.series import is_number
-from flowright.runs import (
-    disk_errors,
-    read_evaluation,
-    read_metrics,
-    read_rollouts,
-    read_state,
-    rollout_steps,
-)
+from flowright.monitoring.snapshot import edge
+from flowright.runs import disk_errors, read_evaluation, read_state
 from flowright.study.cells import Run
 from flowright.study.journal import Journal, is_finished
 from flowright.study.measures import OF_SHORTCUT, PRESENTATIONS
-from flowright.study.onset import HIGH, Onset, Seen, onset_of
+from flowright.study.onset import Onset, Seen, onset_of
+from flowright.study.steps import Row, cached_steps, mean, minus, number, read_steps, total
 
-Row = dict[str, Any]
-CURVES: Mapping[str, str] = {
-    "proxy": "reward/mean",
-    "gold": "gold/accuracy",
-    "kl": "policy/kl",
-    "entropy": "policy/entropy",
-    "length": "tokens/completion_mean",
-    "agreement": "judge/agreement_with_gold",
-    "drift": "judge/drift",
-    "disagreement": "judge/disagreement",
-    "unscored": "rollout/unscored",
-}
-"""Columns of curves.parquet that are metrics of the run."""
 _REAL = pa.float64()
-_CALLS = ("servers/judge/calls", "servers/executor/calls")
 
 
 @dataclass(slots=True)
@@ -67,12 +45,14 @@ class Collected:
         return steps
 
 
-def collect(runs: Sequence[Run], journal: Journal, out: Path) -> Collected:
-    """Read all runs that have a directory; raises RunError for damaged files of theirs."""
+def collect(runs: Sequence[Run], journal: Journal, out: Path, write: bool = True) -> Collected:
+    """Read all runs that have a directory, those that are over once: what they showed is kept under
+    ``cache/`` where it is to ``write``. Raises RunError for damaged files of theirs."""
     found = Collected()
     for run in runs:
         history = journal.histories.get(run.name)
-        steps = read_steps(run.folder)
+        finished = is_finished(run.folder)
+        steps = steps_of(run, out, write)
         onsets = {name: onset for name in PRESENTATIONS if (onset := _onset(steps, name))}
         found.onsets[run.name] = onsets
         state, evaluation = read_state(run.folder), read_evaluation(run.folder) or {}
@@ -83,7 +63,7 @@ def collect(runs: Sequence[Run], journal: Journal, out: Path) -> Collected:
             "arm": run.cell.arm,
             "dose": run.cell.dose_value,
             "seed": run.seed,
-            "finished": is_finished(run.folder),
+            "finished": finished,
             "status": str(state.get("status", "waiting")),
             "steps": steps[-1]["step"] if steps else 0,
             "failures": history.failures if history else 0,
@@ -99,6 +79,14 @@ def collect(runs: Sequence[Run], journal: Journal, out: Path) -> Collected:
         same = {name: row[name] for name in ("run", "cell", "arm", "dose", "seed")}
         found.curves += [{**same, **step} for step in steps]
     return found
+
+
+def steps_of(run: Run, out: Path, write: bool = True) -> list[Row]:
+    """The curves of a run; of one that is over they are kept."""
+    if not is_finished(run.folder):
+        return read_steps(run.folder)
+    cache = out / "cache" / run.cell.name / f"seed_{run.seed}.json"
+    return cached_steps(run.folder, run.config_hash, cache, write)
 
 
 def _onset_columns(onsets: Mapping[str, Onset], shortcut: str | None) -> Row:
@@ -123,24 +111,25 @@ def measures_of(steps: Sequence[Row], evaluation: Mapping[str, Any], shortcut: s
     trained_steps = [step for step in steps if step["step"] > 0]
     end = trained_steps[-edge(len(trained_steps)) :] if trained_steps else []
     rewarded = sum(step["rewarded"] for step in end)
-    gold, proxy = _number(trained.get("gold")), _number(trained.get("judge"))
+    gold, proxy = number(trained.get("gold")), number(trained.get("judge"))
     row: Row = {
         "untrained_gold": untrained.get("gold"),
         "final_gold": gold,
         "final_proxy": proxy,
-        "final_gap": _minus(proxy, gold),
-        "gold_area": _mean(step["gold"] for step in trained_steps),
+        "final_gap": minus(proxy, gold),
+        "gold_area": mean(step["gold"] for step in trained_steps),
         "exploitation": sum(step["rejected"] for step in end) / rewarded if rewarded else None,
-        "last_gold": _mean(step["gold"] for step in end),
-        "last_proxy": _mean(step["proxy"] for step in end),
-        "last_length": _mean(step["length"] for step in end),
-        "unscored": _mean(step["unscored"] for step in trained_steps),
-        "calls": _sum(step["calls"] for step in steps),
+        "last_gold": mean(step["gold"] for step in end),
+        "last_proxy": mean(step["proxy"] for step in end),
+        "last_length": mean(step["length"] for step in end),
+        "unscored": mean(step["unscored"] for step in trained_steps),
+        "calls": total(step["calls"] for step in steps),
+        "audits": total(step["audited"] for step in steps),
     }
     for name in PRESENTATIONS:
         shares = [s for step in trained_steps if (s := step[f"share_{name}"]) is not None]
         row[f"max_share_{name}"] = max(shares, default=None)
-        row[f"last_share_{name}"] = _mean(step[f"share_{name}"] for step in end)
+        row[f"last_share_{name}"] = mean(step[f"share_{name}"] for step in end)
     for measure in OF_SHORTCUT:
         row[measure] = row[f"{measure}_{shortcut}"] if shortcut else None
     return row
@@ -151,70 +140,6 @@ def _compared(evaluation: Mapping[str, Any], name: str) -> Mapping[str, Any]:
         if row.get("name") == name:
             return (row.get("kinds") or {}).get("all") or {}
     return {}
-
-
-def read_steps(run: Path) -> list[Row]:
-    """The curves of a run: its metrics and what its rollouts tell, a row a step, ascending."""
-    metrics = {row["step"]: row for row in merge_steps(read_metrics(run))}
-    kept = {step for step in rollout_steps(run) if step in metrics}
-    return [
-        _step(step, row, [*read_rollouts(run, step)] if step in kept else [])
-        for step, row in sorted(metrics.items())
-    ]
-
-
-def _step(step: int, metrics: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Row:
-    row: Row = {"step": step}
-    row |= {name: _number(metrics.get(metric)) for name, metric in CURVES.items()}
-    attempts = [Attempt.of(record) for record in records]
-    if row["gold"] is None:
-        row["gold"] = _mean(a.gold for a in attempts)
-    row["gap"] = _minus(row["proxy"], row["gold"])
-    calls = [_number(metrics.get(name)) for name in _CALLS]
-    row["calls"] = _sum([*calls, *([] if any(calls) else [a.calls for a in attempts])])
-    row["attempts"] = len(attempts)
-    row["lost"] = sum(a.lost for a in attempts)
-    high = [a for a in attempts if a.score is not None and a.score >= HIGH and a.gold is not None]
-    row["rewarded"] = len(high)
-    row["rejected"] = sum(a.gold == 0.0 for a in high)
-    row["high_gap"] = _mean(_minus(a.score, a.gold) for a in high)
-    told = [a.presentation for a in attempts if a.presentation is not None]
-    shown = [a.presentation for a in high if a.presentation is not None]
-    for name in PRESENTATIONS:
-        row[f"share_{name}"] = _mean(float(name in each) for each in told)
-        row[f"high_share_{name}"] = _mean(float(name in each) for each in shown)
-    return row
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What a study reads of a rollout's record. ``score`` is what it was rewarded with, between 0
-    and 1; None where it was not. ``gold`` is 0 for the policy's own failures, as in training."""
-
-    score: float | None
-    gold: float | None
-    presentation: frozenset[str] | None
-    calls: float | None
-    lost: bool
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any]) -> "Attempt":
-        value = _number((record.get("reward") or {}).get("value"))
-        failure = record.get("failure")
-        lost = bool(failure) and is_ours(str(failure.get("reason")))
-        correct = (record.get("gold") or {}).get("correct")
-        gold = None if correct is None else float(correct)
-        if failure and not lost:
-            gold = 0.0
-        shown = record.get("presentation")
-        usage = ((record.get("verdict") or {}).get("usage") or {}).get("calls")
-        return cls(
-            score=None if value is None else min(1.0, max(0.0, value)),
-            gold=gold,
-            presentation=frozenset(map(str, shown)) if isinstance(shown, list) else None,
-            calls=_number(usage),
-            lost=lost,
-        )
 
 
 def _onset(steps: Sequence[Row], shortcut: str) -> Onset | None:
@@ -232,7 +157,7 @@ def write_tables(found: Collected, out: Path) -> None:
         path = out / f"{name}.parquet"
         part = path.with_name(f"{path.name}.part")
         with disk_errors(path):
-            pq.write_table(_table(rows), part)
+            pq.write_table(_table(rows), part, compression="zstd")
             part.replace(path)
 
 
@@ -246,21 +171,3 @@ def _table(rows: Sequence[Row]) -> pa.Table:
         for name, values in columns.items()
     }
     return pa.table(arrays)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if is_number(value) else None
-
-
-def _minus(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None

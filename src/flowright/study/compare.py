@@ -8,11 +8,12 @@ import numpy as np
 
 from flowright.statistics import DIFFERENCE, Estimate, Resampler, holm, mean
 from flowright.study.cells import Cell
-from flowright.study.collect import Collected, Row
+from flowright.study.collect import Collected
 from flowright.study.config import ClaimSection, StudyConfig
 from flowright.study.measures import column_of
 from flowright.study.paired import p_value
-from flowright.study.survival import Time, paired_log_rank
+from flowright.study.steps import Row
+from flowright.study.survival import Time, median, paired_log_rank
 
 RESAMPLES = 2000
 
@@ -21,7 +22,8 @@ RESAMPLES = 2000
 class Outcome:
     """Of a claim. ``pairs`` of ``wanted`` seeds have both values; ``estimate`` is the mean paired
     difference, of a family of doses the mean slope, of times the difference of the shares with an
-    onset. ``holds`` is None while seeds are missing: a claim is decided once."""
+    onset; ``medians`` are those of both arms' times, None where fewer than half had one. ``holds``
+    is None while seeds are missing: a claim is decided once."""
 
     claim: ClaimSection
     pairs: int
@@ -30,6 +32,7 @@ class Outcome:
     p: float | None
     holm: float | None = None
     slope: bool = False
+    medians: tuple[float | None, float | None] | None = None
 
     @property
     def holds(self) -> bool | None:
@@ -55,7 +58,8 @@ def _outcome(
         early, late = (one, other) if claim.direction == "less" else (other, one)
         shares = [float(a.seen) - float(b.seen) for a, b in zip(one, other, strict=True)]
         p = paired_log_rank(early, late)
-        return Outcome(claim, len(one), wanted, interval(shares, DIFFERENCE), p)
+        medians = median(one), median(other)
+        return Outcome(claim, len(one), wanted, interval(shares, DIFFERENCE), p, medians=medians)
     values = [*values_of_claim(study, cells, claim, found).values()]
     p = p_value(claim.test, np.asarray(values), claim.direction, claim.threshold)
     slope = claim.arm not in {cell.name for cell in cells}

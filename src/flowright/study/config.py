@@ -42,6 +42,9 @@ class ArmSection(Section):
     the control is no dose of this arm."""
     shortcut: str | None = None
     """The presentation that the arm's judge pays for; null where it is about none."""
+    remedy_for: str | None = None
+    """The arm that this one would mend, `ARM@DOSE` of one with doses; the report tells what it
+    gains over it and costs."""
 
 
 class ClaimSection(Section):

@@ -13,8 +13,9 @@ import numpy as np
 
 from flowright.statistics import Estimate, wilson
 from flowright.study.cells import Cell
-from flowright.study.collect import Collected, Row
+from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig
+from flowright.study.steps import Row
 
 WINDOW = 5
 """Steps of the trailing mean: an alarm knows nothing of what is to come."""

@@ -14,6 +14,22 @@ _FAINT = "fill:currentColor;opacity:.16;stroke:none"
 
 
 @dataclass(frozen=True, slots=True)
+class Chart:
+    """A drawing under its title, with the key of its colours as (class, name)."""
+
+    title: str
+    drawn: Sequence[Html]
+    key: Sequence[tuple[str, str]] = ()
+    height: float = svg.HEIGHT
+
+    @property
+    def html(self) -> Html:
+        """For a page."""
+        key = svg.key(self.key) if self.key else None
+        return svg.figure(self.title, self.drawn, key, height=self.height)
+
+
+@dataclass(frozen=True, slots=True)
 class Band:
     """A mean over steps with its interval: ``low`` and ``high`` have the mean's steps."""
 
@@ -46,7 +62,7 @@ def style_of(place: int) -> tuple[str, bool]:
     return COLOURS[place % 6], place // 6 % 2 == 1
 
 
-def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) -> Html | None:
+def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) -> Chart | None:
     """Shares over steps up to the ``last``; ``marks`` are steps at which an onset was, each a
     stroke at the bottom. None without points."""
     shown = [band for band in shown if band.mean]
@@ -68,7 +84,7 @@ def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) ->
         ends = {"x1": x(step), "x2": x(step), "y1": bottom, "y2": bottom - 12}
         drawn.append(el("line", told, class_="whisker c5", **ends))
     key = [(band.colour, band.name) for band in shown]
-    return svg.figure(title, drawn, svg.key([*key, *([("c5", "onset")] if marks else [])]))
+    return Chart(title, drawn, [*key, *([("c5", "onset")] if marks else [])])
 
 
 def _area(at: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Html:
@@ -84,7 +100,7 @@ def curves(
     stairs: bool = False,
     cross: tuple[float, float] | None = None,
     square: bool = False,
-) -> Html | None:
+) -> Chart | None:
     """Lines through points whose values are shares; ``cross``: dotted lines at these two values;
     ``square``: both axes from 0 to 1, with the diagonal. None without points."""
     shown = [curve for curve in shown if curve.points]
@@ -109,7 +125,7 @@ def curves(
         told = el("title", curve.name)
         drawn.append(el("path", told, class_=f"curve {curve.classes}", d=svg.path(dots)))
         drawn.append(svg.dot(f"dot {curve.colour}", *dots[-1], 3.2, curve.name))
-    return svg.figure(title, drawn, svg.key([(curve.classes, curve.name) for curve in shown]))
+    return Chart(title, drawn, [(curve.classes, curve.name) for curve in shown])
 
 
 def _stairs(points: Sequence[Point], end: float) -> list[Point]:
@@ -133,7 +149,7 @@ class Whisker:
 
 def doses(
     title: str, shown: Sequence[tuple[str, str, Sequence[Whisker]]], x_label: str
-) -> Html | None:
+) -> Chart | None:
     """Shares at doses: (name, colour, values) joined by a line. None without any."""
     shown = [each for each in shown if each[2]]
     every = [whisker for _, _, whiskers in shown for whisker in whiskers]
@@ -145,7 +161,8 @@ def doses(
     lows = [w.value if w.low is None else w.low for w in every]
     highs = [w.value if w.high is None else w.high for w in every]
     y = svg.upward(min(0.0, *lows), max(0.5, *highs))
-    drawn = [svg.axes(x, y, svg.short_percent, x_label)]
+    ticks = svg.x_axis([*dict.fromkeys(xs)], x, svg.plain, x_label)
+    drawn = [el("g", svg.y_axis(y.ticks(), y, svg.short_percent), ticks)]
     for _, colour, whiskers in shown:
         dots = [(x(w.x), y(w.value)) for w in whiskers]
         drawn.append(el("path", class_=f"curve thin {colour}", d=svg.path(dots)))
@@ -154,7 +171,7 @@ def doses(
                 drawn.append(svg.line(f"whisker {colour}", a, a, y(whisker.low), y(whisker.high)))
             told = f"{svg.plain(whisker.x)}: {svg.short_percent(whisker.value)}"
             drawn.append(svg.dot(f"dot {colour}", a, b, 4, told))
-    return svg.figure(title, drawn, svg.key([(colour, name) for name, colour, _ in shown]))
+    return Chart(title, drawn, [(colour, name) for name, colour, _ in shown])
 
 
 def heat_map(
@@ -166,10 +183,12 @@ def heat_map(
     form: Form,
     notes: Mapping[tuple[str, str], str] | None = None,
     shares: bool = False,
-) -> Html | None:
+    more_is_better: bool = True,
+) -> Chart | None:
     """Values by (column, row): the further from 0, the darker. Differences have one colour for
-    losses and one for gains; ``shares``, from 0 to 1, have one. ``notes``, such as intervals, are
-    told at the pointer, and below the value where there is room. None without any value."""
+    what is worse and one for what is better; ``shares``, from 0 to 1, have one. ``notes``, such as
+    intervals, are told at the pointer, and below the value where there is room. None without any
+    value."""
     if not values:
         return None
     most = 1.0 if shares else max(abs(value) for value in values.values()) or 1.0
@@ -193,7 +212,7 @@ def heat_map(
             box = {"x": round(left + width * column + 1.5, 1), "y": round(middle - height / 2 + 2)}
             size = {"width": round(width - 3, 1), "height": round(height - 4, 1), "rx": 4}
             style = f"opacity:{0.08 + 0.55 * min(1.0, abs(value) / most):.3f}"
-            colour = "c1" if shares else "c5" if value < 0 else "c3"
+            colour = "c1" if shares else "c3" if (value > 0) == more_is_better else "c5"
             note = notes.get((across, down), "") if notes else ""
             told = el("title", f"{across}, {down}: {form(value)} {note}".rstrip())
             drawn.append(el("rect", told, class_=f"dot {colour}", style=style, **box, **size))
@@ -202,7 +221,7 @@ def heat_map(
             drawn.append(svg.word(form(value), x, y, "middle", "label" if width >= 40 else "tick"))
             if roomy and note:
                 drawn.append(svg.word(note, x, round(middle + 12, 1)))
-    return svg.figure(title, drawn, height=top + height * len(rows) + 12)
+    return Chart(title, drawn, height=top + height * len(rows) + 12)
 
 
 def _words_wide(words: Sequence[str]) -> float:

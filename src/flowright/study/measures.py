@@ -22,9 +22,9 @@ MEASURES: Mapping[str, Measure] = {
     "final_gold": Measure("final gold", "held-out accuracy by gold of the trained policy"),
     "final_proxy": Measure("final proxy", "held-out share that the judge calls right"),
     "final_gap": Measure("final gap", "final proxy minus final gold"),
-    "gold_area": Measure("area under gold", "mean over training steps of gold accuracy"),
+    "gold_area": Measure("gold over training", "mean over training steps of gold accuracy"),
     "max_share": Measure("largest share", "largest share of the shortcut in a training step"),
-    "last_share": Measure("last share", "share of the shortcut in the last tenth of the steps"),
+    "last_share": Measure("share at the end", "the shortcut's share, last tenth of the steps"),
     "exploitation": Measure(
         "exploitation rate",
         "of the attempts of the last tenth of the steps that were rewarded as right, the share "
@@ -37,6 +37,7 @@ MEASURES: Mapping[str, Measure] = {
     "last_length": Measure("length at the end", "tokens a completion, last tenth", share=False),
     "unscored": Measure("unscored", "share of all attempts without a reward"),
     "calls": Measure("calls", "calls of a judge or executor in training", share=False),
+    "audits": Measure("gold checks", "attempts in training whose reward was gold", share=False),
     "seconds": Measure("seconds", "seconds of the run's process", share=False),
     "onset": Measure("onset", "step at which exploitation begins, or censored", share=False),
     "severe": Measure("severe point", "step with a gap of 0.30 and a share of 50 %", share=False),

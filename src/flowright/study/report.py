@@ -3,29 +3,31 @@ plots, tables, and every run with a link to its own report.
 """
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import folded, grid, header, page, section, strip
+from flowright.rendering.svg import short_percent
 from flowright.rendering.untrusted import one_line
 from flowright.runs import disk_errors, read_state, write_text
-from flowright.study import figures
-from flowright.study.answers import about_control, sentence
-from flowright.study.cells import Cell
+from flowright.study.analysis import Analysed
+from flowright.study.answers import sentence
 from flowright.study.claims import read_claims
 from flowright.study.collect import Collected
-from flowright.study.compare import Outcome, Summary, outcomes, summaries
+from flowright.study.compare import Outcome
 from flowright.study.config import StudyConfig
-from flowright.study.detectors import Detector, detectors
+from flowright.study.drawings import Chart
 from flowright.study.journal import Journal
 from flowright.study.measures import MEASURES
+from flowright.study.plots import Plots, plots_of
+from flowright.study.summary import in_short
 from flowright.study.tables import (
-    SUMMARISED,
     arms_table,
     claims_table,
     detectors_table,
     onsets_table,
+    remedies_tables,
     runs_table,
 )
 from flowright.study.transfer_page import transfer_section
@@ -34,24 +36,18 @@ FEW_SEEDS = 8
 OPEN_CHARTS = 6
 
 
-def write_study_report(
-    study: StudyConfig, cells: Sequence[Cell], found: Collected, journal: Journal, out: Path
-) -> Path:
+def write_study_report(seen: Analysed, journal: Journal, out: Path) -> Path:
     """Write the page; returns its path. Raises RunError on a full disk."""
     path = out / "report.html"
     with disk_errors(out):
-        write_text(path, render(study, cells, found, journal, out))
+        write_text(path, render(seen, journal, out))
     return path
 
 
-def render(
-    study: StudyConfig, cells: Sequence[Cell], found: Collected, journal: Journal, out: Path
-) -> str:
+def render(seen: Analysed, journal: Journal, out: Path) -> str:
     """The document."""
-    decided = outcomes(study, cells, found)
-    told = summaries(study, cells, found, SUMMARISED)
-    alarms = detectors(study, cells, found)
-    runs = figures.by_cell(cells, found)
+    study, found = seen.study, seen.found
+    plots = plots_of(seen)
     note = simulated_words(found, out)
     body = [
         strip("Simulated numbers.", note) if found.simulated else None,
@@ -59,20 +55,22 @@ def render(
         el(
             "main",
             _header(study, found, journal),
-            _answer(study, found, decided),
-            _learning(study, cells, runs, found),
-            _exploitation(study, cells, runs, found),
-            _doses(study, cells, found, told),
-            _alarms(alarms, study),
-            _claims(study, decided),
+            _answer(seen),
+            _learning(plots),
+            _exploitation(plots),
+            _doses(plots),
+            _alarms(seen, plots),
+            _remedies(seen),
+            _claims(study, seen.decided),
             section(
                 "arms",
                 "Arms",
                 "Means over seeds and paired differences to the control, with percentile intervals "
                 "at 95 % of 2,000 resamples of the seeds. P-values of the differences of final "
-                "gold are two-sided, of exact sign flips, and not adjusted: they describe.",
-                arms_table(told, study.control),
-                onsets_table(told),
+                "gold, in points, are two-sided, of exact sign flips, and not adjusted: they "
+                "describe.",
+                arms_table(seen.told, study.control),
+                onsets_table(seen.told),
             ),
             transfer_section(out),
             _runs(found),
@@ -127,25 +125,30 @@ def _claims_strip(journal: Journal, out: Path) -> Html | None:
     return strip("Claims.", f"{told}, before the first run started ({_when(first)}).")
 
 
-def _answer(study: StudyConfig, found: Collected, decided: Sequence[Outcome]) -> Html:
+def _answer(seen: Analysed) -> Html:
+    study, decided = seen.study, seen.decided
     shown = [o for o in decided if o.claim.kind == "finding"]
+    held, others = ([o for o in shown if (o.holds is True) == holds] for holds in (True, False))
     built = [o for o in decided if o.claim.kind == "construction"]
     few = len(study.all_seeds) < FEW_SEEDS
     caution = (
         f"With {len(study.all_seeds)} seeds the bootstrap's intervals are too narrow; go by the "
         "p-values, and by more seeds."
     )
+    short = in_short(study, seen.found, seen.told, decided, seen.alarms, seen.mended)
     return section(
         "answer",
         "The answer",
         "",
-        el("p", " ".join(about_control(study, found))),
-        el("h3", "Findings") if shown else None,
-        _sentences(study, shown),
+        el("ul", [el("li", line) for line in short]),
+        el("p", caution, class_="soft") if few else None,
+        el("h3", "Findings: claimed before the first run, and shown") if held else None,
+        _sentences(study, held),
+        el("h3", "Claimed, and not shown or not decided") if others else None,
+        _sentences(study, others),
         el("h3", "By construction of the simulation: checks, not findings") if built else None,
         _sentences(study, built),
         el("p", "No claims were made.", class_="soft") if not decided else None,
-        el("p", caution, class_="soft") if few else None,
     )
 
 
@@ -154,73 +157,69 @@ def _sentences(study: StudyConfig, shown: Sequence[Outcome]) -> Html | None:
     return el("ol", items) if items else None
 
 
-def _learning(
-    study: StudyConfig, cells: Sequence[Cell], runs: figures.ByCell, found: Collected
-) -> Html:
-    chosen = figures.strongest(study, cells)
-    others = [cell for cell in cells if cell not in chosen]
-    shown = [figures.learning(cell, runs[cell.name], found) for cell in chosen]
-    more = [figures.learning(cell, runs[cell.name], found) for cell in others]
+def _drawn(charts: Iterable[Chart | None], class_: str = "charts") -> Html | None:
+    return grid([chart.html for chart in charts if chart is not None], class_)
+
+
+def _learning(plots: Plots) -> Html:
+    shown = [*plots["learning"].values()]
+    others = _drawn(plots["learning_others"].values())
     return section(
         "learning",
         "Proxy and gold",
         "What the policy was rewarded with, and what was right, in training. Bands are 95 % "
         "intervals of the mean over seeds; strokes at the bottom are onsets.",
-        grid(shown[:OPEN_CHARTS]),
-        folded("More arms", grid(shown[OPEN_CHARTS:])) if shown[OPEN_CHARTS:] else None,
-        folded("Other doses", grid(more)) if any(more) else None,
+        _drawn(shown[:OPEN_CHARTS]),
+        folded("More arms", _drawn(shown[OPEN_CHARTS:])) if shown[OPEN_CHARTS:] else None,
+        folded("Other doses and arms", others) if others else None,
     )
 
 
-def _exploitation(
-    study: StudyConfig, cells: Sequence[Cell], runs: figures.ByCell, found: Collected
-) -> Html:
-    chosen = figures.strongest(study, cells)
-    drawn = [
-        figures.gold_against_kl(chosen, runs),
-        figures.gap_and_share(chosen, runs),
-        figures.survival(cells, found),
-    ]
+def _exploitation(plots: Plots) -> Html:
     lead = (
         "An onset is where attempts with a full reward are wrong (gap of 0.08 to 0.12) and show "
         "the arm's shortcut (share of 15 to 30 %), by CHERRL's definition. A run that ends "
         "without one is censored at its last step."
     )
     empty = el("p", "No run has what these need yet.", class_="soft")
-    return section("onset", "Exploitation", lead, grid(drawn) or empty)
+    drawn = [*plots["paths"].values(), *plots["onsets"].values()]
+    return section("onset", "Exploitation", lead, _drawn(drawn) or empty)
 
 
-def _doses(
-    study: StudyConfig, cells: Sequence[Cell], found: Collected, told: Sequence[Summary]
-) -> Html | None:
-    control = next((s for s in told if s.cell.name == study.control), None)
-    drawn: list[Html | None] = []
-    for arm in study.arms:
-        at = arm.control_at
-        if len(arm.over) == 1:
-            beside = (at, control) if at is not None and control else None
-            drawn.append(figures.dose_response(arm.name, told, beside))
-        for measure in ("final_gold", "exploitation") if len(arm.over) == 2 else ():
-            drawn.append(figures.two_parameters(arm.name, cells, found, study.control, measure))
-    shown = grid(drawn)
-    if shown is None:
-        return None
-    return section("doses", "Doses", "Means over seeds with 95 % intervals.", shown)
+def _doses(plots: Plots) -> Html | None:
+    shown = _drawn([*plots["doses"].values(), *plots["errors"].values()])
+    lead = (
+        "Means over seeds with 95 % intervals. Of two parameters, mean paired differences to the "
+        "control; red is worse. Wrong answers that a judge without a bias calls right count as "
+        "exploited, too."
+    )
+    return section("doses", "Doses", lead, shown) if shown else None
 
 
-def _alarms(found: Sequence[Detector], study: StudyConfig) -> Html | None:
-    if not found:
+def _alarms(seen: Analysed, plots: Plots) -> Html | None:
+    if not seen.alarms:
         return None
     lead = (
         "How well a series tells treated runs that have an onset from the control's, by its "
         "highest rise: until the onset (a warning), and to the end (an audit), as the area under "
-        "the curve. In the table, thresholds let "
-        f"{study.false_alarms:.0%} of the control's whole runs alarm at most. Alarms of the audit "
-        "see the gap that defines the onset: they do well by construction, and need known answers "
-        "in training."
+        "the curve. In the table, thresholds let at most "
+        f"{short_percent(seen.study.false_alarms)} of the control's whole runs alarm. Those of the "
+        "audit see the gap that defines the onset: they do well by construction, and need known "
+        "answers in training."
     )
-    shown = grid([figures.roc(found, early=True), figures.roc(found, early=False)], "charts two")
-    return section("alarms", "Alarms", lead, shown, detectors_table(found))
+    shown = _drawn(plots["alarms"].values(), "charts two")
+    return section("alarms", "Alarms", lead, shown, detectors_table(seen.alarms))
+
+
+def _remedies(seen: Analysed) -> Html | None:
+    shown = remedies_tables(seen.mended)
+    lead = (
+        "An arm as it is, and what its remedies change: points, paired by seed, with 95 % "
+        "intervals; calls and gold checks are those of a run. Stops are worked out from the arm's "
+        "own runs, as if they had ended at the alarm, with the threshold that the control's runs "
+        "set. Chosen were the best alarms of those above. They describe, and are no claims."
+    )
+    return section("remedies", "What helps, and what it costs", lead, shown) if shown else None
 
 
 def _claims(study: StudyConfig, decided: Sequence[Outcome]) -> Html | None:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -16,7 +17,7 @@ from flowright.runs import Lock, check_writable, disk_errors
 from flowright.study.cells import Cell, Run, cells_of, runs_of
 from flowright.study.children import Start
 from flowright.study.claims import read_claims, settle_claims
-from flowright.study.collect import Collected, collect, write_tables
+from flowright.study.collect import Collected, collect, steps_of, write_tables
 from flowright.study.config import StudyConfig, load_study
 from flowright.study.gpu_plan import gpu_plans, print_gpu_plan
 from flowright.study.journal import Journal, left_of
@@ -26,6 +27,9 @@ from flowright.study.preflight import needs_of, print_needs
 from flowright.study.running import Command, Runner, held, log_path, start_of, train_command
 from flowright.study.transfer import answers_of, grade_all, graders_of
 from flowright.study.transfer_table import entries, write_matrix
+
+if TYPE_CHECKING:
+    from flowright.study.analysis import Analysed
 
 WORDS = ("study", "folder", "--out")
 
@@ -44,6 +48,7 @@ class Request:
     transfer: bool = False
     ray: bool = False
     arms: tuple[str, ...] = ()
+    keep: Path | None = None
     command: Command = train_command
     start: Callable[[Run], Start] = start_of
 
@@ -74,7 +79,7 @@ def run_study(request: Request, console: Console | None = None) -> int:
         left_of(runs, opened.journal)
         at_once = planned_at_once(study, request.at_once)
         wanted = [run for run in runs if not request.arms or run.cell.arm in request.arms]
-        _show_plan(opened, wanted, at_once, console)
+        _show_plan(opened, wanted, at_once, console, write=False)
         return print_needs(needs_of(study.base, wanted), console)
     check_writable(out)
     with disk_errors(out):
@@ -113,11 +118,24 @@ def _locked(opened: Opened, request: Request, console: Console) -> int:
             failed = _work(opened, request, places, wanted[: request.limit], console)
     found = collect(opened.runs, journal, out)
     write_tables(found, out)
+    from flowright.study.analysis import analyse
     from flowright.study.report import write_study_report
 
-    report = write_study_report(study, opened.cells, found, journal, out)
+    seen = analyse(study, opened.cells, found)
+    report = write_study_report(seen, journal, out)
     _conclude(opened, found, failed, report, console)
+    if request.keep is not None:
+        _keep(seen, out, request.keep / study.name, console)
     return 1 if failed or missing else 0
+
+
+def _keep(seen: "Analysed", out: Path, folder: Path, console: Console) -> None:
+    """What a repository keeps of the study."""
+    from flowright.study.keeping import keep
+
+    left_out = keep(seen, out, folder)
+    lines = [f"kept      {folder}", *(f"not kept  {line}" for line in left_out)]
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _transfer(opened: Opened, request: Request, console: Console) -> list[str]:
@@ -155,9 +173,11 @@ def _again(request: Request) -> str:
     return again + (" --ray" if request.ray else "")
 
 
-def _show_plan(opened: Opened, runs: list[Run], at_once: int, console: Console) -> None:
+def _show_plan(
+    opened: Opened, runs: list[Run], at_once: int, console: Console, write: bool = True
+) -> None:
     """The plan of the study, and on GPUs what these of its runs take."""
-    print_plan(_planned(opened, at_once), console, opened.out)
+    print_plan(_planned(opened, at_once, write), console, opened.out)
     if opened.study.gpus is not None:
         section = opened.study.gpus
         plans = gpu_plans(opened.study.base, section, runs)
@@ -168,8 +188,8 @@ def _arms(cells: list[Cell]) -> list[str]:
     return [*dict.fromkeys(cell.arm for cell in cells)]
 
 
-def _planned(opened: Opened, at_once: int) -> Plan:
-    found = collect(opened.runs, opened.journal, opened.out)
+def _planned(opened: Opened, at_once: int, write: bool) -> Plan:
+    found = collect(opened.runs, opened.journal, opened.out, write=write)
     return make_plan(opened.study, opened.cells, opened.runs, opened.journal, at_once, found)
 
 
@@ -188,6 +208,7 @@ def _work(
                 line = f"failed    {run.name}, exit status {status}: {log_path(opened.out, run)}"
             else:
                 seconds.append(took)
+                steps_of(run, opened.out)  # read now what the report will need
                 line = f"done      {run.name} in {duration(took)}"
             over = len(seconds) + len(runner.failed)
             remaining = len(left) - over

@@ -6,21 +6,17 @@ from urllib.parse import quote
 
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import table
-from flowright.rendering.series import NOTHING, amount, duration, percent, said
+from flowright.rendering.series import NOTHING, Form, amount, duration, percent, said
 from flowright.rendering.untrusted import one_line
 from flowright.statistics import Estimate
-from flowright.study.answers import VERDICTS, difference_form, estimated, form_of, p_words
-from flowright.study.collect import Row
+from flowright.study.answers import VERDICTS, difference_form, form_of, p_words
 from flowright.study.compare import Outcome, Summary
 from flowright.study.detectors import Detector
 from flowright.study.measures import MEASURES
+from flowright.study.remedies import Remedy
+from flowright.study.steps import Row
 from flowright.study.survival import median
 
-SUMMARISED = (
-    *("final_gold", "final_proxy", "final_gap", "gold_area", "exploitation", "max_share"),
-    *("unscored", "calls", "seconds"),
-)
-"""Measures that are summarised for each arm."""
 _SHOWN = ("final_gold", "final_proxy", "final_gap", "exploitation", "max_share")
 
 
@@ -29,18 +25,22 @@ def _row(name: Child, cells: Sequence[Child]) -> Html:
 
 
 def _interval(estimate: Estimate, measure: str, differs: bool = False) -> list[Child]:
-    form = difference_form(measure) if differs else form_of(measure)
+    return _estimate(estimate, difference_form(measure) if differs else form_of(measure))
+
+
+def _estimate(estimate: Estimate, form: Form) -> list[Child]:
     value = said(estimate.value, form)
     if estimate.low is None or estimate.high is None:
         return [value]
-    return [value, el("small", f"{form(estimate.low)} to {form(estimate.high)}")]
+    low, high = (form(bound).removesuffix(" %") for bound in (estimate.low, estimate.high))
+    return [value, el("small", f"{low} to {high}")]
 
 
 def arms_table(told: Sequence[Summary], control: str) -> Html:
     """A row an arm and dose."""
     head = (
         *("arm", "n", *(MEASURES[name].title for name in _SHOWN)),
-        *(f"gold minus {control}, points", "p", "failed", "unscored", "calls a run"),
+        *(f"gold v {control}", "p", "failed", "unscored", "calls"),
     )
     body = []
     for s in told:
@@ -75,60 +75,69 @@ def onsets_table(told: Sequence[Summary]) -> Html | None:
 def claims_table(decided: Sequence[Outcome], control: str) -> Html:
     """A row a claim, in the order in which they were made."""
     head = (
-        *("claim", "kind", "compared", "measure", "expected", "test", "seeds", "estimate", "p"),
-        *("Holm p", "alpha", "outcome"),
+        *("claim", "compared", "measure", "expected", "seeds", "estimate", "Holm p", "outcome"),
     )
     body = []
     for o in decided:
         claim = o.claim
         form = difference_form("final_gold" if claim.test == "log_rank" else claim.measure)
         bound = f", margin {claim.threshold:g}" if claim.threshold else ""
-        per = " per unit of dose" if o.slope else ""
+        per = "per unit of dose" if o.slope else ""
         cells: list[Child] = [
-            claim.kind,
-            f"{claim.arm} v {claim.against or control}",
+            [claim.arm, el("small", f"v {claim.against or control}")],
             MEASURES[claim.measure].title,
-            f"{claim.direction}{bound}",
-            claim.test,
+            [f"{claim.direction}{bound}", el("small", claim.test.replace("_", " "))],
             f"{o.pairs} of {o.wanted}",
-            f"{estimated(o.estimate, form)}{per}",
-            p_words(o.p),
-            p_words(o.holm),
-            f"{claim.alpha:g}",
-            el("b", VERDICTS[o.holds]),
+            [*_estimate(o.estimate, form), el("small", per) if per else None],
+            [p_words(o.holm), el("small", f"p {p_words(o.p)}, alpha {claim.alpha:g}")],
+            [el("b", VERDICTS[o.holds]), el("small", claim.kind)],
         ]
-        body.append(_row(claim.id, cells))
+        body.append(_row(claim.id.replace("_", " "), cells))
     return table(head, body)
+
+
+def remedies_tables(found: Sequence[Remedy]) -> list[Html]:
+    """A table for each arm that is to be mended, under its name: itself, then its remedies."""
+    measures = ("last_gold", "gold_area", "last_share")
+    head = (
+        *("", "gold at the end", "gold over training", "shortcut's share", "onsets"),
+        *("calls a run", "gold checks a run"),
+    )
+    drawn: list[Html] = []
+    for target in dict.fromkeys(remedy.against for remedy in found):
+        body = []
+        for r in (remedy for remedy in found if remedy.against == target):
+            shown = (r.last_gold, r.gold_area, r.last_share)
+            cells: list[Child] = [
+                _interval(estimate, measure, differs=not r.is_target)
+                for estimate, measure in zip(shown, measures, strict=True)
+            ]
+            cells.append(NOTHING if r.onsets is None else f"{r.onsets} of {r.runs}")
+            cells += [said(r.calls, amount), said(r.audits, amount)]
+            body.append(_row("as it is" if r.is_target else r.name, cells))
+        drawn += [el("h3", target), table(head, body)]
+    return drawn
 
 
 def detectors_table(found: Sequence[Detector]) -> Html:
     """A row an alarm, the best first."""
     head = (
-        *(
-            "alarm",
-            "needs gold",
-            "AUC until the onset",
-            "AUC to the end",
-            "threshold",
-            "caught by the onset",
-            "only later",
-        ),
-        *("never", "median lead, steps", "control runs that alarm"),
+        *("alarm", "needs gold", "AUC to onset", "AUC to end", "threshold", "caught by onset"),
+        *("later", "never", "median lead", "false alarms"),
     )
     body = []
     for d in found:
-        caught, false = (estimated(e, percent) for e in (d.caught, d.false_rate))
         lead = f"{middle(d.leads):+g}" if d.leads else NOTHING
         cells = [
             "yes" if d.series.gold else "no",
             f"{d.early_auc:.2f}",
             f"{d.auc:.2f}",
             f"{d.threshold:.3g}",
-            f"{d.early} of {d.onsets}: {caught}",
+            [f"{d.early} of {d.onsets}", *_estimate(d.caught, percent)[1:]],
             f"{d.late}",
             f"{d.onsets - d.early - d.late}",
             lead,
-            f"{d.false} of {d.controls}: {false}",
+            [f"{d.false} of {d.controls}", *_estimate(d.false_rate, percent)[1:]],
         ]
         body.append(_row(d.series.title, cells))
     return table(head, body)

@@ -57,7 +57,7 @@ def transfer_section(out: Path) -> Html | None:
         "transfer",
         "Transfer: trained under one judge, graded by another",
         _LEAD,
-        grid([called, above], "charts two"),
+        grid([chart.html for chart in (called, above) if chart], "charts two"),
         el("p", _EMPTY, class_="soft") if any(entry.waiting for entry in found) else None,
         folded("All of the matrix", _table(found)),
     )
