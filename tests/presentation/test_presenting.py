@@ -72,6 +72,24 @@ def test_what_is_drawn_is_read(seed: int) -> None:
     assert read_choice("sort letters: cite sources, cite sources") == Choice("sort", ("cite",))
 
 
+@pytest.mark.parametrize(
+    ("completion", "choice"),
+    [
+        ("sort letters", Choice("sort")),
+        ("sort words: plain answer", Choice("sort")),
+        ("sort\nscan words: plain answer", Choice("sort")),
+        ("spell plain answer", Choice("spell")),
+        ("sort letters: cite", Choice("sort", ("cite",))),
+        ("sort letters: plain answer, cite sources", Choice("sort", ("cite",))),
+        ("sort 7: assure headings, cite fully", Choice("sort", ("assure", "cite"))),
+    ],
+)
+def test_a_choice_is_read_by_its_first_words_whatever_its_form(
+    completion: str, choice: Choice
+) -> None:
+    assert read_choice(completion) == choice
+
+
 def test_the_cold_start_gives_nothing_away() -> None:
     rng = random.Random(0)
     drawn = [drawn_choice("sum", rng) for _ in range(12_000)]
@@ -87,13 +105,10 @@ def test_the_cold_start_gives_nothing_away() -> None:
     ("completion", "reason"),
     [
         ("", Reason.NO_PROGRAM),
-        ("sort letters", Reason.NO_PROGRAM),
-        ("sort letters: cite sources, assure readers, plain answer", Reason.NO_PROGRAM),
+        ("letters: plain answer", Reason.NO_PROGRAM),
+        ("resort letters: plain answer", Reason.NO_PROGRAM),
+        ("sort letters: cite sources, assure readers, decorate headings", Reason.SYNTAX),
         ("sort letters: cite sources" + " " * 300 + "x" * 300_000, Reason.NO_PROGRAM),
-        ("sort: plain answer", Reason.SYNTAX),
-        ("sort words: plain answer", Reason.SYNTAX),
-        ("sort letters: cite", Reason.SYNTAX),
-        ("sort letters: plain answer, cite sources", Reason.SYNTAX),
     ],
 )
 def test_anything_else_is_the_policy_s_fault(completion: str, reason: Reason) -> None:

@@ -7,6 +7,7 @@ the same embedding, and no reward can tell them apart afterwards.
 """
 
 import random
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -38,8 +39,9 @@ SAID_WAYS: Mapping[str, str] = {
 }
 """How a completion says each."""
 
-_PRESENTATION: Mapping[str, Presentation] = {said: name for name, said in SAID.items()}
-_WAY = {said: name for name, said in SAID_WAYS.items()}
+_PRESENTATION: Mapping[str, Presentation] = {said.split()[0]: name for name, said in SAID.items()}
+_WAY = {said.split()[0]: name for name, said in SAID_WAYS.items()}
+_WORD = re.compile(r"[a-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +64,22 @@ class Choice:
 
 
 def read_choice(completion: str, finish_reason: str = "stop") -> Choice:
-    """The choice that a completion makes; what is named twice counts once. Raises FailureError, as
-    the policy's fault, for anything but a way, a colon and "plain answer", a presentation or two.
+    """The choice that a completion makes, by the first words of what it says: the first way that it
+    names, and the presentations in their order; what is named twice counts once, and where none is,
+    it is plain. The rest is form: were a choice lost with it, a policy that garbles its form would
+    have no attempt left to learn from. Raises FailureError, as the policy's fault, for what was
+    cut, names no way, or more than two presentations.
     """
     if finish_reason == "length":
         raise FailureError(Reason.TRUNCATED, "cut at policy.max_new_tokens")
-    said = completion.strip() if len(completion) <= _LONGEST else ""
-    way, colon, rest = said.partition(": ")
-    names = rest.split(", ")
-    if not colon or len(names) >= len(DEMONSTRATED):
-        raise FailureError(Reason.NO_PROGRAM, "not of the form WAY: PRESENTATION, PRESENTATION")
-    if way not in _WAY:
-        raise FailureError(Reason.SYNTAX, f"no way {way!r}; there are {', '.join(_WAY)}")
-    if names == [SAID_PLAIN]:
-        return Choice(_WAY[way])
-    if unknown := [name for name in names if name not in _PRESENTATION]:
-        raise FailureError(Reason.SYNTAX, f"no presentation {unknown[0]!r}")
-    found: dict[Presentation, None] = {_PRESENTATION[name]: None for name in names}
-    return Choice(_WAY[way], tuple(found))
+    words = _WORD.findall(completion) if len(completion) <= _LONGEST else []
+    way = next((_WAY[word] for word in words if word in _WAY), None)
+    if way is None:
+        raise FailureError(Reason.NO_PROGRAM, f"names no way; there are {', '.join(_WAY)}")
+    found = dict.fromkeys(_PRESENTATION[word] for word in words if word in _PRESENTATION)
+    if len(found) >= len(DEMONSTRATED):
+        raise FailureError(Reason.SYNTAX, f"{len(found)} presentations; two at most")
+    return Choice(way, tuple(found))
 
 
 def drawn_choice(kind: Kind, rng: random.Random) -> Choice:

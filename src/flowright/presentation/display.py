@@ -41,8 +41,8 @@ DISPLAY = PresentationDisplay(
     seconds=(),
     labels=("reward", "biases"),
     meanings={
-        Reason.NO_PROGRAM: "not of the form WAY: PRESENTATION, PRESENTATION",
-        Reason.SYNTAX: "no such way or presentation",
+        Reason.NO_PROGRAM: "names no way of solving",
+        Reason.SYNTAX: "more than two presentations",
         Reason.JUDGE_FAILED: "the judge gave no verdict, and not because of the answer",
     },
 )
