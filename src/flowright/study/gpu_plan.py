@@ -144,17 +144,22 @@ def print_gpu_plan(
     plans: Sequence[CellPlan], section: GpuSection, at_once: int, console: Console
 ) -> None:
     """A row a cell, then the sums, the servers and what all of it was taken from."""
-    title = "planned from what gpus assumes; nothing of it was measured"
-    head = ("arm", "judges", "runs", "a run", "GPU hours", "judge calls", "judge tokens")
-    table = Table(*head, "executor calls", "executor tokens", title=title)
+    told = "planned   from what gpus assumes; nothing of it was measured; calls / tokens"
+    console.print(told, highlight=False, markup=False, soft_wrap=True)
+    table = Table("", "runs", "a run", "GPU hours", "judges", "executors", box=None, pad_edge=False)
     for plan in plans:
         n = plan.runs
-        counts = (plan.judge_calls, plan.judge_tokens, plan.executor_calls, plan.executor_tokens)
-        told = [amount(n * count) for count in counts]
+        judged, ran = (
+            f"{amount(n * calls)} / {amount(n * tokens)}"
+            for calls, tokens in (
+                (plan.judge_calls, plan.judge_tokens),
+                (plan.executor_calls, plan.executor_tokens),
+            )
+        )
         hours = f"{plan.hours * section.per_run:,.0f}"
-        judges = ", ".join(plan.judges) or "rules"
-        table.add_row(plan.cell.name, judges, str(n), duration(plan.seconds), hours, *told)
-    console.print(table, markup=False)
+        row = (f"  {plan.cell.name}", str(n), duration(plan.seconds), hours, judged, ran)
+        table.add_row(*row)
+    console.print(table, markup=False, highlight=False)
     lines = [*_sums(plans, section, at_once), *_assumptions(section)]
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from rich.console import Console
-from rich.table import Table
 
 from flowright.rendering.series import duration
 from flowright.study.cells import Cell, Run
@@ -113,33 +112,41 @@ def _too_few(level: float) -> str:
 
 
 def print_plan(plan: Plan, console: Console, out: Path) -> None:
-    """The plan as tables: arms by doses and seeds, then what each claim can find."""
-    seeds = plan.study.all_seeds
-    table = Table("arm", "dose", "set", "shortcut", "runs", "finished", title=plan.study.name)
-    for cell in plan.cells:
-        own = [run for run in plan.runs if run.cell == cell]
-        given = ", ".join(f"{key}={value}" for key, value in cell.overrides.items())
-        dose = ", ".join(f"{key} {value}" for key, value in cell.dose.items())
-        mark = " (control)" if cell.name == plan.study.control else ""
-        done = sum(is_finished(run.folder) for run in own)
-        words = [cell.arm + mark, dose, given, cell.shortcut or "", str(len(own)), str(done)]
-        table.add_row(*words)
-    console.print(table, markup=False)
-    lines = [
+    """The plan in lines: arms with their runs, what is left of them, what each claim can find."""
+    study, seeds = plan.study, plan.study.all_seeds
+    lines = [f"study     {study.name}", *_arms(plan)]
+    lines += [
         f"runs      {len(plan.runs)} ({len(plan.cells)} arms x {len(seeds)} seeds), "
         f"{plan.left} left, {plan.at_once} at once",
         f"time      {_time(plan)}",
         f"calls     {_calls(plan)}",
         f"folder    {out}",
     ]
+    if study.claims:
+        lines.append(
+            f"claims    {len(study.claims)}, with the smallest effect that each finds with 80 % "
+            "power at Holm's first level"
+        )
+        wide = max(len(claim.id) for claim in study.claims)
+        for claim in study.claims:
+            sides = f"{claim.measure} of {claim.arm} v {claim.against or study.control}"
+            found = f"{sides}, {claim.test}: {power_of(plan, claim)}"
+            lines.append(f"  {claim.id:<{wide}}  {claim.kind:<12}  {found}")
     console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
-    if plan.study.claims:
-        title = "smallest effect found with 80 % power at Holm's first level"
-        claims = Table("claim", "kind", "compared", "test", "finds", title=title)
-        for claim in plan.study.claims:
-            sides = f"{claim.measure} of {claim.arm} v {claim.against or plan.study.control}"
-            claims.add_row(claim.id, claim.kind, sides, claim.test, power_of(plan, claim))
-        console.print(claims, markup=False)
+
+
+def _arms(plan: Plan) -> list[str]:
+    """Of each arm and dose, how many runs are finished, and what it sets."""
+    wide = max(len(cell.name) for cell in plan.cells)
+    lines = []
+    for cell in plan.cells:
+        own = [run for run in plan.runs if run.cell == cell]
+        done = f"{sum(is_finished(run.folder) for run in own)} of {len(own)}"
+        told = [f"{key}={value}" for key, value in cell.overrides.items()]
+        told += ["control"] if cell.name == plan.study.control else []
+        told += [f"shortcut {cell.shortcut}"] if cell.shortcut else []
+        lines.append(f"  {cell.name:<{wide}}  {done:>8}  {', '.join(told)}".rstrip())
+    return lines
 
 
 def _time(plan: Plan) -> str:
