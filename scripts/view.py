@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Look at rollouts in the browser: every attempt of a run, finished or running.
+
+    python scripts/view.py                     # all runs in outputs/
+    python scripts/view.py my-run              # one run, by name or directory
+    python scripts/view.py outputs/study       # all runs in a folder
+
+It serves pages on this machine alone and writes nothing but an index beside each run, which can be
+deleted at any time. From another machine: ssh -L 8765:localhost:8765 HOST. docs/viewing.md shows
+the pages.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "run", nargs="?", help="a run directory or its name, or a folder of runs; default: all"
+    )
+    parser.add_argument(
+        "--output-dir", type=Path, default=Path("outputs"), metavar="DIR",
+        help="where runs are (default: outputs)",
+    )  # fmt: skip
+    parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
+    parser.add_argument("--port", type=int, default=8765, help="0 takes a free one (default: 8765)")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = parse(arguments)
+
+    # Imported late: --help answers at once.
+    from flowright.viewing.opened import find_root
+    from flowright.viewing.server import serve
+
+    root = find_root(options.run, options.output_dir)
+    return serve(root, options.host, options.port, lambda line: print(line, flush=True))
+
+
+if __name__ == "__main__":
+    from flowright.command_line import run_command
+
+    sys.exit(run_command(main, signals=False))
