@@ -1,5 +1,6 @@
 """The page of one attempt: everything that its record holds, from problem to reward."""
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,6 +76,7 @@ def _head(
     verdict, gold = _object(record, "verdict"), _object(record, "gold")
     failure = _object(record, "failure")
     reward = _object(record, "reward").get("value")
+    reason = str(failure.get("reason") or "")
     outcome = "failed" if failure else "right" if verdict.get("correct") else "wrong"
     if reward is None:
         outcome = "unscored"
@@ -85,11 +87,7 @@ def _head(
     ]
     return el(
         "div",
-        el(
-            "h1",
-            f"Attempt {attempt.place} ",
-            outcome_chip(outcome, str(failure.get("reason") or "")),
-        ),
+        el("h1", f"Attempt {attempt.place} ", outcome_chip(outcome, reason)),
         el("div", [el("span", way) for way in ways if way], class_="bar"),
         el(
             "div",
@@ -172,8 +170,6 @@ def _block(block: Block) -> Html:
 
 def _raw(record: Record) -> Html:
     """The record as it is, for what no part of the page shows."""
-    import json
-
     told = json.dumps(record, indent=1, ensure_ascii=False)
     return el("details", el("summary", "The record as JSON"), text(told), class_="raw")
 

@@ -87,26 +87,15 @@ def attempts_table(
     found: Found, attempts: Sequence[Attempt], links: Links, chosen: Filter, caption: str
 ) -> Html:
     """One attempt a row; each leads to its page, which knows the selection that it stands in."""
-    names = dict(
-        found.rows("SELECT id, name FROM tasks WHERE id IN (%s)" % _numbers(attempts, "task"))
-    )
-    titles = dict(
-        found.rows("SELECT id, title FROM tasks WHERE id IN (%s)" % _numbers(attempts, "task"))
-    )
-    notes = dict(
-        found.rows("SELECT id, note FROM notes WHERE id IN (%s)" % _numbers(attempts, "id"))
-    )
+    tasks = found.tasks({attempt.task for attempt in attempts})
+    notes = found.notes({attempt.id for attempt in attempts})
     columns = [_column(name, sort, text, chosen, links) for name, sort, text in _HEADS]
     rows: list[Html] = []
     for attempt in attempts:
-        title = titles.get(attempt.task) or NOTHING
-        problem = link(links.task(names.get(attempt.task, "")), title)
-        rows.append(_row(found, attempt, links, chosen, problem, notes.get(attempt.id) or ""))
+        name, title = tasks.get(attempt.task, ("", NOTHING))
+        note = notes.get(attempt.id, "")
+        rows.append(_row(found, attempt, links, chosen, link(links.task(name), title), note))
     return data_table(caption, columns, rows, id="rows")
-
-
-def _numbers(attempts: Sequence[Attempt], name: str) -> str:
-    return ", ".join(str(number) for number in {getattr(a, name) for a in attempts})
 
 
 def _row(
@@ -196,7 +185,7 @@ def _form(found: Found, chosen: Filter, links: Links) -> Html:
         class_="wide-field",
     )  # fmt: skip
     places = [("", "anywhere"), *((place, place) for place in PLACES)]
-    fields: list[Html] = [
+    fields: list[Child] = [
         search,
         _select("in", "in", places, told.get("in", "")),
         _input("step", told),

@@ -61,7 +61,7 @@ class Range:
             return None
         if found["one"] is None:
             low, high = found["low"], found["high"]
-            return Range(*(float(x) if x else y for x, y in ((low, -math.inf), (high, math.inf))))
+            return Range(float(low or -math.inf), float(high or math.inf))
         one, sign = float(found["one"]), found["sign"] or "="
         if sign == "=":
             return Range(one, one)

@@ -4,7 +4,7 @@ narrowed by. Pages go by key, so that the thousandth is as quick as the first.
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -124,6 +124,22 @@ class Found:
     def operators(self) -> Mapping[int, str]:
         """Sets of operators by number, their names with commas."""
         return dict(self.rows("SELECT id, names FROM operators"))
+
+    def tasks(self, numbers: Collection[int]) -> dict[int, tuple[str, str]]:
+        """Name and title of tasks, by number."""
+        listed = ", ".join(map(str, numbers))
+        rows = self.rows(f"SELECT id, name, title FROM tasks WHERE id IN ({listed})")
+        return {number: (name, title or "") for number, name, title in rows}
+
+    def notes(self, ids: Collection[int]) -> dict[int, str]:
+        """What became of attempts in a line, by id."""
+        listed = ", ".join(map(str, ids))
+        return dict(self.rows(f"SELECT id, note FROM notes WHERE id IN ({listed})"))
+
+    def attempts(self, where: str, values: Sequence[object]) -> list[Attempt]:
+        """Those of a condition, which is ours and not a reader's."""
+        query = f"SELECT {_COLUMNS} FROM attempts a WHERE {where}"
+        return [Attempt(*row) for row in self.rows(query, values)]
 
     # --- a selection --------------------------------------------------------------------------
 
@@ -288,9 +304,9 @@ def is_chosen(found: Combination, told: Mapping[str, str]) -> bool:
     if "repair" in told:
         names = set() if found.repairs == NONE else set(found.repairs.split(","))
         wanted = told["repair"]
-        return (
-            bool(names) if wanted == "any" else wanted in names if wanted != "none" else not names
-        )
+        if wanted in ("any", "none"):
+            return bool(names) is (wanted == "any")
+        return wanted in names
     return True
 
 

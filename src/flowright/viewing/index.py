@@ -9,7 +9,7 @@ import hashlib
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -70,7 +70,7 @@ class Indexer:
         self.path = path or index_path(run)
         self._known: dict[str, dict[object, int]] = {}
 
-    def update(self) -> Iterator[Progress]:
+    def update(self) -> Generator[Progress]:
         """Index what is new, the newest step first; yields after every step. Nothing is written
         where nothing is new. Raises UserError where the index cannot be written."""
         try:
@@ -143,9 +143,11 @@ class Indexer:
             if facts.reward is not None:
                 rewards.setdefault(combination, []).append(facts.reward)
             attempts.append(
-                (number, facts.group, facts.index, task, combination, operators, facts.reward)
-                + (facts.advantage, facts.tokens, facts.llm_tokens, facts.calls, facts.seconds)
-                + (facts.program, line.start, len(line.data))
+                (
+                    *(number, facts.group, facts.index, task, combination, operators),
+                    *(facts.reward, facts.advantage, facts.tokens, facts.llm_tokens, facts.calls),
+                    *(facts.seconds, facts.program, line.start, len(line.data)),
+                )
             )
             base.execute("INSERT INTO notes VALUES (?, ?)", (number, facts.note))
             base.execute(

@@ -40,8 +40,8 @@ class OpenedRun:
     def update(self) -> None:
         """Bring its index up to date; what keeps it from it is its ``trouble``."""
         try:
-            for self.progress in Indexer(self.path).update():
-                pass
+            for progress in Indexer(self.path).update():
+                self.progress = progress
             self.trouble = ""
         except UserError as error:
             self.trouble = "; ".join(error.problems)
@@ -139,14 +139,8 @@ def attempt_at(found: Found, step: int, group: int, index: int) -> Attempt | Non
 
 def group_of(found: Found, step: int, group: int) -> list[Attempt]:
     """All attempts of a group, in the order of their numbers."""
-    columns = (
-        ", ".join(Attempt.__dataclass_fields__).replace("group", "grp").replace("index", "idx")
-    )
-    rows = found.rows(
-        f"SELECT {columns} FROM attempts WHERE id >= ? AND id < ? AND grp = ? ORDER BY idx, id",
-        (first_id(step), first_id(step + 1), group),
-    )
-    return [Attempt(*row) for row in rows]
+    between = (first_id(step), first_id(step + 1), group)
+    return found.attempts("a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between)
 
 
 def _runs_below(root: Path, depth: int = DEPTH) -> list[Path]:

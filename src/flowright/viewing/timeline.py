@@ -1,5 +1,5 @@
-"""A trace as a timeline: which calls ran when, those in parallel on lanes of their own, and below it
-what each said and was told.
+"""A trace as a timeline: which calls ran when, those in parallel on lanes of their own, and below
+it what each said and was told.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,14 +48,9 @@ def _bars(calls: Sequence[Call]) -> list[_Bar]:
     for number, call in sorted(enumerate(calls, start=1), key=lambda item: item[1].started):
         depth = _depth(call)
         end = max(inner.started + inner.seconds for inner in _all(call))
-        lane = next(
-            (
-                i
-                for i in range(len(free) + 1)
-                if all(t <= call.started for t in free[i : i + depth])
-            ),
-            len(free),
-        )
+        lane = 0
+        while any(ends > call.started for ends in free[lane : lane + depth]):
+            lane += 1
         free += [0.0] * (lane + depth - len(free))
         free[lane : lane + depth] = [end] * depth
         placed += _placed(call, lane, number, False)
