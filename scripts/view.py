@@ -31,6 +31,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )  # fmt: skip
     parser.add_argument("--host", default="127.0.0.1", help="default: this machine alone")
     parser.add_argument("--port", type=int, default=8765, help="0 takes a free one (default: 8765)")
+    parser.add_argument(
+        "--export", type=Path, metavar="FOLDER",
+        help="write pages into a new folder, to be opened without a server, and end",
+    )  # fmt: skip
+    parser.add_argument(
+        "--select", default="", metavar="QUERY",
+        help="with --export: which attempts, as in an address: 'outcome=wrong&sort=reward'",
+    )  # fmt: skip
+    parser.add_argument(
+        "--most", type=int, default=200, metavar="N",
+        help="with --export: attempts of each run, with their groups (default: 200)",
+    )  # fmt: skip
     return parser.parse_args(arguments)
 
 
@@ -39,9 +51,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     # Imported late: --help answers at once.
     from flowright.viewing.opened import find_root
-    from flowright.viewing.server import serve
 
     root = find_root(options.run, options.output_dir)
+    if options.export is not None:
+        from flowright.viewing.static import export_pages
+
+        pages = export_pages(root, options.export, options.select, options.most)
+        print(f"{pages} pages: {options.export / 'index.html'}")
+        return 0
+
+    from flowright.viewing.server import serve
+
     return serve(root, options.host, options.port, lambda line: print(line, flush=True))
 
 

@@ -38,19 +38,18 @@ WORDS = {
 EXAMPLES = {"step": "12 or 10..20", "reward": "0.2..0.8 or >0.5", "seconds": ">30"}
 _HEADS = (
     ("Attempt", "step", True),
-    ("Kind", None, True),
     ("Outcome", None, True),
     ("Judge", None, False),
     ("Gold", None, False),
     ("Reward", "reward", False),
     ("Adv.", "advantage", False),
-    ("Operators", None, True),
-    ("Calls", "calls", False),
-    ("LLM tok.", "llm_tokens", False),
-    ("Tokens", "tokens", False),
-    ("Time", "seconds", False),
     ("Problem", None, True),
     ("Answer or failure", None, True),
+    ("Operators", None, True),
+    ("Calls", "calls", False),
+    ("LLM", "llm_tokens", False),
+    ("Tokens", "tokens", False),
+    ("Time", "seconds", False),
 )
 
 
@@ -107,19 +106,23 @@ def _row(
     return el(
         "tr",
         el("th", link(address, attempt.place), scope="row"),
-        el("td", about.kind, " ", el("span", about.source, class_="soft"), class_="text"),
         el("td", outcome_chip(about.outcome, about.failure), class_="text"),
         el("td", opinion(about.judge)),
         el("td", opinion(about.gold)),
         reward_cell(attempt.reward),
         el("td", NOTHING if attempt.advantage is None else f"{attempt.advantage:+.2f}"),
-        el("td", operators.replace(",", " "), class_="text"),
+        el(
+            "td",
+            el("span", problem, class_="one"),
+            el("small", f"{about.kind} {about.source}", class_="one"),
+            class_="wide-cell",
+        ),
+        el("td", el("span", note, class_="two"), class_="wide-cell"),
+        el("td", el("span", operators.replace(",", " "), class_="two"), class_="narrow-cell"),
         el("td", whole(attempt.calls)),
         el("td", NOTHING if attempt.llm_tokens is None else amount(attempt.llm_tokens)),
         el("td", whole(attempt.tokens)),
         el("td", NOTHING if attempt.seconds is None else duration(attempt.seconds)),
-        el("td", problem, class_="long"),
-        el("td", note, class_="long"),
     )
 
 
@@ -138,7 +141,11 @@ def _column(name: str, sort: str | None, text: bool, chosen: Filter, links: Link
 def _exports(chosen: Filter, links: Links) -> Html:
     addresses = [
         (name, links.of_run(f"export.{suffix}", chosen.query()))
-        for name, suffix in (("JSONL", "jsonl"), ("Parquet", "parquet"), ("Inspect log", "eval"))
+        for name, suffix in (
+            ("JSONL", "jsonl"),
+            ("Parquet", "parquet"),
+            ("Inspect log", "inspect.json"),
+        )
     ]
     return el("span", "Export: ", [[link(to, name), " "] for name, to in addresses], class_="end")
 
