@@ -36,6 +36,7 @@ WORDS = {
     "blame": {"policy": "the policy's", "infrastructure": "ours"},
 }
 EXAMPLES = {"step": "12 or 10..20", "reward": "0.2..0.8 or >0.5", "seconds": ">30"}
+PROBLEM = "Problem"
 _HEADS = (
     ("Attempt", "step", True),
     ("Outcome", None, True),
@@ -43,7 +44,7 @@ _HEADS = (
     ("Gold", None, False),
     ("Reward", "reward", False),
     ("Adv.", "advantage", False),
-    ("Problem", None, True),
+    (PROBLEM, None, True),
     ("Answer or failure", None, True),
     ("Operators", None, True),
     ("Calls", "calls", False),
@@ -83,17 +84,27 @@ def attempts_body(found: Found, chosen: Filter, links: Links, of_steps: int) -> 
 
 
 def attempts_table(
-    found: Found, attempts: Sequence[Attempt], links: Links, chosen: Filter, caption: str
+    found: Found,
+    attempts: Sequence[Attempt],
+    links: Links,
+    chosen: Filter,
+    caption: str,
+    of_one_problem: bool = False,
 ) -> Html:
-    """One attempt a row; each leads to its page, which knows the selection that it stands in."""
+    """One attempt a row; each leads to its page, which knows the selection that it stands in. Those
+    ``of_one_problem`` do not name it, and have nothing to be sorted by."""
     tasks = found.tasks({attempt.task for attempt in attempts})
     notes = found.notes({attempt.id for attempt in attempts})
-    columns = [_column(name, sort, text, chosen, links) for name, sort, text in _HEADS]
+    columns = [
+        _column(name, None if of_one_problem else sort, text, chosen, links)
+        for name, sort, text in _HEADS
+        if not (of_one_problem and name == PROBLEM)
+    ]
     rows: list[Html] = []
     for attempt in attempts:
         name, title = tasks.get(attempt.task, ("", NOTHING))
-        note = notes.get(attempt.id, "")
-        rows.append(_row(found, attempt, links, chosen, link(links.task(name), title), note))
+        problem = None if of_one_problem else link(links.task(name), title)
+        rows.append(_row(found, attempt, links, chosen, problem, notes.get(attempt.id, "")))
     return data_table(caption, columns, rows, id="rows")
 
 
@@ -111,12 +122,7 @@ def _row(
         el("td", opinion(about.gold)),
         reward_cell(attempt.reward),
         el("td", NOTHING if attempt.advantage is None else f"{attempt.advantage:+.2f}"),
-        el(
-            "td",
-            el("span", problem, class_="one"),
-            el("small", f"{about.kind} {about.source}", class_="one"),
-            class_="wide-cell",
-        ),
+        _problem(problem, f"{about.kind} {about.source}"),
         el("td", el("span", note, class_="two"), class_="wide-cell"),
         el("td", el("span", operators.replace(",", " "), class_="two"), class_="narrow-cell"),
         el("td", whole(attempt.calls)),
@@ -124,6 +130,13 @@ def _row(
         el("td", whole(attempt.tokens)),
         el("td", NOTHING if attempt.seconds is None else duration(attempt.seconds)),
     )
+
+
+def _problem(problem: Child, about: str) -> Html | None:
+    if problem is None:
+        return None
+    told = [el("span", problem, class_="one"), el("small", about, class_="one")]
+    return el("td", told, class_="wide-cell")
 
 
 def _column(name: str, sort: str | None, text: bool, chosen: Filter, links: Links) -> Column:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
+from flowright.viewing.facts import safe
 from flowright.viewing.index import first_id
 
 NAMED = {
@@ -96,7 +97,7 @@ class Filter:
     @staticmethod
     def read(query: Mapping[str, str]) -> "Filter":
         """Out of an address's query."""
-        values = {k: query[k].strip() for k in query if k in _ALL and query[k].strip()}
+        values = {k: safe(query[k].strip()) for k in query if k in _ALL and query[k].strip()}
         problems: list[str] = []
         for name in ("step", *MEASURES):
             if name in values and Range.read(values[name]) is None:

@@ -48,7 +48,7 @@ def group_body(
             class_="bar",
         ),
         el("section", el("h3", "Problem"), text(task.get("problem") or "", 12)),
-        attempts_table(found, attempts, links, Filter(), f"{len(attempts)} attempts"),
+        attempts_table(found, attempts, links, Filter(), f"{len(attempts)} attempts", True),
         _difference(attempts, records, links),
         el("h2", "Programs"),
         el("div", [_card(*each, links) for each in zip(attempts, records, strict=True)],

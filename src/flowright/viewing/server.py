@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from flowright.errors import UserError
-from flowright.rendering.markup import Child, el
+from flowright.rendering.markup import Child, el, join
 from flowright.simulation.process import listen, quiet_server
 from flowright.viewing.attempt_page import attempt_body
 from flowright.viewing.attempts_page import attempts_body
@@ -169,7 +169,8 @@ def _compare(request: Request, shelf: Shelf) -> Response:
             steps = list(halves(runs[0]))
     chosen = [*steps, *[""] * (len(runs) - 2)]
     sides = [Side(run, run.snapshot(), told) for run, told in zip(runs, chosen, strict=True)]
-    return html(document("Compared", compare_body(sides, problems), Links(), "runs"))
+    notes = join(notes_of(run) for run in {run.name: run for run in runs}.values())
+    return html(document("Compared", compare_body(sides, problems), Links(), "runs", notes))
 
 
 def halves(run: OpenedRun) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   var rows = Array.prototype.slice.call(document.querySelectorAll("#rows tbody tr")), at = -1;
-  var help = document.getElementById("help"), chord = "";
+  var told = document.getElementById("told"), help = document.getElementById("help"), chord = "";
   function go(selector) {
     var found = document.querySelector(selector);
     if (found) found.click();
@@ -20,6 +20,13 @@
     var open = all.some(function (d) { return !d.open; });
     all.forEach(function (d) { d.open = open; });
   }
+  var filters = document.querySelector("details.filters");
+  if (filters && innerWidth < 860) filters.open = false;
+  document.querySelectorAll("[data-steps] svg[data-chart]").forEach(function (svg) {
+    if (!svg.querySelector(".hit")) svg.addEventListener("click", function () {
+      var step = (told.textContent.match(/^step (\d+)/) || [])[1];
+      if (step) location.href = svg.closest("[data-steps]").dataset.steps + "?step=" + step; });
+  });
   document.getElementById("keys").addEventListener("click", function () { help.showModal(); });
   document.addEventListener("keydown", function (event) {
     var typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
@@ -46,7 +53,6 @@
     else done = false;
     if (done) event.preventDefault();
   });
-  var told = document.getElementById("told");
   document.querySelectorAll("svg[data-chart]").forEach(function (svg) {
     var chart = JSON.parse(svg.dataset.chart), cross = svg.querySelector(".cross"), x = chart.x;
     function hide() { cross.classList.remove("on"); told.style.visibility = "hidden"; }
