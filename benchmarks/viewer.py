@@ -58,7 +58,12 @@ def record(rng: random.Random, step: int, place: int, problems: list[str]) -> di
     source = "async def workflow(problem):\n    " + "\n    ".join(
         f"x{n} = await {name}(problem, {rng.randint(0, 50)})" for n, name in enumerate(names)
     )
-    failure = {"reason": rng.choice(REASONS), "blame": "policy", "message": words(rng, 8), "line": 2}
+    failure = {
+        "reason": rng.choice(REASONS),
+        "blame": "policy",
+        "message": words(rng, 8),
+        "line": 2,
+    }
     verdict = {"score": float(right), "correct": right, "source": "llm", "status": "ok",
                "reason": words(rng, 20), "attempts": 1, "judge": "synthetic", "seconds": 0.2,
                "replies": [{"text": words(rng, 25), "finish_reason": "stop"}]}  # fmt: skip
@@ -116,10 +121,16 @@ def pages(steps: int) -> Iterator[tuple[str, str]]:
         ("advantage > 3.5 of crashed ones", {"advantage": ">3.5", "failure": "crashed"}),
         ("nothing: reward > 5", {"reward": ">5"}),
         ("one problem", {"task": "problem/77"}),
-        ("steps in the middle, type errors", {"step": f"{middle}..{middle + 9}", "failure": "type"}),
+        (
+            "steps in the middle, type errors",
+            {"step": f"{middle}..{middle + 9}", "failure": "type"},
+        ),
         ("search: a rare word", {"q": "w29871"}),
         ("search: a word that is everywhere", {"q": "w1"}),
-        ("search: two words, worst reward first", {"q": "w25 w310", "sort": "reward", "dir": "asc"}),
+        (
+            "search: two words, worst reward first",
+            {"q": "w25 w310", "sort": "reward", "dir": "asc"},
+        ),
         ("search: a phrase in replies", {"q": '"w2 w7"', "in": "replies"}),
         ("a page far in, by reward", {"sort": "reward", "after": json.dumps([0.0, middle << 28])}),
     ]
@@ -163,12 +174,11 @@ def main() -> None:
         steps = -(-options.attempts // PER_STEP)
         if not run.exists():
             raw, packed = write_run(run, options.attempts)
-            print(f"SYNTHETIC run: {options.attempts:,} attempts, {steps:,} steps, "
-                  f"{raw / 1e9:.2f} GB of records, {packed / 1e9:.2f} GB on disk", flush=True)  # fmt: skip
+            told = f"{raw / 1e9:.2f} GB of records, {packed / 1e9:.2f} GB on disk"
+            print(f"SYNTHETIC run: {options.attempts:,} attempts, {steps:,} steps, {told}")
         forget(index_path(run))
         began, spent = time.perf_counter(), time.process_time()
-        for progress in Indexer(run).update():
-            pass
+        *_, progress = Indexer(run).update()
         took, cpu = time.perf_counter() - began, time.process_time() - spent
         size = index_path(run).stat().st_size
         print(f"indexed {progress.attempts:,} attempts in {took:.0f} s ({cpu:.0f} s of processor), "

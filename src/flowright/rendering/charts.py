@@ -99,7 +99,9 @@ def curve(series: Series, x: svg.Scale, y: svg.Scale) -> Html:
     return el("g", raw, el("path", class_=style, d=svg.path(mean)))
 
 
-def _steps(steps: Sequence[float], x: svg.Scale, address: Callable[[int], str | None]) -> list[Html]:
+def _steps(
+    steps: Sequence[float], x: svg.Scale, address: Callable[[int], str | None]
+) -> list[Html]:
     """A strip of the drawing for each step, which leads to it."""
     middles = [(a + b) / 2 for a, b in pairwise(steps)]
     ends = zip([x.low, *middles], [*middles, x.high], strict=True)

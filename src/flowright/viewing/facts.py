@@ -7,6 +7,7 @@ handed on in the columns that are searched.
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from flowright.errors import Blame
@@ -164,6 +165,7 @@ def _texts(record: Record, problem: str) -> tuple[Texts, bool]:
 
 _KNOWN = frozenset(
     [
+        "schema",
         "step",
         "group",
         "index",
@@ -186,7 +188,8 @@ _KNOWN = frozenset(
 def _said(verdict: Record) -> Iterator[str]:
     """What judges wrote, those of a panel included."""
     for reply in _objects(verdict.get("replies")):
-        yield from (str(reply[key]) for key in ("text", "reasoning") if reply.get(key))
+        keys = ("text", "reasoning", "read")  # not the prompt: it says the same of all
+        yield from (str(reply[key]) for key in keys if reply.get(key))
     for member in _objects(verdict.get("members")):
         yield str(member.get("reason") or "")
         yield from _said(member)
@@ -212,7 +215,7 @@ def _calls(trace: object) -> Iterator[Record]:
 
 def _operators(trace: object) -> Iterator[str]:
     for call in _objects(trace):
-        yield one_line(call.get("operator") or NONE, 60).replace(",", ";")
+        yield _name(call.get("operator")).replace(",", ";")
 
 
 def _note(record: Record, execution: Record) -> str:
@@ -239,7 +242,12 @@ def _opinion(value: object) -> str:
 
 
 def _name(value: object) -> str:
-    return one_line(safe(str(value)[:400]), 80) if value else NONE
+    return _short(value[:400] if isinstance(value, str) else str(value)[:400]) if value else NONE
+
+
+@lru_cache(maxsize=4096)
+def _short(text: str) -> str:
+    return one_line(safe(text), 80)
 
 
 def _number(value: object) -> float | None:

@@ -150,10 +150,11 @@ class Indexer:
                 )
             )
             base.execute("INSERT INTO notes VALUES (?, ?)", (number, facts.note))
+            told = facts.texts
             base.execute(
                 "INSERT INTO texts (rowid, workflow, prompts, replies, reasons) "
                 "VALUES (?, ?, ?, ?, ?)",
-                (number, *astuple(facts.texts)),
+                (number, told.workflow, told.prompts, told.replies, told.reasons),
             )
             cut += facts.cut
             count += 1
@@ -168,8 +169,8 @@ class Indexer:
         base.executemany(
             "INSERT INTO uses VALUES (?, ?, ?)", [(file.step, key, n) for key, n in uses.items()]
         )
-        told = (file.step, generation, file.size, file.mtime_ns, count, unread, cut)
-        base.execute(f"INSERT INTO files VALUES ({_marks(len(told))})", told)
+        kept = (file.step, generation, file.size, file.mtime_ns, count, unread, cut)
+        base.execute(f"INSERT INTO files VALUES ({_marks(len(kept))})", kept)
 
     def _combination(self, base: sqlite3.Connection, found: Combination) -> int:
         known = self._known.setdefault("combinations", {})

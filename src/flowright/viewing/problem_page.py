@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
-from flowright.viewing.facts import Combination
+from flowright.viewing.facts import Combination, safe
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.group_page import difference, source_of
 from flowright.viewing.shell import Column, Links, data_table, link, number
@@ -81,6 +81,7 @@ def problem_body(
     visits = visits_of(found, task)
     if not visits:
         return None
+    named = quote(safe(task), safe="")
     shown = visits[-MOST_PROGRAMS:]
     best = [read(visit.best) for visit in shown]
     problem = best[-1].get("task") or {}
@@ -103,15 +104,11 @@ def problem_body(
             form="{:.2f}".format,
             low=0.0,
             high=1.0,
-            address=lambda step: links.of_run("attempts", f"step={step}&task={_quoted(task)}"),
+            address=lambda step: links.of_run("attempts", f"step={step}&task={named}"),
         ),
         _table(visits, links),
         _programs(shown, best, links, len(visits)),
     )
-
-
-def _quoted(task: str) -> str:
-    return quote(task, safe="")
 
 
 def _table(visits: Sequence[Visit], links: Links) -> Html:

@@ -18,7 +18,7 @@ from flowright.rendering.untrusted import one_line
 from flowright.viewing.facts import NONE, Combination
 from flowright.viewing.finding import Found
 from flowright.viewing.shell import Column, Links, data_table, link
-from flowright.viewing.tallies import Tally, by_step, operators_by_step, tallies, total
+from flowright.viewing.tallies import Tallies, operators_by_step, tallies
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 AGREEMENT_ALARM, UNSCORED_ALARM, VALID_ALARM = 0.8, 0.01, 0.9
@@ -134,27 +134,27 @@ def _curve(
     )
 
 
-def _failures(counts: list[Tally], snapshot: Snapshot, links: Links) -> Html | None:
+def _failures(counts: Tallies, snapshot: Snapshot, links: Links) -> Html | None:
     """Failures by reason, the policy's apart from ours; each leads to its attempts."""
-    reasons = sorted({t.about.failure for t in counts} - {NONE})
+    reasons = sorted({about.failure for about in counts.alike} - {NONE})
     tables = [
         _reasons(title, [r for r in reasons if is_ours(r) is ours], counts, snapshot.display, links)
         for title, ours in (("The policy's: a low reward", False), ("Ours: unscored", True))
     ]
-    if not counts:
+    if not counts.steps:
         return None
     return el("section", el("h2", "Failures"), el("div", tables, class_="columns"))
 
 
 def _reasons(
-    title: str, reasons: list[str], counts: list[Tally], display: Display, links: Links
+    title: str, reasons: list[str], counts: Tallies, display: Display, links: Links
 ) -> Html:
     meanings = {**trust.MEANINGS, **display.meanings}
     rows: list[Html] = []
     courses: list[Series] = []
     numbered = sorted(reasons, key=lambda reason: -_of(counts, reason))
     for number, reason in enumerate(numbered):
-        course = by_step(counts, lambda about, r=reason: about.failure == r)
+        course = counts.share(lambda about, r=reason: about.failure == r)
         colour = COLOURS[number % len(COLOURS)]
         if number < len(COLOURS):
             courses.append(Series(reason, colour, course, smoothed=True))
@@ -173,13 +173,13 @@ def _reasons(
     return el("div", el("h3", title), data_table(title, columns, rows), chart)
 
 
-def _of(counts: list[Tally], reason: str) -> int:
-    return total(counts, lambda about: about.failure == reason)
+def _of(counts: Tallies, reason: str) -> int:
+    return counts.total(lambda about: about.failure == reason)
 
 
 def _reason_row(
     reason: str,
-    counts: list[Tally],
+    counts: Tallies,
     course: list[Point],
     colour: str,
     meaning: str,
@@ -198,7 +198,7 @@ def _reason_row(
     )
 
 
-def _audit(counts: list[Tally], links: Links) -> Html | None:
+def _audit(counts: Tallies, links: Links) -> Html | None:
     """The judge against gold as a table of counts, each of them a selection."""
     opinions = ("right", "wrong", NONE)
 
@@ -206,12 +206,12 @@ def _audit(counts: list[Tally], links: Links) -> Html | None:
         def wanted(about: Combination) -> bool:
             return about.judge == judge and about.gold == gold and about.blame == NONE
 
-        told = f"{total(counts, wanted):,}"
+        told = f"{counts.total(wanted):,}"
         against = {("right", "wrong"): "too_generous", ("wrong", "right"): "too_strict"}
         name = against.get((judge, gold))
         return link(links.of_run("attempts", f"against={name}"), told) if name else told
 
-    if not any(tally.about.gold != NONE for tally in counts):
+    if not any(about.gold != NONE for about in counts.alike):
         return None
     heads = [Column("Judge says", True), *(Column(f"gold: {gold}") for gold in opinions)]
     rows = [

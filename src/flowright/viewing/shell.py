@@ -15,6 +15,7 @@ from urllib.parse import quote
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import asset
 from flowright.rendering.series import NOTHING
+from flowright.viewing.facts import safe
 from flowright.viewing.finding import Attempt
 
 
@@ -35,13 +36,15 @@ class Links:
         if self.exported:
             name = f"{self.run}{page and '-'}{page.replace('/', '-')}.html"
             return None if query or name not in self.held else quote(name)
-        return f"/run/{quote(self.run, safe='')}/{page}{query and '?'}{query}"
+        return f"/run/{quote(safe(self.run), safe='')}/{page}{query and '?'}{query}"
 
     def attempt(self, attempt: Attempt, query: str = "") -> str | None:
         return self.of_run(f"attempt/{attempt.place}", query)
 
     def task(self, name: str) -> str | None:
-        return None if self.exported else self.of_run("problem", f"task={quote(name, safe='')}")
+        return (
+            None if self.exported else self.of_run("problem", f"task={quote(safe(name), safe='')}")
+        )
 
 
 def link(address: str | None, *content: Child, **attributes: str | None) -> Child:

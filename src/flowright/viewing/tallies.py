@@ -9,36 +9,35 @@ from flowright.viewing.finding import Found
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
-    """Some attempts of one step that are alike."""
+class Tallies:
+    """The attempts of a run: of each step all together, and by what they are counted under."""
 
-    step: int
-    about: Combination
-    attempts: int
+    steps: Mapping[int, int]
+    alike: Mapping[Combination, Mapping[int, int]]
+
+    def share(self, wanted: Callable[[Combination], bool]) -> list[Point]:
+        """The share of each step's attempts that are wanted, the first step first."""
+        sums = dict.fromkeys(self.steps, 0)
+        for about, counts in self.alike.items():
+            if wanted(about):
+                for step, count in counts.items():
+                    sums[step] += count
+        return [(step, count / self.steps[step]) for step, count in sums.items()]
+
+    def total(self, wanted: Callable[[Combination], bool]) -> int:
+        """How many attempts of the run are wanted."""
+        return sum(sum(counts.values()) for about, counts in self.alike.items() if wanted(about))
 
 
-def tallies(found: Found) -> list[Tally]:
-    """All counts of the index, the first step first."""
+def tallies(found: Found) -> Tallies:
+    """All counts of the index."""
+    steps: dict[int, int] = {}
+    alike: dict[Combination, dict[int, int]] = {}
     rows = found.rows("SELECT step, combination, attempts FROM counts ORDER BY step")
-    known = found.combinations
-    return [Tally(step, known[key], count) for step, key, count in rows if key in known]
-
-
-def by_step(
-    counts: list[Tally], wanted: Callable[[Combination], bool], share: bool = True
-) -> list[Point]:
-    """How many attempts of each step are wanted, or their share of all of that step."""
-    totals: dict[int, list[int]] = {}
-    for tally in counts:
-        each = totals.setdefault(tally.step, [0, 0])
-        each[0] += tally.attempts if wanted(tally.about) else 0
-        each[1] += tally.attempts
-    return [(step, n / total if share else n) for step, (n, total) in totals.items() if total]
-
-
-def total(counts: list[Tally], wanted: Callable[[Combination], bool]) -> int:
-    """How many attempts of the run are wanted."""
-    return sum(tally.attempts for tally in counts if wanted(tally.about))
+    for step, key, count in rows:
+        steps[step] = steps.get(step, 0) + count
+        alike.setdefault(found.combinations.get(key, Combination()), {})[step] = count
+    return Tallies(steps, alike)
 
 
 @dataclass(slots=True)

@@ -61,12 +61,14 @@ def _tokens(verdict: Record) -> str:
 
 def _reply(number: int, reply: object) -> Html:
     told: Record = reply if isinstance(reply, dict) else {}
-    reasoning = told.get("reasoning")
+    reasoning, prompt = told.get("reasoning"), told.get("prompt")
     return el(
         "div",
         el("p", f"Reply {number}, finish reason {told.get('finish_reason')}", class_="who"),
+        el("details", el("summary", "What it was asked"), text(prompt)) if prompt else None,
         el("details", el("summary", "Reasoning"), text(reasoning)) if reasoning else None,
         text(told.get("text") or "", 12),
+        el("p", f"Read as {told['read']}", class_="who") if told.get("read") else None,
         class_="exchange",
     )
 
