@@ -1,7 +1,9 @@
 """The viewer's pages by HTTP: every one of them there, deaf to what it quotes, and read-only."""
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from io import BytesIO
@@ -28,6 +30,7 @@ HOSTILE = (
 VOID = {"meta", "input", "br"}
 OURS = {"html", "head", "body", "title", "style", "script", "meta", "main", "dialog", "button"}
 RUN = "/run/one"
+INSPECT_PYTHON = os.environ.get("FLOWRIGHT_INSPECT_PYTHON", "")
 
 
 class Document(HTMLParser):
@@ -90,7 +93,7 @@ def addresses(run: str) -> list[str]:
 
 
 def check(page: str) -> Document:
-    """What every page has to be: our own script and style alone, nothing to load, nothing to run."""
+    """Of every page: our own script and style alone, nothing to load, nothing to run."""
     document = Document(page)
     tags = [tag for tag, _ in document.tags]
     assert tags.count("script") == tags.count("style") == 1
@@ -240,6 +243,20 @@ def test_a_selection_is_exported_whole(client: httpx2.Client, shelf: Shelf) -> N
     hostile_log = client.get("/run/bad/export.inspect.json")
     assert hostile_log.json()["samples"]
     assert client.get("/run/bad/export.parquet").status_code == 200
+
+
+@pytest.mark.skipif(not INSPECT_PYTHON, reason="FLOWRIGHT_INSPECT_PYTHON names one with Inspect")
+def test_inspect_reads_its_log(client: httpx2.Client, tmp_path: Path) -> None:
+    """The real package, in an environment of its own."""
+    code = (
+        "import sys; from inspect_ai.log import read_eval_log; log = read_eval_log(sys.argv[1]); "
+        "print(log.status, len(log.samples), *(score.name for score in log.results.scores))"
+    )
+    for run, count in (("one", 36), ("bad", 12)):
+        file = tmp_path / f"{run}.json"
+        file.write_bytes(client.get(f"/run/{run}/export.inspect.json").content)
+        done = subprocess.run([INSPECT_PYTHON, "-c", code, file], capture_output=True, text=True)
+        assert done.stdout.split() == ["success", str(count), "reward", "judge", "gold"], done.stderr
 
 
 def test_pages_without_a_server(tmp_path: Path, shelf: Shelf) -> None:
