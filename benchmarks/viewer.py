@@ -3,7 +3,8 @@
 
 The run is SYNTHETIC: records of the form that training keeps, with words drawn at random. It is
 written to a folder, indexed, and asked for pages by HTTP from a server in a process of its own.
-Prints seconds of indexing, sizes, and the median time of several answers for each page.
+Prints seconds of indexing, sizes, and for each page the median time of several answers and what
+they took of a processor, which on a busy machine tells more.
 """
 
 import argparse
@@ -32,6 +33,7 @@ PER_STEP, GROUP, PROBLEMS, WORDS = 1000, 8, 4000, 30_000
 OPERATORS = ("answer", "generate", "ensemble", "programmer", "review", "revise", "test")
 REASONS = ("syntax", "type", "crashed", "no_answer", "call_budget")
 ANSWERS = 5
+SETTLE = 5.0  # seconds
 
 
 def words(rng: random.Random, count: int) -> str:
@@ -142,6 +144,13 @@ def pages(steps: int) -> Iterator[tuple[str, str]]:
     yield "all runs", "/"
 
 
+def processor_ms(process: int) -> float:
+    """What all threads of a process have had of a processor: on a busy machine the time of an
+    answer says little, and this says what it would be on an idle one."""
+    tasks = Path(f"/proc/{process}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e6
+
+
 def measure(run: Path, steps: int) -> None:
     """Seconds until the server answers, and milliseconds of each page."""
     began = time.perf_counter()
@@ -152,14 +161,18 @@ def measure(run: Path, steps: int) -> None:
             address = server.stdout.readline().split()[0].rstrip("/")
             urlopen(f"{address}/").read()
             print(f"{'first answer after the start':<42}{time.perf_counter() - began:9.2f} s")
+            time.sleep(SETTLE)  # what it does on its own at the start is not the pages'
+            print(f"{'':<42}{'ms':>9}{'the first time':>18}{'of processor':>18}")
             for name, path in pages(steps):
                 taken: list[float] = []
+                before = processor_ms(server.pid)
                 for _ in range(ANSWERS):
                     start = time.perf_counter()
                     urlopen(address + path).read()
                     taken.append(1000 * (time.perf_counter() - start))
-                median, first = statistics.median(taken), taken[0]
-                print(f"{name:<42}{median:9.0f} ms   (the first time {first:.0f})", flush=True)
+                used = (processor_ms(server.pid) - before) / ANSWERS
+                median = statistics.median(taken)
+                print(f"{name:<42}{median:9.0f}{taken[0]:18.0f}{used:18.0f}", flush=True)
         finally:
             server.terminate()
 

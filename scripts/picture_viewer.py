@@ -29,6 +29,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("run", type=Path, help="a run directory")
     parser.add_argument("--browser", metavar="PATH", help="default: Playwright's own Chromium")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/viewer", metavar="DIR")
+    parser.add_argument("--other", default="", metavar="NAME", help="a run beside it, to compare")
     parser.add_argument("--python", default=sys.executable, help="runs scripts/view.py")
     return parser.parse_args(arguments)
 
@@ -45,8 +46,10 @@ def served(python: str, root: Path) -> Iterator[str]:
             server.terminate()
 
 
-def pictures(run: str, place: str, task: str) -> list[tuple[str, str, tuple[int, int], bool]]:
-    """Names, addresses, sizes, and whether it is dark."""
+def pictures(
+    run: str, place: str, task: str, other: str
+) -> list[tuple[str, str, tuple[int, int], bool]]:
+    """Names, addresses, sizes, and whether it is dark. ``other``: a run to compare with, or empty."""
     at = f"/run/{run}"
     group = place.rpartition("/")[0]
     return [
@@ -55,12 +58,10 @@ def pictures(run: str, place: str, task: str) -> list[tuple[str, str, tuple[int,
         ("attempts", f"{at}/attempts", WIDE, False),
         ("search", f"{at}/attempts?q=ensemble&outcome=wrong&sort=llm_tokens", WIDE, True),
         ("attempt", f"{at}/attempt/{place}", (1280, 1250), False),
-        ("attempt_dark", f"{at}/attempt/{place}", (1280, 1250), True),
         ("group", f"{at}/group/{group}", (1280, 1100), False),
         ("problem", f"{at}/{task}", (1280, 1000), False),
-        ("compare", f"/compare?run={run}", WIDE, False),
+        ("compare", f"/compare?run={run}{other and f'&run={other}'}", WIDE, False),
         ("phone", f"{at}/attempts", PHONE, True),
-        ("phone_attempt", f"{at}/attempt/{place}", PHONE, False),
     ]
 
 
@@ -87,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         page.goto(list_)
         place = re.split(r"[?]", first_link(page, "/attempt/"))[0].split("/attempt/")[1]
         task = first_link(page, "problem?").rpartition("/")[2]
-        for name, path, (width, height), dark in pictures(run.name, place, task):
+        shown_pages = pictures(run.name, place, task, options.other)
+        for name, path, (width, height), dark in shown_pages:
             scheme = "dark" if dark else "light"
             shown = browser.new_page(
                 viewport={"width": width, "height": height}, color_scheme=scheme
@@ -104,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shown.close()
         browser.close()
     print(*troubles, sep="\n", file=sys.stderr)
-    print(f"{options.out}: {len(pictures('', '/', ''))} pictures, {len(troubles)} troubles")
+    print(f"{options.out}: {len(shown_pages)} pictures, {len(troubles)} troubles")
     return 1 if troubles else 0
 
 

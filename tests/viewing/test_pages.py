@@ -256,7 +256,9 @@ def test_inspect_reads_its_log(client: httpx2.Client, tmp_path: Path) -> None:
         file = tmp_path / f"{run}.json"
         file.write_bytes(client.get(f"/run/{run}/export.inspect.json").content)
         done = subprocess.run([INSPECT_PYTHON, "-c", code, file], capture_output=True, text=True)
-        assert done.stdout.split() == ["success", str(count), "reward", "judge", "gold"], done.stderr
+        assert done.stdout.split() == ["success", str(count), "reward", "judge", "gold"], (
+            done.stderr
+        )
 
 
 def test_pages_without_a_server(tmp_path: Path, shelf: Shelf) -> None:
