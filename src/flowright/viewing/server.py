@@ -169,7 +169,7 @@ def _compare(request: Request, shelf: Shelf) -> Response:
             steps = list(halves(runs[0]))
     chosen = [*steps, *[""] * (len(runs) - 2)]
     sides = [Side(run, run.snapshot(), told) for run, told in zip(runs, chosen, strict=True)]
-    notes = join(notes_of(run) for run in {run.name: run for run in runs}.values())
+    notes = join(dict.fromkeys(strip for run in runs for strip in notes_of(run)))
     return html(document("Compared", compare_body(sides, problems), Links(), "runs", notes))
 
 
