@@ -49,7 +49,7 @@ def served(python: str, root: Path) -> Iterator[str]:
 def pictures(
     run: str, place: str, task: str, other: str
 ) -> list[tuple[str, str, tuple[int, int], bool]]:
-    """Names, addresses, sizes, and whether it is dark. ``other``: a run to compare with, or empty."""
+    """Names, addresses, sizes, whether it is dark. ``other``: a run to compare with, or none."""
     at = f"/run/{run}"
     group = place.rpartition("/")[0]
     return [

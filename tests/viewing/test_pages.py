@@ -246,7 +246,7 @@ def test_a_selection_is_exported_whole(client: httpx2.Client, shelf: Shelf) -> N
     assert client.get("/run/bad/export.parquet").status_code == 200
 
 
-@pytest.mark.skipif(not INSPECT_PYTHON, reason="FLOWRIGHT_INSPECT_PYTHON names one with Inspect")
+@pytest.mark.skipif(not INSPECT_PYTHON, reason="FLOWRIGHT_INSPECT_PYTHON names none")
 def test_inspect_reads_its_log(client: httpx2.Client, tmp_path: Path) -> None:
     """The real package, in an environment of its own."""
     code = (

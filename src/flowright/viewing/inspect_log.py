@@ -16,6 +16,7 @@ from flowright import __version__
 from flowright.monitoring.snapshot import Snapshot
 from flowright.rendering.series import is_number
 from flowright.viewing.exports import held
+from flowright.viewing.facts import safe
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.opened import OpenedRun
@@ -58,7 +59,7 @@ def inspect_log(run: OpenedRun, found: Found, chosen: Filter) -> bytes:
         "stats": {"started_at": begun, "completed_at": ended},
         "samples": samples,
     }
-    return json.dumps(log, ensure_ascii=True).encode()
+    return json.dumps(_readable(log)).encode()
 
 
 def _sample(attempt: Attempt, record: Record, snapshot: Snapshot) -> dict[str, Any]:
@@ -121,6 +122,15 @@ def _scores(record: Record) -> dict[str, dict[str, Any]]:
     if answer is not None:
         found = {name: {**score, "answer": str(answer)} for name, score in found.items()}
     return found
+
+
+def _readable(value: Any) -> Any:
+    """With halves of surrogate pairs spelt out: Inspect refuses a log that has one."""
+    if isinstance(value, str):
+        return safe(value)
+    if isinstance(value, Mapping):
+        return {safe(key): _readable(inner) for key, inner in value.items()}
+    return [_readable(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _names(samples: Sequence[Record]) -> list[str]:
