@@ -28,6 +28,7 @@ LAYERS = (
     ("grpo",),
     ("evaluation",),
     ("monitoring",),
+    ("viewing",),
     ("app",),
     ("study",),
 )

@@ -118,6 +118,18 @@ async def test_an_unparsed_reply_loosens_the_form() -> None:
     assert "Verdict: True|False" in model.requests[2].messages[1].content
 
 
+async def test_each_reply_is_kept_with_what_was_asked_and_how_it_was_read() -> None:
+    model = ScriptedModel([reply("Looks right."), reply(RIGHT)])
+    verdict = await ask(model)
+    first, second = verdict.replies
+    assert [first.prompt, second.prompt] == [
+        "\n\n".join(message.content for message in request.messages)
+        for request in model.requests
+    ]
+    assert "unparsed" in first.read
+    assert second.read == "verdict: True"
+
+
 async def test_every_try_has_its_own_seed_and_a_little_more_temperature() -> None:
     model = ScriptedModel([reply("?")])
     await ask(model)

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+SCHEMA = 1
+"""Of a rollout's record, as docs/run_directory.md tells it; the one before had no such field."""
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """One completion to be rolled out. ``key`` names it within the run, as ``step/task/index``:
@@ -85,6 +89,7 @@ def to_record(
     the environment's fields. Values are plain JSON; long texts were cut where they were made."""
     task, sample = rollout.task, rollout.sample
     return {
+        "schema": SCHEMA,
         "step": step,
         "group": group,
         "index": index,

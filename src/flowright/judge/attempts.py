@@ -38,6 +38,7 @@ from flowright.llm.chat import (
 )
 from flowright.llm.context import too_long
 from flowright.off_loop import off_loop
+from flowright.rendering import untrusted
 
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
 
@@ -54,6 +55,8 @@ _REFUSAL = re.compile(
     r"|\W*(?:抱歉|对不起|很抱歉|我无法|我不能|申し訳)",
     re.IGNORECASE,
 )
+PROMPT_CHARS = 4000
+"""Of a question that are kept beside the reply to it."""
 _LONGEST_REFUSAL = 600  # characters; who explains more has not just declined
 _WRITTEN = 0.8  # of the tokens that a server wrote in such a time before
 
@@ -186,14 +189,20 @@ class RetryingAsker:
             cut = attempt.max_tokens if reply.finish_reason in LENGTH_STOPS else 0
             written = max(cut, reply.usage.completion_tokens)
             state.pace = max(state.pace, written / reply.seconds)
-        state.replies.append(RawReply(reply.text, reply.finish_reason, reply.reasoning))
         state.prompt_tokens = reply.usage.prompt_tokens
         state.room = min(state.room, reply.room)
         if state.last == "refused":
             self.forms.refused(served=attempt.form)
         elif state.last == "bounds":
             self.forms.bounds_refused()
-        return await self._read(state, reply, attempt)
+        how = await self._read(state, reply, attempt)
+        asked = untrusted.cut("\n\n".join(each.content for each in request.messages), PROMPT_CHARS)
+        known = ", ".join(f"{name}: {value}" for name, value in state.values.items())
+        told = known if how is None else state.notes[-1]
+        state.replies.append(
+            RawReply(reply.text, reply.finish_reason, reply.reasoning, asked, told)
+        )
+        return how
 
     def _refusal(
         self, state: _State, message: str, request: ChatRequest, attempt: Attempt

@@ -65,11 +65,14 @@ class JudgeQuery:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """What a model said to one attempt, before it was read."""
+    """What a model said to one attempt: ``prompt`` is what it was asked, cut where it is long, and
+    ``read`` how its words were read, or why they could not be."""
 
     text: str
     finish_reason: str
     reasoning: str | None = None
+    prompt: str = field(default="", compare=False)
+    read: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,7 +64,7 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
     present = [(anchor, title, content) for anchor, title, content in shown if content]
     links = [el("a", title, href=f"#{anchor}") for anchor, title, _ in present]
     body = [
-        _strips(snapshot),
+        strips(snapshot),
         el(
             "main",
             _header(snapshot),
@@ -78,7 +78,7 @@ def render(snapshot: Snapshot, selection: Selection) -> str:
     return page(f"{snapshot.run.resolve().name} - Flowright report", body)
 
 
-def _strips(snapshot: Snapshot) -> list[Html]:
+def strips(snapshot: Snapshot) -> list[Html]:
     """What must be known before a number is believed; the first one stays in sight."""
     found: list[Html] = []
     if snapshot.simulated:

@@ -190,7 +190,13 @@ def _stage_bars(stages: Mapping[str, float]) -> Html | None:
         [
             el("span", stage),
             el("span", duration(seconds)),
-            el("i", style=f"width:{100 * seconds / longest:.1f}%"),
+            el(
+                "svg",
+                el("rect", width=round(100 * seconds / longest, 1), height=10),
+                viewBox="0 0 100 10",
+                preserveAspectRatio="none",
+                aria_hidden="true",
+            ),
         ]
         for stage, seconds in stages.items()
     ]

@@ -5,8 +5,9 @@ Numbers go into ``data-`` attributes for the pointer read-out.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from flowright.rendering import svg
 from flowright.rendering.markup import Html, el
@@ -53,9 +54,10 @@ def line_chart(
     low: float | None = None,
     high: float | None = None,
     zero_line: bool = False,
+    address: Callable[[int], str | None] | None = None,
 ) -> Html | None:
     """Curves over the training step, None where no series has a point. ``low`` and ``high`` are
-    the least that the axis spans."""
+    the least that the axis spans. ``address`` is where a click on a step leads."""
     series = [replace(s, points=svg.thinned(s.points)) for s in series if s.points]
     if not series:
         return None
@@ -70,6 +72,8 @@ def line_chart(
         drawn.append(svg.rule(y(0), "zero"))
     drawn += [curve(s, x, y) for s in series]
     drawn.append(el("line", class_="cross", y1=svg.TOP, y2=svg.HEIGHT - svg.BOTTOM))
+    if address is not None:
+        drawn += _steps(sorted(set(xs)), x, address)
     data = {
         "x": [x.low, x.high, svg.LEFT, svg.WIDTH - svg.RIGHT],
         "series": [
@@ -93,6 +97,22 @@ def curve(series: Series, x: svg.Scale, y: svg.Scale) -> Html:
     mean = [(x(a), y(b)) for a, b in smooth(series.points, svg.window(len(dots)))]
     raw = el("path", class_=f"curve raw {series.colour}", d=svg.path(dots))
     return el("g", raw, el("path", class_=style, d=svg.path(mean)))
+
+
+def _steps(
+    steps: Sequence[float], x: svg.Scale, address: Callable[[int], str | None]
+) -> list[Html]:
+    """A strip of the drawing for each step, which leads to it."""
+    middles = [(a + b) / 2 for a, b in pairwise(steps)]
+    ends = zip([x.low, *middles], [*middles, x.high], strict=True)
+    found: list[Html] = []
+    for step, (left, right) in zip(steps, ends, strict=True):
+        start, width = x(left), max(1.0, round(x(right) - x(left), 1))
+        title = el("title", f"attempts of step {step:.0f}")
+        strip = el("rect", title, class_="hit", x=start, y=0, width=width, height=svg.HEIGHT)
+        to = address(round(step))
+        found.append(el("a", strip, href=to, tabindex=-1) if to else strip)
+    return found
 
 
 def scatter(title: str, dots: Sequence[Dot], x_label: str) -> Html | None:

@@ -1,0 +1,183 @@
+"""The page of one attempt: everything that its record holds, from problem to reward."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowright.environments.display import Display, blocks_of
+from flowright.monitoring.exhibits import reward_arithmetic
+from flowright.rendering.blocks import Block, Fact, Program, Text, Timeline
+from flowright.rendering.markup import Child, Html, el
+from flowright.rendering.page import facts
+from flowright.viewing.filters import Filter
+from flowright.viewing.finding import Attempt
+from flowright.viewing.shell import Links, link, opinion, outcome_chip
+from flowright.viewing.texts import program, text
+from flowright.viewing.timeline import timeline
+from flowright.viewing.verdicts import gold_section, judge_section
+
+Record = Mapping[str, Any]
+
+
+def attempt_body(
+    record: Record,
+    attempt: Attempt,
+    display: Display,
+    links: Links,
+    chosen: Filter,
+    beside: tuple[Attempt | None, Attempt | None] = (None, None),
+) -> Html:
+    """One attempt, and its way to those beside it in the selection that it was found in."""
+    task = _object(record, "task")
+    failure = _object(record, "failure")
+    own = list(blocks_of(display, record))
+    traces = [block for block in own if isinstance(block, Timeline)]
+    left = [
+        _section("Problem", text(task.get("problem") or "")),
+        _section("Reference", text(task["reference"], 12)) if task.get("reference") else None,
+        [_block(block) for block in own if isinstance(block, Program)],
+        _failure(failure),
+    ]
+    right = [
+        _section("Reward", el("p", reward_arithmetic(record)), _parts(record)),
+        judge_section(_object(record, "verdict")),
+        gold_section(_object(record, "gold"), _object(record, "verdict")),
+        _blocks([block for block in own if not isinstance(block, Timeline | Program)]),
+        _section("Sample", facts(_sample(record))),
+    ]
+    return el(
+        "div",
+        _head(attempt, record, links, chosen, beside),
+        el("div", el("div", left), el("div", right), class_="columns"),
+        [timeline(block) for block in traces],
+        _raw(record),
+    )
+
+
+def _head(
+    attempt: Attempt,
+    record: Record,
+    links: Links,
+    chosen: Filter,
+    beside: tuple[Attempt | None, Attempt | None],
+) -> Html:
+    query = chosen.query()
+    before, after = beside
+    task = _object(record, "task")
+    name = str(task.get("id") or "")
+    ways = [
+        link(links.of_run("attempts", query), "Up to the list", data_up="") if not links.exported
+        else None,
+        link(links.attempt(before, query), "Previous", rel="prev") if before else None,
+        link(links.attempt(after, query), "Next", rel="next") if after else None,
+        link(links.of_run(f"group/{attempt.step}/{attempt.group}"), "Its group"),
+        link(links.task(name), "This problem over time"),
+    ]  # fmt: skip
+    verdict, gold = _object(record, "verdict"), _object(record, "gold")
+    failure = _object(record, "failure")
+    reward = _object(record, "reward").get("value")
+    reason = str(failure.get("reason") or "")
+    outcome = "failed" if failure else "right" if verdict.get("correct") else "wrong"
+    if reward is None:
+        outcome = "unscored"
+    said = [
+        el("span", word, " ", opinion(_said(told)))
+        for word, told in (("judge", verdict), ("gold", gold))
+        if told
+    ]
+    return el(
+        "div",
+        el("h1", f"Attempt {attempt.place} ", outcome_chip(outcome, reason)),
+        el("div", [el("span", way) for way in ways if way], class_="bar"),
+        el(
+            "div",
+            el("span", f"{task.get('kind', '')} {task.get('source', '')}"),
+            el("span", name, class_="soft"),
+            said,
+            class_="bar",
+        ),
+    )
+
+
+def _said(told: Record) -> str:
+    correct = told.get("correct")
+    return "-" if correct is None else "right" if correct else "wrong"
+
+
+def _failure(failure: Record) -> Html | None:
+    if not failure:
+        return None
+    ours = failure.get("blame") == "infrastructure"
+    whose = "ours: the attempt is not scored" if ours else "the policy's"
+    line = f", line {failure['line']}" if failure.get("line") else ""
+    return _section(
+        "Failure",
+        el("p", f"{failure.get('reason')} ({whose}{line})"),
+        text(failure.get("message") or "", 12),
+    )
+
+
+def _parts(record: Record) -> Html | None:
+    """The arithmetic of the reward, part by part."""
+    reward = _object(record, "reward")
+    parts = reward.get("parts")
+    if not isinstance(parts, Mapping) or not parts:
+        return None
+    rows = [
+        el("tr", el("th", name, scope="row"), el("td", f"{part:+.3f}"))
+        for name, part in parts.items()
+        if isinstance(part, int | float)
+    ]
+    total = el("tr", el("th", "reward", scope="row"), el("td", f"{reward.get('value'):+.3f}"))
+    extra = reward.get("unpenalised")
+    told = f"; {extra:+.3f} without the penalties of the training" if extra is not None else ""
+    caption = el("caption", f"Parts of the reward{told}")
+    return el("table", caption, el("tbody", rows, total))
+
+
+def _sample(record: Record) -> list[tuple[Child, Child]]:
+    keys = (
+        ("tokens", "Tokens sampled"),
+        ("finish_reason", "Finish reason"),
+        ("policy_version", "Policy of step"),
+        ("advantage", "Advantage"),
+    )
+    return [(name, str(record[key])) for key, name in keys if record.get(key) is not None]
+
+
+def _blocks(blocks: Sequence[Block]) -> list[Html]:
+    listed = [block for block in blocks if isinstance(block, Fact)]
+    rows: list[tuple[Child, Child]] = [(fact.name, _fact(fact)) for fact in listed]
+    found = [facts(rows)] if rows else []
+    return [*found, *(_block(block) for block in blocks if not isinstance(block, Fact))]
+
+
+def _fact(fact: Fact) -> Child:
+    alarm = [" ", el("span", fact.alarm, class_="chip alarm")] if fact.alarm else None
+    detail = ["\n", el("span", fact.detail, class_="soft")] if fact.detail else None
+    return [fact.text, alarm, detail]
+
+
+def _block(block: Block) -> Html:
+    if isinstance(block, Program):
+        return _section(block.title, program(block))
+    if isinstance(block, Text):
+        return _section(block.title, text(block.text, 12 if block.short else None))
+    if isinstance(block, Timeline):
+        return timeline(block)
+    return facts([(block.name, _fact(block))])
+
+
+def _raw(record: Record) -> Html:
+    """The record as it is, for what no part of the page shows."""
+    told = json.dumps(record, indent=1, ensure_ascii=False)
+    return el("details", el("summary", "The record as JSON"), text(told), class_="raw")
+
+
+def _section(title: str, *content: Child) -> Html:
+    return el("section", el("h3", title), content)
+
+
+def _object(record: Record, key: str) -> Record:
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}

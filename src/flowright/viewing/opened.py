@@ -1,0 +1,177 @@
+"""A run that is looked at: its files, its index, and what brings that up to date meanwhile."""
+
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flowright.errors import RunError, UserError
+from flowright.monitoring.snapshot import Snapshot, Watcher
+from flowright.viewing.finding import Attempt, Found
+from flowright.viewing.index import Indexer, Progress, first_id, index_path
+from flowright.viewing.records import record_at, step_files
+
+PAUSE = 2.0  # seconds between two looks for new steps
+MARKS = ("config.json", "state.json", "metrics.jsonl")
+DEPTH = 3
+
+
+@dataclass
+class OpenedRun:
+    """A run by the name that its address has. ``trouble`` is why its index is not up to date."""
+
+    name: str
+    path: Path
+    trouble: str = ""
+    progress: Progress = field(default_factory=Progress)
+    _looked: tuple[Any, Snapshot] | None = None
+    _watcher: Watcher | None = None
+
+    @property
+    def index(self) -> Path:
+        return index_path(self.path)
+
+    def found(self) -> Found:
+        """Its index, for one answer: ``with run.found() as found``."""
+        return Found(self.index)
+
+    def update(self) -> None:
+        """Bring its index up to date; what keeps it from it is its ``trouble``."""
+        try:
+            for progress in Indexer(self.path).update():
+                self.progress = progress
+            self.trouble = ""
+        except UserError as error:
+            self.trouble = "; ".join(error.problems)
+
+    def steps(self) -> int:
+        """How many steps kept rollouts."""
+        return len(step_files(self.path))
+
+    def snapshot(self) -> Snapshot:
+        """What its files say, read again when they have changed. A file that cannot be read is told
+        by ``trouble``, and the rest is empty."""
+        stamp = tuple(_stamp(self.path / name) for name in (*MARKS, "evaluation.json"))
+        if self._looked is None or self._looked[0] != stamp:
+            self._watcher = self._watcher or Watcher(self.path)
+            try:
+                looked = self._watcher.look()
+            except RunError as error:
+                self.trouble = "; ".join(error.problems)
+                looked = Snapshot(self.path)
+            self._looked = (stamp, looked)
+        return self._looked[1]
+
+    def record(self, attempt: Attempt) -> dict[str, Any]:
+        """The attempt's record. Raises UserError where its file has changed."""
+        return record_at(self.path, attempt.step, attempt.start, attempt.size)
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        told = path.stat()
+    except OSError:
+        return None
+    return told.st_mtime_ns, told.st_size
+
+
+class Shelf:
+    """The runs of a folder, or one run; those that appear later, too."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._runs: dict[str, OpenedRun] = {}
+
+    def runs(self) -> Sequence[OpenedRun]:
+        """All runs now, the one that changed last first."""
+        for path in _runs_below(self.root):
+            name = _name(path, self.root)
+            self._runs.setdefault(name, OpenedRun(name, path))
+        there = [run for run in self._runs.values() if run.path.is_dir()]
+        return sorted(there, key=lambda run: -_changed(run.path))
+
+    def run(self, name: str) -> OpenedRun | None:
+        """The run of a name; None for any other text."""
+        if name not in self._runs:
+            self.runs()
+        return self._runs.get(name)
+
+
+class Refresher(threading.Thread):
+    """Keeps the indexes of all runs up to date until it is told to stop."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        super().__init__(daemon=True, name="viewer-index")
+        self._shelf = shelf
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            for run in self._shelf.runs():
+                self._update(run)
+            self._stopped.wait(PAUSE)
+
+    def _update(self, run: OpenedRun) -> None:
+        try:
+            with closing(Indexer(run.path).update()) as steps:
+                for run.progress in steps:
+                    if self._stopped.is_set():
+                        return
+            run.trouble = ""
+        except UserError as error:
+            run.trouble = "; ".join(error.problems)
+
+    def stop(self) -> None:
+        """Ends after the step at work."""
+        self._stopped.set()
+        self.join(timeout=10)
+
+
+def attempt_at(found: Found, step: int, group: int, index: int) -> Attempt | None:
+    """The attempt of a place."""
+    for attempt in group_of(found, step, group):
+        if attempt.index == index:
+            return attempt
+    return None
+
+
+def group_of(found: Found, step: int, group: int) -> list[Attempt]:
+    """All attempts of a group, in the order of their numbers."""
+    between = (first_id(step), first_id(step + 1), group)
+    return found.attempts("a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between)
+
+
+def _runs_below(root: Path, depth: int = DEPTH) -> list[Path]:
+    if any((root / mark).is_file() for mark in MARKS[:2]):
+        return [root]
+    if not depth or not root.is_dir():
+        return []
+    try:
+        below = sorted(path for path in root.iterdir() if path.is_dir() and path.name[:1] != ".")
+    except OSError:
+        return []
+    return [run for path in below for run in _runs_below(path, depth - 1)]
+
+
+def _name(path: Path, root: Path) -> str:
+    inside = path.relative_to(root).parts
+    return "~".join(inside) if inside else path.resolve().name
+
+
+def _changed(path: Path) -> float:
+    return max((time_ns[0] for mark in MARKS if (time_ns := _stamp(path / mark))), default=0)
+
+
+def find_root(name: str | None, output_dir: Path) -> Path:
+    """The folder that a user means: a run or a folder of runs, by path or by name; without one,
+    where all runs are. Raises RunError where there is none."""
+    if name is None:
+        if not output_dir.is_dir():
+            raise RunError(f"{output_dir.resolve()}: no runs here yet; name a run or a folder")
+        return output_dir
+    for path in (Path(name), output_dir / name):
+        if path.is_dir():
+            return path
+    raise RunError(f"{name}: no folder of this name, nor a run in {output_dir.resolve()}")

@@ -1,0 +1,39 @@
+-- The index of a run's rollouts. It can be deleted at any time: everything in it comes from the run.
+-- An attempt's id is (step << 28) + (generation << 20) + its line in the step's file, so that ids
+-- ascend as steps do and a step that was replaced has other ids than before.
+CREATE TABLE files (
+  step INTEGER PRIMARY KEY, generation INTEGER NOT NULL, size INTEGER NOT NULL,
+  mtime_ns INTEGER NOT NULL, attempts INTEGER NOT NULL, unread INTEGER NOT NULL,
+  cut INTEGER NOT NULL
+);
+CREATE TABLE combinations (
+  id INTEGER PRIMARY KEY, kind TEXT, source TEXT, outcome TEXT, failure TEXT, blame TEXT,
+  judge TEXT, status TEXT, verdict TEXT, gold TEXT, repairs TEXT,
+  UNIQUE (kind, source, outcome, failure, blame, judge, status, verdict, gold, repairs)
+);
+CREATE TABLE operators (id INTEGER PRIMARY KEY, names TEXT UNIQUE);
+CREATE TABLE tasks (id INTEGER PRIMARY KEY, name TEXT UNIQUE, title TEXT);
+CREATE TABLE attempts (
+  id INTEGER PRIMARY KEY, grp INTEGER, idx INTEGER, task INTEGER, combination INTEGER,
+  operators INTEGER, reward REAL, advantage REAL, tokens INTEGER, llm_tokens INTEGER,
+  calls INTEGER, seconds REAL, program INTEGER, start INTEGER, size INTEGER
+);
+CREATE INDEX attempts_task ON attempts (task);
+CREATE INDEX attempts_combination ON attempts (combination);
+CREATE INDEX attempts_reward ON attempts (reward);
+CREATE INDEX attempts_advantage ON attempts (advantage);
+CREATE INDEX attempts_tokens ON attempts (tokens);
+CREATE INDEX attempts_llm_tokens ON attempts (llm_tokens);
+CREATE INDEX attempts_seconds ON attempts (seconds);
+CREATE TABLE notes (id INTEGER PRIMARY KEY, note TEXT);
+-- How many attempts of a step have each combination, and each set of operators.
+CREATE TABLE counts (
+  step INTEGER, combination INTEGER, attempts INTEGER, rewards INTEGER, reward REAL,
+  PRIMARY KEY (step, combination)
+) WITHOUT ROWID;
+CREATE TABLE uses (
+  step INTEGER, operators INTEGER, attempts INTEGER, PRIMARY KEY (step, operators)
+) WITHOUT ROWID;
+-- Words only: the texts themselves stay in the run.
+CREATE VIRTUAL TABLE texts USING fts5 (workflow, prompts, replies, reasons, content='');
+CREATE VIRTUAL TABLE problems USING fts5 (problem, content='');

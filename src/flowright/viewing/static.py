@@ -1,0 +1,95 @@
+"""A folder of pages that can be opened and sent around without a server: the runs, each run, a
+selection of its attempts, and the pages of these attempts and their groups.
+"""
+
+from pathlib import Path
+from urllib.parse import parse_qsl
+
+from flowright.errors import RunError
+from flowright.rendering.markup import el
+from flowright.runs import check_writable, write_text
+from flowright.viewing.attempt_page import attempt_body
+from flowright.viewing.attempts_page import attempts_table
+from flowright.viewing.filters import Filter
+from flowright.viewing.finding import Attempt
+from flowright.viewing.group_page import group_body
+from flowright.viewing.notes import notes_of
+from flowright.viewing.opened import OpenedRun, Shelf, group_of
+from flowright.viewing.run_page import run_body
+from flowright.viewing.runs_page import runs_body
+from flowright.viewing.shell import Links, document
+
+
+def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
+    """Write the pages of the runs below ``root``, with at most so many attempts of each, chosen by
+    the query of an address; returns how many pages there are. Raises RunError where the folder
+    holds something already, where there is no run, and for a query that cannot be read."""
+    shelf, chosen = Shelf(root), Filter.read(dict(parse_qsl(select)))
+    if chosen.problems:
+        raise RunError(*chosen.problems)
+    if folder.exists() and any(folder.iterdir()):
+        raise RunError(f"{folder}: not empty; name another folder")
+    runs = shelf.runs()
+    if not runs:
+        raise RunError(f"{shelf.root}: no run here")
+    check_writable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    pages = {"index.html": ""}
+    held = frozenset(f"{run.name}.html" for run in runs)
+    for run in runs:
+        run.update()
+        pages |= _run_pages(run, chosen, most)
+    body = runs_body(runs, Links(exported=True, held=held))
+    pages["index.html"] = document("Runs", body, Links(exported=True, held=held), "runs")
+    for name, page in pages.items():
+        write_text(folder / name, page)
+    return len(pages)
+
+
+def _run_pages(run: OpenedRun, chosen: Filter, most: int) -> dict[str, str]:
+    with run.found() as found:
+        attempts = list(found.each(chosen, most))
+        groups = {(a.step, a.group): group_of(found, a.step, a.group) for a in attempts}
+        every = {a.id: a for members in groups.values() for a in members}
+        names = ["", "attempts"]
+        names += [f"group/{step}/{group}" for step, group in groups]
+        names += [f"attempt/{attempt.place}" for attempt in every.values()]
+        held = frozenset(_file(run.name, name) for name in names)
+        links = Links(run.name, exported=True, held=held)
+        notes = notes_of(run)
+        snapshot = run.snapshot()
+
+        def page(name: str, title: str, body: object, here: str) -> None:
+            assert isinstance(body, str)
+            shown = document(f"{title} - {run.name}", body, links, here, notes)
+            pages[_file(run.name, name)] = shown
+
+        pages: dict[str, str] = {}
+        page("", "Run", run_body(found, snapshot, links), "run")
+        count, more = found.count(chosen)
+        told = f"{len(attempts):,} of {count:,}{' or more' if more else ''} attempts"
+        table = attempts_table(found, attempts, links, chosen, told)
+        page("attempts", "Attempts", el("div", el("h1", "Attempts"), table), "attempts")
+        records = {a.id: run.record(a) for a in every.values()}
+        for attempt in every.values():
+            beside = _beside(attempts, attempt)
+            body = attempt_body(
+                records[attempt.id], attempt, snapshot.display, links, chosen, beside
+            )
+            page(f"attempt/{attempt.place}", f"Attempt {attempt.place}", body, "attempt")
+        for (step, group), members in groups.items():
+            body = group_body(found, members, [records[a.id] for a in members], links)
+            page(f"group/{step}/{group}", f"Group {step}/{group}", body, "group")
+        return pages
+
+
+def _beside(order: list[Attempt], attempt: Attempt) -> tuple[Attempt | None, Attempt | None]:
+    places = [n for n, other in enumerate(order) if other.id == attempt.id]
+    if not places:
+        return None, None
+    at = places[0]
+    return (order[at - 1] if at else None), (order[at + 1] if at + 1 < len(order) else None)
+
+
+def _file(run: str, page: str) -> str:
+    return f"{run}{page and '-'}{page.replace('/', '-')}.html"

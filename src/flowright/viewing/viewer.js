@@ -1,0 +1,77 @@
+// The viewer's keys, and the values behind a chart at the pointer. It writes text nodes only.
+(function () {
+  "use strict";
+  var rows = Array.prototype.slice.call(document.querySelectorAll("#rows tbody tr")), at = -1;
+  var told = document.getElementById("told"), help = document.getElementById("help"), chord = "";
+  function go(selector) {
+    var found = document.querySelector(selector);
+    if (found) found.click();
+    return !!found;
+  }
+  function mark(next) {
+    if (!rows.length) return;
+    if (at >= 0) rows[at].classList.remove("on");
+    at = Math.max(0, Math.min(rows.length - 1, next));
+    rows[at].classList.add("on");
+    rows[at].scrollIntoView({ block: "nearest" });
+  }
+  function fold() {
+    var all = Array.prototype.slice.call(document.querySelectorAll("main details"));
+    var open = all.some(function (d) { return !d.open; });
+    all.forEach(function (d) { d.open = open; });
+  }
+  var filters = document.querySelector("details.filters");
+  if (filters && innerWidth < 860) filters.open = false;
+  document.querySelectorAll("[data-steps] svg[data-chart]").forEach(function (svg) {
+    if (!svg.querySelector(".hit")) svg.addEventListener("click", function () {
+      var step = (told.textContent.match(/^step (\d+)/) || [])[1];
+      if (step) location.href = svg.closest("[data-steps]").dataset.steps + "?step=" + step; });
+  });
+  document.getElementById("keys").addEventListener("click", function () { help.showModal(); });
+  document.addEventListener("keydown", function (event) {
+    var typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (typing) { if (event.key === "Escape") event.target.blur(); return; }
+    var key = chord + event.key, done = true;
+    chord = "";
+    if (key === "j") { if (rows.length) mark(at + 1); else go("a[rel=next]"); }
+    else if (key === "k") { if (rows.length) mark(at - 1); else go("a[rel=prev]"); }
+    else if (key === "o" || (key === "Enter" && event.target === document.body)) {
+      var first = at >= 0 && rows[at].querySelector("a"); if (first) first.click(); }
+    else if (key === "u") go("a[data-up]");
+    else if (key === "n") go("a[rel=next]");
+    else if (key === "p") history.back();
+    else if (key === "e") fold();
+    else if (key === "g") chord = "g";
+    else if (key === "gr") go("a[data-go=r]");
+    else if (key === "ga") go("a[data-go=a]");
+    else if (key === "?") help.showModal();
+    else if (key === "/") {
+      var search = document.querySelector("input[type=search]");
+      if (search) { var fold_ = search.closest("details"); if (fold_) fold_.open = true;
+        search.focus(); search.select(); } else go("a[data-go=a]"); }
+    else done = false;
+    if (done) event.preventDefault();
+  });
+  document.querySelectorAll("svg[data-chart]").forEach(function (svg) {
+    var chart = JSON.parse(svg.dataset.chart), cross = svg.querySelector(".cross"), x = chart.x;
+    function hide() { cross.classList.remove("on"); told.style.visibility = "hidden"; }
+    svg.addEventListener("pointerleave", hide);
+    svg.addEventListener("pointermove", function (event) {
+      var box = svg.getBoundingClientRect(), best = null;
+      var step = x[0] + ((event.clientX - box.left) * 400 / box.width - x[2]) /
+        (x[3] - x[2]) * (x[1] - x[0]);
+      chart.series.forEach(function (s) { s.p.forEach(function (p) {
+        if (best === null || Math.abs(p[0] - step) < Math.abs(best - step)) best = p[0]; }); });
+      var lines = ["step " + Math.round(best)];
+      chart.series.forEach(function (s) { s.p.forEach(function (p) {
+        if (p[0] === best) lines.push(s.n + "  " + p[1]); }); });
+      var place = x[2] + (best - x[0]) / (x[1] - x[0]) * (x[3] - x[2]);
+      cross.setAttribute("x1", place); cross.setAttribute("x2", place); cross.classList.add("on");
+      told.textContent = lines.join("\n"); told.style.visibility = "visible";
+      var left = event.clientX + 14, width = told.offsetWidth;
+      if (left + width > innerWidth - 8) left = Math.max(4, event.clientX - width - 14);
+      told.style.left = left + "px"; told.style.top = event.clientY + 14 + "px";
+    });
+  });
+})();
