@@ -123,8 +123,7 @@ async def test_each_reply_is_kept_with_what_was_asked_and_how_it_was_read() -> N
     verdict = await ask(model)
     first, second = verdict.replies
     assert [first.prompt, second.prompt] == [
-        "\n\n".join(message.content for message in request.messages)
-        for request in model.requests
+        "\n\n".join(message.content for message in request.messages) for request in model.requests
     ]
     assert "unparsed" in first.read
     assert second.read == "verdict: True"
