@@ -76,8 +76,8 @@ def read_choice(completion: str, finish_reason: str = "stop") -> Choice:
     way = next((_WAY[word] for word in words if word in _WAY), None)
     if way is None:
         raise FailureError(Reason.NO_PROGRAM, f"names no way; there are {', '.join(_WAY)}")
-    named = [_PRESENTATION[word] for word in words if word in _PRESENTATION]
-    found: Mapping[Presentation, None] = dict.fromkeys(named)
+    named: list[Presentation] = [_PRESENTATION[word] for word in words if word in _PRESENTATION]
+    found = dict.fromkeys(named)
     if len(found) >= len(DEMONSTRATED):
         raise FailureError(Reason.SYNTAX, f"{len(found)} presentations; two at most")
     return Choice(way, tuple(found))
