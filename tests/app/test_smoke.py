@@ -4,6 +4,7 @@ The embedded policy is made smaller than the shipped one and taught two dozen pr
 that it writes some that run. What its answers earn is simulated.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -119,6 +120,23 @@ def test_a_rollout_tells_the_whole_story(whole: tuple[Path, Path, str]):
         assert row["reward"]["value"] == sum(row["reward"]["parts"].values())
     for row in rollouts:
         assert (row["failure"] is None) == (row["verdict"] is not None)
+
+
+def test_its_policy_answers_a_question(whole: tuple[Path, Path, str]):
+    run, cache, _ = whole
+    rollouts = [row for step in rollout_steps(run) for row in read_rollouts(run, step)]
+    task = next(row["task"] for row in rollouts if row["task"]["kind"] == "math")
+    asked = [sys.executable, "scripts/run_workflow.py", str(run), task["problem"], "--json"]
+    asked += ["--kind", "math", "--samples", "16", f"policy.tiny.cache_dir={cache}"]
+    done = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    told = json.loads(done.stdout)
+    assert (done.returncode == 0) == (told["failure"] is None), done.stderr
+    assert told["simulated"] is True and told["attempts"]
+    assert told["usage"]["policy"]["calls"] == 16
+    if told["failure"] is None:
+        assert told["program"] and told["answer"] and told["trace"]
+    else:
+        assert told["failure"]["blame"] == "policy"
 
 
 def test_a_run_is_not_started_twice(whole: tuple[Path, Path, str], tmp_path: Path):

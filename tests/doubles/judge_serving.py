@@ -1,18 +1,20 @@
-"""The judge service's app behind a real socket, for tests."""
+"""A service's app behind a real socket, for tests."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from flowright.judge_service.serve import DrainingServer
 from flowright.simulation.process import listen
 
 
 @asynccontextmanager
-async def served(app: FastAPI, drain_seconds: float = 5.0) -> AsyncIterator[tuple[str, list[str]]]:
+async def served(
+    app: Starlette, drain_seconds: float = 5.0
+) -> AsyncIterator[tuple[str, list[str]]]:
     """The app behind a real socket; its URL and what the server says."""
     said: list[str] = []
     listener = listen("127.0.0.1", 0)
@@ -28,7 +30,7 @@ async def served(app: FastAPI, drain_seconds: float = 5.0) -> AsyncIterator[tupl
 
 
 @contextmanager
-def served_beside(app: FastAPI) -> Iterator[str]:
+def served_beside(app: Starlette) -> Iterator[str]:
     """The app behind a real socket, on a thread beside callers without a loop; its URL."""
     ready, done = threading.Event(), threading.Event()
     urls: list[str] = []

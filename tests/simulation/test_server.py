@@ -221,7 +221,7 @@ def test_a_verdict_in_any_schema(server: SimulatedServer, schema: Any, right: An
             b'{"model": "simulated", "logprobs": true,'
             b' "messages": [{"role": "user", "content": "x"}]}',
             400,
-            "logprobs: this simulated server has none",
+            "logprobs: this server has none",
         ),
         (
             b'{"model": "simulated", "messages": [{"role": "user", "content": "x"}],'

@@ -25,7 +25,14 @@ from flowright.environments.environment import Environment, TaskSets, make_envir
 from flowright.errors import ConfigError, DataError, RunError, UserError
 from flowright.policy.origin import origin_of
 from flowright.policy.smollm2 import look_for_smollm2
-from flowright.runs import changes_of, checkpoints, find_damage, look_at, look_at_checkpoints
+from flowright.runs import (
+    changes_of,
+    check_loggers,
+    checkpoints,
+    find_damage,
+    look_at,
+    look_at_checkpoints,
+)
 
 ADAPTER = "adapter/adapter_model.safetensors"
 
@@ -49,6 +56,7 @@ def first_look(config: Config, resume: bool, is_first: bool = True) -> Start:
         lambda: check_run(config, resume),
         lambda: check_model(config),
         lambda: check_earlier_run(config.plan.earlier_run),
+        lambda: check_loggers(config.run),
     )
     own = (
         lambda: check_choices(config.grpo),

@@ -173,6 +173,31 @@ def export_model(**request: Any) -> int:
         return exporting.export_model(exporting.Request(**request), console)
 
 
+def run_workflow(**request: Any) -> int:
+    """Answer a question with a trained policy; see
+    :class:`flowright.app.serving.question.Request` for what is asked."""
+    from flowright.app.serving.opening import look
+
+    console = Console(stderr=True)
+    opening = look(request["source"], request.pop("config"), request.pop("overrides"))
+    _load_libraries(console)
+    from flowright.app.serving import question
+
+    return question.run_workflow(opening, question.Request(**request), console)
+
+
+def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **given: Any) -> int:
+    """Serve a trained policy over HTTP until SIGTERM or SIGINT; ``given`` are keys of
+    :class:`flowright.app.serving.settings.PolicyServer`, host and port."""
+    from flowright.app.serving.opening import look
+
+    opening = look(source, config, overrides)
+    _load_libraries(Console(stderr=True))
+    from flowright.app.serving import serve
+
+    return serve.serve_policy(opening, **given)
+
+
 def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
     """Calibrate a judge that scores; see :func:`flowright.app.calibrating.calibrate_folder`."""
     console = Console()

@@ -48,7 +48,7 @@ from flowright.grpo.problems import problems_of
 from flowright.grpo.scaffolds import is_scaffolded, shown_to
 from flowright.policy.memory import shape_of
 from flowright.policy.prompt import Tokenizer, fitting
-from flowright.runs import disk_errors, nearest
+from flowright.runs import check_loggers, disk_errors, nearest
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
 LOOKED_AT = 32  # problems whose scaffolds are made
@@ -117,6 +117,7 @@ def look(config: Config, resume: bool = False) -> Findings:
         found.check("scaffolds", lambda: _scaffolds(config, environment, tasks[0]))
     found.plan.append(("training", _training(config)))
     found.check("run", lambda: check_run(config, resume))
+    found.check("loggers", lambda: check_loggers(config.run))
     if tasks:
         found.check("plan", lambda: _plan(config, environment, tasks[0], bool(found.problems)))
     else:

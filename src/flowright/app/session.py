@@ -69,7 +69,9 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     start = replace(start, config=settled(config, choose_device(config.policy).type))
     config = start.config
     path = config.run.output_dir / config.run.name
-    run = RunDirectory(path, config, start.resume) if ranks.is_first else Follower(path)
+    run: RunDirectory | Follower = Follower(path)
+    if ranks.is_first:
+        run = RunDirectory(path, config, start.resume, partial(say, console))
 
     def interrupted() -> None:
         run.state(status="interrupted", message=f"stopped at once; {_words(path)}")

@@ -1,12 +1,17 @@
 """The keys of `run`: where a run is kept."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import (
     Field,
+    field_validator,
+    model_validator,
 )
 
-from flowright.config.section import Positive, Section
+from flowright.config.section import Name, Positive, Section
+
+Logger = Literal["tensorboard", "wandb", "mlflow", "trackio"]
 
 
 class RunSection(Section):
@@ -18,6 +23,12 @@ class RunSection(Section):
     """Where run directories live."""
     tensorboard: bool = True
     """Write TensorBoard event files."""
+    loggers: tuple[Logger, ...] = ()
+    """Where each step's metrics go, too, under the same names: `wandb`, `mlflow`, `trackio`, each
+    with `pip install -r requirements-loggers.txt`; see docs/monitoring.md. `tensorboard` is there
+    without being named, unless `run.tensorboard` is false."""
+    project: Name = "flowright"
+    """Of `loggers`: W&B's and trackio's project, MLflow's experiment."""
     checkpoint_every: Positive = 10
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=3, ge=2)
@@ -26,3 +37,19 @@ class RunSection(Section):
     """Keep the checkpoint of the best evaluation, too: by `val/gold`; where rewards are a matter
     of degree by `val/reward`, where else nothing has a known answer by `val/judge`. Ties go to the
     earlier. One with a larger share of unscored than `grpo.max_unscored` does not count."""
+
+    @field_validator("loggers")
+    @classmethod
+    def _each_once(cls, loggers: tuple[Logger, ...]) -> tuple[Logger, ...]:
+        return tuple(dict.fromkeys(loggers))
+
+    @model_validator(mode="after")
+    def _one_word_on_tensorboard(self) -> "RunSection":
+        if "tensorboard" in self.loggers and not self.tensorboard:
+            raise ValueError("tensorboard: false, and loggers name it; leave one out")
+        return self
+
+    @property
+    def packages(self) -> tuple[Logger, ...]:
+        """Those of ``loggers`` that are packages of their own."""
+        return tuple(name for name in self.loggers if name != "tensorboard")

@@ -73,16 +73,17 @@ ELSEWHERE: dict[str, tuple[str, ...] | str] = {
     ),
     **dict.fromkeys(("num_workers", "nnodes", "num_processes"), ("ray.workers",)),
     **dict.fromkeys(
-        ("use_wandb", "wandb", "wandb_project", "report_to", "logger", "use_tensorboard"),
-        _TENSORBOARD,
+        ("use_wandb", "wandb", "report_to", "logger", "use_mlflow", "use_trackio"), ("run.loggers",)
     ),
+    "use_tensorboard": _TENSORBOARD,
+    **dict.fromkeys(("wandb_project", "project_name", "mlflow_experiment_name"), ("run.project",)),
     **dict.fromkeys(("logging_steps", "log_every", "log_freq", "log_interval"), _EACH_STEP),
     **dict.fromkeys(
         ("save_steps", "save_freq", "save_every", "checkpoint_freq"), ("run.checkpoint_every",)
     ),
     **dict.fromkeys(("save_total_limit", "max_ckpt_to_keep"), ("run.keep_checkpoints",)),
     **dict.fromkeys(("eval_steps", "test_freq", "eval_every"), ("evaluation.every",)),
-    **dict.fromkeys(("run_name", "experiment_name", "project_name"), ("run.name",)),
+    **dict.fromkeys(("run_name", "experiment_name"), ("run.name",)),
     **dict.fromkeys(("default_local_dir", "save_dir", "checkpoint_dir"), ("run.output_dir",)),
     **dict.fromkeys(
         ("resume", "resume_from_checkpoint", "resume_mode"),

@@ -1,4 +1,4 @@
-"""What every request to the judge service passes first: key, size, drain; and what it leaves by.
+"""What every request to a service passes first: key, size, drain; and what it leaves by.
 
 An ASGI middleware. It reads the whole body itself, so that the limit holds while reading, and then
 watches the connection: a client that goes away takes its verdicts along.
@@ -7,14 +7,14 @@ watches the connection: a client that goes away takes its verdicts along.
 import asyncio
 import hmac
 from base64 import b64decode
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from hashlib import sha256
+from typing import Protocol
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flowright.config import JudgeServerSection
 from flowright.judge_service.metrics import ServiceMetrics
 from flowright.judge_service.traffic import Traffic
 
@@ -25,13 +25,36 @@ ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf"}) | OPEN
 CLIENT_GONE = 499  # nginx's code; nobody receives it, only the metrics show it
 
 
+class Guarded(Protocol):
+    """What the middleware has to know of a service's settings."""
+
+    @property
+    def api_key(self) -> str | None: ...
+
+    @property
+    def max_body_bytes(self) -> int: ...
+
+
+def _error(error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
 class GuardMiddleware:
-    """Refusals are counted like every other answer."""
+    """Refusals are counted like every other answer, where there are ``metrics``. ``refusal`` makes
+    a response of one."""
 
     def __init__(
-        self, app: ASGIApp, settings: JudgeServerSection, traffic: Traffic, metrics: ServiceMetrics
+        self,
+        app: ASGIApp,
+        settings: Guarded,
+        traffic: Traffic,
+        metrics: ServiceMetrics | None = None,
+        open_paths: Collection[str] = OPEN,
+        refusal: Callable[[HTTPException], Response] = _error,
     ) -> None:
         self._app = app
+        self._open_paths = open_paths
+        self._refusal = refusal
         self._limit = settings.max_body_bytes
         self._key = sha256(settings.api_key.encode()).digest() if settings.api_key else None
         self._traffic = traffic
@@ -51,16 +74,16 @@ class GuardMiddleware:
 
         path = scope["path"]
         try:
-            if path in OPEN:
+            if path in self._open_paths:
                 await self._app(scope, receive, counted)
             elif not await self._guarded(scope, receive, counted):
                 code = code or CLIENT_GONE
         except HTTPException as error:
-            refusal = JSONResponse({"error": error.detail}, error.status_code, error.headers)
-            await refusal(scope, receive, counted)
+            await self._refusal(error)(scope, receive, counted)
         finally:
-            endpoint = path if path in ENDPOINTS else "other"
-            self._metrics.requests.labels(endpoint, str(code or 500)).inc()
+            if self._metrics is not None:
+                endpoint = path if path in ENDPOINTS else "other"
+                self._metrics.requests.labels(endpoint, str(code or 500)).inc()
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> bool:
         """Check and answer a request; False where its client left. Raises HTTPException."""
@@ -124,8 +147,8 @@ class GuardMiddleware:
         if gone:
             return False
         if self._traffic.expired:
-            raise HTTPException(503, "the server shut down before there was a verdict")
-        raise HTTPException(500, "the judge gave up")
+            raise HTTPException(503, "the server shut down before there was an answer")
+        raise HTTPException(500, "the answer was given up")
 
 
 async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 import uvicorn
 import uvloop
-from fastapi import FastAPI
 from prometheus_client import disable_created_metrics
+from starlette.applications import Starlette
 
 from flowright.config import JudgeServerConfig, JudgeServerSection
 from flowright.judge.build import OpenJudge, open_judge
@@ -139,7 +139,7 @@ class DrainingServer(uvicorn.Server):
     uvicorn itself would close its port at the first signal, so that nobody could be told.
     """
 
-    def __init__(self, app: FastAPI, drain_seconds: float, say: Callable[[str], None]) -> None:
+    def __init__(self, app: Starlette, drain_seconds: float, say: Callable[[str], None]) -> None:
         super().__init__(quiet_server(app))
         self._traffic: Traffic = app.state.traffic
         self._drain_seconds = drain_seconds

@@ -25,6 +25,7 @@ from flowright.runs.files import (
     write_json,
     write_text,
 )
+from flowright.runs.loggers import check_loggers
 from flowright.runs.reading import (
     free_run_name,
     newest_run,
@@ -51,6 +52,7 @@ __all__ = [
     "atomic_directory",
     "best_of",
     "changes_of",
+    "check_loggers",
     "check_writable",
     "checkpoint_of",
     "checkpoints",

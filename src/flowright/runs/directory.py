@@ -14,6 +14,8 @@
       calibration.json        of a judge that scores: how sure its scores may be
       plan.json               what the run was planned to take, and what it took
       tensorboard/            event files
+      loggers.json            the name by which the packages of run.loggers know the run
+      wandb/                  W&B's own files, unless WANDB_DIR says where
       checkpoints/step_000010/
       replaced/step_000010/   what a resume at that step replaced: settings, metrics, rollouts
       report.html
@@ -26,15 +28,15 @@ import math
 import os
 import shutil
 import socket
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flowright.config import Config
 from flowright.errors import RunError
 from flowright.runs.checkpoints import checkpoints, newest_whole
-from flowright.runs.events import Events
 from flowright.runs.files import (
     Lock,
     atomic_directory,
@@ -43,6 +45,7 @@ from flowright.runs.files import (
     write_json,
     write_text,
 )
+from flowright.runs.loggers import Act, Loggers
 from flowright.runs.reading import (
     forget_rollouts,
     holds_run,
@@ -123,17 +126,26 @@ class RunDirectory:
     Opening takes the lock, so that a second trainer refuses. A new run is written from then on; of
     a resumed one nothing is touched before :meth:`go_on` says that its checkpoint was accepted, and
     a state said earlier is said then. ``changes`` are the settings in which a resumed run differs
-    from what it was, as ``key: before -> now``. Raises RunError as :func:`look_at`, and when the
+    from what it was, as ``key: before -> now``. ``tell`` shows a line where a logger has failed,
+    which the state then says among its warnings. Raises RunError as :func:`look_at`, and when the
     directory is held by another process.
     """
 
-    def __init__(self, path: Path, config: Config, resume: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        resume: bool = False,
+        tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    ) -> None:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
         self.checkpoints_path = path / "checkpoints"
         self._resolved = json.loads(config.model_dump_json())
-        self._tensorboard = config.run.tensorboard
-        self._events: Events | None = None
+        self._config = config
+        self._loggers: Loggers | None = None
+        self._tell = tell
+        self._warnings: list[str] = []
         self._accepted = False
         self._started = time.time()
         self._state: dict[str, Any] = {}
@@ -160,18 +172,24 @@ class RunDirectory:
         write_json(self.path / "config.json", self._resolved)
         self._lock.sign()
         self._accepted = True
-        if self._tensorboard:
-            self._events = Events(self.path / "tensorboard")
+        self._loggers = Loggers(self.path, self._config, self._resolved)
+        self._hear_loggers()
 
     def state(self, **changes: Any) -> None:
         """Say where the run is: ``status`` (running, finished, paused, interrupted, failed),
         ``step``, ``steps``, ``stage`` and whatever the screens show."""
         self._state.update(changes, pid=os.getpid(), host=socket.gethostname())
         self._state.update(started=self._started, updated=time.time())
+        self._write_state()
+
+    def _write_state(self) -> None:
         if not self._accepted:
             return
+        shown = self._state
+        if self._warnings:
+            shown = {**shown, "warnings": [*shown.get("warnings", ()), *self._warnings]}
         with disk_errors(self.path):
-            write_json(self.path / "state.json", self._state)
+            write_json(self.path / "state.json", shown)
 
     def keep_rollouts(self, step: int, rollouts: Sequence[Record]) -> None:
         """Keep a step's rollouts. Before :meth:`record`: a metrics line always has its rollouts."""
@@ -188,13 +206,25 @@ class RunDirectory:
             out.write(line + "\n")
             out.flush()
             os.fsync(out.fileno())
-        if self._events:
-            self._events.scalars(step, metrics)
+        self._log(lambda logger: logger.scalars(step, metrics))
 
     def text(self, step: int, name: str, markdown: str) -> None:
-        """A text sample for TensorBoard."""
-        if self._events:
-            self._events.text(step, name, markdown)
+        """A text sample for the loggers."""
+        self._log(lambda logger: logger.text(step, name, markdown))
+
+    def _log(self, act: Act) -> None:
+        if self._loggers is not None:
+            self._loggers.do(act)
+            self._hear_loggers()
+
+    def _hear_loggers(self) -> None:
+        """Say what has failed since this was last asked."""
+        news = self._loggers.news() if self._loggers is not None else []
+        for line in news:
+            self._tell(f"WARNING: {line}")
+        self._warnings += news
+        if news and self._state:
+            self._write_state()
 
     def go_on(self, step: int) -> None:
         """The run goes on after ``step`` (-1: from its start), with the settings of now. What was
@@ -207,8 +237,7 @@ class RunDirectory:
             forget_rollouts(self.path, step, kept / "rollouts")
             left = [row for row in rows if row["step"] <= step]
             write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in left))
-        if self._events:
-            self._events.forget_after(step)
+        self._log(lambda logger: logger.forget_after(step))
         if self._state:
             self.state()
 
@@ -231,9 +260,12 @@ class RunDirectory:
         return kept
 
     def close(self) -> None:
-        if self._events:
-            self._events.close()
-        self._lock.release()
+        try:
+            if self._loggers is not None:
+                self._loggers.close(str(self._state.get("status", "")))
+                self._hear_loggers()
+        finally:
+            self._lock.release()
 
 
 def changes_of(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -63,5 +63,5 @@ class Events:
         self._writer.add_event(self._event(wall_time=time.time(), **fields))
         self._writer.flush()
 
-    def close(self) -> None:
+    def close(self, status: str) -> None:
         self._writer.close()

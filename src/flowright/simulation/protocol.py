@@ -48,8 +48,8 @@ def tokens(text: str) -> int:
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
-def parse(body: bytes) -> ChatQuery:
-    """Read a request. Raises HTTPException with what is wrong."""
+def parse(body: bytes, models: Sequence[str] = (MODEL,)) -> ChatQuery:
+    """Read a request for one of ``models``. Raises HTTPException with what is wrong."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
@@ -57,11 +57,12 @@ def parse(body: bytes) -> ChatQuery:
     if not isinstance(data, dict):
         raise HTTPException(400, "the body is not a JSON object")
     model = data.get("model")
-    if model != MODEL:
-        raise HTTPException(404, f"the model {model!r} does not exist; this server has {MODEL!r}")
+    if model not in models:
+        has = ", ".join(map(repr, models))
+        raise HTTPException(404, f"the model {model!r} does not exist; this server has {has}")
     for name in ("logprobs", "top_logprobs"):
         if data.get(name):
-            raise HTTPException(400, f"{name}: this simulated server has none; leave it out")
+            raise HTTPException(400, f"{name}: this server has none; leave it out")
     response_format = data.get("response_format")
     options = data.get("stream_options")
     temperature = _number(data, "temperature", 1.0)

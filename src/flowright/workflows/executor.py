@@ -15,7 +15,7 @@ from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
 from flowright.workflows.interpreter import Interpreter
 from flowright.workflows.operators import OPERATORS
-from flowright.workflows.run import Host, Run
+from flowright.workflows.run import Host, Run, Watch
 from flowright.workflows.source import Workflow, read_workflow
 from flowright.workflows.trace import Exchange, Execution, OperatorCall
 
@@ -84,12 +84,15 @@ class Executor:
             return workflow
         return Failure(failure.reason, failure.message, workflow.source_line(failure.line))
 
-    async def execute(self, workflow: Workflow, task: Problem, key: str) -> Execution:
+    async def execute(
+        self, workflow: Workflow, task: Problem, key: str, watch: Watch | None = None
+    ) -> Execution:
         """Run a workflow on a task. ``key`` names the rollout: all seeds come from it, so that the
         same workflow, task, key and replies give the same execution in whatever order the replies
-        arrive. Whatever the workflow, a server or a worker does ends up in ``failure``."""
+        arrive. Whatever the workflow, a server or a worker does ends up in ``failure``. ``watch``
+        is told of each operator call as it ends."""
         async with self._in_flight:
-            run = Run(self._host, workflow, task, key)
+            run = Run(self._host, workflow, task, key, watch)
             answer: str | None = None
             with boundary("workflow") as caught:
                 answer = await run.play()

@@ -40,6 +40,9 @@ PARK_AFTER_SECONDS = 0.005  # a program whose result comes sooner keeps its work
 BACKSTOP = 10.0
 """A single wait this many times as long as a whole workflow may take is none of its doing."""
 
+Watch = Callable[[OperatorCall], None]
+"""Is told of an operator call that has ended, as it will stand in the trace."""
+
 
 @dataclass(frozen=True)
 class Host:
@@ -91,8 +94,11 @@ class _Call:
 class Run:
     """One execution: :meth:`play` it, then take the :meth:`execution`."""
 
-    def __init__(self, host: Host, workflow: Workflow, task: Problem, key: str) -> None:
+    def __init__(
+        self, host: Host, workflow: Workflow, task: Problem, key: str, watch: Watch | None = None
+    ) -> None:
         self.host = host
+        self.watch = watch
         self.workflow = workflow
         self.task = task
         self.key = key
@@ -230,6 +236,8 @@ class Run:
             raise error.at(call.line) from error
         finally:
             call.ended = time.perf_counter()
+            if self.watch is not None:
+                self.watch(call.record(self.clock_start))
 
     def _note_failure(self, task: "asyncio.Task[Any]") -> None:
         if not task.cancelled() and (error := task.exception()) and not self._failed.done():

@@ -1,0 +1,3 @@
+"""A package that must not be imported."""
+
+raise RuntimeError("imported, and not configured")
