@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 
 class Blame(StrEnum):
@@ -70,6 +71,15 @@ class Failure:
     @property
     def blame(self) -> Blame:
         return self.reason.blame
+
+    def record(self) -> dict[str, Any]:
+        """As it is kept and told in JSON: ``reason``, ``blame``, ``message`` and ``line``."""
+        return {
+            "reason": self.reason.value,
+            "blame": self.blame.value,
+            "message": self.message,
+            "line": self.line,
+        }
 
     def __str__(self) -> str:
         where = f" (line {self.line})" if self.line is not None else ""

@@ -6,12 +6,12 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from html_page import Document
 from monitoring_run import evaluation, make_rollout, make_run, record_of
 
 from flowright.environments.workflow_display import DISPLAY
@@ -32,44 +32,11 @@ from flowright.rendering.svg import Scale
 from flowright.runs import write_rollouts
 
 ROOT = Path(__file__).resolve().parents[2]
-VOID = {"meta", "input", "br"}
 HOSTILE = (
     "</pre></script></style><script>alert(1)</script><img src=x onerror=alert(2)>"
     "\" onmouseover=alert(3) x='<!--<svg onload=alert(4)> \x1b[31m\u202e\ud800"
     "<a href=javascript:alert(5)>"
 )
-
-
-class Document(HTMLParser):
-    """Reads a page as a browser would; complains about elements that do not close in order."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, str] = {}
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        tag = self.open[-1] if self.open else ""
-        self.texts[tag] = self.texts.get(tag, "") + data
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts.values()).split())
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.tags)
 
 
 def report_of(run: Path) -> tuple[str, Document]:

@@ -14,12 +14,12 @@ from hypothesis import example, given, settings, strategies as st
 from viewer_run import records_of, write_run
 
 from flowright.errors import UserError
-from flowright.runs import read_rollouts, write_rollouts
+from flowright.runs import read_rollouts, rollouts_path, write_rollouts
 from flowright.viewing.facts import safe
 from flowright.viewing.filters import Filter, Range, step_ids, words_of
 from flowright.viewing.finding import Found
 from flowright.viewing.index import Indexer, Progress, index_path, step_of
-from flowright.viewing.records import lines, record_at, step_files, step_path
+from flowright.viewing.records import lines, record_at, step_files
 
 STEPS = 3
 
@@ -140,7 +140,7 @@ def test_the_index_follows_the_run(tmp_path: Path) -> None:
     write_rollouts(run, 3, records_of(3))
     assert updated(run).attempts == 36
     write_rollouts(run, 2, records_of(2, seed=5)[:5])  # as a resume would
-    step_path(run, 1).unlink()
+    rollouts_path(run, 1).unlink()
     assert updated(run) == Progress(2, 2, 17, 0, 0)
     assert index_path(run).stat().st_ino == before.st_ino
     assert len(places(run, step="2")) == 5
@@ -172,11 +172,12 @@ def test_what_is_half_written_is_left_out_and_told(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", 1)
     rows = [json.dumps(record) for record in records_of(2)]
     data = ("\n".join(rows)[:-40]).encode()  # the last record ends in the middle
-    step_path(run, 2).write_bytes(zstandard.ZstdCompressor().compress(data))
+    rollouts_path(run, 2).write_bytes(zstandard.ZstdCompressor().compress(data))
     whole = zstandard.ZstdCompressor().compress("".join(f"{row}\n" for row in rows * 40).encode())
-    step_path(run, 3).write_bytes(whole[: len(whole) // 2])  # the compressed data end
-    step_path(run, 4).write_bytes(b"not zstd")
-    step_path(run, 5).write_bytes(zstandard.ZstdCompressor().compress(b'[1]\nnull\n{"step": 5}\n'))
+    rollouts_path(run, 3).write_bytes(whole[: len(whole) // 2])  # the compressed data end
+    rollouts_path(run, 4).write_bytes(b"not zstd")
+    broken = b'[1]\nnull\n{"step": 5}\n'
+    rollouts_path(run, 5).write_bytes(zstandard.ZstdCompressor().compress(broken))
     progress = updated(run)
     assert progress.steps == progress.of_steps == 5
     assert progress.unread >= 3

@@ -5,13 +5,13 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from io import BytesIO
 from pathlib import Path
 
 import httpx2
 import pyarrow.parquet
 import pytest
+from html_page import Document
 from starlette.testclient import TestClient
 from viewer_run import GROUPS, hostile, records_of, write_run
 
@@ -27,35 +27,9 @@ HOSTILE = (
     "\" onmouseover=alert(3) x='<!--<svg onload=alert(4)> \x1b[31m\u202e\u2066\ud800\x00"
     "<a href=javascript:alert(5)>]]>&lt;\u2028"
 )
-VOID = {"meta", "input", "br"}
 OURS = {"html", "head", "body", "title", "style", "script", "meta", "main", "dialog", "button"}
 RUN = "/run/one"
 INSPECT_PYTHON = os.environ.get("FLOWRIGHT_INSPECT_PYTHON", "")
-
-
-class Document(HTMLParser):
-    """A page as a browser reads it. Elements have to close in their order."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] == ["script"]:
-            self.scripts.append(data)
 
 
 @pytest.fixture(scope="module")

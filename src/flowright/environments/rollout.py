@@ -109,7 +109,7 @@ def to_record(
         "gold": plain(rollout.gold),
         "reward": _reward(rollout.reward),
         "advantage": advantage,
-        "failure": _failure(rollout.failure),
+        "failure": rollout.failure.record() if rollout.failure else None,
     }
 
 
@@ -121,14 +121,3 @@ def plain(value: "DataclassInstance | None") -> dict[str, Any] | None:
 def _reward(reward: Reward) -> dict[str, Any]:
     kept: dict[str, Any] = {"value": reward.value, "parts": dict(reward.parts)}
     return kept if reward.task is None else kept | {"unpenalised": reward.task}
-
-
-def _failure(failure: Failure | None) -> Mapping[str, Any] | None:
-    if failure is None:
-        return None
-    return {
-        "reason": failure.reason.value,
-        "blame": failure.blame.value,
-        "message": failure.message,
-        "line": failure.line,
-    }

@@ -17,7 +17,7 @@ from flowright.rendering import svg
 from flowright.rendering.charts import Series, before_after, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
-from flowright.rendering.series import Form, Point, Record, amount, duration, said
+from flowright.rendering.series import NOTHING, Form, Point, Record, amount, duration, said
 from flowright.rendering.untrusted import one_line
 
 
@@ -226,6 +226,17 @@ def plan(snapshot: Snapshot) -> Html | None:
 
 def _usd(price: float) -> str:
     return f"{price:,.2f}"
+
+
+def differing(here: Record, there: Record) -> dict[str, tuple[str, str]]:
+    """The settings in which two configurations differ, each with its value in both; ``-`` where
+    one has no such setting."""
+    told, other = dict(settings(here)), dict(settings(there))
+    return {
+        key: (told.get(key, NOTHING), other.get(key, NOTHING))
+        for key in dict.fromkeys([*told, *other])
+        if told.get(key) != other.get(key)
+    }
 
 
 def settings(config: Record) -> list[tuple[str, str]]:

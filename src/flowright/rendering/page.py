@@ -19,7 +19,7 @@ def asset(name: str) -> str:
 
 def page(title: str, body: Child) -> str:
     """A whole HTML document."""
-    script = asset("page.js")
+    script = asset("charts.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         "default-src 'none'; style-src 'unsafe-inline'; "

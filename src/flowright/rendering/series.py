@@ -24,6 +24,12 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def object_of(record: Record, key: str) -> Record:
+    """The object under a key; an empty one where there is none."""
+    value = record.get(key)
+    return value if isinstance(value, dict) else {}
+
+
 NOTHING = "-"
 Form = Callable[[float], str]
 

@@ -148,7 +148,8 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def rollout_steps(run: Path) -> list[int]:
     """Steps whose rollouts were kept, ascending."""
     names = [path.name for path in (run / "rollouts").glob(f"step_*{SUFFIX}")]
-    return sorted(int(name.removeprefix("step_").removesuffix(SUFFIX)) for name in names)
+    numbers = (name.removeprefix("step_").removesuffix(SUFFIX) for name in names)
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def forget_rollouts(run: Path, step: int, into: Path) -> None:

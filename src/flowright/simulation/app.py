@@ -37,6 +37,7 @@ from flowright.simulation.protocol import (
     formed,
     parse,
     reply_of,
+    request_of,
 )
 from flowright.simulation.solver import Solver
 from flowright.simulation.table import STEADY_TEMPERATURE, TABLE
@@ -77,7 +78,7 @@ class SimulatedApp(Starlette):
 
     async def _chat(self, request: Request) -> Response:
         body = await request.body()
-        query = parse(body)
+        query = parse(request_of(body))
         asked = read_prompt(query.messages, self._index)
         name = digest(body)
         occurrence = self._count(name)

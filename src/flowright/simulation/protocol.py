@@ -48,14 +48,19 @@ def tokens(text: str) -> int:
     return -(-len(text) // CHARS_PER_TOKEN)
 
 
-def parse(body: bytes, models: Sequence[str] = (MODEL,)) -> ChatQuery:
-    """Read a request for one of ``models``. Raises HTTPException with what is wrong."""
+def request_of(body: bytes) -> dict[str, Any]:
+    """The JSON object that a request carries. Raises HTTPException with what is wrong."""
     try:
         data = json.loads(body)
     except (ValueError, RecursionError):
         raise HTTPException(400, "the body is not JSON") from None
     if not isinstance(data, dict):
         raise HTTPException(400, "the body is not a JSON object")
+    return data
+
+
+def parse(data: Mapping[str, Any], models: Sequence[str] = (MODEL,)) -> ChatQuery:
+    """Check a request for one of ``models``. Raises HTTPException with what is wrong."""
     model = data.get("model")
     if model not in models:
         has = ", ".join(map(repr, models))

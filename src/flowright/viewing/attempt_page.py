@@ -2,21 +2,20 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from flowright.environments.display import Display, blocks_of
 from flowright.monitoring.exhibits import reward_arithmetic
 from flowright.rendering.blocks import Block, Fact, Program, Text, Timeline
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts
+from flowright.rendering.series import Record, object_of
+from flowright.viewing.facts import combination_of
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt
 from flowright.viewing.shell import Links, link, opinion, outcome_chip
 from flowright.viewing.texts import program, text
 from flowright.viewing.timeline import timeline
 from flowright.viewing.verdicts import gold_section, judge_section
-
-Record = Mapping[str, Any]
 
 
 def attempt_body(
@@ -28,8 +27,8 @@ def attempt_body(
     beside: tuple[Attempt | None, Attempt | None] = (None, None),
 ) -> Html:
     """One attempt, and its way to those beside it in the selection that it was found in."""
-    task = _object(record, "task")
-    failure = _object(record, "failure")
+    task = object_of(record, "task")
+    failure = object_of(record, "failure")
     own = list(blocks_of(display, record))
     traces = [block for block in own if isinstance(block, Timeline)]
     left = [
@@ -40,8 +39,8 @@ def attempt_body(
     ]
     right = [
         _section("Reward", el("p", reward_arithmetic(record)), _parts(record)),
-        judge_section(_object(record, "verdict")),
-        gold_section(_object(record, "gold"), _object(record, "verdict")),
+        judge_section(object_of(record, "verdict")),
+        gold_section(object_of(record, "gold"), object_of(record, "verdict")),
         _blocks([block for block in own if not isinstance(block, Timeline | Program)]),
         _section("Sample", facts(_sample(record))),
     ]
@@ -63,7 +62,7 @@ def _head(
 ) -> Html:
     query = chosen.query()
     before, after = beside
-    task = _object(record, "task")
+    task = object_of(record, "task")
     name = str(task.get("id") or "")
     ways = [
         link(links.of_run("attempts", query), "Up to the list", data_up="") if not links.exported
@@ -73,21 +72,15 @@ def _head(
         link(links.of_run(f"group/{attempt.step}/{attempt.group}"), "Its group"),
         link(links.task(name), "This problem over time"),
     ]  # fmt: skip
-    verdict, gold = _object(record, "verdict"), _object(record, "gold")
-    failure = _object(record, "failure")
-    reward = _object(record, "reward").get("value")
-    reason = str(failure.get("reason") or "")
-    outcome = "failed" if failure else "right" if verdict.get("correct") else "wrong"
-    if reward is None:
-        outcome = "unscored"
+    counted = combination_of(record)
     said = [
-        el("span", word, " ", opinion(_said(told)))
-        for word, told in (("judge", verdict), ("gold", gold))
-        if told
+        el("span", word, " ", opinion(told))
+        for word, key, told in (("judge", "verdict", counted.judge), ("gold", "gold", counted.gold))
+        if record.get(key)
     ]
     return el(
         "div",
-        el("h1", f"Attempt {attempt.place} ", outcome_chip(outcome, reason)),
+        el("h1", f"Attempt {attempt.place} ", outcome_chip(counted.outcome, counted.failure)),
         el("div", [el("span", way) for way in ways if way], class_="bar"),
         el(
             "div",
@@ -97,11 +90,6 @@ def _head(
             class_="bar",
         ),
     )
-
-
-def _said(told: Record) -> str:
-    correct = told.get("correct")
-    return "-" if correct is None else "right" if correct else "wrong"
 
 
 def _failure(failure: Record) -> Html | None:
@@ -119,7 +107,7 @@ def _failure(failure: Record) -> Html | None:
 
 def _parts(record: Record) -> Html | None:
     """The arithmetic of the reward, part by part."""
-    reward = _object(record, "reward")
+    reward = object_of(record, "reward")
     parts = reward.get("parts")
     if not isinstance(parts, Mapping) or not parts:
         return None
@@ -176,8 +164,3 @@ def _raw(record: Record) -> Html:
 
 def _section(title: str, *content: Child) -> Html:
     return el("section", el("h3", title), content)
-
-
-def _object(record: Record, key: str) -> Record:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}

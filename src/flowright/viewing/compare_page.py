@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from flowright.monitoring.sections import settings
+from flowright.monitoring.sections import differing
 from flowright.monitoring.snapshot import Snapshot
 from flowright.rendering import svg
 from flowright.rendering.charts import Series, line_chart
@@ -179,15 +179,14 @@ def _overlay(sides: Sequence[Side]) -> Html:
 
 
 def _differences(first: Side, second: Side) -> Html:
-    here, there = (dict(settings(side.snapshot.config)) for side in (first, second))
+    changed = differing(first.snapshot.config, second.snapshot.config)
     rows = [
         el(
             "tr",
             el("th", key, scope="row"),
-            [el("td", told.get(key, NOTHING), class_="text long") for told in (here, there)],
+            [el("td", value, class_="text long") for value in values],
         )
-        for key in dict.fromkeys([*here, *there])
-        if here.get(key) != there.get(key)
+        for key, values in changed.items()
     ]
     columns = [Column("Setting", True), Column(first.run.name, True), Column(second.run.name, True)]
     table = data_table(f"{len(rows)} settings differ", columns, rows)

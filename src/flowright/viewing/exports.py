@@ -3,19 +3,20 @@ parquet (a table, the record beside it) and a log of Inspect.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from io import BytesIO
 from itertools import groupby
 from typing import Any
 
 from flowright.errors import UserError
+from flowright.rendering.series import Record
+from flowright.runs import rollouts_path
 from flowright.viewing.facts import NONE, Combination
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.opened import OpenedRun
-from flowright.viewing.records import lines, parsed, step_path
+from flowright.viewing.records import lines, parsed
 
-Record = Mapping[str, Any]
 MOST_HELD = 20_000
 """Attempts of one parquet file or log, which are made in memory; JSON Lines have no limit."""
 
@@ -26,7 +27,7 @@ def selected(run: OpenedRun, found: Found, chosen: Filter) -> Iterator[tuple[Att
     ascending = Filter(chosen.values, descending=False)
     for step, attempts in groupby(found.each(ascending), key=lambda attempt: attempt.step):
         wanted = {attempt.start: attempt for attempt in attempts}
-        for line in lines(step_path(run.path, step)):
+        for line in lines(rollouts_path(run.path, step)):
             attempt = wanted.get(line.start)
             record = parsed(line.data) if attempt else None
             if attempt and record is not None:

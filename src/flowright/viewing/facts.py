@@ -8,17 +8,14 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from flowright.errors import Blame
-from flowright.rendering.series import is_number
+from flowright.rendering.series import Record, is_number, object_of
 from flowright.rendering.untrusted import one_line
 
 NONE = "-"
 LONGEST = 1 << 16  # characters of one column of one attempt that are searched
 TITLE, NOTE = 160, 120
-
-Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +72,10 @@ class Facts:
 
 def facts_of(record: Record) -> Facts:
     """The facts of one record."""
-    task, execution, workflow = (_object(record, key) for key in ("task", "execution", "workflow"))
-    usage = _object(execution, "usage")
+    task, execution, workflow = (
+        object_of(record, key) for key in ("task", "execution", "workflow")
+    )
+    usage = object_of(execution, "usage")
     spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
     program = workflow.get("source") or record.get("completion") or ""
     problem = safe(task.get("problem") or "")
@@ -89,7 +88,7 @@ def facts_of(record: Record) -> Facts:
         problem=problem[:LONGEST],
         combination=combination_of(record),
         operators=",".join(sorted(set(_operators(execution.get("trace"))))) or NONE,
-        reward=_number(_object(record, "reward").get("value")),
+        reward=_number(object_of(record, "reward").get("value")),
         advantage=_number(record.get("advantage")),
         tokens=_whole(record.get("tokens")),
         llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
@@ -105,9 +104,9 @@ def facts_of(record: Record) -> Facts:
 def combination_of(record: Record) -> Combination:
     """What the attempt is counted under."""
     task, failure, verdict, gold = (
-        _object(record, key) for key in ("task", "failure", "verdict", "gold")
+        object_of(record, key) for key in ("task", "failure", "verdict", "gold")
     )
-    repairs = _object(record, "workflow").get("repairs")
+    repairs = object_of(record, "workflow").get("repairs")
     return Combination(
         kind=_name(task.get("kind")),
         source=_name(task.get("source")),
@@ -133,7 +132,7 @@ def _outcome(record: Record, failure: Record, verdict: Record) -> str:
         return "unscored"
     if failure:
         return "failed"
-    if _number(_object(record, "reward").get("value")) is None:
+    if _number(object_of(record, "reward").get("value")) is None:
         return "unscored"
     said = _opinion(verdict.get("correct"))
     return "scored" if said == NONE else said
@@ -143,16 +142,16 @@ def _texts(record: Record, problem: str) -> tuple[Texts, bool]:
     """The columns that are searched. The problem is left out of prompts: it has its own."""
     prompts: list[str] = []
     replies: list[str] = []
-    execution, verdict = _object(record, "execution"), _object(record, "verdict")
+    execution, verdict = object_of(record, "execution"), object_of(record, "verdict")
     for call in _calls(execution.get("trace")):
         for exchange in _objects(call.get("exchanges")):
             prompts.append(str(exchange.get("prompt") or ""))
             replies.append(str(exchange.get("reply") or ""))
-        prompts += map(str, _object(call, "arguments").values())
+        prompts += map(str, object_of(call, "arguments").values())
         replies += [str(call[key]) for key in ("result", "error") if call.get(key)]
     reasons = [str(verdict.get("reason") or ""), *_said(verdict)]
     for name, key in (("failure", "message"), ("gold", "detail")):
-        reasons.append(str(_object(record, name).get(key) or ""))
+        reasons.append(str(object_of(record, name).get(key) or ""))
     replies += [str(execution[key]) for key in ("answer", "printed") if execution.get(key)]
     own = {key: value for key, value in record.items() if key not in _KNOWN}
     reasons += _strings(own)
@@ -220,16 +219,11 @@ def _operators(trace: object) -> Iterator[str]:
 
 def _note(record: Record, execution: Record) -> str:
     """The failure's message, or else the answer, or else the completion; its first line."""
-    failure = _object(record, "failure")
+    failure = object_of(record, "failure")
     for text in (failure.get("message"), execution.get("answer"), record.get("completion")):
         if text:
             return one_line(safe(str(text)[: 8 * NOTE]), NOTE)
     return ""
-
-
-def _object(record: Record, key: str) -> Record:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _objects(value: object) -> Iterator[Record]:

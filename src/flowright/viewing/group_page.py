@@ -3,21 +3,21 @@ best against the worst as a difference of programs.
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, pstdev
-from typing import Any
 
 from flowright.monitoring.exhibits import reward_arithmetic, reward_of
 from flowright.rendering.block_markup import code_block
 from flowright.rendering.markup import Html, el
+from flowright.rendering.series import Record, object_of
 from flowright.rendering.untrusted import visible
 from flowright.viewing.attempts_page import attempts_table
+from flowright.viewing.facts import combination_of
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.shell import Links, link, outcome_chip
 from flowright.viewing.texts import text
 
-Record = Mapping[str, Any]
 MOST_LINES = 600
 """Lines of two programs that are compared; longer ones are shown without a difference."""
 
@@ -58,9 +58,7 @@ def group_body(
 
 def source_of(record: Record) -> str:
     """The program of a record; of one without, its completion."""
-    workflow = record.get("workflow")
-    source = workflow.get("source") if isinstance(workflow, dict) else None
-    return str(source or record.get("completion") or "")
+    return str(object_of(record, "workflow").get("source") or record.get("completion") or "")
 
 
 def _difference(
@@ -103,23 +101,17 @@ def difference(before: str, after: str) -> Html:
 
 
 def _card(attempt: Attempt, record: Record, links: Links) -> Html:
-    failure = record.get("failure") or {}
-    outcome = "failed" if failure else "scored"
-    verdict = record.get("verdict") or {}
-    if isinstance(verdict.get("correct"), bool) and not failure:
-        outcome = "right" if verdict["correct"] else "wrong"
-    if reward_of(record) is None:
-        outcome = "unscored"
-    workflow = record.get("workflow") or {}
+    counted = combination_of(record)
+    workflow = object_of(record, "workflow")
     calls = tuple(map(str, workflow.get("calls") or ()))
-    bad = failure.get("line") if workflow else None
+    bad = object_of(record, "failure").get("line") if workflow else None
     return el(
         "article",
         el(
             "h3",
             link(links.attempt(attempt), attempt.place),
             " ",
-            outcome_chip(outcome, str(failure.get("reason") or "")),
+            outcome_chip(counted.outcome, counted.failure),
         ),
         el("p", reward_arithmetic(record), class_="who"),
         code_block(source_of(record), bad, calls),

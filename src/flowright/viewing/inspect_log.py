@@ -14,14 +14,13 @@ from typing import Any
 
 from flowright import __version__
 from flowright.monitoring.snapshot import Snapshot
-from flowright.rendering.series import is_number
+from flowright.rendering.series import Record, is_number, object_of
 from flowright.viewing.exports import held
 from flowright.viewing.facts import safe
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.opened import OpenedRun
 
-Record = Mapping[str, Any]
 VERSION = 2
 STOPS = frozenset({"stop", "max_tokens", "content_filter", "model_length", "tool_calls"})
 
@@ -63,7 +62,7 @@ def inspect_log(run: OpenedRun, found: Found, chosen: Filter) -> bytes:
 
 
 def _sample(attempt: Attempt, record: Record, snapshot: Snapshot) -> dict[str, Any]:
-    task = _object(record, "task")
+    task = object_of(record, "task")
     written = str(record.get("completion") or "")
     stop = record.get("finish_reason")
     choice = {
@@ -85,18 +84,18 @@ def _sample(attempt: Attempt, record: Record, snapshot: Snapshot) -> dict[str, A
             **{key: record.get(key) for key in ("step", "group", "index", "policy_version")},
             "advantage": attempt.advantage,
             "failure": record.get("failure"),
-            "workflow": _object(record, "workflow").get("source"),
-            "reward_parts": _object(record, "reward").get("parts"),
+            "workflow": object_of(record, "workflow").get("source"),
+            "reward_parts": object_of(record, "reward").get("parts"),
         },
         "total_time": attempt.seconds,
     }
 
 
 def _messages(record: Record, written: str, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
-    yield {"role": "user", "content": str(_object(record, "task").get("problem") or "")}
+    yield {"role": "user", "content": str(object_of(record, "task").get("problem") or "")}
     yield {"role": "assistant", "content": written, "model": _policy(snapshot)}
     model = str(snapshot.state.get("executor") or "executor")
-    for name, exchange in _exchanges(_object(record, "execution").get("trace")):
+    for name, exchange in _exchanges(object_of(record, "execution").get("trace")):
         prompt = f"[{name}]\n{exchange.get('prompt') or ''}"
         yield {"role": "user", "content": prompt}
         yield {"role": "assistant", "content": str(exchange.get("reply") or ""), "model": model}
@@ -110,8 +109,8 @@ def _exchanges(trace: object) -> Iterator[tuple[str, Record]]:
 
 
 def _scores(record: Record) -> dict[str, dict[str, Any]]:
-    verdict, gold, reward = (_object(record, key) for key in ("verdict", "gold", "reward"))
-    answer = _object(record, "execution").get("answer")
+    verdict, gold, reward = (object_of(record, key) for key in ("verdict", "gold", "reward"))
+    answer = object_of(record, "execution").get("answer")
     found: dict[str, dict[str, Any]] = {}
     if is_number(reward.get("value")):
         found["reward"] = {"value": reward["value"]}
@@ -155,8 +154,3 @@ def _policy(snapshot: Snapshot) -> str:
 def _time(value: object) -> str:
     moment = float(value) if is_number(value) else 0.0
     return datetime.datetime.fromtimestamp(moment, datetime.UTC).isoformat()
-
-
-def _object(record: Record, key: str) -> Record:
-    value = record.get(key)
-    return value if isinstance(value, dict) else {}

@@ -1,7 +1,7 @@
 """A run that is looked at: its files, its index, and what brings that up to date meanwhile."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,11 +37,14 @@ class OpenedRun:
         """Its index, for one answer: ``with run.found() as found``."""
         return Found(self.index)
 
-    def update(self) -> None:
-        """Bring its index up to date; what keeps it from it is its ``trouble``."""
+    def update(self, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Bring its index up to date, or as far as the step after which ``stopped``; what keeps it
+        from it is its ``trouble``."""
         try:
-            for progress in Indexer(self.path).update():
-                self.progress = progress
+            with closing(Indexer(self.path).update()) as steps:
+                for self.progress in steps:
+                    if stopped():
+                        return
             self.trouble = ""
         except UserError as error:
             self.trouble = "; ".join(error.problems)
@@ -110,18 +113,10 @@ class Refresher(threading.Thread):
     def run(self) -> None:
         while not self._stopped.is_set():
             for run in self._shelf.runs():
-                self._update(run)
+                run.update(self._stopped.is_set)
+                if self._stopped.is_set():
+                    return
             self._stopped.wait(PAUSE)
-
-    def _update(self, run: OpenedRun) -> None:
-        try:
-            with closing(Indexer(run.path).update()) as steps:
-                for run.progress in steps:
-                    if self._stopped.is_set():
-                        return
-            run.trouble = ""
-        except UserError as error:
-            run.trouble = "; ".join(error.problems)
 
     def stop(self) -> None:
         """Ends after the step at work."""

@@ -2,21 +2,20 @@
 workflow that is written for it changed.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any
 from urllib.parse import quote
 
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
+from flowright.rendering.series import Record
 from flowright.viewing.facts import Combination, safe
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.group_page import difference, source_of
 from flowright.viewing.shell import Column, Links, data_table, link, number
 from flowright.viewing.texts import text
 
-Record = Mapping[str, Any]
 MOST_PROGRAMS = 12
 """Groups whose programs are read and compared, the newest; the table names all."""
 

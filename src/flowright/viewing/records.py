@@ -14,9 +14,8 @@ import zstandard
 from pydantic_core import from_json
 
 from flowright.errors import UserError
-from flowright.runs import step_name
+from flowright.runs import rollout_steps, rollouts_path
 
-SUFFIX = ".jsonl.zst"
 _CHUNK = 1 << 20
 
 
@@ -41,20 +40,14 @@ class StepFile:
 def step_files(run: Path) -> list[StepFile]:
     """Of all steps whose rollouts were kept, ascending."""
     found: list[StepFile] = []
-    for path in (run / "rollouts").glob(f"step_*{SUFFIX}"):
-        number = path.name.removeprefix("step_").removesuffix(SUFFIX)
+    for step in rollout_steps(run):
+        path = rollouts_path(run, step)
         try:
             told = path.stat()
         except OSError:  # removed by a resume since it was listed
             continue
-        if number.isdecimal():
-            found.append(StepFile(int(number), path, told.st_size, told.st_mtime_ns))
-    return sorted(found, key=lambda file: file.step)
-
-
-def step_path(run: Path, step: int) -> Path:
-    """Where the rollouts of a step lie."""
-    return run / "rollouts" / f"{step_name(step)}{SUFFIX}"
+        found.append(StepFile(step, path, told.st_size, told.st_mtime_ns))
+    return found
 
 
 def lines(path: Path) -> Iterator[Line]:
@@ -86,7 +79,7 @@ def parsed(data: bytes) -> dict[str, Any] | None:
 
 def record_at(run: Path, step: int, start: int, size: int) -> dict[str, Any]:
     """One record by its place. Raises UserError where it is not there any more."""
-    path = step_path(run, step)
+    path = rollouts_path(run, step)
     try:
         data = _part(path, start, size)
     except OSError as error:

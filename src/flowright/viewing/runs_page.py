@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from urllib.parse import quote
 
 from flowright.monitoring.measured import measured_of
-from flowright.monitoring.sections import settings
+from flowright.monitoring.sections import differing
 from flowright.monitoring.snapshot import DRIFT, Snapshot, edge, first, last
 from flowright.rendering.charts import spark
 from flowright.rendering.markup import Html, el
@@ -132,11 +132,10 @@ def _news(updated: object) -> str:
 
 def _differences(base: Snapshot, snapshot: Snapshot) -> Html | str:
     """Settings that differ from the base's, as they are here."""
-    there, here = dict(settings(base.config)), dict(settings(snapshot.config))
     changed = [
-        f"{key}: {here.get(key, NOTHING)} (there {there.get(key, NOTHING)})"
-        for key in dict.fromkeys([*here, *there])
-        if here.get(key) != there.get(key) and key != "run.name"
+        f"{key}: {here} (there {there})"
+        for key, (here, there) in differing(snapshot.config, base.config).items()
+        if key != "run.name"
     ]
     if not changed:
         return "nothing"

@@ -56,7 +56,7 @@ def link(address: str | None, *content: Child, **attributes: str | None) -> Chil
 def _assets() -> tuple[str, str]:
     here = files("flowright.viewing")
     style = asset("charts.css") + asset("page.css") + (here / "viewer.css").read_text("utf-8")
-    return style, (here / "viewer.js").read_text("utf-8")
+    return style, asset("charts.js") + (here / "viewer.js").read_text("utf-8")
 
 
 def _hash(text: str) -> str:

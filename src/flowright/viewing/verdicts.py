@@ -1,14 +1,11 @@
 """What the judge said of an attempt, reply by reply, and what gold says."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts
-from flowright.rendering.series import duration, is_number
+from flowright.rendering.series import Record, duration, is_number
 from flowright.viewing.texts import text
-
-Record = Mapping[str, Any]
 
 
 def judge_section(verdict: Record) -> Html | None:

@@ -1,4 +1,4 @@
-// The viewer's keys, and the values behind a chart at the pointer. It writes text nodes only.
+// The viewer's keys, and the way from a chart to the attempts of a step.
 (function () {
   "use strict";
   var rows = Array.prototype.slice.call(document.querySelectorAll("#rows tbody tr")), at = -1;
@@ -52,26 +52,5 @@
         search.focus(); search.select(); } else go("a[data-go=a]"); }
     else done = false;
     if (done) event.preventDefault();
-  });
-  document.querySelectorAll("svg[data-chart]").forEach(function (svg) {
-    var chart = JSON.parse(svg.dataset.chart), cross = svg.querySelector(".cross"), x = chart.x;
-    function hide() { cross.classList.remove("on"); told.style.visibility = "hidden"; }
-    svg.addEventListener("pointerleave", hide);
-    svg.addEventListener("pointermove", function (event) {
-      var box = svg.getBoundingClientRect(), best = null;
-      var step = x[0] + ((event.clientX - box.left) * 400 / box.width - x[2]) /
-        (x[3] - x[2]) * (x[1] - x[0]);
-      chart.series.forEach(function (s) { s.p.forEach(function (p) {
-        if (best === null || Math.abs(p[0] - step) < Math.abs(best - step)) best = p[0]; }); });
-      var lines = ["step " + Math.round(best)];
-      chart.series.forEach(function (s) { s.p.forEach(function (p) {
-        if (p[0] === best) lines.push(s.n + "  " + p[1]); }); });
-      var place = x[2] + (best - x[0]) / (x[1] - x[0]) * (x[3] - x[2]);
-      cross.setAttribute("x1", place); cross.setAttribute("x2", place); cross.classList.add("on");
-      told.textContent = lines.join("\n"); told.style.visibility = "visible";
-      var left = event.clientX + 14, width = told.offsetWidth;
-      if (left + width > innerWidth - 8) left = Math.max(4, event.clientX - width - 14);
-      told.style.left = left + "px"; told.style.top = event.clientY + 14 + "px";
-    });
   });
 })();

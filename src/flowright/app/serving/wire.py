@@ -15,10 +15,10 @@ from starlette.responses import JSONResponse, Response
 
 from flowright.app.serving.author import Outcome
 from flowright.app.serving.opening import question_of
-from flowright.app.serving.words import fault_of
+from flowright.app.serving.words import fault_of, spent
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.errors import Failure, Reason
-from flowright.simulation.protocol import parse
+from flowright.simulation.protocol import parse, request_of
 
 STATUS: Mapping[Reason, int] = {
     Reason.LLM_UNAVAILABLE: 503,
@@ -65,8 +65,8 @@ def read(body: bytes, name: str, kind: Kind) -> Question:
 
     Raises HTTPException with what is wrong.
     """
-    query = parse(body, models_of(name))
-    data: dict[str, Any] = json.loads(body)
+    data = request_of(body)
+    query = parse(data, models_of(name))
     for key in REFUSED:
         if data.get(key):
             raise HTTPException(400, f"{key}: an answer is a workflow's; leave it out")
@@ -157,19 +157,14 @@ DONE = b"data: [DONE]\n\n"
 def usage_of(outcome: Outcome) -> dict[str, Any]:
     """The policy's tokens and the executor's together; each apart under ``details``."""
     both = outcome.policy + outcome.executor
-    parts = {"policy": outcome.policy, "executor": outcome.executor}
     return {
         "prompt_tokens": both.prompt_tokens,
         "completion_tokens": both.completion_tokens,
         "total_tokens": both.tokens,
         "completion_tokens_details": {"reasoning_tokens": outcome.policy.completion_tokens},
         "details": {
-            name: {
-                "calls": part.calls,
-                "prompt_tokens": part.prompt_tokens,
-                "completion_tokens": part.completion_tokens,
-            }
-            for name, part in parts.items()
+            "policy": spent(outcome.policy),
+            "executor": spent(outcome.executor),
         },
     }
 

@@ -50,11 +50,11 @@ def whole(author: Author, question: str, kind: str, outcome: Outcome) -> dict[st
         "question": question,
         "kind": kind,
         "answer": outcome.answer,
-        "failure": failed(outcome.failure),
+        "failure": _failed(outcome.failure),
         "program": last.workflow.source if last and last.workflow else None,
         "trace": [_call(call) for call in execution.trace] if execution else [],
         "attempts": [
-            {"completion": one.completion, "failure": failed(one.failure)}
+            {"completion": one.completion, "failure": _failed(one.failure)}
             for one in outcome.attempts
         ],
         "samples": outcome.drawn,
@@ -67,18 +67,12 @@ def whole(author: Author, question: str, kind: str, outcome: Outcome) -> dict[st
     }
 
 
-def failed(failure: Failure | None) -> dict[str, Any] | None:
-    if failure is None:
-        return None
-    return {
-        "reason": failure.reason.value,
-        "blame": failure.blame.value,
-        "message": failure.message,
-        "line": failure.line,
-    }
+def _failed(failure: Failure | None) -> dict[str, Any] | None:
+    return None if failure is None else failure.record()
 
 
 def spent(usage: Usage) -> dict[str, int]:
+    """Requests and tokens, as JSON."""
     return {
         "calls": usage.calls,
         "prompt_tokens": usage.prompt_tokens,
