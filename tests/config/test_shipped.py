@@ -44,4 +44,5 @@ def test_the_ways_to_train_are_shipped() -> None:
     shipped |= {f"judge_{method}_small.yaml" for method in methods}
     shipped |= {f"verinstruct_{way}.yaml" for way in ("rl", "ruscarl", "rl_verif", "ruscarl_verif")}
     shipped |= {"instructions_small.yaml", "instructions_constraints_smollm2.yaml"}
+    shipped |= {"instructions_judge_smollm2.yaml"}
     assert shipped <= set(RUNS)

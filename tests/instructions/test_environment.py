@@ -8,19 +8,23 @@ from typing import Any
 
 import pytest
 from criteria_doubles import CriteriaModel
+from judge_serving import served
 
-from flowright.config import Config
+from flowright.config import Config, JudgeServerSection
 from flowright.environments.display import blocks_of, display_of
 from flowright.environments.environment import make_environment
 from flowright.environments.metrics import outcome_metrics
 from flowright.environments.rollout import Completion, Rollout, to_record
-from flowright.errors import ConfigError, DataError, Reason
+from flowright.errors import ConfigError, DataError, Reason, UserError
 from flowright.evaluation.evaluator import make_row
 from flowright.instructions.environment import InstructionsEnvironment
+from flowright.instructions.grades import JudgedGrader
 from flowright.instructions.measures import instruction_metrics
 from flowright.instructions.opening import grader_of, judge_of, open_grader
 from flowright.instructions.rollouts import record_of, roll_out
 from flowright.instructions.tasks import InstructionTask, task_of
+from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.judge_service.app import create_app
 from flowright.llm.chat import ChatModel, Message
 from flowright.policy.sampler import Sample
 from flowright.rendering.blocks import Fact
@@ -73,13 +77,13 @@ def words_of(task: InstructionTask) -> tuple[list[str], str]:
 
 def test_the_tasks_of_the_known_rule_are_the_same_for_every_reward() -> None:
     asked = []
-    for reward in ("rubric", "verif", "constraints"):
+    for reward in ("rubric", "verif", "constraints", "judge"):
         made = environment(reward=reward)
         sets = made.tasks()
         assert (len(sets.train), len(sets.val)) == (30, 10)
         asked.append([task.question for task in (*sets.train, *sets.val)])
         assert made.told_of_tasks()[0].startswith("SYNTHETIC")
-    assert asked[0] == asked[1] == asked[2] and len({*asked[0]}) == 40
+    assert asked[0] == asked[1] == asked[2] == asked[3] and len({*asked[0]}) == 40
     with pytest.raises(ConfigError, match="half as many rows"):
         environment(known_rule={"words": 1, "train": 1000}).tasks()
 
@@ -103,6 +107,77 @@ async def test_constraints_earn_all_or_their_share() -> None:
             assert metrics["instructions/floored"] == 1 / 5
             assert made.counters() == () and made.simulated is False
             assert made.reward_bounds is None, "it tells who follows all"
+
+
+class LongIsGood:
+    """A judge by length alone: a hundred letters are worth 1. A silent one says nothing of ``?``,
+    and the checkers are not its business."""
+
+    name = "long is good"
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        assert query.reference == "" and not query.criteria and query.question
+        if query.answer == "?":
+            return Verdict(None, None, "llm", "unavailable", "nobody is there")
+        score = min(1.0, len(query.answer) / 100)
+        return Verdict(score, score >= 0.5, "llm", "ok", f"{len(query.answer)} letters")
+
+
+async def test_a_judge_rewards_and_checkers_say_what_an_answer_is_worth() -> None:
+    made = environment(reward="judge")
+    task = _known(made.tasks().train[0])
+    named, _ = words_of(task)
+    every = ", ".join(named)
+    answers = ("x" * 80, every, f"<think>{'x' * 99}</think>{every}", "?")
+    grader = JudgedGrader(LongIsGood(), made.config.instructions)
+    (rollouts,) = await roll_out(grader, [completions(task, *answers)])
+    assert values(rollouts) == [0.8, len(every) / 100, len(every) / 100, None]
+    assert [rollout.gold_score for rollout in rollouts] == [0, 1, 1, 0]
+    lost = rollouts[-1].failure
+    assert lost and lost.reason is Reason.JUDGE_FAILED and "nobody is there" in lost.message
+    metrics = outcome_metrics(rollouts) | instruction_metrics(rollouts)
+    assert metrics["judge/drift"] == pytest.approx(1 / 3 - 2 / 3)
+    assert metrics["instructions/met"] == pytest.approx(6 / 8), "by the checkers, of all four"
+    assert made.reward_bounds is None, "the table has gold and judge side by side"
+
+
+async def test_a_judge_service_rewards_answers_to_prompts() -> None:
+    app = create_app(LongIsGood(), JudgeServerSection(), simulated=True)
+    async with served(app) as (url, _):
+        config = Config.model_validate(
+            {
+                "environment": "instructions",
+                "instructions": {"reward": "judge", "known_rule": SMALL},
+                "judge": {"service": {"judge_url": url}},
+            }
+        )
+        assert config.models == frozenset() and config.judge_names == (url,)
+        made = make_environment(config)
+        assert await dict(made.checks())["judge"]() == f"judge service at {url}"
+        task = _known(made.tasks().train[0])
+        async with made.open([task]):
+            (rollouts,) = await made.rollout([completions(task, "x" * 60, ":", "y")])
+            assert values(rollouts) == [0.6, 0, 0.01], "the gate knows a lone colon"
+            assert made.simulated, "as the service says of itself"
+            assert any(url in line for line in made.introduction())
+            assert made.about()["judge"] == url and made.counters()
+    with pytest.raises(UserError, match="judge"):
+        await dict(made.checks())["judge"]()
+
+
+async def test_a_model_judges_answers_without_a_reference() -> None:
+    """Asked for a score or a grade in words that speak of no reference."""
+    config = config_of(reward="judge")
+    for ask, start in (("score", "How good is"), ("pointwise", "What grade")):
+        asked = config.model_copy(
+            update={"judge": config.judge.model_copy(update={"ask": ask, "temperature": 0.0})}
+        )
+        async with open_grader(asked) as opened:
+            task = _known(environment(reward="judge").tasks().train[0])
+            (rollouts,) = await roll_out(opened.grader, [completions(task, "forest, river")])
+            verdict = rollouts[0].verdict
+            assert verdict and verdict.replies and start in verdict.replies[0].prompt
+            assert "reference" not in verdict.replies[0].prompt.split("FINAL ANSWER")[-1].lower()
 
 
 async def test_the_loose_reading_forgives_a_first_line() -> None:
@@ -299,6 +374,7 @@ def test_what_the_judge_will_be_asked_is_planned() -> None:
         ({"reward": "rubric", "criteria_calls": "each"}, 3),
         ({"reward": "verif"}, 1),
         ({"reward": "constraints"}, 0),
+        ({"reward": "judge"}, 1),
     ):
         made = environment(**keys)
         assert made.planned_calls(made.tasks().train) == {"executor": 0, "judge": calls}
@@ -344,6 +420,10 @@ def test_only_a_model_judges_criteria() -> None:
     for judge in ({"panel": ["a"]}, {"mode": "rules"}, {"samples": 3}):
         with pytest.raises(ValueError, match="judged by one model"):
             Config.model_validate({"environment": "instructions", "judge": judge})
+    for judge in ({"mode": "rules"}, {"ask": "rubric"}, {"ask": "pairwise"}):
+        keys = {"environment": "instructions", "instructions": {"reward": "judge"}}
+        with pytest.raises(ValueError, match=r"instructions\.reward: judge"):
+            Config.model_validate({**keys, "judge": judge})
     config = config_of(reward="constraints")
     assert config.models == frozenset() and config.judge_model is None
     assert config_of().models == {"simulated"}

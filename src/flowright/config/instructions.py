@@ -17,7 +17,9 @@ from flowright.config.section import (
 )
 from flowright.errors import ConfigError
 
-RewardKind = Literal["rubric", "verif", "constraints"]
+RewardKind = Literal["rubric", "verif", "constraints", "judge"]
+CHECKED: tuple[RewardKind, ...] = ("constraints", "judge")
+"""Whose rows are in IFEval's form."""
 Rules = Literal["run", "skip", "ignore"]
 MOST_WORDS = 4
 
@@ -67,7 +69,8 @@ class InstructionsSection(Section):
     reward: RewardKind = "rubric"
     """`rubric`: the points of the criteria that a judge, or a rule, says are met; `verif`: the
     share of the rules that are followed times a judge's one verdict on the rest; `constraints`:
-    the checkers of IFEval and IFBench, which ask nobody."""
+    the checkers of IFEval and IFBench, which ask nobody; `judge`: the score that `judge` gives an
+    answer to such a prompt, while the checkers say what it is worth (gold)."""
     data: Literal["known_rule", "files"] = "known_rule"
     """Rows made on the spot by a known rule, or `train_files`."""
     known_rule: NamedWordsSection = NamedWordsSection()
@@ -106,10 +109,10 @@ class InstructionsSection(Section):
     constraints_score: Literal["all", "share"] = "all"
     """Of `constraints`: 1 for an answer that follows all of them, else 0; or the share of them."""
     reading: Literal["strict", "loose"] = "strict"
-    """Of `constraints`: the answer as it is, or without its first line, last line or asterisks,
+    """Of the checkers: the answer as it is, or without its first line, last line or asterisks,
     too."""
     checkers: Literal["canonical", "fixed"] = "fixed"
-    """Of `constraints`: as the benchmarks' own programs decide, or as the instruction reads
+    """Of the checkers: as the benchmarks' own programs decide, or as the instruction reads
     (docs/instructions.md)."""
     scaffolding: ScaffoldingSection = ScaffoldingSection()
     show_left_out: NonNegative = 3

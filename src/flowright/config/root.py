@@ -8,7 +8,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from flowright.config.environment import ENVIRONMENTS
 from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
-from flowright.config.instructions import InstructionsSection
+from flowright.config.instructions import CHECKED, InstructionsSection
 from flowright.config.judge import JudgeSection, JudgeServerSection, TrainedJudgeSection
 from flowright.config.judging import GIVEN, JudgingSection
 from flowright.config.llm import LlmSection
@@ -142,6 +142,22 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _a_score_needs_no_reference(self) -> "Config":
+        if self.environment != "instructions" or self.instructions.reward != "judge":
+            return self
+        if self.judge.mode != "judge":
+            raise ValueError(
+                f"judge.mode: {self.judge.mode}: rules compare with a reference, which prompts of "
+                "instructions.reward: judge do not have; leave it out"
+            )
+        if self.judge.ask in ("pairwise", "rubric"):
+            raise ValueError(
+                f"judge.ask: {self.judge.ask}: instructions.reward: judge has answers judged one "
+                "by one; use score, pointwise, true_false or multi_aspect"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _the_planted_judge_judges_presentations(self) -> "Config":
         if self.environment != "presentation":
             return self
@@ -262,15 +278,15 @@ class Config(Section):
 
     @property
     def _asks_about_criteria(self) -> bool:
-        """Whether answers to prompts are judged by a model."""
-        return self.environment == "instructions" and self.instructions.reward != "constraints"
+        """Whether a model is asked which criteria an answer to a prompt meets."""
+        return self.environment == "instructions" and self.instructions.reward not in CHECKED
 
     @property
     def judge_model(self) -> str | None:
         """The name of the model that judges; None where rules or a service do."""
         if self.judge.mode == "rules" or self.judge.service is not None:
             return None
-        if self.environment == "instructions" and not self._asks_about_criteria:
+        if self.environment == "instructions" and self.instructions.reward == "constraints":
             return None
         return self.judge.model or self.aflow_executor_model
 
@@ -291,7 +307,8 @@ class Config(Section):
             return frozenset()
         judge = {self.judge_model} if self.judge_model is not None else set[str]()
         if self.environment == "instructions":
-            return frozenset(judge)
+            panel = self.judge.panel if self.instructions.reward == "judge" else ()
+            return frozenset({*judge, *panel})
         return frozenset({self.aflow_executor_model, *judge, *self.judge.panel})
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from flowright.config import SIMULATED, Config
+from flowright.config.instructions import CHECKED
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.environment import (
@@ -145,11 +146,11 @@ class InstructionsEnvironment(Environment):
 
     @property
     def reward_bounds(self) -> tuple[float, float] | None:
-        """Of rubrics and VerIF; answers to instructions with a checker are right or wrong."""
-        return None if self._section.reward == "constraints" else SHARE
+        """Of rubrics and VerIF; where checkers can tell, the table has the share that is right."""
+        return None if self._section.reward in CHECKED else SHARE
 
     def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
-        """What else an evaluation says; of ``constraints`` the reward, which may be a share."""
+        """What else an evaluation says; where the table is of gold, the reward, too."""
         names = {"criteria met": "instructions/met", "ungraded": "instructions/ungraded"}
         if self.reward_bounds is None:
             names = {"reward": "reward/mean", **names}
@@ -185,7 +186,8 @@ class InstructionsEnvironment(Environment):
 
     @property
     def simulated(self) -> bool:
-        return SIMULATED in self.config.models
+        judge = self._open.judge
+        return SIMULATED in self.config.models or (judge is not None and judge.simulated)
 
     def counters(self) -> Sequence[Counters]:
         return self._open.counters
@@ -207,16 +209,16 @@ class InstructionsEnvironment(Environment):
         }
         if self._sets is not None:
             about["split"] = self._sets.digest
-        if self.config.judge_model is not None:
-            about["judge"] = self.config.judge_model
+        if self._section.reward != "constraints":
+            about["judge"] = ", ".join(self.config.judge_names)
         if sandbox is not None and not sandbox.isolation.sufficient:
             about["warnings"] = [f"WEAKER ISOLATION than required: {sandbox.isolation}"]
         return about
 
     def introduction(self) -> Sequence[str]:
         lines = [f"reward    {self._section.reward}"]
-        if self.config.judge_model is not None:
-            lines[0] += f"    judge  {self.config.judge_model}"
+        if self._section.reward != "constraints":
+            lines[0] += f"    judge  {', '.join(self.config.judge_names)}"
         if self._open.sandbox is not None:
             lines.append(f"sandbox   {self._open.sandbox.isolation}")
         if self.simulated:
@@ -237,6 +239,8 @@ class InstructionsEnvironment(Environment):
     def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
         if self._section.reward == "constraints":
             return (("checkers", self._check_checkers),)
+        if self._section.reward == "judge":
+            return (("checkers", self._check_checkers), ("judge", self._check_judge))
         return (("judge", self._check_judge), ("sandbox", self._check_sandbox))
 
     async def _check_checkers(self) -> str:

@@ -2,17 +2,17 @@
 ours and no number, and what was looked at.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 from flowright.config.instructions import InstructionsSection, Rules
 from flowright.constraints.files import Prompt
 from flowright.constraints.scoring import verdicts
 from flowright.environments.rollout import Completion
-from flowright.errors import Failure
+from flowright.errors import Failure, Reason
 from flowright.grading import Gold
 from flowright.instructions.tasks import InstructionTask, Row
-from flowright.judge.verdict import Status, Verdict
+from flowright.judge.verdict import Judge, JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 from flowright.llm.replies import spoken_answer
 from flowright.off_loop import off_loop
@@ -40,7 +40,7 @@ class InstructionGrade:
 
     ``value`` is its reward in [0, 1], None where there is none, and ``failure`` then says why; it
     is ours. ``verdict`` stands for what the judge and the rules said, None of checkers alone.
-    ``gold`` is of checkers alone: whether all are followed. ``floored``: the answer is empty or
+    ``gold`` is of checkers: whether all are followed. ``floored``: the answer is empty or
     kept the judge from judging it, and earns the least. ``faults`` name rules that failed by
     themselves.
     """
@@ -96,6 +96,35 @@ class ConstraintGrader:
         gold = Gold(all(followed), f"{section.checkers}, {section.reading}")
         return InstructionGrade(
             value, parts, gold=gold, floored=not spoken.strip(), words=len(spoken.split())
+        )
+
+
+class JudgedGrader:
+    """By the judge's score of the answer. It is shown the prompt, and neither criteria nor a
+    reference; the checkers say what the answer is worth (gold), and reward nobody.
+
+    ``instruction`` is asked in the place of the wording's; empty for that.
+    """
+
+    def __init__(self, judge: Judge, section: InstructionsSection, instruction: str = "") -> None:
+        self._judge, self._instruction = judge, instruction
+        self._checkers = ConstraintGrader(section)
+
+    async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        checked = await self._checkers.grade(task, completion)
+        spoken = spoken_answer(completion.sample.text)
+        query = JudgeQuery(
+            task.question, spoken, "", instruction=self._instruction, key=completion.key
+        )
+        verdict = await self._judge.judge(query)
+        lost = f"{verdict.status}: {verdict.reason}"
+        return replace(
+            checked,
+            value=verdict.score,
+            verdict=verdict,
+            failure=None if verdict.score is not None else Failure(Reason.JUDGE_FAILED, lost),
+            floored=verdict.source in ("floor", "gate"),
+            reason=verdict.reason,
         )
 
 
@@ -197,4 +226,4 @@ def judge_calls(row: Row, section: InstructionsSection) -> int:
     if isinstance(row, VerifRow):
         soft = any(constraint.kind == "soft" for constraint in row.constraints)
         return int(soft or section.rules == "skip")
-    return 0
+    return int(section.reward == "judge")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowright.config.instructions import NamedWordsSection, RewardKind
+from flowright.config.instructions import CHECKED, NamedWordsSection, RewardKind
 from flowright.constraints.files import Prompt
 from flowright.data.preferences import Turn
 from flowright.instructions.tasks import InstructionTask, Row, task_of
@@ -72,7 +72,7 @@ def known_tasks(
 
 def _row(wanted: Wanted, reward: RewardKind, place: str) -> Row:
     asked = (Turn("user", wanted.prompt),)
-    if reward == "constraints":
+    if reward in CHECKED:
         arguments = ({"keywords": [*wanted.named]}, {"forbidden_words": [wanted.left_out]})
         ids = ("keywords:existence", "keywords:forbidden_words")
         return Prompt(place, wanted.prompt, ids, arguments)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flowright.config.instructions import InstructionsSection, RewardKind
+from flowright.config.instructions import CHECKED, InstructionsSection, RewardKind
 from flowright.constraints.files import Prompt, read_prompts
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.row_files import LeftOut, Report
@@ -166,9 +166,9 @@ def found_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def read_tasks(paths: Sequence[Path], reward: RewardKind) -> tuple[list[InstructionTask], Report]:
-    """The tasks of files of the reward's form. Raises DataError; of constraints also where a row
+    """The tasks of files of the reward's form. Raises DataError; of IFEval's form also where a row
     has an unknown instruction, because every row of a benchmark's form is meant to be used."""
-    if reward == "constraints":
+    if reward in CHECKED:
         tasks = [
             task_of(prompt, path.stem, f"{path}:{number}")
             for path in paths

@@ -2,28 +2,32 @@
 asks of them. Who the judge's servers are is :mod:`flowright.simulation.opening`'s.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import SIMULATED, Config
-from flowright.config.instructions import InstructionsSection
+from flowright.config import SIMULATED, Config, JudgeSection
+from flowright.config.instructions import CHECKED, InstructionsSection
+from flowright.config.judge import WORDING
 from flowright.constraints.language import missing
 from flowright.environments.workflow import open_sandbox
 from flowright.errors import UserError
 from flowright.instructions.grades import (
     ConstraintGrader,
     Grader,
+    JudgedGrader,
     RubricGrader,
     VerifGrader,
     judge_calls,
 )
 from flowright.instructions.tasks import InstructionTask
-from flowright.judge.build import build_judge, caches
+from flowright.judge.build import OpenJudge, build_judge, open_judge
 from flowright.judge.verdict import Criterion, Judge, JudgeQuery
+from flowright.judge.wording import WITHOUT_REFERENCE
 from flowright.llm.chat import ChatModel
+from flowright.llm.client import ChatClient
 from flowright.llm.counters import Counters
 from flowright.rubrics.asking import CriteriaCalls, criteria_judge
 from flowright.rubrics.brackets import BracketJudge
@@ -31,7 +35,7 @@ from flowright.rubrics.reward import RubricReward
 from flowright.rubrics.verif import VerifReward
 from flowright.rubrics.wording import RubricWording, standard_wording, wording_from
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import Models, open_models
+from flowright.simulation.opening import open_models
 
 TRIAL = JudgeQuery(
     "[user] What is 6 * 7?",
@@ -42,29 +46,26 @@ TRIAL = JudgeQuery(
 )
 
 
+ALONE = JudgeQuery("What is 6 * 7?", "It is 42.", "", key="trial")
+
+
 @dataclass(frozen=True, slots=True)
 class OpenGrader:
-    """A grader that can be asked. ``judge`` and ``models`` are None where checkers decide."""
+    """A grader that can be asked. ``judge`` is None where checkers decide alone; ``counters`` are
+    of what its servers were asked."""
 
     grader: Grader
-    judge: Judge | None = None
-    models: Models | None = None
+    judge: OpenJudge | None = None
+    counters: Sequence[Counters] = ()
     sandbox: Sandbox | None = None
-
-    @property
-    def counters(self) -> Sequence[Counters]:
-        """What the judge's servers were asked."""
-        return self.models.counters if self.models is not None else ()
 
     def state(self, without: Sequence[str]) -> list[Any] | None:
         """What the judge's cache knows; None without one."""
-        known = caches(self.judge) if self.judge is not None else []
-        return [cache.state(without) for cache in known] or None
+        return (self.judge.state(without) if self.judge is not None else []) or None
 
     def restore(self, state: Sequence[Sequence[Any]] | None) -> None:
-        known = caches(self.judge) if self.judge is not None else []
-        for cache, verdicts in zip(known, state or (), strict=False):
-            cache.restore(verdicts)
+        if self.judge is not None:
+            self.judge.restore(state or ())
 
 
 def wording_of(section: InstructionsSection) -> RubricWording:
@@ -76,20 +77,44 @@ def wording_of(section: InstructionsSection) -> RubricWording:
 async def open_grader(config: Config) -> AsyncIterator[OpenGrader]:
     """The grader of a configuration. Raises UserError with a line for all that cannot be used."""
     section = config.instructions
-    if section.reward == "constraints":
+    if section.reward in CHECKED:
         check_packages()
+    if section.reward == "constraints":
         yield OpenGrader(ConstraintGrader(section))
         return
     async with AsyncExitStack() as stack:
         models = await stack.enter_async_context(
             open_models(config.models, config.llm, config.simulated, None, ())
         )
-        if lines := await models.check(_budgets(config)):
+        judge = await stack.enter_async_context(_judge(config, models.clients))
+        if lines := [*await models.check(_budgets(config)), *await judge.check()]:
             raise UserError(*lines)
+        counters = (*models.counters, *judge.counters)
+        if section.reward == "judge":
+            grader = JudgedGrader(judge.judge, section, _instruction(config.judge))
+            yield OpenGrader(grader, judge, counters)
+            return
         sandbox = await stack.enter_async_context(open_sandbox(config))
-        judge = judge_of(config, models.clients[config.judge_model or ""].as_role("judge"))
-        grader = grader_of(config, judge, sandbox)
-        yield OpenGrader(grader, judge, models, sandbox)
+        yield OpenGrader(grader_of(config, judge.judge, sandbox), judge, counters, sandbox)
+
+
+@asynccontextmanager
+async def _judge(config: Config, clients: Mapping[str, ChatClient]) -> AsyncIterator[OpenJudge]:
+    """The judge of answers, or of criteria, that asks these models."""
+    if config.instructions.reward == "judge":
+        async with open_judge(config.judge, config.judge_model, clients) as judge:
+            yield judge
+        return
+    name = config.judge_model or ""
+    yield OpenJudge(judge_of(config, clients[name].as_role("judge")), None, (name,))
+
+
+def _instruction(section: JudgeSection) -> str:
+    """What a model is asked about an answer without a reference, where the words are ours. A
+    service has words of its own."""
+    if section.service is not None or section.wording not in WORDING:
+        return ""
+    return WITHOUT_REFERENCE.get(section.ask, "")
 
 
 def grader_of(config: Config, judge: Judge, sandbox: Sandbox) -> Grader:
@@ -144,26 +169,33 @@ def check_packages() -> str:
     """What the checkers stand on. Raises UserError where it is not installed."""
     if lacking := missing():
         raise UserError(
-            f"instructions.reward: constraints needs {', '.join(lacking)}: pip install --no-deps "
+            f"instructions.reward: the checkers need {', '.join(lacking)}: pip install --no-deps "
             "-r requirements-constraints.txt"
         )
     return "all that they need is installed"
 
 
 async def check_judge(config: Config) -> str:
-    """Asks the judge, but for the embedded one, which is started with the run, one question about
-    a criterion: a line about who it is. Raises UserError where it cannot be used."""
-    name = config.judge_model or ""
-    if name == SIMULATED:
+    """Asks the judge, but for the embedded one, which is started with the run, one question: a line
+    about who it is. Raises UserError where it cannot be used."""
+    names, whole = config.models - {SIMULATED}, config.instructions.reward == "judge"
+    if SIMULATED in config.models:
         return f"{SIMULATED}: started with the run on a free loopback port"
-    async with open_models({name}, config.llm, config.simulated, None, ()) as models:
-        if lines := await models.check(_budgets(config)):
+    async with (
+        open_models(names, config.llm, config.simulated, None, ()) as models,
+        _judge(config, models.clients) as judge,
+    ):
+        if lines := [*await models.check(_budgets(config)), *await judge.check()]:
             raise UserError(*lines)
-        client = models.clients[name]
-        verdict = await judge_of(config, client).judge(TRIAL)
+        verdict = await judge.judge.judge(ALONE if whole else TRIAL)
         if verdict.status != "ok":
+            asked = "a trial answer" if whole else "a trial criterion"
             raise UserError(
-                f"judge: {name} gave no verdict on a trial criterion ({verdict.status}: "
-                f"{verdict.reason})"
+                f"judge: {', '.join(config.judge_names)} gave no verdict on {asked} "
+                f"({verdict.status}: {verdict.reason})"
             )
-        return f"{name} at {', '.join(client.entry.base_urls)}"
+        where = [
+            f"{name} at {', '.join(client.entry.base_urls)}"
+            for name, client in models.clients.items()
+        ]
+        return "; ".join(where) or f"judge service at {config.judge_names[0]}"

@@ -72,6 +72,19 @@ class Wording(Section):
 
 STANDARD = load_section(Wording, Path(__file__).with_name("wording.yaml"), ())
 
+WITHOUT_REFERENCE: Mapping[str, str] = {
+    "score": (
+        "How good is the final answer as a reply to the problem? The score goes from 0, it does "
+        "nothing that is asked, to 1, it does all of it and nothing in it is wrong."
+    ),
+    "pointwise": (
+        "What grade does the final answer deserve as a reply to the problem? The score is a whole "
+        "number. 4: it does all that is asked, and nothing in it is wrong; 3: nearly; 2: partly; "
+        "1: hardly; 0: not at all, or no answer."
+    ),
+}
+"""Instructions by ``judge.ask``, for queries without a reference, which ``STANDARD`` is about."""
+
 
 def wording_of(section: JudgeSection) -> Wording:
     """The configured wording, read once a process. Raises ConfigError, one line a mistake."""

@@ -17,6 +17,7 @@ from flowright.judge.messages import prompt_text
 from flowright.judge.prompts import Block, Question
 from flowright.judge.schemas import WRAPPING, AnswerSchema, Field, Value, folded
 from flowright.judge.verdict import Judge, JudgeQuery, Status as VerdictStatus, Verdict
+from flowright.judge.wording import WITHOUT_REFERENCE
 from flowright.judge_benchmarks.contenders import Contender, Conversation, key_of
 from flowright.judge_benchmarks.outcomes import Choice, Games, Outcome, Rating, Status
 from flowright.llm.chat import ChatModel
@@ -71,18 +72,6 @@ _CHOOSE = (
     "Which answer is best, A, B, C or D? An answer that is correct and does what the request asks "
     "is better than one that is not. Which of them stands first means nothing."
 )
-# The standard wording's instructions are about a reference, which these benchmarks do not have.
-_INSTRUCTIONS = {
-    "score": (
-        "How good is the final answer as a reply to the problem? The score goes from 0, it does "
-        "nothing that is asked, to 1, it does all of it and nothing in it is wrong."
-    ),
-    "pointwise": (
-        "What grade does the final answer deserve as a reply to the problem? The score is a whole "
-        "number. 4: it does all that is asked, and nothing in it is wrong; 3: nearly; 2: partly; "
-        "1: hardly; 0: not at all, or no answer."
-    ),
-}
 
 
 class ModelJudge(Contender):
@@ -103,7 +92,7 @@ class ModelJudge(Contender):
         self._judge: Judge = build_judge(section.model_copy(update={"ask": way}), model)
         self._asker = RetryingAsker(model, section)
         is_ours = section.wording in WORDING
-        self._instruction = _INSTRUCTIONS.get(way, "") if is_ours else ""
+        self._instruction = WITHOUT_REFERENCE.get(way, "") if is_ours else ""
 
     async def compare(self, pair: Pair) -> Games:
         if self._way != "pairwise":
