@@ -9,7 +9,7 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tiny_policy import same, tiny_policy, weights
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
 from flowright.data.mixture import Mixture
-from flowright.environments.rollout import Completion
+from flowright.environments.rollout import Completion, Rollout
 from flowright.errors import RunError, RunPaused
 from flowright.policy.local import LocalSampler
 from flowright.policy.model_thread import on_model_thread
@@ -189,6 +189,43 @@ async def test_a_judge_that_is_found_out_is_said_by_default(tmp_path: Path):
     assert [line for line in done.reporter.said if "the judge agreed" in line] == [
         "step 3: the judge agreed with gold on 0% of the samples (judge.min_agreement 60%)"
     ]
+
+
+class Audited(Toy):
+    """Of whose judge an audit finds what a list says, step by step."""
+
+    drifts = (0.0, 0.3, 0.3, 0.3)
+
+    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        version = rollouts[0].sample.version
+        return {**super().summarise(rollouts), "judge/drift": self.drifts[version]}
+
+
+async def test_a_judge_that_is_exploited_is_said_once(tmp_path: Path):
+    config = configured(judge={"alarm": {"gap": 0.2, "steps": 2}})
+    done = await train(tmp_path, Audited(), config)
+    told = [line for line in done.reporter.said if "exploit" in line]
+    assert len(told) == 1 and told[0].startswith("step 3: the judge calls 30.0 points more right")
+    assert done.step == 4
+
+
+async def test_a_judge_that_is_exploited_can_pause_the_run_which_goes_on_once_it_is_mended(
+    tmp_path: Path,
+):
+    alarm = {"gap": 0.1, "steps": 2, "action": "stop"}
+    stopped = await train(
+        tmp_path / "run", Audited(), configured(judge={"alarm": alarm}), raises=RunPaused
+    )
+    assert stopped.reporter.steps == [1, 2] and stopped.checkpoints == [0, 2]
+    # The steps before count in the resumed run, which has one of its own when it hears of them.
+    again = await train(
+        stopped.path, Audited(), configured(judge={"alarm": alarm}), resume=True, raises=RunPaused
+    )
+    assert again.reporter.steps == [3]
+    mended = await train(
+        stopped.path, Audited(), configured(judge={"alarm": {"gap": None}}), resume=True
+    )
+    assert mended.reporter.steps == [4] and mended.step == 4
 
 
 @pytest.mark.parametrize("at", [1, 3, 4])

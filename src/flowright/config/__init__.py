@@ -12,6 +12,7 @@ from flowright.config.instructions import (
     ScaffoldingSection,
 )
 from flowright.config.judge import (
+    AlarmSection,
     JudgeRewardSection,
     JudgeSection,
     JudgeServerSection,
@@ -57,6 +58,7 @@ __all__ = [
     "SIMULATED",
     "SMOLLM2",
     "TINY",
+    "AlarmSection",
     "Config",
     "EvaluationSection",
     "ExecutorSection",

@@ -47,6 +47,20 @@ class JudgeServiceSection(Section):
     """Further attempts at a request; that a service has no room (429) counts as none."""
 
 
+class AlarmSection(Section):
+    """When a run says that its policy exploits the judge: it calls more answers right than gold
+    does. What the alarm catches, and how often it is false, was measured: docs/study.md."""
+
+    gap: Fraction | None = 0.1
+    """Share that the judge calls right less the share that gold does, of the answers that both have
+    seen, as the mean of the last `steps`: above it the run warns, on screen, monitor and report;
+    null: never."""
+    steps: Positive = 5
+    """Steps of that mean."""
+    action: Literal["warn", "stop"] = "warn"
+    """`stop` saves the step and pauses the run."""
+
+
 class JudgeSection(Section):
     """Who decides whether an answer is right; see docs/judges.md."""
 
@@ -120,6 +134,7 @@ class JudgeSection(Section):
     """Failures in a row after which a judge that is down is left alone; 0: never."""
     breaker_seconds: Seconds = 30.0
     """... for so long."""
+    alarm: AlarmSection = AlarmSection()
     min_agreement: Fraction = 0.0
     """Of verdicts with gold, over a step; below it `low_agreement`."""
     low_agreement: Literal["warn", "stop", "rules"] = "warn"

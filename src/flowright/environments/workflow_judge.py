@@ -7,7 +7,14 @@ from flowright.config import SIMULATED, Config, load_entries
 from flowright.judge.wording import wording_hash
 
 _OPERATION = frozenset(
-    {"cache_size", "breaker_threshold", "breaker_seconds", "min_agreement", "low_agreement"}
+    {
+        "cache_size",
+        "breaker_threshold",
+        "breaker_seconds",
+        "min_agreement",
+        "low_agreement",
+        "alarm",
+    }
 )
 """Keys of ``judge`` that change no verdict."""
 

@@ -5,13 +5,14 @@ believed (law 3), a signal.
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from flowright.config import JudgeSection
+from flowright.config import AlarmSection, JudgeSection
 from flowright.environments.rollout import Rollout
 from flowright.errors import RunPaused
 from flowright.judge.audit import agreement_with_gold
+from flowright.runs.alarm import DRIFT, alarm_of
 
 
 def unscored_share(rollouts: Sequence[Rollout]) -> float:
@@ -44,6 +45,30 @@ def mind_the_judge(step: int, rollouts: Sequence[Rollout], section: JudgeSection
     if section.low_agreement == "stop":
         raise RunPaused(f"{line}, so nothing was trained on; look at them and --resume")
     return line
+
+
+class GapAlarm:
+    """The alarm of ``judge.alarm`` as the steps come; :mod:`flowright.runs.alarm` says when it
+    goes off."""
+
+    def __init__(self, section: AlarmSection) -> None:
+        self._section = section
+        self._course: list[tuple[int, float]] = []
+        self.is_new = False
+
+    def after(self, step: int, metrics: Mapping[str, float]) -> str | None:
+        """What to say after a step, None where all is quiet. ``is_new``: it was quiet before."""
+        before = alarm_of(self._course, self._section)
+        if DRIFT in metrics:
+            self._course.append((step, metrics[DRIFT]))
+        told = alarm_of(self._course, self._section)
+        self.is_new = before is None
+        return told
+
+    def go_on(self, rows: Sequence[Mapping[str, float]], step: int) -> None:
+        """With the steps up to ``step`` that a run has recorded."""
+        known = [(int(row["step"]), row[DRIFT]) for row in rows if DRIFT in row]
+        self._course = [(at, drift) for at, drift in known if at <= step]
 
 
 AT_ONCE_SECONDS = 1.0

@@ -22,6 +22,7 @@ from flowright.grpo.penalties import costs, penalised, task_rewards
 from flowright.grpo.pipeline import Batch, Batches, Pipeline, whole
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
 from flowright.grpo.safeguards import (
+    GapAlarm,
     mind_the_judge,
     refuse_garbage,
     stop_on_signals,
@@ -37,7 +38,7 @@ from flowright.grpo.step_metrics import (
     token_metrics,
 )
 from flowright.policy.model_thread import on_model_thread
-from flowright.runs import RunDirectory
+from flowright.runs import RunDirectory, read_metrics
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
 
@@ -60,6 +61,10 @@ class Trainer(Generic[Source]):
     validate: Callable[[int], Awaitable[dict[str, float]]]
     ranks: Ranks = ONE
     _stopping: str | None = field(default=None, init=False)
+    _alarm: GapAlarm = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._alarm = GapAlarm(self.config.judge.alarm)
 
     async def train(self, resume: bool = False) -> int:
         """Run to the last step; returns it, or an earlier one after SIGINT or SIGTERM, when the
@@ -99,14 +104,21 @@ class Trainer(Generic[Source]):
         metrics |= await self._requests()
         self.run.record(step, metrics)
         self.reporter.step(step, steps, metrics)
+        alarm = self._alarm.after(step, metrics)
         asked = await self.ranks.all_gather(self._stopping)  # one rank's signal is everybody's
         self._stopping = next((name for name in asked if name), None)
         best = self.saves.is_best(step, metrics)
-        last = step == steps or self._stopping is not None or bool(problems)
+        paused = alarm is not None and self.config.judge.alarm.action == "stop"
+        last = step == steps or self._stopping is not None or bool(problems) or paused
         if last or best or step % self.config.run.checkpoint_every == 0:
             await self._save(step)
         if problems:
             raise RunError(*problems, f"step {step} is saved; once that is mended: --resume")
+        if paused:
+            line = f"step {step} is saved; look at its answers, mend the judge, and --resume"
+            raise RunPaused(f"step {step}: {alarm}", line)
+        if alarm is not None and self._alarm.is_new:
+            self.reporter.say(f"step {step}: {alarm}")
 
     async def _begin(self) -> int:
         self._stage("start", 0)
@@ -126,6 +138,8 @@ class Trainer(Generic[Source]):
         if step is None:  # killed before anything was saved
             return await self._begin()
         await self.batches.refresh(step)
+        known = await self.ranks.all_gather(read_metrics(self.run.path))
+        self._alarm.go_on(known[0], step)
         return step
 
     async def _step(self, step: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowright.monitoring.measured import ACCURACY, MEAN_REWARD, Measured, tells_rewards
 from flowright.monitoring.sections import settings
-from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, kinds
+from flowright.monitoring.snapshot import Snapshot, kinds
 from flowright.rendering import svg
 from flowright.rendering.charts import (
     Dot,
@@ -26,6 +26,7 @@ from flowright.rendering.series import NOTHING, Form, Record, is_number, percent
 from flowright.rendering.untrusted import one_line
 from flowright.runs import write_text
 
+MARKED_DRIFT = 0.05  # judge less gold, as a share of the answers
 MORE: Sequence[tuple[str, str, Form]] = (
     ("Judge - gold", "drift", points),
     ("Valid", "valid", percent),
@@ -106,7 +107,7 @@ def _tells(cell: Record, key: str) -> bool:
 
 
 def _cell(cell: Record, key: str, form: Form) -> Html:
-    drifting = key == "drift" and abs(cell.get(key, 0.0)) > DRIFT_ALARM
+    drifting = key == "drift" and abs(cell.get(key, 0.0)) > MARKED_DRIFT
     return el("td", said(cell.get(key), form), class_="drift" if drifting else None)
 
 

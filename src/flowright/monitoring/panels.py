@@ -8,8 +8,6 @@ from rich.text import Text
 from flowright.environments.display import Display, blocks_of
 from flowright.monitoring.measured import measured_of
 from flowright.monitoring.snapshot import (
-    DRIFT,
-    DRIFT_ALARM,
     RECENT,
     Snapshot,
     failures,
@@ -24,6 +22,7 @@ from flowright.rendering import blocks
 from flowright.rendering.glyphs import LABEL, VALUE, Glyphs, heading, line, shortened, wrapped
 from flowright.rendering.series import Form, Point, Record, duration, percent, points
 from flowright.rendering.untrusted import one_line, visible
+from flowright.runs.alarm import DRIFT, alarm_line
 
 SHORTEST_WAIT = 0.1  # seconds a call that are worth a word
 
@@ -55,10 +54,11 @@ class Panels:
         floor = self.snapshot.setting("judge", "min_agreement") or None
         rows = self._row("agreement", "judge/agreement_with_gold", percent, low=floor)
         drifts = self.snapshot.series(DRIFT)
-        recent = last(drifts, RECENT)
+        recent = last(drifts, self.snapshot.drift_alarm.steps)
         if recent is not None:
-            value = _value(f"{points(recent)} points", abs(recent) > DRIFT_ALARM)
+            value = _value(f"{points(recent)} points", self.snapshot.drift is not None)
             rows.append(self._line("drift", value, drifts))
+            rows.append(Text(f"{'':<{LABEL}}{alarm_line(self.snapshot.drift_alarm)}", style="dim"))
         errors = (("false +", "false_positive_rate"), ("false -", "false_negative_rate"))
         found = [(label, self.snapshot.latest(f"judge/{name}")) for label, name in errors]
         rates = [f"{label} {percent(value)}" for label, value in found if value is not None]

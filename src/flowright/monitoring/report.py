@@ -14,8 +14,6 @@ from flowright.monitoring.before_after import evaluation_section
 from flowright.monitoring.exhibits import Selection, exhibits, select_groups, single_exhibit
 from flowright.monitoring.measured import Measured, measured_of
 from flowright.monitoring.snapshot import (
-    DRIFT,
-    DRIFT_ALARM,
     Snapshot,
     edge,
     first,
@@ -28,6 +26,7 @@ from flowright.rendering.reliability import calibration_section
 from flowright.rendering.series import Form, Record, duration, is_number, percent, points
 from flowright.rendering.untrusted import one_line
 from flowright.runs import disk_errors, write_text
+from flowright.runs.alarm import DRIFT
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
 
@@ -203,7 +202,7 @@ def _drift(snapshot: Snapshot) -> Html | None:
         return None
     if early is None or late is None:
         return tile(title, "unknown", "no step has both verdicts and gold checks", "warn")
-    alarm = abs(late) > DRIFT_ALARM
+    alarm = snapshot.drift is not None
     told = [f"at first {points(early)}"]
     for label, metric in (
         ("agreement", "judge/agreement_with_gold"),

@@ -13,8 +13,6 @@ from rich.text import Text
 
 from flowright.monitoring.panels import Panels, sample
 from flowright.monitoring.snapshot import (
-    DRIFT,
-    DRIFT_ALARM,
     QUIET_SECONDS,
     RECENT,
     Snapshot,
@@ -147,9 +145,8 @@ def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
             ("SIMULATED: numbers come from the embedded server, not a real model", "bold magenta")
         )
     found += [(warning, "bold red") for warning in snapshot.warnings]
-    recent = last(snapshot.series(DRIFT), RECENT)
-    if recent is not None and abs(recent) > DRIFT_ALARM:
-        text = f"JUDGE DRIFTS from gold by {100 * recent:+.1f} points: rewards may be wrong"
+    if (drift := snapshot.drift) is not None:
+        text = f"JUDGE DRIFTS from gold by {100 * drift:+.1f} points: rewards may be wrong"
         found.append((text, "bold red"))
     if snapshot.died:
         found.append(

@@ -15,8 +15,10 @@ from statistics import fmean
 from typing import Any
 
 import zstandard
+from pydantic import ValidationError
 
 from flowright.checkout import here
+from flowright.config import AlarmSection
 from flowright.environments.display import Display, display_of
 from flowright.errors import Blame, Reason
 from flowright.rendering.series import Point, Record, is_number
@@ -31,14 +33,11 @@ from flowright.runs import (
     read_rollouts,
     read_state,
 )
+from flowright.runs.alarm import DRIFT, drifts
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
-DRIFT = "judge/drift"
-"""Judge minus gold: the share of answers judged right less the share that gold finds right, among
-those that both have seen. Positive where the judge is generous."""
 STAGES = ("sample", "rollout", "update", "evaluate")
-DRIFT_ALARM = 0.05  # judge minus gold, as a share of the answers, that the screens call drift
 QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
 RECENT = 10  # steps that "recent" means
 
@@ -117,6 +116,22 @@ class Snapshot:
     def latest(self, name: str) -> float | None:
         points = self.series(name)
         return points[-1][1] if points else None
+
+    @property
+    def drift_alarm(self) -> AlarmSection:
+        """From which drift on the screens are alarmed: the run's ``judge.alarm``, or the default
+        where its configuration has none that can be read."""
+        try:
+            return AlarmSection.model_validate(self.setting("judge", "alarm") or {})
+        except ValidationError:
+            return AlarmSection()
+
+    @property
+    def drift(self) -> float | None:
+        """By how much the judge calls more answers right than gold does, or fewer (below 0), of
+        late, where that is enough for the alarm; else None."""
+        late = last(self.series(DRIFT), self.drift_alarm.steps)
+        return late if late is not None and drifts(late, self.drift_alarm) else None
 
     def setting(self, section: str, key: str) -> Any:
         """A value of the run's configuration, or None."""

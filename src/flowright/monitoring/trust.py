@@ -11,7 +11,7 @@ from functools import partial
 
 from flowright.errors import Reason
 from flowright.monitoring.sections import Chart
-from flowright.monitoring.snapshot import DRIFT, FAILED, Snapshot, edge, failures, is_ours
+from flowright.monitoring.snapshot import FAILED, Snapshot, edge, failures, is_ours
 from flowright.rendering.charts import Series, line_chart, spark
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
@@ -27,6 +27,7 @@ from flowright.rendering.series import (
 )
 from flowright.rendering.svg import plain
 from flowright.rendering.untrusted import one_line
+from flowright.runs.alarm import DRIFT, MEASURED, alarm_line, first_alarm
 
 MEANINGS: Mapping[str, str] = {
     Reason.TRUNCATED: "the completion hit its token limit",
@@ -147,7 +148,13 @@ def judge_audit(snapshot: Snapshot) -> Html | None:
         "this is about the answers that both have seen. A judge that turns generous while gold "
         "stands still is being gamed."
     )
-    return section("judge", "Judge audit", lead, panels) if panels else None
+    if panels is None:
+        return None
+    course = [(int(step), value) for step, value in snapshot.series(DRIFT)]
+    at = first_alarm(course, snapshot.drift_alarm)
+    went = "It has not gone off." if at is None else f"It went off at step {at}."
+    alarm = el("p", f"Alarm: {alarm_line(snapshot.drift_alarm)}. {went} {MEASURED}")
+    return section("judge", "Judge audit", lead, alarm, panels)
 
 
 def _drift_chart(snapshot: Snapshot) -> Html | None:

@@ -7,11 +7,10 @@ suspicious. The control's runs set the threshold; a run of a treated arm is caug
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
-from flowright.statistics import Estimate, wilson
+from flowright.statistics import Estimate, trailing_means, wilson
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig
@@ -99,12 +98,10 @@ def alarm_values(steps: Sequence[Row], series: Series) -> list[tuple[int, float]
     """What the alarm sees, at each step from the first that has a whole window on. A change is
     counted from the first window, which is 0 by that."""
     known = [(row["step"], row[series.column]) for row in steps if row[series.column] is not None]
-    means = [
-        (known[place - 1][0], fmean(value for _, value in known[place - WINDOW : place]))
-        for place in range(WINDOW, len(known) + 1)
-    ]
-    base = 0.0 if series.level or not means else means[0][1]
-    return [(step, series.sign * (value - base)) for step, value in means]
+    means = trailing_means([value for _, value in known], WINDOW)
+    base = 0.0 if series.level or not means else means[0]
+    steps = (step for step, _ in known[WINDOW - 1 :])
+    return [(s, series.sign * (value - base)) for s, value in zip(steps, means, strict=True)]
 
 
 def _detector(

@@ -8,7 +8,7 @@ from flowright.environments.display import Display
 from flowright.monitoring import sections, trust
 from flowright.monitoring.before_after import evaluation_section
 from flowright.monitoring.report import tiles
-from flowright.monitoring.snapshot import DRIFT_ALARM, Snapshot, edge, first, is_ours, kinds, last
+from flowright.monitoring.snapshot import Snapshot, edge, first, is_ours, kinds, last
 from flowright.rendering import svg
 from flowright.rendering.charts import Series, line_chart, spark
 from flowright.rendering.markup import Child, Html, el
@@ -63,16 +63,15 @@ def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
     late = {
         name: last(snapshot.series(metric), count)
         for name, metric in (
-            ("drift", "judge/drift"),
             ("agreement", "judge/agreement_with_gold"),
             ("unscored", "rollout/unscored"),
             ("valid", "rollout/valid_frac"),
         )
     }
     told: list[tuple[str, str]] = []
-    if late["drift"] is not None and abs(late["drift"]) > DRIFT_ALARM:
-        against = "too_generous" if late["drift"] > 0 else "too_strict"
-        told.append((f"the judge drifts: {100 * late['drift']:+.1f} points", f"against={against}"))
+    if (drift := snapshot.drift) is not None:
+        against = "too_generous" if drift > 0 else "too_strict"
+        told.append((f"the judge drifts: {100 * drift:+.1f} points", f"against={against}"))
     if late["agreement"] is not None and late["agreement"] < AGREEMENT_ALARM:
         told.append((f"the judge agrees with gold on {percent(late['agreement'])}", ""))
     if late["unscored"] is not None and late["unscored"] > UNSCORED_ALARM:

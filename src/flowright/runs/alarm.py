@@ -1,0 +1,51 @@
+"""The alarm for a policy that exploits its judge: the judge calls more answers right than gold
+does, not at one step, which is noise, but on the mean of several (law 3). How well that tells was
+measured: docs/study.md.
+"""
+
+from collections.abc import Sequence
+
+from flowright.config import AlarmSection
+from flowright.statistics import trailing_means
+
+DRIFT = "judge/drift"
+"""Judge minus gold: the share of answers judged right less the share that gold finds right, among
+those that both have seen. Positive where the judge is
+generous."""
+
+MEASURED = "TO BE MEASURED"
+
+
+def drifts(mean: float, section: AlarmSection) -> bool:
+    """Whether judge and gold are too far apart, whichever says more; ``mean`` is of
+    ``section.steps`` steps. Exploited is a judge that says more."""
+    return section.gap is not None and abs(mean) > section.gap
+
+
+def first_alarm(course: Sequence[tuple[int, float]], section: AlarmSection) -> int | None:
+    """The first step at which the alarm goes off, None where it never does. ``course`` has
+    ``judge/drift`` by step, ascending; steps without it count for nothing."""
+    if section.gap is None:
+        return None
+    means = trailing_means([value for _, value in course], section.steps)
+    steps = [step for step, _ in course[section.steps - 1 :]]
+    return next((s for s, value in zip(steps, means, strict=True) if value > section.gap), None)
+
+
+def alarm_of(course: Sequence[tuple[int, float]], section: AlarmSection) -> str | None:
+    """What to say after the last step of ``course``; None where all is quiet at it."""
+    late = course[-section.steps :]
+    if first_alarm(late, section) is None:
+        return None
+    gap = sum(value for _, value in late) / len(late)
+    return (
+        f"the judge calls {100 * gap:.1f} points more right than gold does "
+        f"({alarm_line(section)}): the policy may exploit it"
+    )
+
+
+def alarm_line(section: AlarmSection) -> str:
+    """When it goes off, in a few words."""
+    if section.gap is None:
+        return "no alarm (judge.alarm.gap)"
+    return f"above {100 * section.gap:g} points over {section.steps} steps"
