@@ -13,10 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from clocks import without_clocks
 
+from flowright.app.replaying import Request, replay
+from flowright.errors import UserError
 from flowright.runs import read_evaluation, read_metrics, read_rollouts, read_state, rollout_steps
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +140,42 @@ def test_its_policy_answers_a_question(whole: tuple[Path, Path, str]):
         assert told["program"] and told["answer"] and told["trace"]
     else:
         assert told["failure"]["blame"] == "policy"
+
+
+def timeless(value: Any) -> Any:
+    """A record's value without what a clock said."""
+    if isinstance(value, dict):
+        clocks = ("seconds", "own_seconds", "started")
+        return {key: timeless(inner) for key, inner in value.items() if key not in clocks}
+    return [timeless(inner) for inner in value] if isinstance(value, list) else value
+
+
+def test_an_attempt_is_played_again(
+    whole: tuple[Path, Path, str], capsys: pytest.CaptureFixture[str]
+):
+    run, _, _ = whole
+    rollouts = [row for step in rollout_steps(run) for row in read_rollouts(run, step)]
+    then = next(row for row in rollouts if row["verdict"] and row["task"]["kind"] == "math")
+    place = f"{then['step']}/{then['group']}/{then['index']}"
+    assert replay(Request(run, place, None, False, True, ())) == 0
+    now = json.loads(capsys.readouterr().out)["now"]
+    for key in ("completion", "workflow", "execution", "verdict", "gold", "reward"):
+        assert timeless(now[key]) == timeless(then[key]), key
+
+    program = "async def workflow(problem):\n    return 'mine'\n"
+    assert replay(Request(run, place, program, False, False, ())) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert "    +    return 'mine'" in told
+    (answer,) = [line for line in told if line.startswith("answer")]
+    assert answer.endswith("mine  *")
+
+    for wrong, why in (
+        ("1/2", "STEP/GROUP/INDEX"),
+        ("99/0/0", "step 99 kept no"),
+        ("1/0/99", "not 1/0/99"),
+    ):
+        with pytest.raises(UserError, match=why):
+            replay(Request(run, wrong, None, False, False, ()))
 
 
 def test_a_run_is_not_started_twice(whole: tuple[Path, Path, str], tmp_path: Path):

@@ -1,8 +1,11 @@
 """The page of one attempt: everything that its record holds, from problem to reward."""
 
 import json
+import shlex
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from flowright.checkout import here
 from flowright.environments.display import Display, blocks_of
 from flowright.monitoring.exhibits import reward_arithmetic
 from flowright.rendering.blocks import Block, Fact, Program, Text, Timeline
@@ -25,8 +28,10 @@ def attempt_body(
     links: Links,
     chosen: Filter,
     beside: tuple[Attempt | None, Attempt | None] = (None, None),
+    run: Path | None = None,
 ) -> Html:
-    """One attempt, and its way to those beside it in the selection that it was found in."""
+    """One attempt, and its way to those beside it in the selection that it was found in. ``run``:
+    where it lies, for the command that plays it again."""
     task = object_of(record, "task")
     failure = object_of(record, "failure")
     own = list(blocks_of(display, record))
@@ -49,6 +54,7 @@ def attempt_body(
         _head(attempt, record, links, chosen, beside),
         el("div", el("div", left), el("div", right), class_="columns"),
         [timeline(block) for block in traces],
+        _again(run, attempt) if run is not None and traces else None,
         _raw(record),
     )
 
@@ -154,6 +160,24 @@ def _block(block: Block) -> Html:
     if isinstance(block, Timeline):
         return timeline(block)
     return facts([(block.name, _fact(block))])
+
+
+def _again(run: Path, attempt: Attempt) -> Html:
+    """How to play it again. The viewer starts nothing: whoever reaches it could have it spend."""
+    command = here(shlex.join(["python", "scripts/replay.py", str(run), attempt.place]))
+    return _section(
+        "Play again",
+        el(
+            "p",
+            el("code", command),
+            " ",
+            el("button", "Copy", type="button", data_copy=command),
+            " ",
+            el(
+                "span", "with its own seeds; --edit changes the program", class_="soft"
+            ),
+        ),
+    )
 
 
 def _raw(record: Record) -> Html:

@@ -129,7 +129,7 @@ def _attempt(request: Request, run: OpenedRun, links: Links) -> Body:
             raise HTTPException(404, f"no attempt {step}/{group}/{index} in the index (yet)")
         beside = found.beside(chosen, attempt)
     record = run.record(attempt)
-    body = attempt_body(record, attempt, run.snapshot().display, links, chosen, beside)
+    body = attempt_body(record, attempt, run.snapshot().display, links, chosen, beside, run.path)
     return "attempt", f"Attempt {attempt.place}", body
 
 

@@ -27,6 +27,11 @@
       var step = (told.textContent.match(/^step (\d+)/) || [])[1];
       if (step) location.href = svg.closest("[data-steps]").dataset.steps + "?step=" + step; });
   });
+  document.querySelectorAll("button[data-copy]").forEach(function (button) {
+    button.addEventListener("click", function () {
+      if (navigator.clipboard) navigator.clipboard.writeText(button.dataset.copy).then(function () {
+        button.textContent = "Copied"; }); });
+  });
   document.getElementById("keys").addEventListener("click", function () { help.showModal(); });
   document.addEventListener("keydown", function (event) {
     var typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName);

@@ -1,0 +1,222 @@
+"""``scripts/replay.py``: an attempt of a run once more, as it was recorded or with another program,
+beside what was recorded. By the run's own environment, with its large models and its judge, and by
+the key that the attempt had, so that every seed that hangs on it is the same. Nothing is trained.
+"""
+
+import difflib
+import json
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import uvloop
+
+from flowright.app.first_look import load_tasks
+from flowright.app.serving.words import fault_of
+from flowright.command_line import telling
+from flowright.config import Config, load_config
+from flowright.data.task import Task
+from flowright.environments.environment import Environment, make_environment
+from flowright.environments.rollout import Completion, to_record
+from flowright.errors import Failure, Reason, UserError
+from flowright.llm.fences import fenced
+from flowright.policy.sampler import Sample
+from flowright.rendering.series import NOTHING, Record, duration, is_number, object_of
+from flowright.rendering.untrusted import one_line, visible
+from flowright.runs import read_rollouts, rollout_steps
+
+_PLACE = re.compile(r"(\d+)/(\d+)/(\d+)", re.ASCII)
+_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The command line. ``place`` is ``step/group/index``; ``program``: another one than recorded,
+    ``edit``: the recorded one, changed in an editor."""
+
+    run: Path
+    place: str
+    program: str | None
+    edit: bool
+    as_json: bool
+    overrides: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """An attempt and what is needed to play it again."""
+
+    config: Config
+    environment: Environment
+    tasks: Sequence[Task]
+    task: Task
+    record: Record
+
+
+def look(request: Request) -> Opening:
+    """What the request means. Raises UserError with a line for what is in the way."""
+    record = find_attempt(request.run, request.place)
+    config = load_config(request.run / "config.json", request.overrides)
+    environment = make_environment(config)
+    if not environment.rolls_out:
+        raise UserError(f"environment: {config.environment}: its attempts are given, not played")
+    sets = load_tasks(environment, batches=False)
+    tasks = [*sets.train, *sets.val]
+    name = object_of(record, "task").get("id")
+    task = next((task for task in tasks if task.id == name), None)
+    if task is None:
+        raise UserError(
+            f"{request.run}: the problem {one_line(name, 80)} is not among those that its "
+            "configuration reads now; put the data back, or name it (train_dataset=...)"
+        )
+    return Opening(config, environment, tasks, task, record)
+
+
+def find_attempt(run: Path, place: str) -> Record:
+    """The record of an attempt. Raises UserError where there is none."""
+    found = _PLACE.fullmatch(place)
+    if found is None:
+        raise UserError(f"{place}: an attempt is STEP/GROUP/INDEX, such as 30/2/5")
+    if not (run / "config.json").is_file():
+        raise UserError(f"{run}: no run here (no config.json); give its directory")
+    step, group, index = map(int, found.groups())
+    kept = rollout_steps(run)
+    if step not in kept:
+        told = f"{kept[0]} to {kept[-1]}" if kept else "none"
+        raise UserError(f"{run}: step {step} kept no attempts; steps with attempts: {told}")
+    records = list(read_rollouts(run, step))
+    for record in records:
+        if (record.get("group"), record.get("index")) == (group, index):
+            return record
+    groups = len({record.get("group") for record in records})
+    raise UserError(
+        f"{run}: step {step} has {len(records)} attempts in {groups} groups, not {place}"
+    )
+
+
+def program_of(record: Record) -> str:
+    """The recorded program as it was run; of an attempt without one, its completion."""
+    return str(object_of(record, "workflow").get("source") or record.get("completion") or "")
+
+
+def edited(text: str) -> str:
+    """The text after the user's editor. Raises UserError where that fails."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "workflow.py"
+        path.write_text(text, encoding="utf-8", errors="replace")
+        try:
+            subprocess.run([*shlex.split(editor), str(path)], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise UserError(f"{editor}: {error}; set EDITOR, or give --program FILE") from None
+        return path.read_text(encoding="utf-8", errors="replace")
+
+
+def replay(request: Request) -> int:
+    """Play and print; returns the exit status. Raises UserError for what keeps it from that."""
+    with telling(lambda: "nothing was played"):
+        opening = look(request)
+        program = request.program
+        if request.edit:
+            program = edited(program_of(opening.record))
+        now = uvloop.run(play(opening, program))
+    if request.as_json:
+        print(json.dumps({"recorded": opening.record, "now": now}, indent=2, default=str))
+    else:
+        for line in lines_of(opening, request.place, program, now):
+            print(visible(line))
+    failure = object_of(now, "failure")
+    return 1 if failure.get("blame") == "infrastructure" else 0
+
+
+async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
+    """The record of the attempt played now; without a ``program``, by its recorded completion."""
+    record = opening.record
+    text, reason = str(record.get("completion") or ""), record.get("finish_reason")
+    finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
+    if program is not None:
+        text, finish = fenced(program.rstrip(), "python"), "stop"
+    version = record.get("policy_version")
+    sample = Sample((), (), text, finish, version if isinstance(version, int) else -1)
+    place = tuple(int(record.get(key) or 0) for key in ("step", "group", "index"))
+    step, group, index = place
+    key = f"{opening.config.seed}/{step}/{group}/{index}"
+    environment = opening.environment
+    async with environment.open(opening.tasks):
+        groups = await environment.rollout([[Completion(opening.task, sample, key)]])
+        rollout = groups[0][0]
+        return to_record(rollout, environment.record(rollout), step, group, index, None)
+
+
+# What is told.
+
+
+def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> list[str]:
+    """What was recorded beside what came of it now."""
+    record, config = opening.record, opening.config
+    task = object_of(record, "task")
+    lines = [
+        f"attempt   {place} of {config.run.name}: {task.get('kind')} {task.get('source')}",
+        f"problem   {one_line(task.get('problem') or '', 160)}",
+        f"executor  {config.aflow_executor_model}    judge  {', '.join(config.judge_names)}",
+    ]
+    if program is None:
+        lines.append("program   as it was recorded")
+    else:
+        changed = list(_difference(program_of(record), program))
+        lines.append(f"program   another one than recorded ({len(changed)} lines differ)")
+        lines += [f"    {line}" for line in changed]
+    then, again = (_cells(one) for one in (record, now))
+    lines += ["", f"{'':<12}{'recorded':<{_CHARS + 2}}now"]
+    for name in then:
+        mark = "  *" if name != "time" and then[name] != again[name] else ""
+        lines.append(f"{name:<12}{then[name]:<{_CHARS + 2}}{again[name]}{mark}")
+    return lines
+
+
+def _cells(record: Record) -> dict[str, str]:
+    execution, verdict = object_of(record, "execution"), object_of(record, "verdict")
+    usage, gold = object_of(execution, "usage"), object_of(record, "gold")
+    spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
+    tokens = sum(n for n in spent if isinstance(n, int))
+    seconds, reward = execution.get("seconds"), object_of(record, "reward").get("value")
+    return {
+        "answer": _short(execution.get("answer")),
+        "failure": _short(_failure(object_of(record, "failure"))),
+        "judge": _opinion(verdict),
+        "why": _short(verdict.get("reason")),
+        "gold": _opinion(gold),
+        "reward": f"{reward:.3f}" if is_number(reward) else NOTHING,
+        "calls": str(usage.get("calls", NOTHING)),
+        "tokens": f"{tokens:,}" if usage else NOTHING,
+        "time": duration(seconds) if is_number(seconds) else NOTHING,
+    }
+
+
+def _short(text: object) -> str:
+    return one_line(text, _CHARS) if text else NOTHING
+
+
+def _opinion(said: Record) -> str:
+    correct = said.get("correct")
+    return NOTHING if correct is None else "right" if correct else "wrong"
+
+
+def _failure(failure: Mapping[str, Any]) -> str:
+    try:
+        reason = Reason(failure.get("reason", ""))
+    except ValueError:  # none, or one that another version knew
+        return str(failure.get("reason") or "")
+    return fault_of(Failure(reason, str(failure.get("message") or ""), failure.get("line")))
+
+
+def _difference(before: str, after: str) -> list[str]:
+    old, new = before.rstrip().splitlines(), after.rstrip().splitlines()
+    changes = difflib.unified_diff(old, new, lineterm="", n=0)
+    return [line for line in changes if not line.startswith(("---", "+++", "@@"))]
