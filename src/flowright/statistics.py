@@ -160,12 +160,6 @@ def mean(sums: Array) -> Array:
     return ratio(sums[..., 0], sums[..., 1])
 
 
-def trailing_means(values: Sequence[float], count: int) -> list[float]:
-    """Of every ``count`` values in a row, which know nothing of what is to come; the first stands
-    for the value in place ``count`` - 1."""
-    return [sum(values[end - count : end]) / count for end in range(count, len(values) + 1)]
-
-
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """P-values adjusted for their number (Holm 1979): whoever acts on those up to 5 % is wrong
     about any of them once in twenty times. None stays out."""

@@ -1,6 +1,7 @@
 """The terminal view: at every size, through a pipe, in a real terminal, with and without a run."""
 
 import io
+import json
 import os
 import pty
 import re
@@ -16,11 +17,14 @@ import pytest
 from monitoring_run import make_run
 from rich.cells import cell_len
 from rich.console import Console
+from rich.text import Text
 
 from flowright.errors import RunError
+from flowright.monitoring.keys import read_keys
 from flowright.monitoring.live import find_run, main
 from flowright.monitoring.screen import Screen
 from flowright.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
+from flowright.monitoring.view import View, part
 from flowright.rendering.glyphs import ASCII, UNICODE, sparkline
 from flowright.rendering.series import duration
 
@@ -186,6 +190,44 @@ def test_the_shell_command_prints_plain_text_into_a_pipe(run: Path) -> None:
     assert cut_short.stderr == ""
 
 
+def test_a_program_reads_what_a_watcher_sees(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(run), "--once", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["status"], told["step"], told["steps"]) == ("finished", 12, 12)
+    assert told["simulated"] is True and told["run"] == str(run)
+    assert any("SIMULATED" in notice for notice in told["notices"])
+    assert told["metrics"]["step"] == 12 and "reward/mean" in told["metrics"]
+    assert told["failures"]["crashed"] > 0
+
+
+def test_failures_are_in_sight_in_a_small_terminal(run: Path) -> None:
+    lines = drawn(run, 80, 24).splitlines()
+    assert len(lines) <= 24
+    assert any(line.startswith("failed") and "crashed" in line for line in lines)
+    assert "(ours)" in drawn(make_run(run.parent / "plain", steps=12), 80, 24)
+
+
+def test_a_view_moves_within_what_there_is() -> None:
+    lines = [Text(str(number)) for number in range(10)]
+
+    def shown(*pressed: str) -> list[str]:
+        view = View()
+        for key in pressed:
+            view, found = part(view.after(key, 4), lines, 4)
+        return [line.plain for line in found]
+
+    assert shown("j") == ["1", "2", "3", "4"]
+    assert shown("G") == shown(" ", " ", " ", " ") == ["6", "7", "8", "9"]
+    assert shown("G", "k") == shown("G", "j", "k") == ["5", "6", "7", "8"]
+    assert shown("G", "g") == shown("k") == ["0", "1", "2", "3"]
+    assert View(3).after("f", 4) == View() and View().after("x", 4) == View()
+    assert View().after("?", 4).help and View().after("q", 4).over
+
+
+def test_keys_are_read_by_what_they_do() -> None:
+    assert read_keys(b"\x1b[Bj\x1b[5~\xff\x1bOAq") == ["j", "j", "b", "k", "q"]
+
+
 class Terminal:
     """``monitor_training_live.py`` in a real terminal of 80 by 24."""
 
@@ -219,6 +261,9 @@ class Terminal:
         except OSError:  # the other side has closed
             return False
         return True
+
+    def press(self, keys: str) -> None:
+        os.write(self.master, keys.encode())
 
     def end(self, number: int) -> int:
         self.process.send_signal(number)
@@ -259,3 +304,28 @@ def test_it_waits_for_a_run_follows_it_and_ends_cleanly(
     assert "\x1b[?1049h" in before
     assert "second" in after  # the last screen stays in the scrollback
     assert "Traceback" not in terminal.seen
+
+
+def test_keys_scroll_switch_and_end(tmp_path: Path, terminals: list[Terminal]) -> None:
+    make_run(tmp_path / "first", steps=12)
+    make_run(tmp_path / "second", steps=12)
+    os.utime(tmp_path / "first/state.json", (1, 1))
+    terminal = Terminal("--output-dir", str(tmp_path))
+    terminals.append(terminal)
+    terminal.wait_for("second")
+    terminal.press("G")
+    terminal.wait_for("f: what fits")
+    terminal.wait_for("Sample workflow")
+    terminal.press("?")
+    terminal.wait_for("the run goes on")
+    terminal.press("?n")
+    terminal.wait_for("first")
+    terminal.press("q")
+    deadline = time.monotonic() + 60
+    while terminal.process.poll() is None:
+        assert time.monotonic() < deadline
+        terminal.read(0.05)
+    while terminal.read(0):
+        pass
+    assert terminal.process.returncode == 0
+    assert "first" in terminal.seen.rpartition("\x1b[?1049l")[2]

@@ -1,4 +1,4 @@
-"""``monitor.sh``: the newest run, or a named one, drawn in the terminal until Ctrl-C.
+"""``monitor.sh``: the newest run, or a named one, drawn in the terminal until Ctrl-C or q.
 
 It only reads. In a terminal the screen is drawn anew every second on the alternate buffer, so that
 it follows a resize and leaves nothing behind but its last state; into a pipe, or with ``--once``,
@@ -6,13 +6,15 @@ it is printed once as plain text. Nothing of the training is imported.
 """
 
 import argparse
+import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
+from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
@@ -21,8 +23,19 @@ from rich.text import Text
 from flowright.checkout import here
 from flowright.config import RunSection
 from flowright.errors import RunError, UserError
-from flowright.monitoring.screen import Screen
-from flowright.monitoring.snapshot import QUIET_SECONDS, Watcher
+from flowright.monitoring.keys import Keys
+from flowright.monitoring.screen import Screen, notices
+from flowright.monitoring.snapshot import (
+    QUIET_SECONDS,
+    RECENT,
+    Snapshot,
+    Watcher,
+    eta_seconds,
+    failures,
+    take_snapshot,
+)
+from flowright.monitoring.view import View, Viewed, part
+from flowright.rendering.glyphs import UNICODE
 from flowright.runs import newest_run, read_state, rollout_steps
 
 START = "python train.py --config config/quickstart.yaml"
@@ -33,7 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = make_console()
     try:
-        if options.once or not console.is_terminal or console.is_dumb_terminal:
+        if options.json:
+            run = find_run(options.run, options.output_dir)
+            print(json.dumps(summary(take_snapshot(run)), indent=2))
+        elif options.once or not console.is_terminal or console.is_dumb_terminal:
             run = find_run(options.run, options.output_dir)
             console.print(_screen(Watcher(run), full=True))
         else:
@@ -76,19 +92,69 @@ def find_run(name: str | None, output_dir: Path) -> Path:
 
 
 def _watch(console: Console, name: str | None, output_dir: Path, interval: float) -> None:
-    """Draw until Ctrl-C; then leave the last screen in the terminal's scrollback."""
+    """Draw until Ctrl-C or q; then leave the last screen in the terminal's scrollback."""
     watcher: Watcher | None = None
+    view = View()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        with Live(console=console, screen=True, auto_refresh=False, transient=True) as live:
-            while True:
+    with suppress(KeyboardInterrupt):
+        live = Live(console=console, screen=True, auto_refresh=False, transient=True)
+        with live, Keys() as keys:
+            while not view.over:
                 watcher = _follow(watcher, name, output_dir)
-                shown = _screen(watcher) if watcher else _waiting(output_dir)
-                live.update(shown, refresh=True)
-                time.sleep(interval)
-    except KeyboardInterrupt:
-        if watcher:
-            console.print(_screen(watcher, full=True))
+                if watcher is not None:
+                    screen = _screen(watcher)
+                    view = _held(view, screen, console)
+                    live.update(Viewed(screen, view), refresh=True)
+                else:
+                    live.update(_waiting(output_dir), refresh=True)
+                for key in keys.wait(interval):
+                    if key in ("n", "p") and watcher is not None:
+                        name = str(beside(watcher.run, key == "n"))
+                        watcher = Watcher(Path(name))
+                    view = view.after(key, console.height - 1)
+    if watcher:
+        console.print(_screen(watcher, full=True))
+
+
+def _held(view: View, screen: Screen, console: Console) -> View:
+    """The view with its top among the lines that there are."""
+    if view.top is None:
+        return view
+    lines = screen.lines(console.width, None, UNICODE)
+    return part(view, lines, max(1, console.height - 1))[0]
+
+
+def beside(run: Path, older: bool) -> Path:
+    """The run beside this one in its folder, by when their states changed: the one before it, or
+    after it; itself at an end."""
+    states = sorted(run.parent.glob("*/state.json"), key=lambda path: path.stat().st_mtime)
+    runs = [path.parent for path in states]
+    if run not in runs:
+        return run
+    place = runs.index(run) + (-1 if older else 1)
+    return runs[place] if 0 <= place < len(runs) else run
+
+
+def summary(snapshot: Snapshot) -> dict[str, Any]:
+    """What a program asks of a run: where it stands, what has to be known before its numbers are
+    believed, the newest of each metric, and the failures of the recent steps."""
+    state, rows = snapshot.state, snapshot.training_rows
+    newest: dict[str, Any] = {}
+    for row in snapshot.rows:
+        newest |= row
+    return {
+        "run": str(snapshot.run.resolve()),
+        "status": snapshot.status,
+        "stage": state.get("stage"),
+        "step": state.get("step"),
+        "steps": state.get("steps"),
+        "eta_seconds": eta_seconds(snapshot),
+        "quiet_seconds": round(snapshot.quiet_seconds, 1),
+        "simulated": snapshot.simulated,
+        "notices": [text for text, _ in notices(snapshot)],
+        "failures": failures(rows[-RECENT:]) if rows else {},
+        "metrics": newest,
+    }
 
 
 def _follow(watcher: Watcher | None, name: str | None, output_dir: Path) -> Watcher | None:
@@ -125,6 +191,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_run_arguments(parser)
     parser.add_argument("--once", action="store_true", help="print once and exit")
+    parser.add_argument(
+        "--json", action="store_true", help="print once, for a program to read, and exit"
+    )
     parser.add_argument(
         "--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks"
     )

@@ -58,10 +58,11 @@ class Panels:
         if recent is not None:
             value = _value(f"{points(recent)} points", self.snapshot.drift is not None)
             rows.append(self._line("drift", value, drifts))
-            rows.append(Text(f"{'':<{LABEL}}{alarm_line(self.snapshot.drift_alarm)}", style="dim"))
         errors = (("false +", "false_positive_rate"), ("false -", "false_negative_rate"))
         found = [(label, self.snapshot.latest(f"judge/{name}")) for label, name in errors]
         rates = [f"{label} {percent(value)}" for label, value in found if value is not None]
+        if recent is not None:
+            rates.append(f"alarm {alarm_line(self.snapshot.drift_alarm)}")
         if rates:
             rows.append(Text(f"{'':<{LABEL}}{'  '.join(rates)}", style="dim"))
         if fallback := last(self.snapshot.series("judge/source/rule_fallback"), RECENT):
@@ -121,6 +122,17 @@ class Panels:
             if message:
                 lines.append(shortened(f"{'':<{LABEL}}{message}", self.width, "dim"))
         return lines
+
+    def failures_in_brief(self) -> list[Text]:
+        """The largest shares of the recent rollouts that failed, in a line; ours behind a mark."""
+        rows = self.snapshot.training_rows
+        if not rows:
+            return []
+        told: list[Text] = []
+        for reason, share in list(failures(rows[-RECENT:]).items())[:4]:
+            text = f"{one_line(reason, 15)} {percent(share)}"
+            told.append(_value(f"{text} (ours)", True) if is_ours(reason) else Text(text))
+        return [_label("failed") + (Text("  ").join(told) if told else Text("none", style="dim"))]
 
     def servers(self) -> list[Text]:
         """A line for each role whose requests the recent steps counted: calls, attempts that

@@ -25,6 +25,7 @@ from flowright.rendering.untrusted import one_line
 
 TWO_COLUMNS = 100  # characters, from which two columns are drawn
 GUTTER = 4
+_LEAST_FOR_BRIEF = 8  # lines below the head; with fewer there is hardly room for a section
 STATUS_STYLE = {
     "running": "bold green",
     "finished": "bold cyan",
@@ -38,11 +39,13 @@ RESUMABLE = ("paused", "interrupted", "failed", "died")
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A block of the screen. The lower ``rank``, the longer it stays when space is short."""
+    """A block of the screen. The lower ``rank``, the longer it stays when space is short; where it
+    goes, what is ``brief`` stands for it."""
 
     rank: int
     title: str
     lines: Callable[[Panels], list[Text]]
+    brief: Callable[[Panels], list[Text]] = lambda panels: []
 
 
 LEFT = (
@@ -51,7 +54,7 @@ LEFT = (
     Section(4, "Policy", Panels.policy),
 )
 RIGHT = (
-    Section(2, f"Failures, last {RECENT} steps", Panels.failures),
+    Section(2, f"Failures, last {RECENT} steps", Panels.failures, Panels.failures_in_brief),
     Section(3, "Time", Panels.times),
     Section(2, f"Servers, last {RECENT} steps", Panels.servers),
 )
@@ -92,16 +95,21 @@ class Screen:
 def _stack(sections: Iterable[Section], panels: Panels, room: int | None) -> list[Text]:
     """Sections below each other; those of the lowest rank that fit, in their given order."""
     drawn = [(section, lines) for section in sections if (lines := section.lines(panels))]
+    short = room is not None and room >= _LEAST_FOR_BRIEF
+    brief = {section.title: section.brief(panels) if short else [] for section, _ in drawn}
+    left = None if room is None else room - sum(map(len, brief.values()))
     kept = set[str]()
     for section, lines in sorted(drawn, key=lambda item: item[0].rank):
-        needed = len(lines) + 2
-        if room is None or needed <= room + 1:
+        needed = len(lines) + 2 - len(brief[section.title])
+        if left is None or needed <= left + 1:
             kept.add(section.title)
-            room = None if room is None else room - needed
+            left = None if left is None else left - needed
     result: list[Text] = []
     for section, lines in drawn:
         if section.title in kept:
             result += [*([Text()] if result else []), heading(section.title), *lines]
+        else:
+            result += brief[section.title]
     return result
 
 
@@ -128,7 +136,7 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     lines.append(Text("  ".join(facts)))
     if is_number(step) and is_number(steps) and steps > 0:
         lines.append(bar(step / steps, min(width, 72), glyphs))
-    for message, style in _notices(snapshot):
+    for message, style in notices(snapshot):
         lines += wrapped(message, width, style)
     roles = [role for role in snapshot.display.models if state.get(role)]
     models = [f"{role} {one_line(state[role], 60)}" for role in roles]
@@ -136,7 +144,7 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     return lines
 
 
-def _notices(snapshot: Snapshot) -> list[tuple[str, str]]:
+def notices(snapshot: Snapshot) -> list[tuple[str, str]]:
     """Everything that a reader must know before believing a number, worst first."""
     state, found = snapshot.state, list[tuple[str, str]]()
     patience = max(QUIET_SECONDS, 3 * (last(snapshot.series("time/step"), RECENT) or 0.0))

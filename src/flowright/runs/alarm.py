@@ -6,7 +6,6 @@ measured: docs/study.md.
 from collections.abc import Sequence
 
 from flowright.config import AlarmSection
-from flowright.statistics import trailing_means
 
 DRIFT = "judge/drift"
 """Judge minus gold: the share of answers judged right less the share that gold finds right, among
@@ -14,6 +13,12 @@ those that both have seen. Positive where the judge is
 generous."""
 
 MEASURED = "TO BE MEASURED"
+
+
+def trailing_means(values: Sequence[float], count: int) -> list[float]:
+    """Of every ``count`` values in a row, which know nothing of what is to come; the first stands
+    for the value in place ``count`` - 1."""
+    return [sum(values[end - count : end]) / count for end in range(count, len(values) + 1)]
 
 
 def drifts(mean: float, section: AlarmSection) -> bool:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowright.statistics import Estimate, trailing_means, wilson
+from flowright.runs.alarm import trailing_means
+from flowright.statistics import Estimate, wilson
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig

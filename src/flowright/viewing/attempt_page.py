@@ -173,9 +173,7 @@ def _again(run: Path, attempt: Attempt) -> Html:
             " ",
             el("button", "Copy", type="button", data_copy=command),
             " ",
-            el(
-                "span", "with its own seeds; --edit changes the program", class_="soft"
-            ),
+            el("span", "with its own seeds; --edit changes the program", class_="soft"),
         ),
     )
 
