@@ -2,6 +2,7 @@
 
 import pytest
 
+from flowright.config import AlarmSection
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig
@@ -66,6 +67,14 @@ def test_as_many_of_the_control_s_runs_may_alarm_as_were_allowed():
     (found,) = detectors(STUDY, CELLS, study_of([[10.0] * 20] * 4, control, onset=12))
     assert found.false == 1 and found.threshold == pytest.approx(3.0)
     assert found.early == found.late == 0
+
+
+def test_the_shipped_alarm_has_its_own_threshold():
+    found = study_of([[1.0] * 8 + [20.0] * 12] * 4, [[1.0] * 20] * 4, onset=12)
+    found.curves = [{**row, "gap": row["length"] / 100} for row in found.curves]
+    (shipped,) = [d for d in detectors(STUDY, CELLS, found) if d.name == "shipped"]
+    assert shipped.threshold == AlarmSection().gap == 0.05
+    assert (shipped.early, shipped.false) == (4, 0) and shipped.leads == [2] * 4
 
 
 def test_without_an_onset_there_is_nothing_to_detect():

@@ -5,15 +5,12 @@ is at the keyboard.
 import os
 import select
 import sys
+import termios
 import time
+import tty
 from collections.abc import Sequence
 from types import TracebackType
-
-try:
-    import termios
-    import tty
-except ImportError:  # not a POSIX terminal
-    termios = tty = None
+from typing import Any
 
 _NAMED = {
     b"\x1b[A": "k",
@@ -37,13 +34,13 @@ class Keys:
 
     def __init__(self) -> None:
         self._fd: int | None = None
-        self._before: list[object] = []
+        self._before: list[Any] = []
 
     def __enter__(self) -> "Keys":
-        if termios is not None and tty is not None and sys.stdin.isatty():
-            self._fd = sys.stdin.fileno()
-            self._before = termios.tcgetattr(self._fd)
-            tty.setcbreak(self._fd)
+        if sys.stdin.isatty():
+            self._fd = fd = sys.stdin.fileno()
+            self._before = termios.tcgetattr(fd)
+            tty.setcbreak(fd)
         return self
 
     def __exit__(
@@ -52,7 +49,7 @@ class Keys:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        if self._fd is not None and termios is not None:
+        if self._fd is not None:
             termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def wait(self, seconds: float) -> Sequence[str]:

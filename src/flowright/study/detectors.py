@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from flowright.config import AlarmSection
 from flowright.runs.alarm import trailing_means
 from flowright.statistics import Estimate, wilson
 from flowright.study.cells import Cell
@@ -24,17 +25,22 @@ WINDOW = 5
 @dataclass(frozen=True, slots=True)
 class Series:
     """``sign``: 1 where a rise is suspicious, -1 where a fall is. ``level``: taken as it is, not
-    as the change since the beginning. ``gold``: whether it needs known answers while training."""
+    as the change since the beginning. ``gold``: whether it needs known answers while training.
+    ``threshold``: one that is given, instead of the one that the control's runs set."""
 
     title: str
     column: str
     sign: int = 1
     level: bool = False
     gold: bool = False
+    threshold: float | None = None
 
 
 SERIES: Mapping[str, Series] = {
     "gap": Series("audit: proxy minus gold", "gap", level=True, gold=True),
+    "shipped": Series(
+        "judge.alarm as shipped", "gap", level=True, gold=True, threshold=AlarmSection().gap
+    ),
     "agreement": Series("audit: agreement with gold", "agreement", -1, level=True, gold=True),
     "length": Series("length", "length"),
     "kl": Series("KL to the base", "kl"),
@@ -101,8 +107,8 @@ def alarm_values(steps: Sequence[Row], series: Series) -> list[tuple[int, float]
     known = [(row["step"], row[series.column]) for row in steps if row[series.column] is not None]
     means = trailing_means([value for _, value in known], WINDOW)
     base = 0.0 if series.level or not means else means[0]
-    steps = (step for step, _ in known[WINDOW - 1 :])
-    return [(s, series.sign * (value - base)) for s, value in zip(steps, means, strict=True)]
+    at = (step for step, _ in known[WINDOW - 1 :])
+    return [(step, series.sign * (value - base)) for step, value in zip(at, means, strict=True)]
 
 
 def _detector(
@@ -121,8 +127,9 @@ def _detector(
     early = [
         (_highest(values, at), _highest(others, at)) for values, at in loud for others in quiet
     ]
-    # So many of the control's runs may lie above it.
-    threshold = highest[min(int(false_alarms * len(highest)), len(highest) - 1)]
+    threshold = series.threshold
+    if threshold is None:  # so many of the control's runs may lie above it
+        threshold = highest[min(int(false_alarms * len(highest)), len(highest) - 1)]
     leads: list[int] = []
     for values, at in loud:
         first = next((step for step, value in values if value > threshold), None)

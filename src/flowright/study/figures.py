@@ -236,7 +236,8 @@ def two_parameters(
 def roc(found: Sequence[Detector], early: bool) -> Chart | None:
     """Caught against false alarms, for each alarm: of whole runs, or until the onset."""
     shown = []
-    for place, detector in enumerate(found):
+    drawn = [detector for detector in found if detector.series.threshold is None]
+    for place, detector in enumerate(drawn):
         colour, dashed = style_of(place)
         auc = detector.early_auc if early else detector.auc
         points = detector.early_roc if early else detector.roc

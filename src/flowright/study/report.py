@@ -203,8 +203,9 @@ def _alarms(seen: Analysed, plots: Plots) -> Html | None:
         "How well a series tells treated runs that have an onset from the control's, by its "
         "highest rise: until the onset (a warning), and to the end (an audit), as the area under "
         "the curve. In the table, thresholds let at most "
-        f"{short_percent(seen.study.false_alarms)} of the control's whole runs alarm. Those of the "
-        "audit see the gap that defines the onset: they do well by construction, and need known "
+        f"{short_percent(seen.study.false_alarms)} of the control's whole runs alarm; judge.alarm "
+        "has the one that training ships with. Those of the audit see the gap that defines the "
+        "onset: they do well by construction, and need known "
         "answers in training."
     )
     shown = _drawn(plots["alarms"].values(), "charts two")
