@@ -34,6 +34,7 @@ def value(measure: str, reading: str = "published", group: str = "all") -> float
         ("three_class", 1 / 4, 1 / 3),
         ("consistency", 1 / 3, 1 / 3),
         ("first_place", 4 / 6, 4 / 6),
+        ("longer", 3 / 6, 3 / 6),  # "another" is; of games with a winner
         # Labels 2, 2, 0; said 1, 0, 2 and one of nothing: (1/4 - 1/8) / (1 - 1/8).
         # Without that one: (1/3 - 2/9) / (1 - 2/9).
         ("kappa", 1 / 7, 1 / 7),

@@ -34,7 +34,7 @@ class Benchmark:
     parts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-_ORDER = ("consistency", "first_place")
+_ORDER = ("consistency", "first_place", "longer")
 _AGREEMENT = "An unreadable reply agrees with nobody."
 
 _JUDGEBENCH = "per-row outputs in the repository ScalerLab/JudgeBench at e2c52c2, counted anew"

@@ -80,6 +80,17 @@ def _first_place(judged: Judged, reading: Reading) -> Counted | None:
     return (first, first + second) if first + second else None
 
 
+def _longer(judged: Judged, reading: Reading) -> Counted | None:
+    """Of pairs whose answers differ in length. What the labels say of them is the agreement of a
+    judge that goes by length."""
+    first, second = len(judged.pair.first), len(judged.pair.second)
+    if first == second:
+        return None
+    longer = "first" if first > second else "second"
+    won = [g.preferred == longer for g in judged.games.both if g.preferred in ("first", "second")]
+    return (sum(won), len(won)) if won else None
+
+
 MEASURES: Mapping[str, Count] = {
     "two_games": _two_games,
     "three_class": _three_class,
@@ -88,6 +99,7 @@ MEASURES: Mapping[str, Count] = {
     "both_right": _both_right,
     "consistency": _consistency,
     "first_place": _first_place,
+    "longer": _longer,
 }
 KAPPA = "kappa"
 """Not a share: see :func:`kappa`."""

@@ -35,7 +35,7 @@ from flowright.statistics import (
 )
 
 ALL = "all"
-_NOT_AVERAGED = (KAPPA, "consistency", "first_place")
+_NOT_AVERAGED = (KAPPA, "consistency", "first_place", "longer")
 """Measures of which no benchmark tells a mean of subsets."""
 
 

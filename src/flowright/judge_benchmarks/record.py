@@ -23,6 +23,7 @@ NAMES = {
     "both_right": "right in both orders",
     "consistency": "same in both orders",
     "first_place": "place shown first",
+    "longer": "the longer answer",
     "annotators": "with each annotator",
     "annotators_kappa": "kappa, each annotator",
     "among_annotators": "among annotators",
