@@ -72,6 +72,49 @@ def first_link(page: Any, part: str) -> str:
     return str(found)
 
 
+def press_keys(page: Any, list_: str) -> list[str]:
+    """Goes about by the keyboard alone; what a key did not do."""
+    troubles: list[str] = []
+
+    def expect(what: str, holds: object) -> None:
+        if not holds:
+            troubles.append(f"keys: {what} ({page.url})")
+
+    page.goto(list_)
+    marked = "[...document.querySelectorAll('#rows tbody tr')].findIndex(r => r.matches('.on'))"
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect("j j marks the second row", page.evaluate(marked) == 1)
+    page.keyboard.press("k")
+    expect("k marks the first row", page.evaluate(marked) == 0)
+    page.keyboard.press("?")
+    expect("? opens the help", page.evaluate("document.getElementById('help').open"))
+    page.keyboard.press("Escape")
+    expect("Escape closes it", not page.evaluate("document.getElementById('help').open"))
+    page.keyboard.press("/")
+    expect("/ goes to the search", page.evaluate("document.activeElement.type") == "search")
+    page.keyboard.type("ensemble")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**q=ensemble**")
+    page.keyboard.press("j")
+    page.keyboard.press("o")
+    page.wait_for_url("**/attempt/**")
+    expect("o keeps the search", "q=ensemble" in page.url)
+    first = page.url
+    page.keyboard.press("j")
+    page.wait_for_url(lambda url: url != first)
+    expect("j is the next attempt", "/attempt/" in page.url)
+    page.keyboard.press("e")
+    shut = "[...document.querySelectorAll('main details')].filter(d => !d.open).length"
+    expect("e opens all texts", page.evaluate(shut) == 0)
+    page.keyboard.press("u")
+    page.wait_for_url("**/attempts?**")
+    page.keyboard.press("g")
+    page.keyboard.press("r")
+    page.wait_for_url(lambda url: url.split("?")[0].endswith("/"))
+    return troubles
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
@@ -105,9 +148,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if wide > width:
                 troubles.append(f"{name}: {wide} pixels wide, not {width}")
             shown.close()
+        troubles += press_keys(page, list_)
         browser.close()
     print(*troubles, sep="\n", file=sys.stderr)
-    print(f"{options.out}: {len(shown_pages)} pictures, {len(troubles)} troubles")
+    print(f"{options.out}: {len(shown_pages)} pictures, keys pressed, {len(troubles)} troubles")
     return 1 if troubles else 0
 
 

@@ -136,7 +136,8 @@ def _sample(record: Record) -> list[tuple[Child, Child]]:
         ("policy_version", "Policy of step"),
         ("advantage", "Advantage"),
     )
-    return [(name, str(record[key])) for key, name in keys if record.get(key) is not None]
+    known = [(name, record[key]) for key, name in keys if record.get(key) is not None]
+    return [(name, f"{v:+.3f}" if isinstance(v, float) else str(v)) for name, v in known]
 
 
 def _blocks(blocks: Sequence[Block]) -> list[Html]:
