@@ -296,7 +296,8 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "simulation.index:words": words,
     "simulation.mutants:shape": mutants.shape,
     "simulation.protocol:parse": lambda text: [
-        protocol.parse(content.encode("utf-8", "replace")) for content in (_asked(text), text)
+        protocol.parse(protocol.request_of(content.encode("utf-8", "replace")))
+        for content in (_asked(text), text)
     ],
     "simulation.protocol:formed": lambda text: protocol.formed(text, {"type": "json_object"}),
     "simulation.protocol:choice_of": lambda text: protocol.choice_of(text, len(text), [text[-9:]]),

@@ -71,7 +71,7 @@ _ELSEWHERE: Mapping[str, str] = {
             rendering.markup:join judge_reward.arguments:request_id_of
             judge_reward.arguments:request_of judge_training.frames:shown
             judge_service.wire:invalid_response judge_service.wire:error_message
-            simulation.protocol:tokens workflows.language:nodes
+            simulation.protocol:tokens simulation.protocol:request_of workflows.language:nodes
             workflows.language:top workflows.language:bound_name workflows.language:binds
             workflows.language:is_here workflows.language:check_language workflows.trace:as_text
             simulation.assessor:pull simulation.assessor:probability

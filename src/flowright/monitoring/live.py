@@ -10,8 +10,9 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rich.text import Text
 from flowright.checkout import here
 from flowright.config import RunSection
 from flowright.errors import RunError, UserError
+from flowright.monitoring.health import Health, Watch
 from flowright.monitoring.keys import Keys
 from flowright.monitoring.screen import Screen, notices
 from flowright.monitoring.snapshot import (
@@ -48,12 +50,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.json:
             run = find_run(options.run, options.output_dir)
-            print(json.dumps(summary(take_snapshot(run)), indent=2))
+            told = summary(take_snapshot(run), Watch(options.server).look())
+            print(json.dumps(told, indent=2))
         elif options.once or not console.is_terminal or console.is_dumb_terminal:
             run = find_run(options.run, options.output_dir)
-            console.print(_screen(Watcher(run), full=True))
+            console.print(_screen(Watcher(run), Watch(options.server).look(), full=True))
         else:
-            _watch(console, options.run, options.output_dir, options.interval)
+            _watch(console, options.run, options.output_dir, options.interval, options.server)
     except UserError as error:
         for problem in error.problems:
             print(problem, file=sys.stderr)
@@ -91,10 +94,14 @@ def find_run(name: str | None, output_dir: Path) -> Path:
     raise RunError(f"{name}: no run of this name in {output_dir.resolve()}, nor a run directory")
 
 
-def _watch(console: Console, name: str | None, output_dir: Path, interval: float) -> None:
+def _watch(
+    console: Console, name: str | None, output_dir: Path, interval: float, servers: Sequence[str]
+) -> None:
     """Draw until Ctrl-C or q; then leave the last screen in the terminal's scrollback."""
     watcher: Watcher | None = None
-    view = View()
+    view, health = View(), Watch(servers)
+    if servers:
+        health.start()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         live = Live(console=console, screen=True, auto_refresh=False, transient=True)
@@ -102,7 +109,7 @@ def _watch(console: Console, name: str | None, output_dir: Path, interval: float
             while not view.over:
                 watcher = _follow(watcher, name, output_dir)
                 if watcher is not None:
-                    screen = _screen(watcher)
+                    screen = _screen(watcher, health.known)
                     view = _held(view, screen, console)
                     live.update(Viewed(screen, view), refresh=True)
                 else:
@@ -113,7 +120,7 @@ def _watch(console: Console, name: str | None, output_dir: Path, interval: float
                         watcher = Watcher(Path(name))
                     view = view.after(key, console.height - 1)
     if watcher:
-        console.print(_screen(watcher, full=True))
+        console.print(_screen(watcher, health.known, full=True))
 
 
 def _held(view: View, screen: Screen, console: Console) -> View:
@@ -135,7 +142,7 @@ def beside(run: Path, older: bool) -> Path:
     return runs[place] if 0 <= place < len(runs) else run
 
 
-def summary(snapshot: Snapshot) -> dict[str, Any]:
+def summary(snapshot: Snapshot, health: Mapping[str, Health]) -> dict[str, Any]:
     """What a program asks of a run: where it stands, what has to be known before its numbers are
     believed, the newest of each metric, and the failures of the recent steps."""
     state, rows = snapshot.state, snapshot.training_rows
@@ -154,6 +161,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "notices": [text for text, _ in notices(snapshot)],
         "failures": failures(rows[-RECENT:]) if rows else {},
         "metrics": newest,
+        "servers": {url: asdict(each) for url, each in health.items()},
     }
 
 
@@ -172,9 +180,9 @@ def _follow(watcher: Watcher | None, name: str | None, output_dir: Path) -> Watc
     return Watcher(newest)
 
 
-def _screen(watcher: Watcher, full: bool = False) -> Screen:
+def _screen(watcher: Watcher, health: Mapping[str, Health], full: bool = False) -> Screen:
     steps = rollout_steps(watcher.run)
-    return Screen(watcher.look(), watcher.rollouts(steps[-1]) if steps else (), full)
+    return Screen(watcher.look(), watcher.rollouts(steps[-1]) if steps else (), full, health)
 
 
 def _waiting(output_dir: Path) -> Text:
@@ -194,6 +202,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--json", action="store_true", help="print once, for a program to read, and exit"
     )
+    parser.add_argument(
+        "--server", action="append", default=[], metavar="URL",
+        help="show how busy this vLLM server is, by its /metrics; may be repeated",
+    )  # fmt: skip
     parser.add_argument(
         "--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks"
     )

@@ -1,11 +1,12 @@
 """The blocks of the terminal screen, each as lines of text for a width. No layout here."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rich.text import Text
 
 from flowright.environments.display import Display, blocks_of
+from flowright.monitoring.health import Health
 from flowright.monitoring.measured import measured_of
 from flowright.monitoring.snapshot import (
     RECENT,
@@ -35,6 +36,7 @@ class Panels:
     rollouts: Sequence[Record]
     width: int
     glyphs: Glyphs
+    health: Mapping[str, Health] = field(default_factory=dict)
 
     def learning(self) -> list[Text]:
         """Reward, accuracy and what became of the samples, as of the last step."""
@@ -148,7 +150,10 @@ class Panels:
             if waited >= SHORTEST_WAIT:
                 row += Text(f"  each waited {duration(waited)}", style="dim")
             lines.append(row)
-        return lines
+        return lines + [
+            shortened(f"{_host(url)}  {_busy(health)}", self.width, "red" * bool(health.trouble))
+            for url, health in self.health.items()
+        ]
 
     def _row(
         self,
@@ -264,3 +269,21 @@ def _highlighted(code: str) -> list[Text]:
     while rows and not rows[-1].plain.strip():
         rows.pop()
     return rows
+
+
+def _host(url: str) -> str:
+    return one_line(url.rpartition("//")[2].removesuffix("/v1"), 40)
+
+
+def _busy(health: Health) -> str:
+    """What a server says of itself, in a line."""
+    if health.trouble:
+        return one_line(health.trouble, 60)
+    said = [
+        f"{count} {word}"
+        for count, word in ((health.running, "running"), (health.waiting, "waiting"))
+        if count is not None
+    ]
+    if health.cache is not None:
+        said.append(f"KV cache {percent(health.cache)}")
+    return ", ".join(said)

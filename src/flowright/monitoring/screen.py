@@ -4,13 +4,14 @@ Draws lines of text, no frames: they survive 40 columns, a pipe and a terminal w
 column below 100 characters, two above; what does not fit goes, the least telling section first.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from flowright.monitoring.health import Health
 from flowright.monitoring.panels import Panels, sample
 from flowright.monitoring.snapshot import (
     QUIET_SECONDS,
@@ -63,11 +64,13 @@ RIGHT = (
 @dataclass(frozen=True, slots=True)
 class Screen:
     """Renders a snapshot. ``rollouts`` are those of the latest step that kept any; ``full`` shows
-    everything, as on paper, instead of what fits the terminal's height."""
+    everything, as on paper, instead of what fits the terminal's height; ``health`` is of servers by
+    their URL."""
 
     snapshot: Snapshot
     rollouts: Sequence[Record] = ()
     full: bool = False
+    health: Mapping[str, Health] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glyphs = UNICODE if options.encoding.startswith("utf") else ASCII
@@ -82,7 +85,7 @@ class Screen:
         room = None if height is None else height - len(head) - 1
         two = width >= TWO_COLUMNS
         column = (width - GUTTER) // 2 if two else width
-        panels = Panels(self.snapshot, self.rollouts, column, glyphs)
+        panels = Panels(self.snapshot, self.rollouts, column, glyphs, self.health)
         if two:
             body = _side_by_side(_stack(LEFT, panels, room), _stack(RIGHT, panels, room), column)
         else:
