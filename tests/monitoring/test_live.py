@@ -211,7 +211,7 @@ def test_a_view_moves_within_what_there_is() -> None:
     lines = [Text(str(number)) for number in range(10)]
 
     def shown(*pressed: str) -> list[str]:
-        view = View()
+        view, found = part(View(), lines, 4)
         for key in pressed:
             view, found = part(view.after(key, 4), lines, 4)
         return [line.plain for line in found]

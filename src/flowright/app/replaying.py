@@ -136,12 +136,14 @@ def replay(request: Request) -> int:
 
 
 async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
-    """The record of the attempt played now; without a ``program``, by its recorded completion."""
+    """The record of the attempt played now; without a ``program``, by its recorded completion.
+    Where attempts are no programs, it is the completion itself."""
     record = opening.record
     text, reason = str(record.get("completion") or ""), record.get("finish_reason")
     finish: Literal["stop", "length"] = "length" if reason == "length" else "stop"
     if program is not None:
-        text, finish = fenced(program.rstrip(), "python"), "stop"
+        is_program = "workflow" in record
+        text, finish = fenced(program.rstrip(), "python") if is_program else program, "stop"
     version = record.get("policy_version")
     sample = Sample((), (), text, finish, version if isinstance(version, int) else -1)
     place = tuple(int(record.get(key) or 0) for key in ("step", "group", "index"))
@@ -164,8 +166,10 @@ def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> 
     lines = [
         f"attempt   {place} of {config.run.name}: {task.get('kind')} {task.get('source')}",
         f"problem   {one_line(task.get('problem') or '', 160)}",
-        f"executor  {config.aflow_executor_model}    judge  {', '.join(config.judge_names)}",
     ]
+    if "workflow" in record:
+        judges = ", ".join(config.judge_names)
+        lines.append(f"executor  {config.aflow_executor_model}    judge  {judges}")
     if program is None:
         lines.append("program   as it was recorded")
     else:
@@ -174,7 +178,7 @@ def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> 
         lines += [f"    {line}" for line in changed]
     then, again = (_cells(one) for one in (record, now))
     lines += ["", f"{'':<12}{'recorded':<{_CHARS + 2}}now"]
-    for name in then:
+    for name in (name for name in then if {then[name], again[name]} != {NOTHING}):
         mark = "  *" if name != "time" and then[name] != again[name] else ""
         lines.append(f"{name:<12}{then[name]:<{_CHARS + 2}}{again[name]}{mark}")
     return lines
@@ -187,7 +191,7 @@ def _cells(record: Record) -> dict[str, str]:
     tokens = sum(n for n in spent if isinstance(n, int))
     seconds, reward = execution.get("seconds"), object_of(record, "reward").get("value")
     return {
-        "answer": _short(execution.get("answer")),
+        "answer": _short(execution.get("answer") if "workflow" in record else record["completion"]),
         "failure": _short(_failure(object_of(record, "failure"))),
         "judge": _opinion(verdict),
         "why": _short(verdict.get("reason")),
