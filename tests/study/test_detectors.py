@@ -73,8 +73,8 @@ def test_the_shipped_alarm_has_its_own_threshold():
     found = study_of([[1.0] * 8 + [20.0] * 12] * 4, [[1.0] * 20] * 4, onset=12)
     found.curves = [{**row, "gap": row["length"] / 100} for row in found.curves]
     (shipped,) = [d for d in detectors(STUDY, CELLS, found) if d.name == "shipped"]
-    assert shipped.threshold == AlarmSection().gap == 0.05
-    assert (shipped.early, shipped.false) == (4, 0) and shipped.leads == [2] * 4
+    assert shipped.threshold == AlarmSection().gap == 0.03
+    assert (shipped.early, shipped.false) == (4, 0) and shipped.leads == [3] * 4
 
 
 def test_without_an_onset_there_is_nothing_to_detect():

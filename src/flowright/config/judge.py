@@ -51,7 +51,7 @@ class AlarmSection(Section):
     """When a run says that its policy exploits the judge: it calls more answers right than gold
     does. What the alarm catches, and how often it is false, was measured: docs/study.md."""
 
-    gap: Fraction | None = 0.05
+    gap: Fraction | None = 0.03
     """Share that the judge calls right less the share that gold does, of the answers that both have
     seen, as the mean of the last `steps`: above it the run warns, on screen, monitor and report;
     null: never."""

@@ -9,10 +9,15 @@ from flowright.config import AlarmSection
 
 DRIFT = "judge/drift"
 """Judge minus gold: the share of answers judged right less the share that gold finds right, among
-those that both have seen. Positive where the judge is
-generous."""
+those that both have seen. Positive where the judge is generous."""
 
-MEASURED = "TO BE MEASURED"
+MEASURED = (
+    "Measured in simulation (docs/study.md, six of ten seeds): as shipped it went off in all of 84 "
+    "runs that exploited a planted bias, in 64 of them by the onset of the exploitation, 3 steps "
+    "before it in the median, and in none of 6 under an honest judge; it goes off as well under a "
+    "judge that is generous from the start."
+)
+"""How well the alarm of the default settings tells, for those who see it go off."""
 
 
 def trailing_means(values: Sequence[float], count: int) -> list[float]:
