@@ -17,14 +17,13 @@ import pytest
 from monitoring_run import make_run
 from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
 from flowright.errors import RunError
 from flowright.monitoring.keys import read_keys
 from flowright.monitoring.live import find_run, main
 from flowright.monitoring.screen import Screen
 from flowright.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
-from flowright.monitoring.view import View, part
+from flowright.monitoring.view import View
 from flowright.rendering.glyphs import ASCII, UNICODE, sparkline
 from flowright.rendering.series import duration
 
@@ -208,20 +207,20 @@ def test_failures_are_in_sight_in_a_small_terminal(run: Path) -> None:
 
 
 def test_a_view_moves_within_what_there_is() -> None:
-    lines = [Text(str(number)) for number in range(10)]
+    lines = [str(number) for number in range(10)]
 
     def shown(*pressed: str) -> list[str]:
-        view, found = part(View(), lines, 4)
+        view = View()
         for key in pressed:
-            view, found = part(view.after(key, 4), lines, 4)
-        return [line.plain for line in found]
+            view = view.after(key, 4, len(lines))
+        return lines[view.top or 0 :][:4]
 
     assert shown("j") == ["1", "2", "3", "4"]
     assert shown("G") == shown(" ", " ", " ", " ") == ["6", "7", "8", "9"]
     assert shown("G", "k") == shown("G", "j", "k") == ["5", "6", "7", "8"]
     assert shown("G", "g") == shown("k") == ["0", "1", "2", "3"]
-    assert View(3).after("f", 4) == View() and View().after("x", 4) == View()
-    assert View().after("?", 4).help and View().after("q", 4).over
+    assert View(3).after("f", 4, 10) == View() and View().after("x", 4, 10) == View()
+    assert View().after("?", 4, 10).help and View().after("q", 4, 10).over
 
 
 def test_keys_are_read_by_what_they_do() -> None:

@@ -1,7 +1,9 @@
 """When a run says that its policy exploits the judge."""
 
+import pytest
+
 from flowright.config import AlarmSection
-from flowright.runs.alarm import alarm_line, alarm_of, drifts, first_alarm
+from flowright.runs.alarm import alarm_line, alarm_of, drifting, first_alarm
 
 SECTION = AlarmSection(gap=0.1, steps=3)
 
@@ -26,7 +28,10 @@ def test_what_it_says_is_of_the_last_steps() -> None:
 
 
 def test_a_strict_judge_drifts_and_is_not_exploited() -> None:
-    assert drifts(-0.2, SECTION) and first_alarm(course(-0.2, -0.2, -0.2), SECTION) is None
-    assert not drifts(-0.2, AlarmSection(gap=None))
+    strict = course(-0.2, -0.2, -0.2)
+    assert drifting(strict, SECTION) == pytest.approx(-0.2)
+    assert first_alarm(strict, SECTION) is None and alarm_of(strict, SECTION) is None
+    assert drifting(strict, AlarmSection(gap=None)) is None
+    assert drifting(course(0.5, 0.5), SECTION) is None, "no whole window yet"
     assert alarm_line(AlarmSection(gap=None)).startswith("no alarm")
     assert alarm_line(SECTION) == "above 10 points over 3 steps"

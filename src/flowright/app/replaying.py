@@ -27,9 +27,10 @@ from flowright.environments.rollout import Completion, to_record
 from flowright.errors import Failure, Reason, UserError
 from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample
-from flowright.rendering.series import NOTHING, Record, duration, is_number, object_of
+from flowright.rendering.series import NOTHING, Record, duration, object_of, said
 from flowright.rendering.untrusted import one_line, visible
 from flowright.runs import read_rollouts, rollout_steps
+from flowright.viewing.facts import facts_of, source_of
 
 _PLACE = re.compile(r"(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60
@@ -100,11 +101,6 @@ def find_attempt(run: Path, place: str) -> Record:
     )
 
 
-def program_of(record: Record) -> str:
-    """The recorded program as it was run; of an attempt without one, its completion."""
-    return str(object_of(record, "workflow").get("source") or record.get("completion") or "")
-
-
 def edited(text: str) -> str:
     """The text after the user's editor. Raises UserError where that fails."""
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
@@ -124,7 +120,7 @@ def replay(request: Request) -> int:
         opening = look(request)
         program = request.program
         if request.edit:
-            program = edited(program_of(opening.record))
+            program = edited(source_of(opening.record))
         now = uvloop.run(play(opening, program))
     if request.as_json:
         print(json.dumps({"recorded": opening.record, "now": now}, indent=2, default=str))
@@ -146,8 +142,7 @@ async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
         text, finish = fenced(program.rstrip(), "python") if is_program else program, "stop"
     version = record.get("policy_version")
     sample = Sample((), (), text, finish, version if isinstance(version, int) else -1)
-    place = tuple(int(record.get(key) or 0) for key in ("step", "group", "index"))
-    step, group, index = place
+    step, group, index = (int(record.get(key) or 0) for key in ("step", "group", "index"))
     key = f"{opening.config.seed}/{step}/{group}/{index}"
     environment = opening.environment
     async with environment.open(opening.tasks):
@@ -173,7 +168,7 @@ def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> 
     if program is None:
         lines.append("program   as it was recorded")
     else:
-        changed = list(_difference(program_of(record), program))
+        changed = _difference(source_of(record), program)
         lines.append(f"program   another one than recorded ({len(changed)} lines differ)")
         lines += [f"    {line}" for line in changed]
     then, again = (_cells(one) for one in (record, now))
@@ -185,31 +180,23 @@ def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> 
 
 
 def _cells(record: Record) -> dict[str, str]:
-    execution, verdict = object_of(record, "execution"), object_of(record, "verdict")
-    usage, gold = object_of(execution, "usage"), object_of(record, "gold")
-    spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
-    tokens = sum(n for n in spent if isinstance(n, int))
-    seconds, reward = execution.get("seconds"), object_of(record, "reward").get("value")
+    facts, execution = facts_of(record), object_of(record, "execution")
+    answer = execution.get("answer") if "workflow" in record else record.get("completion")
     return {
-        "answer": _short(execution.get("answer") if "workflow" in record else record["completion"]),
+        "answer": _short(answer),
         "failure": _short(_failure(object_of(record, "failure"))),
-        "judge": _opinion(verdict),
-        "why": _short(verdict.get("reason")),
-        "gold": _opinion(gold),
-        "reward": f"{reward:.3f}" if is_number(reward) else NOTHING,
-        "calls": str(usage.get("calls", NOTHING)),
-        "tokens": f"{tokens:,}" if usage else NOTHING,
-        "time": duration(seconds) if is_number(seconds) else NOTHING,
+        "judge": facts.combination.judge,
+        "why": _short(object_of(record, "verdict").get("reason")),
+        "gold": facts.combination.gold,
+        "reward": said(facts.reward, "{:.3f}".format),
+        "calls": said(facts.calls, "{:,}".format),
+        "tokens": said(facts.llm_tokens, "{:,}".format),
+        "time": said(facts.seconds, duration),
     }
 
 
 def _short(text: object) -> str:
     return one_line(text, _CHARS) if text else NOTHING
-
-
-def _opinion(said: Record) -> str:
-    correct = said.get("correct")
-    return NOTHING if correct is None else "right" if correct else "wrong"
 
 
 def _failure(failure: Mapping[str, Any]) -> str:

@@ -54,21 +54,24 @@ class GapAlarm:
     def __init__(self, section: AlarmSection) -> None:
         self._section = section
         self._course: list[tuple[int, float]] = []
-        self.is_new = False
+
+    @property
+    def stops(self) -> bool:
+        """Whether it ends the run."""
+        return self._section.action == "stop"
 
     def after(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """What to say after a step, None where all is quiet. ``is_new``: it was quiet before."""
+        """What to say after a step, None where all is quiet, or where it was said before and does
+        not end the run."""
         before = alarm_of(self._course, self._section)
         if DRIFT in metrics:
             self._course.append((step, metrics[DRIFT]))
         told = alarm_of(self._course, self._section)
-        self.is_new = before is None
-        return told
+        return told if before is None or self.stops else None
 
-    def go_on(self, rows: Sequence[Mapping[str, float]], step: int) -> None:
-        """With the steps up to ``step`` that a run has recorded."""
-        known = [(int(row["step"]), row[DRIFT]) for row in rows if DRIFT in row]
-        self._course = [(at, drift) for at, drift in known if at <= step]
+    def go_on(self, course: Sequence[tuple[int, float]]) -> None:
+        """With the steps that a run has recorded."""
+        self._course = [*course]
 
 
 AT_ONCE_SECONDS = 1.0

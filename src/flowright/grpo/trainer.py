@@ -39,6 +39,7 @@ from flowright.grpo.step_metrics import (
 )
 from flowright.policy.model_thread import on_model_thread
 from flowright.runs import RunDirectory, read_metrics
+from flowright.runs.alarm import drifts_of
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
 
@@ -108,7 +109,7 @@ class Trainer(Generic[Source]):
         asked = await self.ranks.all_gather(self._stopping)  # one rank's signal is everybody's
         self._stopping = next((name for name in asked if name), None)
         best = self.saves.is_best(step, metrics)
-        paused = alarm is not None and self.config.judge.alarm.action == "stop"
+        paused = alarm is not None and self._alarm.stops
         last = step == steps or self._stopping is not None or bool(problems) or paused
         if last or best or step % self.config.run.checkpoint_every == 0:
             await self._save(step)
@@ -117,7 +118,7 @@ class Trainer(Generic[Source]):
         if paused:
             line = f"step {step} is saved; look at its answers, mend the judge, and --resume"
             raise RunPaused(f"step {step}: {alarm}", line)
-        if alarm is not None and self._alarm.is_new:
+        if alarm is not None:
             self.reporter.say(f"step {step}: {alarm}")
 
     async def _begin(self) -> int:
@@ -138,8 +139,8 @@ class Trainer(Generic[Source]):
         if step is None:  # killed before anything was saved
             return await self._begin()
         await self.batches.refresh(step)
-        known = await self.ranks.all_gather(read_metrics(self.run.path))
-        self._alarm.go_on(known[0], step)
+        recorded = drifts_of(read_metrics(self.run.path))
+        self._alarm.go_on((await self.ranks.all_gather(recorded))[0])
         return step
 
     async def _step(self, step: int) -> dict[str, float]:

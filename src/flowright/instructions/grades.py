@@ -77,6 +77,12 @@ class ConstraintGrader:
         self._section = section
 
     async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
+        return (await self.read(task, completion))[1]
+
+    async def read(
+        self, task: InstructionTask, completion: Completion
+    ) -> tuple[str, InstructionGrade]:
+        """What the completion says to a reader, and its grade."""
         section, row = self._section, task.row
         assert isinstance(row, Prompt)
         text = completion.sample.text
@@ -94,7 +100,7 @@ class ConstraintGrader:
             for name, values, met in zip(row.ids, row.arguments, followed, strict=True)
         )
         gold = Gold(all(followed), f"{section.checkers}, {section.reading}")
-        return InstructionGrade(
+        return spoken, InstructionGrade(
             value, parts, gold=gold, floored=not spoken.strip(), words=len(spoken.split())
         )
 
@@ -111,8 +117,7 @@ class JudgedGrader:
         self._checkers = ConstraintGrader(section)
 
     async def grade(self, task: InstructionTask, completion: Completion) -> InstructionGrade:
-        checked = await self._checkers.grade(task, completion)
-        spoken = spoken_answer(completion.sample.text)
+        spoken, checked = await self._checkers.read(task, completion)
         query = JudgeQuery(
             task.question, spoken, "", instruction=self._instruction, key=completion.key
         )
@@ -123,7 +128,7 @@ class JudgedGrader:
             value=verdict.score,
             verdict=verdict,
             failure=None if verdict.score is not None else Failure(Reason.JUDGE_FAILED, lost),
-            floored=verdict.source in ("floor", "gate"),
+            floored=checked.floored or verdict.source == "floor",
             reason=verdict.reason,
         )
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from flowright.monitoring.snapshot import (
     failures,
     take_snapshot,
 )
-from flowright.monitoring.view import View, Viewed, part
+from flowright.monitoring.view import View
 from flowright.rendering.glyphs import UNICODE
 from flowright.runs import newest_run, read_state, rollout_steps
 
@@ -108,27 +108,17 @@ def _watch(
         with live, Keys() as keys:
             while not view.over:
                 watcher = _follow(watcher, name, output_dir)
-                if watcher is not None:
-                    screen = _screen(watcher, health.known)
-                    view = _held(view, screen, console)
-                    live.update(Viewed(screen, view), refresh=True)
-                else:
-                    live.update(_waiting(output_dir), refresh=True)
+                screen = _screen(watcher, health.known) if watcher else None
+                shown = replace(screen, view=view) if screen else _waiting(output_dir)
+                live.update(shown, refresh=True)
                 for key in keys.wait(interval):
                     if key in ("n", "p") and watcher is not None:
                         name = str(beside(watcher.run, key == "n"))
                         watcher = Watcher(Path(name))
-                    view = view.after(key, console.height - 1)
+                    all_lines = screen.lines(console.width, None, UNICODE) if screen else ()
+                    view = view.after(key, console.height - 1, len(all_lines))
     if watcher:
         console.print(_screen(watcher, health.known, full=True))
-
-
-def _held(view: View, screen: Screen, console: Console) -> View:
-    """The view with its top among the lines that there are."""
-    if view.top is None:
-        return view
-    lines = screen.lines(console.width, None, UNICODE)
-    return part(view, lines, max(1, console.height - 1))[0]
 
 
 def beside(run: Path, older: bool) -> Path:

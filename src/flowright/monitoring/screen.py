@@ -20,6 +20,7 @@ from flowright.monitoring.snapshot import (
     eta_seconds,
     last,
 )
+from flowright.monitoring.view import KEYS, View
 from flowright.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, heading, wrapped
 from flowright.rendering.series import Record, duration, is_number
 from flowright.rendering.untrusted import one_line
@@ -64,20 +65,33 @@ RIGHT = (
 @dataclass(frozen=True, slots=True)
 class Screen:
     """Renders a snapshot. ``rollouts`` are those of the latest step that kept any; ``full`` shows
-    everything, as on paper, instead of what fits the terminal's height; ``health`` is of servers by
-    their URL."""
+    everything, as on paper, instead of what ``view`` does of it; ``health`` is of servers by their
+    URL."""
 
     snapshot: Snapshot
     rollouts: Sequence[Record] = ()
     full: bool = False
     health: Mapping[str, Health] = field(default_factory=dict)
+    view: View = field(default_factory=View)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         glyphs = UNICODE if options.encoding.startswith("utf") else ASCII
         height = None if self.full else console.height
-        for row in self.lines(options.max_width, height, glyphs):
+        for row in self.shown(options.max_width, height, glyphs):
             row.truncate(options.max_width, overflow="ellipsis")
             yield row
+
+    def shown(self, width: int, height: int | None, glyphs: Glyphs) -> Sequence[Text]:
+        """What the view shows of it, as lines."""
+        if self.view.help and height is not None:
+            return [Text("Keys", style="bold"), *(Text(f"  {k:<18}{what}") for k, what in KEYS)]
+        if self.view.top is None or height is None:
+            return self.lines(width, height, glyphs)
+        lines, room = self.lines(width, None, glyphs), max(1, height - 1)
+        top = min(self.view.top, max(0, len(lines) - room))
+        part = lines[top : top + room]
+        told = f"lines {top + 1}-{top + len(part)} of {len(lines)}  f: what fits  ?: keys"
+        return [*part, Text(told, style="dim")]
 
     def lines(self, width: int, height: int | None, glyphs: Glyphs) -> list[Text]:
         """The screen as lines of at most ``width`` cells, at most ``height`` of them."""

@@ -33,7 +33,7 @@ from flowright.runs import (
     read_rollouts,
     read_state,
 )
-from flowright.runs.alarm import DRIFT, drifts
+from flowright.runs.alarm import DRIFT, drifting
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
@@ -130,8 +130,7 @@ class Snapshot:
     def drift(self) -> float | None:
         """By how much the judge calls more answers right than gold does, or fewer (below 0), of
         late, where that is enough for the alarm; else None."""
-        late = last(self.series(DRIFT), self.drift_alarm.steps)
-        return late if late is not None and drifts(late, self.drift_alarm) else None
+        return drifting(self.series(DRIFT), self.drift_alarm)
 
     def setting(self, section: str, key: str) -> Any:
         """A value of the run's configuration, or None."""

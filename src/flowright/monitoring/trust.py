@@ -150,9 +150,8 @@ def judge_audit(snapshot: Snapshot) -> Html | None:
     )
     if panels is None:
         return None
-    course = [(int(step), value) for step, value in snapshot.series(DRIFT)]
-    at = first_alarm(course, snapshot.drift_alarm)
-    went = "It has not gone off." if at is None else f"It went off at step {at}."
+    at = first_alarm(snapshot.series(DRIFT), snapshot.drift_alarm)
+    went = "It has not gone off." if at is None else f"It went off at step {at:g}."
     alarm = el("p", f"Alarm: {alarm_line(snapshot.drift_alarm)}. {went} {MEASURED}")
     return section("judge", "Judge audit", lead, alarm, panels)
 

@@ -3,9 +3,10 @@ does, not at one step, which is noise, but on the mean of several (law 3). How w
 measured: docs/study.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from flowright.config import AlarmSection
+from flowright.rendering.series import Point, Record
 
 DRIFT = "judge/drift"
 """Judge minus gold: the share of answers judged right less the share that gold finds right, among
@@ -26,15 +27,25 @@ def trailing_means(values: Sequence[float], count: int) -> list[float]:
     return [sum(values[end - count : end]) / count for end in range(count, len(values) + 1)]
 
 
-def drifts(mean: float, section: AlarmSection) -> bool:
-    """Whether judge and gold are too far apart, whichever says more; ``mean`` is of
-    ``section.steps`` steps. Exploited is a judge that says more."""
-    return section.gap is not None and abs(mean) > section.gap
+def drifts_of(rows: Iterable[Record]) -> list[tuple[int, float]]:
+    """``judge/drift`` by step, of the rows of ``metrics.jsonl`` that have it."""
+    return [(row["step"], row[DRIFT]) for row in rows if DRIFT in row]
 
 
-def first_alarm(course: Sequence[tuple[int, float]], section: AlarmSection) -> int | None:
-    """The first step at which the alarm goes off, None where it never does. ``course`` has
-    ``judge/drift`` by step, ascending; steps without it count for nothing."""
+def drifting(course: Sequence[Point], section: AlarmSection) -> float | None:
+    """By how much the judge says more than gold of late, or less (below 0), as the mean of the last
+    ``section.steps`` values of ``course``; None while that is within the limit, or while there are
+    fewer. ``course`` has ``judge/drift`` by step, ascending."""
+    late = [value for _, value in course[-section.steps :]]
+    if section.gap is None or len(late) < section.steps:
+        return None
+    mean = sum(late) / len(late)
+    return mean if abs(mean) > section.gap else None
+
+
+def first_alarm(course: Sequence[Point], section: AlarmSection) -> float | None:
+    """The first step at which the judge says more than gold by too much, None where it never does.
+    One that says less drifts, too, and is not exploited."""
     if section.gap is None:
         return None
     means = trailing_means([value for _, value in course], section.steps)
@@ -42,12 +53,11 @@ def first_alarm(course: Sequence[tuple[int, float]], section: AlarmSection) -> i
     return next((s for s, value in zip(steps, means, strict=True) if value > section.gap), None)
 
 
-def alarm_of(course: Sequence[tuple[int, float]], section: AlarmSection) -> str | None:
+def alarm_of(course: Sequence[Point], section: AlarmSection) -> str | None:
     """What to say after the last step of ``course``; None where all is quiet at it."""
-    late = course[-section.steps :]
-    if first_alarm(late, section) is None:
+    gap = drifting(course, section)
+    if gap is None or gap < 0:
         return None
-    gap = sum(value for _, value in late) / len(late)
     return (
         f"the judge calls {100 * gap:.1f} points more right than gold does "
         f"({alarm_line(section)}): the policy may exploit it"

@@ -72,12 +72,9 @@ class Facts:
 
 def facts_of(record: Record) -> Facts:
     """The facts of one record."""
-    task, execution, workflow = (
-        object_of(record, key) for key in ("task", "execution", "workflow")
-    )
+    task, execution = object_of(record, "task"), object_of(record, "execution")
     usage = object_of(execution, "usage")
     spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
-    program = workflow.get("source") or record.get("completion") or ""
     problem = safe(task.get("problem") or "")
     texts, cut = _texts(record, problem)
     return Facts(
@@ -94,7 +91,7 @@ def facts_of(record: Record) -> Facts:
         llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
         calls=_whole(usage.get("calls")),
         seconds=_number(execution.get("seconds")),
-        program=_hash(safe(program)),
+        program=_hash(safe(source_of(record))),
         note=_note(record, execution),
         texts=texts,
         cut=cut,
@@ -119,6 +116,11 @@ def combination_of(record: Record) -> Combination:
         gold=_opinion(gold.get("correct")),
         repairs=_name(",".join(map(str, repairs)) if isinstance(repairs, list) else None),
     )
+
+
+def source_of(record: Record) -> str:
+    """The program of a record; of one without, its completion."""
+    return str(object_of(record, "workflow").get("source") or record.get("completion") or "")
 
 
 def safe(text: object) -> str:

@@ -12,7 +12,7 @@ from flowright.rendering.markup import Html, el
 from flowright.rendering.series import Record, object_of
 from flowright.rendering.untrusted import visible
 from flowright.viewing.attempts_page import attempts_table
-from flowright.viewing.facts import combination_of
+from flowright.viewing.facts import combination_of, source_of
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.shell import Links, link, outcome_chip
@@ -54,11 +54,6 @@ def group_body(
         el("div", [_card(*each, links) for each in zip(attempts, records, strict=True)],
            class_="cards"),
     )  # fmt: skip
-
-
-def source_of(record: Record) -> str:
-    """The program of a record; of one without, its completion."""
-    return str(object_of(record, "workflow").get("source") or record.get("completion") or "")
 
 
 def _difference(

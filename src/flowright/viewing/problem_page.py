@@ -10,9 +10,9 @@ from urllib.parse import quote
 from flowright.rendering.charts import Series, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.series import Record
-from flowright.viewing.facts import Combination, safe
+from flowright.viewing.facts import Combination, safe, source_of
 from flowright.viewing.finding import Attempt, Found
-from flowright.viewing.group_page import difference, source_of
+from flowright.viewing.group_page import difference
 from flowright.viewing.shell import Column, Links, data_table, link, number
 from flowright.viewing.texts import text
 
