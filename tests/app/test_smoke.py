@@ -162,6 +162,12 @@ def test_an_attempt_is_played_again(
     for key in ("completion", "workflow", "execution", "verdict", "gold", "reward"):
         assert timeless(now[key]) == timeless(then[key]), key
 
+    for place in (f"validation/{STEPS}/1/0", "evaluation/0/2/0", f"evaluation/{STEPS}/2/0"):
+        assert replay(Request(run, place, None, False, True, ())) == 0
+        both = json.loads(capsys.readouterr().out)
+        for key in ("completion", "execution", "verdict", "gold", "reward"):
+            assert timeless(both["now"][key]) == timeless(both["recorded"][key]), (place, key)
+
     program = "async def workflow(problem):\n    return 'mine'\n"
     assert replay(Request(run, place, program, False, False, ())) == 0
     told = capsys.readouterr().out.splitlines()

@@ -141,6 +141,21 @@ def test_a_resumed_run_knows_what_is_not_as_before(tmp_path: Path):
     assert read_config(tmp_path)["seed"] == 3
 
 
+def test_a_resumed_run_forgets_what_came_later_of_held_out_problems_too(tmp_path: Path):
+    with opened(tmp_path) as run:
+        for step in (0, 2, 4):
+            run.record(step, {})
+            run.keep_rollouts(step, [{"step": step}], "validation")
+        run.keep_rollouts(4, [{"step": 4}], "evaluation")
+    with opened(tmp_path, resume=True) as run:
+        run.go_on(2)
+    assert rollout_steps(tmp_path / "validation") == [0, 2]
+    assert rollout_steps(tmp_path / "evaluation") == []
+    (kept,) = (tmp_path / "replaced").iterdir()
+    assert rollout_steps(kept / "validation") == rollout_steps(kept / "evaluation") == [4]
+    assert rollout_steps(tmp_path) == rollout_steps(kept) == []
+
+
 def test_metrics_come_back_exactly(tmp_path: Path):
     rows = [{"reward/mean": 0.1 + 0.2, "policy/kl": 1e-17}, {}, {"reward/mean": -1 / 3}]
     with opened(tmp_path) as run:

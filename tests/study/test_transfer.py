@@ -18,7 +18,7 @@ from flowright.config import load_config
 from flowright.environments.environment import make_environment
 from flowright.environments.rollout import Completion
 from flowright.errors import RunError
-from flowright.evaluation.kept_answers import keep_answers
+from flowright.evaluation.kept_attempts import keep_answers
 from flowright.policy.sampler import Sample
 from flowright.runs import read_answers, write_json
 from flowright.study.cells import Run, cells_of, runs_of

@@ -34,9 +34,12 @@ INSPECT_PYTHON = os.environ.get("FLOWRIGHT_INSPECT_PYTHON", "")
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
-    """Two runs, and one whose every text is hostile, names of tasks and settings among them."""
+    """Two runs, of which one kept attempts at held-out problems, and one whose every text is
+    hostile, names of tasks and settings among them."""
     root = tmp_path_factory.mktemp("runs")
-    write_run(root / "one")
+    one = write_run(root / "one")
+    for step in (0, 3):
+        write_rollouts(one / "evaluation", step, [r | {"step": step} for r in records_of(1)])
     write_run(root / "two", seed=1)
     bad = write_run(root / "bad", 1)
     write_rollouts(bad, 1, [hostile(r, HOSTILE) | {"step": 1} for r in records_of(1)])
@@ -45,7 +48,8 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     write_json(bad / "state.json", hostile(state, HOSTILE) | {"warnings": [HOSTILE]})
     shelf = Shelf(root)
     for run in shelf.runs():
-        run.update()
+        for one in (run, *shelf.parts(run)):
+            one.update()
     return shelf
 
 
@@ -236,12 +240,33 @@ def test_inspect_reads_its_log(client: httpx2.Client, tmp_path: Path) -> None:
         )
 
 
+def test_attempts_at_held_out_problems_are_looked_at_as_a_run_is(
+    client: httpx2.Client, shelf: Shelf
+) -> None:
+    assert "one~evaluation" not in [run.name for run in shelf.runs()]
+    for address in addresses("one~evaluation"):
+        check(client.get(address).text)
+    page = client.get("/run/one/").text
+    assert 'href="/run/one~evaluation/attempts"' in page and "one~validation" not in page
+    assert client.get("/run/one~validation/attempts").status_code == 404
+    lines = client.get("/run/one~evaluation/export.jsonl?step=3").text.splitlines()
+    run = shelf.run("one~evaluation")
+    assert run and run.path.name == "one"
+    assert [json.loads(line) for line in lines] == list(read_rollouts(run.folder, 3))
+    attempt = client.get("/run/one~evaluation/attempt/3/0/0").text
+    assert "replay.py" in attempt and "evaluation/3/0/0" in attempt
+    compared = client.get("/compare?run=one~evaluation").text
+    assert "one~evaluation, steps 0..0" in compared and "one~evaluation, steps 3..3" in compared
+    assert "The second less the first: +0.000" in compared, "the same attempts twice"
+
+
 def test_pages_without_a_server(tmp_path: Path, shelf: Shelf) -> None:
     folder = tmp_path / "pages"
     count = export_pages(shelf.root, folder, "outcome=wrong&sort=reward", 3)
     files = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
     assert len(files) == count
     assert {"index.html", "one.html", "one-attempts.html", "two.html"} <= files.keys()
+    assert "one~evaluation-attempts.html" in files and "one~evaluation.html" not in files
     for name, page in files.items():
         for tag, attributes in check(page).tags:
             to = attributes.get("href") or ""

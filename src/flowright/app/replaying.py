@@ -29,17 +29,18 @@ from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample
 from flowright.rendering.series import NOTHING, Record, duration, object_of, said
 from flowright.rendering.untrusted import one_line, visible
-from flowright.runs import read_rollouts, rollout_steps
+from flowright.runs import HELD_OUT, read_rollouts, rollout_steps
 from flowright.viewing.facts import facts_of, source_of
 
-_PLACE = re.compile(r"(\d+)/(\d+)/(\d+)", re.ASCII)
+_PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """The command line. ``place`` is ``step/group/index``; ``program``: another one than recorded,
-    ``edit``: the recorded one, changed in an editor."""
+    """The command line. ``place`` is ``step/group/index``, of an attempt at a held-out problem with
+    the folder in front that it is in; ``program``: another one than recorded, ``edit``: the
+    recorded one, changed in an editor."""
 
     run: Path
     place: str
@@ -83,21 +84,24 @@ def find_attempt(run: Path, place: str) -> Record:
     """The record of an attempt. Raises UserError where there is none."""
     found = _PLACE.fullmatch(place)
     if found is None:
-        raise UserError(f"{place}: an attempt is STEP/GROUP/INDEX, such as 30/2/5")
+        raise UserError(
+            f"{place}: an attempt is STEP/GROUP/INDEX, such as 30/2/5, or validation/30/2/5"
+        )
     if not (run / "config.json").is_file():
         raise UserError(f"{run}: no run here (no config.json); give its directory")
-    step, group, index = map(int, found.groups())
-    kept = rollout_steps(run)
+    part, (step, group, index) = found[1], map(int, found.groups()[1:])
+    held = run / part if part else run
+    kept = rollout_steps(held)
     if step not in kept:
         told = f"{kept[0]} to {kept[-1]}" if kept else "none"
-        raise UserError(f"{run}: step {step} kept no attempts; steps with attempts: {told}")
-    records = list(read_rollouts(run, step))
+        raise UserError(f"{held}: step {step} kept no attempts; steps with attempts: {told}")
+    records = list(read_rollouts(held, step))
     for record in records:
         if (record.get("group"), record.get("index")) == (group, index):
             return record
     groups = len({record.get("group") for record in records})
     raise UserError(
-        f"{run}: step {step} has {len(records)} attempts in {groups} groups, not {place}"
+        f"{held}: step {step} has {len(records)} attempts in {groups} groups, not {place}"
     )
 
 
@@ -143,7 +147,7 @@ async def play(opening: Opening, program: str | None = None) -> dict[str, Any]:
     version = record.get("policy_version")
     sample = Sample((), (), text, finish, version if isinstance(version, int) else -1)
     step, group, index = (int(record.get(key) or 0) for key in ("step", "group", "index"))
-    key = f"{opening.config.seed}/{step}/{group}/{index}"
+    key = str(record.get("key") or f"{opening.config.seed}/{step}/{group}/{index}")
     environment = opening.environment
     async with environment.open(opening.tasks):
         groups = await environment.rollout([[Completion(opening.task, sample, key)]])

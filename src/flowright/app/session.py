@@ -35,10 +35,11 @@ from flowright.config import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
+from flowright.environments.rollout import Rollout
 from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
-from flowright.evaluation.kept_answers import keep_answers
+from flowright.evaluation.kept_attempts import keep_answers, keep_attempts
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
@@ -57,7 +58,7 @@ from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
-from flowright.runs import RunDirectory, checkpoints, write_json
+from flowright.runs import EVALUATION, VALIDATION, RunDirectory, checkpoints, write_json
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
@@ -140,10 +141,16 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
             return
         evaluator = _evaluator(config, environment, policy)
         measure = partial(Evaluator.row, draw=step + 1, samples=config.evaluation.final_samples)
-        keeping = replace(evaluator, keep=partial(keep_answers, run.path, environment))
+        keep = partial(keep_attempts, run, environment, EVALUATION)
+
+        def keep_last(key: str, groups: Sequence[Sequence[Rollout]]) -> None:
+            keep(step, key, groups)
+            keep_answers(run.path, environment, groups)
+
+        first, last = replace(evaluator, keep=partial(keep, 0)), replace(evaluator, keep=keep_last)
         policies = {
-            UNTRAINED: partial(measure, evaluator, UNTRAINED, before, text=first_text),
-            TRAINED: partial(measure, keeping, TRAINED, sampler, text=last_text),
+            UNTRAINED: partial(measure, first, UNTRAINED, before, text=first_text),
+            TRAINED: partial(measure, last, TRAINED, sampler, text=last_text),
         }
         measured = Mixture(tasks.val, config.seed).distinct(config.evaluation.final_problems)
         began = time.perf_counter()
@@ -175,7 +182,8 @@ def make_trainer(
     pipeline = Pipeline(config, sampler, environment, evaluator.encode, fits, tasks.train, ranks)
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
     saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
-    validation = Validation(evaluator, sampler, held_out)
+    keep = partial(keep_attempts, run, environment, VALIDATION)
+    validation = Validation(evaluator, sampler, held_out, keep)
     if text is not None:
         validation = TextValidation(validation, text)
     return RolloutTrainer(config, run, reporter, pipeline, learner, saves, validation, ranks)

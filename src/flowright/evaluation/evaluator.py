@@ -6,6 +6,7 @@ them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from flowright.config import Config
@@ -23,6 +24,9 @@ from flowright.statistics import Estimate, bootstrap
 
 AT_ONCE = 256
 """Rollouts at a time: a baseline over a whole test split is thousands of calls."""
+
+
+Keep = Callable[[str, Sequence[Sequence[Rollout]]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +93,13 @@ class Row:
 @dataclass(frozen=True, slots=True)
 class Evaluator:
     """How a policy is measured: the same draws for whoever has the same configuration. ``keep`` is
-    given the rollouts that a row is made of, task by task."""
+    given the key of its draws and the rollouts that a row is made of, task by task."""
 
     environment: Environment
     encode: Callable[[Task], Prompt]
     config: Config
     ranks: Ranks = ONE
-    keep: Callable[[Sequence[Sequence[Rollout]]], None] | None = None
+    keep: Keep | None = None
 
     async def row(
         self,
@@ -128,7 +132,7 @@ class Evaluator:
         shares = await self.ranks.all_gather(await rollout_all(self.environment, groups))
         rollouts = interleaved(shares)
         if self.keep is not None:
-            self.keep(rollouts)
+            self.keep(key, rollouts)
         row = make_row(name, "policy", rollouts, self.environment)
         return replace(row, text=text)
 
@@ -227,14 +231,18 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The policy that is being trained, on held-out tasks: the metrics ``val/*`` of a step."""
+    """The policy that is being trained, on held-out tasks: the metrics ``val/*`` of a step.
+    ``keep`` is given the step, and then what :class:`Evaluator` gives."""
 
     evaluator: Evaluator
     sampler: Sampler
     tasks: Sequence[Task]
+    keep: Callable[[int, str, Sequence[Sequence[Rollout]]], None] | None = None
 
     async def __call__(self, step: int) -> dict[str, float]:
-        row = await self.evaluator.row(f"step {step}", self.sampler, self.tasks, step)
+        keep = partial(self.keep, step) if self.keep else None
+        evaluator = replace(self.evaluator, keep=keep)
+        row = await evaluator.row(f"step {step}", self.sampler, self.tasks, step)
         every = row.kinds["all"]
         measured = {
             "val/gold": every.gold,

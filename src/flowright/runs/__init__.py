@@ -27,6 +27,9 @@ from flowright.runs.files import (
 )
 from flowright.runs.loggers import check_loggers
 from flowright.runs.reading import (
+    EVALUATION,
+    HELD_OUT,
+    VALIDATION,
     free_run_name,
     newest_run,
     read_answers,
@@ -45,7 +48,10 @@ from flowright.runs.reading import (
 )
 
 __all__ = [
+    "EVALUATION",
     "FORMAT",
+    "HELD_OUT",
+    "VALIDATION",
     "Best",
     "Lock",
     "Record",

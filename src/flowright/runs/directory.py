@@ -7,6 +7,8 @@
       state.json              status, step and stage of the run now; replaced at every stage
       metrics.jsonl           one flat object a step: {"step": 12, "reward/mean": 0.41, ...}
       rollouts/step_000012.jsonl.zst   one object a rollout
+      validation/rollouts/    the same of held-out problems, while training
+      evaluation/rollouts/    the same of the before/after table; step 0: the untrained policy
       evaluation.json         the before/after table
       answers.jsonl.zst       the trained policy's answers in it, as a judge is asked about them
       trained_on.json         of a judge: names and hashes of what it is trained on
@@ -47,6 +49,7 @@ from flowright.runs.files import (
 )
 from flowright.runs.loggers import Act, Loggers
 from flowright.runs.reading import (
+    HELD_OUT,
     forget_rollouts,
     holds_run,
     read_config,
@@ -57,6 +60,8 @@ from flowright.runs.reading import (
 )
 
 Record = Mapping[str, Any]
+
+_PARTS = ("", *HELD_OUT)  # where rollouts are, below a run
 
 _EARLIER: Mapping[str, Any] = {"policy.train": "lora", "policy.quantised": None}
 """What runs had that did not know these keys."""
@@ -191,10 +196,12 @@ class RunDirectory:
         with disk_errors(self.path):
             write_json(self.path / "state.json", shown)
 
-    def keep_rollouts(self, step: int, rollouts: Sequence[Record]) -> None:
-        """Keep a step's rollouts. Before :meth:`record`: a metrics line always has its rollouts."""
+    def keep_rollouts(self, step: int, rollouts: Sequence[Record], part: str = "") -> None:
+        """Keep a step's rollouts; those at held-out problems in the ``part`` of
+        :data:`flowright.runs.HELD_OUT`. Before :meth:`record`: a metrics line always has its
+        rollouts."""
         with disk_errors(self.path):
-            write_rollouts(self.path, step, rollouts)
+            write_rollouts(self.path / part, step, rollouts)
 
     def record(self, step: int, metrics: Mapping[str, float]) -> None:
         """Keep a step's metrics. Raises ValueError for NaN and infinity."""
@@ -234,7 +241,8 @@ class RunDirectory:
         with disk_errors(self.path):
             kept = self._keep_replaced(step, [row for row in rows if row["step"] > step])
             self._accept()
-            forget_rollouts(self.path, step, kept / "rollouts")
+            for part in _PARTS:
+                forget_rollouts(self.path / part, step, kept / part / "rollouts")
             left = [row for row in rows if row["step"] <= step]
             write_text(self.metrics_path, "".join(json.dumps(row) + "\n" for row in left))
         self._log(lambda logger: logger.forget_after(step))
@@ -248,7 +256,8 @@ class RunDirectory:
         taken = len(list(root.glob(f"{name}*")))
         kept = root / (f"{name}-{taken + 1}" if taken else name)
         evaluation = self.path / "evaluation.json"
-        if not (self.changes or rows or evaluation.exists() or rollouts_after(self.path, step)):
+        attempts = any(rollouts_after(self.path / part, step) for part in _PARTS)
+        if not (self.changes or rows or evaluation.exists() or attempts):
             return kept
         with atomic_directory(kept) as part:
             shutil.copyfile(self.path / "config.json", part / "config.json")

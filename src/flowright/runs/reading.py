@@ -107,14 +107,23 @@ def step_name(step: int) -> str:
     return f"step_{step:06d}"
 
 
+VALIDATION, EVALUATION = "validation", "evaluation"
+"""Folders of a run with the attempts at held-out problems, as a run has those of its steps: while
+it trains, and in the before/after table (step 0: untrained)."""
+HELD_OUT = (VALIDATION, EVALUATION)
+
+
 def rollouts_path(run: Path, step: int) -> Path:
-    """JSON Lines under zstd, one object a rollout; what is in it is for whoever made it to say."""
+    """JSON Lines under zstd, one object a rollout; what is in it is for whoever made it to say.
+    ``run`` may be one of its folders of :data:`HELD_OUT`, here and below."""
     return run / "rollouts" / f"{step_name(step)}{SUFFIX}"
 
 
 def write_rollouts(run: Path, step: int, rollouts: Iterable[Any]) -> None:
     """Keep a step's rollouts. Raises ValueError for NaN and infinity."""
-    _write_lines(rollouts_path(run, step), rollouts)
+    path = rollouts_path(run, step)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write_lines(path, rollouts)
 
 
 def read_rollouts(run: Path, step: int) -> Iterator[dict[str, Any]]:

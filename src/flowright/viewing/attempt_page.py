@@ -3,7 +3,6 @@
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from flowright.checkout import here
 from flowright.environments.display import Display, blocks_of
@@ -15,6 +14,7 @@ from flowright.rendering.series import Record, object_of
 from flowright.viewing.facts import combination_of
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt
+from flowright.viewing.opened import OpenedRun
 from flowright.viewing.shell import Links, link, opinion, outcome_chip
 from flowright.viewing.texts import program, text
 from flowright.viewing.timeline import timeline
@@ -28,10 +28,10 @@ def attempt_body(
     links: Links,
     chosen: Filter,
     beside: tuple[Attempt | None, Attempt | None] = (None, None),
-    run: Path | None = None,
+    run: OpenedRun | None = None,
 ) -> Html:
-    """One attempt, and its way to those beside it in the selection that it was found in. ``run``:
-    where it lies, for the command that plays it again."""
+    """One attempt, and its way to those beside it in the selection that it was found in. ``run``
+    is for the command that plays it again."""
     task = object_of(record, "task")
     failure = object_of(record, "failure")
     own = list(blocks_of(display, record))
@@ -163,9 +163,10 @@ def _block(block: Block) -> Html:
     return facts([(block.name, _fact(block))])
 
 
-def _again(run: Path, attempt: Attempt) -> Html:
+def _again(run: OpenedRun, attempt: Attempt) -> Html:
     """How to play it again. The viewer starts nothing: whoever reaches it could have it spend."""
-    command = here(shlex.join(["python", "scripts/replay.py", str(run), attempt.place]))
+    place = f"{run.part}/{attempt.place}" if run.part else attempt.place
+    command = here(shlex.join(["python", "scripts/replay.py", str(run.path), place]))
     return _section(
         "Play again",
         el(

@@ -27,7 +27,7 @@ def selected(run: OpenedRun, found: Found, chosen: Filter) -> Iterator[tuple[Att
     ascending = Filter(chosen.values, descending=False)
     for step, attempts in groupby(found.each(ascending), key=lambda attempt: attempt.step):
         wanted = {attempt.start: attempt for attempt in attempts}
-        for line in lines(rollouts_path(run.path, step)):
+        for line in lines(rollouts_path(run.folder, step)):
             attempt = wanted.get(line.start)
             record = parsed(line.data) if attempt else None
             if attempt and record is not None:

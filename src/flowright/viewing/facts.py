@@ -170,6 +170,7 @@ _KNOWN = frozenset(
         "step",
         "group",
         "index",
+        "key",
         "task",
         "completion",
         "tokens",

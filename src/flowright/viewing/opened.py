@@ -9,6 +9,7 @@ from typing import Any
 
 from flowright.errors import RunError, UserError
 from flowright.monitoring.snapshot import Snapshot, Watcher
+from flowright.runs import HELD_OUT
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.index import Indexer, Progress, first_id, index_path
 from flowright.viewing.records import record_at, step_files
@@ -16,22 +17,36 @@ from flowright.viewing.records import record_at, step_files
 PAUSE = 2.0  # seconds between two looks for new steps
 MARKS = ("config.json", "state.json", "metrics.jsonl")
 DEPTH = 3
+BETWEEN = "~"
+"""Between the folders of a name."""
 
 
 @dataclass
 class OpenedRun:
-    """A run by the name that its address has. ``trouble`` is why its index is not up to date."""
+    """A run, or one of its parts with attempts at held-out problems (:data:`HELD_OUT`), which is
+    looked at as a run is. ``path`` is the run's; ``trouble`` is why the index is not up to date."""
 
-    name: str
+    of: str
     path: Path
+    part: str = ""
     trouble: str = ""
     progress: Progress = field(default_factory=Progress)
     _looked: tuple[Any, Snapshot] | None = None
     _watcher: Watcher | None = None
 
     @property
+    def name(self) -> str:
+        """What its address has."""
+        return f"{self.of}{BETWEEN}{self.part}" if self.part else self.of
+
+    @property
+    def folder(self) -> Path:
+        """Where its attempts are."""
+        return self.path / self.part
+
+    @property
     def index(self) -> Path:
-        return index_path(self.path)
+        return index_path(self.folder)
 
     def found(self) -> Found:
         """Its index, for one answer: ``with run.found() as found``."""
@@ -41,7 +56,7 @@ class OpenedRun:
         """Bring its index up to date, or as far as the step after which ``stopped``; what keeps it
         from it is its ``trouble``."""
         try:
-            with closing(Indexer(self.path).update()) as steps:
+            with closing(Indexer(self.folder).update()) as steps:
                 for self.progress in steps:
                     if stopped():
                         return
@@ -51,7 +66,7 @@ class OpenedRun:
 
     def steps(self) -> int:
         """How many steps kept rollouts."""
-        return len(step_files(self.path))
+        return len(step_files(self.folder))
 
     def snapshot(self) -> Snapshot:
         """What its files say, read again when they have changed. A file that cannot be read is told
@@ -69,7 +84,7 @@ class OpenedRun:
 
     def record(self, attempt: Attempt) -> dict[str, Any]:
         """The attempt's record. Raises UserError where its file has changed."""
-        return record_at(self.path, attempt.step, attempt.start, attempt.size)
+        return record_at(self.folder, attempt.step, attempt.start, attempt.size)
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -90,10 +105,22 @@ class Shelf:
     def runs(self) -> Sequence[OpenedRun]:
         """All runs now, the one that changed last first."""
         for path in _runs_below(self.root):
-            name = _name(path, self.root)
-            self._runs.setdefault(name, OpenedRun(name, path))
-        there = [run for run in self._runs.values() if run.path.is_dir()]
+            for part in ("", *HELD_OUT):
+                run = OpenedRun(_name(path, self.root), path, part)
+                if not part or (run.folder / "rollouts").is_dir():
+                    self._runs.setdefault(run.name, run)
+        there = [run for run in self._runs.values() if run.path.is_dir() and not run.part]
         return sorted(there, key=lambda run: -_changed(run.path))
+
+    def parts(self, run: OpenedRun) -> Sequence[OpenedRun]:
+        """Its parts that there are, of a run or of one of its parts."""
+        found = (self._runs.get(OpenedRun(run.of, run.path, part).name) for part in HELD_OUT)
+        return [part for part in found if part is not None]
+
+    def links(self, run: OpenedRun) -> tuple[tuple[str, str], ...]:
+        """The run and its parts, as :class:`flowright.viewing.shell.Links` has them."""
+        parts = ((part.part.capitalize(), part.name) for part in self.parts(run))
+        return ("Attempts", run.of), *parts
 
     def run(self, name: str) -> OpenedRun | None:
         """The run of a name; None for any other text."""
@@ -112,7 +139,8 @@ class Refresher(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            for run in self._shelf.runs():
+            every = [one for run in self._shelf.runs() for one in (run, *self._shelf.parts(run))]
+            for run in every:
                 run.update(self._stopped.is_set)
                 if self._stopped.is_set():
                     return
@@ -152,7 +180,7 @@ def _runs_below(root: Path, depth: int = DEPTH) -> list[Path]:
 
 def _name(path: Path, root: Path) -> str:
     inside = path.relative_to(root).parts
-    return "~".join(inside) if inside else path.resolve().name
+    return BETWEEN.join(inside) if inside else path.resolve().name
 
 
 def _changed(path: Path) -> float:

@@ -3,6 +3,8 @@ fault it was, the judge beside gold, operators, time and tokens. Most of it is t
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
+from urllib.parse import urlencode
 
 from flowright.environments.display import Display
 from flowright.monitoring import sections, trust
@@ -12,7 +14,7 @@ from flowright.monitoring.snapshot import Snapshot, edge, first, is_ours, kinds,
 from flowright.rendering import svg
 from flowright.rendering.charts import Series, line_chart, spark
 from flowright.rendering.markup import Child, Html, el
-from flowright.rendering.page import grid
+from flowright.rendering.page import grid, section
 from flowright.rendering.series import NOTHING, Point, percent
 from flowright.rendering.untrusted import one_line
 from flowright.viewing.facts import NONE, Combination
@@ -52,9 +54,28 @@ def run_body(found: Found, snapshot: Snapshot, links: Links) -> Html:
         sections.learner(snapshot),
         trust.servers_section(snapshot),
         evaluation_section(snapshot),
+        _held_out(links),
         _settings(snapshot),
         data_steps=links.of_run("attempts"),
     )
+
+
+def _held_out(links: Links) -> Html | None:
+    """The ways to the attempts at held-out problems."""
+    paired = "the first half against the second, problem by problem"
+    rows = [
+        el(
+            "li",
+            link(replace(links, run=run).of_run("attempts"), name),
+            [" (", link(f"/compare?{urlencode({'run': run})}", paired), ")"]
+            if not links.exported
+            else None,
+        )
+        for name, run in links.parts[1:]
+    ]
+    lead = "Validation: while it trained. Evaluation: the before/after table, untrained as step 0."
+    title = "Attempts at held-out problems"
+    return section("held-out", title, lead, el("ul", rows)) if rows else None
 
 
 def _alarms(snapshot: Snapshot, links: Links) -> Html | None:

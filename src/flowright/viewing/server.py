@@ -85,7 +85,7 @@ def _page(
         run = shelf.run(request.path_params["run"])
         if run is None:
             raise HTTPException(404, "no run of this name")
-        links = Links(run.name)
+        links = Links(run.name, parts=shelf.links(run))
         here, title, body = make(request, run, links)
         return html(document(f"{title} - {run.name}", body, links, here, notes_of(run)))
 
@@ -110,6 +110,8 @@ def _query(request: Request) -> Mapping[str, str]:
 
 
 def _run(request: Request, run: OpenedRun, links: Links) -> Body:
+    if run.part:
+        return _attempts(request, run, links)
     with run.found() as found:
         return "run", "Run", run_body(found, run.snapshot(), links)
 
@@ -129,7 +131,7 @@ def _attempt(request: Request, run: OpenedRun, links: Links) -> Body:
             raise HTTPException(404, f"no attempt {step}/{group}/{index} in the index (yet)")
         beside = found.beside(chosen, attempt)
     record = run.record(attempt)
-    body = attempt_body(record, attempt, run.snapshot().display, links, chosen, beside, run.path)
+    body = attempt_body(record, attempt, run.snapshot().display, links, chosen, beside, run)
     return "attempt", f"Attempt {attempt.place}", body
 
 
@@ -175,7 +177,7 @@ def _compare(request: Request, shelf: Shelf) -> Response:
 
 def halves(run: OpenedRun) -> tuple[str, str]:
     """The first and the second half of a run's steps, as ranges."""
-    steps = [file.step for file in step_files(run.path)]
+    steps = [file.step for file in step_files(run.folder)]
     if len(steps) < 2:
         return "", ""
     middle = len(steps) // 2

@@ -7,7 +7,7 @@ that a page means the same served, saved and exported, and markup that slipped i
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from urllib.parse import quote
@@ -22,11 +22,13 @@ from flowright.viewing.finding import Attempt
 @dataclass(frozen=True, slots=True)
 class Links:
     """Where the pages are, from one of them: served under a root, or exported into a folder. A
-    page that an export leaves out has no address (None)."""
+    page that an export leaves out has no address (None). ``run`` is a name; ``parts`` are names of
+    the run itself and of its parts that there are, by what they are called."""
 
     run: str = ""
     exported: bool = False
     held: frozenset[str] = frozenset()
+    parts: tuple[tuple[str, str], ...] = ()
 
     def home(self) -> str:
         return "index.html" if self.exported else "/"
@@ -100,11 +102,20 @@ def document(title: str, body: Child, links: Links, here: str = "", notes: Child
 
 
 def _navigation(links: Links, here: str) -> Html:
-    pages = [("run", "Run", ""), ("attempts", "Attempts", "attempts")] if links.run else []
+    parts = links.parts or ((("Attempts", links.run),) if links.run else ())
     marked = [
-        link(links.of_run(page), name, aria_current="page" if key == here else None, data_go=key[0])
-        for key, name, page in pages
+        link(
+            replace(links, run=run).of_run("attempts"),
+            name,
+            aria_current="page" if here == "attempts" and run == links.run else None,
+            data_go=name[0].lower(),
+        )
+        for name, run in parts
     ]
+    if parts:
+        whole_run = replace(links, run=parts[0][1]).of_run("")
+        current = "page" if here == "run" else None
+        marked.insert(0, link(whole_run, "Run", aria_current=current, data_go="r"))
     home = link(links.home(), "Runs", aria_current="page" if here == "runs" else None)
     run = el("b", links.run, class_="name") if links.run else None
     keys = el("button", "?", type="button", id="keys", title="Keys", aria_label="Show the keys")
@@ -118,6 +129,7 @@ KEYS = (
     ("n, p", "next page, back"),
     ("/", "search"),
     ("g r, g a", "the run, its attempts"),
+    ("g v, g e", "attempts at held-out problems: validation, evaluation"),
     ("e", "open or close all texts"),
     ("?", "these keys"),
 )

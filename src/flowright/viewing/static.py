@@ -2,6 +2,7 @@
 selection of its attempts, and the pages of these attempts and their groups.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl
 
@@ -37,8 +38,13 @@ def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
     pages = {"index.html": ""}
     held = frozenset(f"{run.name}.html" for run in runs)
     for run in runs:
-        run.update()
-        pages |= _run_pages(run, chosen, most)
+        parts = shelf.parts(run)
+        for one in (run, *parts):
+            one.update()
+        shown = frozenset(_file(one.name, "attempts") for one in (run, *parts))
+        links = Links(exported=True, held=shown | {_file(run.name, "")}, parts=shelf.links(run))
+        for one in (run, *parts):
+            pages |= _run_pages(one, chosen, most, links)
     body = runs_body(runs, Links(exported=True, held=held))
     pages["index.html"] = document("Runs", body, Links(exported=True, held=held), "runs")
     for name, page in pages.items():
@@ -46,16 +52,16 @@ def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
     return len(pages)
 
 
-def _run_pages(run: OpenedRun, chosen: Filter, most: int) -> dict[str, str]:
+def _run_pages(run: OpenedRun, chosen: Filter, most: int, shared: Links) -> dict[str, str]:
+    """Those of a run, or of a part of it, which has no first page of its own."""
     with run.found() as found:
         attempts = list(found.each(chosen, most))
         groups = {(a.step, a.group): group_of(found, a.step, a.group) for a in attempts}
         every = {a.id: a for members in groups.values() for a in members}
-        names = ["", "attempts"]
-        names += [f"group/{step}/{group}" for step, group in groups]
+        names = [f"group/{step}/{group}" for step, group in groups]
         names += [f"attempt/{attempt.place}" for attempt in every.values()]
-        held = frozenset(_file(run.name, name) for name in names)
-        links = Links(run.name, exported=True, held=held)
+        held = shared.held | {_file(run.name, name) for name in names}
+        links = replace(shared, run=run.name, held=held)
         notes = notes_of(run)
         snapshot = run.snapshot()
 
@@ -65,7 +71,8 @@ def _run_pages(run: OpenedRun, chosen: Filter, most: int) -> dict[str, str]:
             pages[_file(run.name, name)] = shown
 
         pages: dict[str, str] = {}
-        page("", "Run", run_body(found, snapshot, links), "run")
+        if not run.part:
+            page("", "Run", run_body(found, snapshot, links), "run")
         count, more = found.count(chosen)
         told = f"{len(attempts):,} of {count:,}{' or more' if more else ''} attempts"
         table = attempts_table(found, attempts, links, chosen, told)

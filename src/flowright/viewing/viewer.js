@@ -48,8 +48,7 @@
     else if (key === "p") history.back();
     else if (key === "e") fold();
     else if (key === "g") chord = "g";
-    else if (key === "gr") go("a[data-go=r]");
-    else if (key === "ga") go("a[data-go=a]");
+    else if (/^g[rave]$/.test(key)) go("a[data-go=" + key[1] + "]");
     else if (key === "?") help.showModal();
     else if (key === "/") {
       var search = document.querySelector("input[type=search]");

@@ -1,12 +1,35 @@
-"""What a trained policy answered, kept in its run: other judges can be asked about it later."""
+"""Attempts at held-out problems, kept in their run: to be looked at, and what the trained policy
+answered for other judges to be asked about later.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from flowright.environments.environment import Environment
-from flowright.environments.rollout import Rollout
-from flowright.runs import disk_errors, write_answers
+from flowright.environments.rollout import Rollout, to_record
+from flowright.grpo.ranks import Follower
+from flowright.runs import RunDirectory, disk_errors, write_answers
+
+
+def keep_attempts(
+    run: RunDirectory | Follower,
+    environment: Environment,
+    part: str,
+    step: int,
+    key: str,
+    groups: Sequence[Sequence[Rollout]],
+) -> None:
+    """Keep the attempts of an evaluation at ``step`` as a training step's are kept, in ``part`` of
+    :data:`flowright.runs.HELD_OUT`: a group is a problem, and each attempt has its ``key`` as well,
+    by which it can be played again. Raises RunError on a full disk."""
+    records = [
+        to_record(rollout, environment.record(rollout), step, group, index, None)
+        | {"key": f"{key}/{rollout.task.id}/{index}"}
+        for group, attempts in enumerate(groups)
+        for index, rollout in enumerate(attempts)
+    ]
+    run.keep_rollouts(step, records, part)
 
 
 def keep_answers(run: Path, environment: Environment, groups: Sequence[Sequence[Rollout]]) -> None:
