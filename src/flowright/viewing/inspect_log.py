@@ -29,7 +29,8 @@ def inspect_log(run: OpenedRun, found: Found, chosen: Filter) -> bytes:
     """The log as JSON. Raises UserError for a selection that is too large to be held."""
     snapshot = run.snapshot()
     samples = [_sample(attempt, record, snapshot) for attempt, record in held(run, found, chosen)]
-    begun, ended = (_time(snapshot.state.get(key)) for key in ("started", "updated"))
+    ended = snapshot.state.get("updated")
+    begun, ended = _time(snapshot.state.get("started") or ended), _time(ended)
     log = {
         "version": VERSION,
         "status": "success",
