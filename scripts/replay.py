@@ -1,7 +1,7 @@
 """Play one attempt of a run again, beside what was recorded of it.
 
 python scripts/replay.py outputs/quickstart 30/2/5              # STEP/GROUP/INDEX, as in the viewer
-python scripts/replay.py outputs/quickstart evaluation/44/7/0   # at a held-out problem; or validation/
+python scripts/replay.py outputs/quickstart evaluation/44/7/0   # at a held-out problem
 python scripts/replay.py outputs/quickstart 30/2/5 --edit       # its program changed in $EDITOR
 python scripts/replay.py outputs/quickstart 30/2/5 --program mine.py judge.model=gpt-oss-120b
 

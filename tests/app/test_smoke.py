@@ -31,6 +31,7 @@ OVERRIDES = (
     *("policy.tiny.batch_size=8", f"grpo.steps={STEPS}", "grpo.prompts_per_step=6"),
     *("grpo.group_size=4", "run.checkpoint_every=2", "evaluation.every=2"),
     *("evaluation.problems=3", "evaluation.final_problems=3", "evaluation.baselines=false"),
+    "run.keep_logprobs=true",
 )
 
 
@@ -109,6 +110,18 @@ def test_a_run_ends_and_leaves_what_it_should(whole: tuple[Path, Path, str]):
     assert evaluation is not None
     assert [row["name"] for row in evaluation["rows"]] == ["untrained policy", "trained policy"]
     assert not list(run.rglob("*.part"))
+
+
+def test_a_rollout_has_its_tokens_as_sampler_and_learner_saw_them(whole: tuple[Path, Path, str]):
+    run, _, _ = whole
+    rollouts = [row for step in rollout_steps(run) for row in read_rollouts(run, step)]
+    for row in rollouts:
+        told = row["token_logprobs"]
+        assert "".join(told["texts"]) == row["completion"]
+        assert len(told["ids"]) == len(told["texts"]) == len(told["sampler"]) == row["tokens"]
+        if told["learner"] is not None:  # on policy: nothing is sampled ahead on a CPU
+            assert told["learner"] == pytest.approx(told["sampler"], abs=1e-3)
+    assert any(row["token_logprobs"]["learner"] for row in rollouts)
 
 
 def test_a_rollout_tells_the_whole_story(whole: tuple[Path, Path, str]):
@@ -287,6 +300,12 @@ def test_two_processes_train_the_run_of_one(whole: tuple[Path, Path, str], tmp_p
     (_, alone, *_), (_, shared, *_) = metrics(run), metrics(tmp_path / "quickstart")
     alone |= {name: shared[name] for name in alone if name.startswith("sandbox/")}  # of one rank
     assert shared == pytest.approx(alone, rel=1e-4, abs=1e-6)
+    pairs = zip(read_rollouts(run, 1), read_rollouts(tmp_path / "quickstart", 1), strict=True)
+    for one, other in pairs:  # what either process's learner found is in the record
+        told, again = one["token_logprobs"], other["token_logprobs"]
+        assert (told["ids"], told["texts"]) == (again["ids"], again["texts"])
+        for key in ("sampler", "learner"):
+            assert again[key] == pytest.approx(told[key], abs=1e-3)
     assert read_state(tmp_path / "quickstart")["status"] == "finished"
 
 

@@ -13,7 +13,7 @@ from tiny_policy import checkpoint, random_groups, tiny_policy, weights
 from torch import Tensor
 
 from flowright.config import GrpoSection
-from flowright.grpo.batch import Asked
+from flowright.grpo.batch import Asked, Place
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks
 from flowright.policy.model import Policy
@@ -48,12 +48,13 @@ ASKED = Asked(4, 5, (3, 4, 8))
 @dataclass(frozen=True)
 class Update:
     """The divergences of this rank's samples, the summed gradients of its first optimizer step,
-    what is trained after it, its metrics."""
+    what is trained after it, its metrics, and what the learner found of this rank's tokens."""
 
     nats_P: list[float]
     gradients: list[Tensor]
     weights: dict[str, Tensor]
     metrics: dict[str, float]
+    found: dict[Place, list[float]]
 
 
 def updates(ranks: Ranks) -> list[Update]:
@@ -68,6 +69,10 @@ def updates(ranks: Ranks) -> list[Update]:
             shown = replace(first, scaffolded=True)
             groups[0] = replace(groups[0], samples=[shown, *others])
         section = GrpoSection(**grpo)
+        groups = [
+            replace(group, samples=[replace(s, place=(p, g)) for g, s in enumerate(group.samples)])
+            for p, group in enumerate(groups)
+        ]
         learner = Learner(policy, section, 1.0, 0, ranks)
         steps: list[list[Tensor]] = []
 
@@ -78,8 +83,9 @@ def updates(ranks: Ranks) -> list[Update]:
         mine = ranks.mine(groups)
         nats = iter(learner.divergences(mine))
         nats_P = [sum(next(nats) for _ in group.samples) for group in mine]
-        metrics = learner.update(groups, 1, LONGEST, ASKED)
-        found.append(Update(nats_P, steps[0], weights(policy), metrics))
+        seen: dict[Place, list[float]] = {}
+        metrics = learner.update(groups, 1, LONGEST, ASKED, seen)
+        found.append(Update(nats_P, steps[0], weights(policy), metrics, seen))
     return found
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from flowright.config import GrpoSection
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Asked, Group, Trained, score
+from flowright.grpo.batch import Asked, Group, Place, Trained, score
 from flowright.grpo.learner import Learner
 from flowright.grpo.schedules import learning_rate
 from flowright.policy.local import LocalSampler
@@ -275,6 +275,40 @@ def test_with_several_steps_the_old_policy_is_that_before_the_first():
     for other in updated[1:]:
         for name, tensor in updated[0].items():
             torch.testing.assert_close(other[name], tensor, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("off_policy", ["ratio", "truncated"])
+@pytest.mark.parametrize("several", [{}, {"epochs": 2, "minibatches": 2}])
+def test_what_the_policy_before_the_update_finds_is_kept_and_changes_nothing(
+    off_policy: str, several: dict[str, Any]
+) -> None:
+    """One sample was drawn from a scaffold: its ratio is to the learner under ``ratio``, too."""
+    policy = tiny_policy()
+    first, *others = placed(random_groups(6, [(3, [2, 5, 1]), (4, [4, 4]), (6, [1])]))
+    shown, *rest = first.samples
+    groups = [replace(first, samples=[replace(shown, scaffolded=True), *rest]), *others]
+    options = section(off_policy=off_policy, micro_batch_tokens=12, learning_rate=0.05, **several)
+    before = weights(policy)
+    wanted = [logprobs_T.tolist() for logprobs_T in score(policy, groups, options, 0.8)]
+    metrics = Learner(policy, options, 0.8, 0).update(groups, 1, LONGEST)
+    without = weights(policy)
+    policy.load(before)
+    found: dict[Place, list[float]] = {}
+    assert Learner(policy, options, 0.8, 0).update(groups, 1, LONGEST, found=found) == metrics
+    assert same(weights(policy), without)
+    samples = [sample for group in groups for sample in group.samples]
+    assert found.keys() == {sample.place for sample in samples}
+    for sample, logprobs in zip(samples, wanted, strict=True):
+        assert sample.place is not None
+        assert found[sample.place] == pytest.approx(logprobs, rel=1e-4, abs=1e-5)
+
+
+def placed(groups: Sequence[Group]) -> list[Group]:
+    """As the groups of a batch."""
+    return [
+        replace(group, samples=[replace(s, place=(p, g)) for g, s in enumerate(group.samples)])
+        for p, group in enumerate(groups)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -65,3 +65,8 @@ def test_two_processes_give_the_update_of_one(tmp_path: Path):
             assert torch.equal(update.weights[name], other.weights[name]), "one policy, bit for bit"
         assert update.metrics == pytest.approx(one.metrics, rel=1e-5, abs=1e-6)
         assert update.metrics == other.metrics
+        assert not update.found.keys() & other.found.keys(), "each has its own samples"
+        together = update.found | other.found
+        assert together.keys() == one.found.keys()
+        for place, logprobs in together.items():
+            assert logprobs == pytest.approx(one.found[place], rel=1e-4, abs=1e-5)

@@ -58,6 +58,7 @@ from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
+from flowright.policy.token_texts import TokenTexts
 from flowright.runs import EVALUATION, VALIDATION, RunDirectory, checkpoints, write_json
 
 
@@ -186,7 +187,10 @@ def make_trainer(
     validation = Validation(evaluator, sampler, held_out, keep)
     if text is not None:
         validation = TextValidation(validation, text)
-    return RolloutTrainer(config, run, reporter, pipeline, learner, saves, validation, ranks)
+    texts = TokenTexts(policy.tokenizer, policy.end_ids) if config.run.keep_logprobs else None
+    return RolloutTrainer(
+        config, run, reporter, pipeline, learner, saves, validation, ranks, texts=texts
+    )
 
 
 def _evaluator(

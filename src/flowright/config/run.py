@@ -37,6 +37,9 @@ class RunSection(Section):
     """Keep the checkpoint of the best evaluation, too: by `val/gold`; where rewards are a matter
     of degree by `val/reward`, where else nothing has a known answer by `val/judge`. Ties go to the
     earlier. One with a larger share of unscored than `grpo.max_unscored` does not count."""
+    keep_logprobs: bool = False
+    """Keep each sampled token in the rollouts, with its log-probability by the sampler and by the
+    learner before the update; see docs/run_directory.md."""
 
     @field_validator("loggers")
     @classmethod

@@ -21,6 +21,9 @@ from flowright.policy.prefix.chunks import chunks
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample
 
+Place = tuple[int, int]
+"""The number of a sample's task in its batch, and its own among the samples of that."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trained:
@@ -28,13 +31,15 @@ class Trained:
     distribution that it was drawn from; none where it was not drawn but given, and its advantage
     is then its weight. ``learned``: which of its tokens are, all of them by default.
     ``scaffolded``: it was drawn from another prompt than the one it is learned on
-    (:mod:`flowright.grpo.scaffolds`)."""
+    (:mod:`flowright.grpo.scaffolds`). ``place``: where it is in its batch, None where it is of
+    none."""
 
     token_ids: Sequence[int]
     sampled_logprobs: Sequence[float]
     advantage: float
     learned: Sequence[bool] | None = None
     scaffolded: bool = False
+    place: Place | None = None
 
     @property
     def count(self) -> int:
@@ -120,7 +125,10 @@ def whole_groups(batch: Batch) -> list[Group]:
 
 def _trained(batch: Batch, p: int, g: int, advantage: float) -> Trained:
     sample, shown = batch.samples_P_G[p][g], batch.shown_P_G[p][g]
-    return Trained(sample.token_ids, sample.logprobs, advantage, scaffolded=is_scaffolded(shown))
+    scaffolded = is_scaffolded(shown)
+    return Trained(
+        sample.token_ids, sample.logprobs, advantage, scaffolded=scaffolded, place=(p, g)
+    )
 
 
 def trained_groups(

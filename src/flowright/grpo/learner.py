@@ -17,6 +17,7 @@ from flowright.config import GrpoSection
 from flowright.grpo.batch import (
     Asked,
     Group,
+    Place,
     Trained,
     chunk_scores,
     sample_logprobs,
@@ -40,13 +41,21 @@ class Minibatch:
     """This rank's groups of one optimizer step, their samples numbered in order, with the weight of
     each sample's tokens among all ranks' and with its log-probabilities: the reference's, none
     without a KL term, and by number those of the policy as it stood before the update, none where
-    they are what the first forward pass finds or are not asked for."""
+    they are what the first forward pass finds or are not asked for. ``found`` has all of the latter
+    once it was trained on, and is None where they are not kept."""
 
     groups: Sequence[Group]
     samples: Sequence[Trained]
     weights_S: Tensor
     reference: Sequence[Tensor] = ()
     old: Mapping[int, Tensor] = field(default_factory=dict)
+    found: dict[int, Tensor] | None = None
+
+    def by_place(self) -> dict[Place, list[float]]:
+        """What was found of the samples of a batch."""
+        found = (self.found or {}).items()
+        named = [(self.samples[number].place, logprobs_T) for number, logprobs_T in found]
+        return {place: logprobs_T.tolist() for place, logprobs_T in named if place is not None}
 
 
 class Learner:
@@ -87,12 +96,20 @@ class Learner:
         return self._policy.device
 
     def update(
-        self, groups: Sequence[Group], step: int, longest: int, asked: Asked | None = None
+        self,
+        groups: Sequence[Group],
+        step: int,
+        longest: int,
+        asked: Asked | None = None,
+        found: dict[Place, list[float]] | None = None,
     ) -> dict[str, float]:
         """Train on the groups of one step, all ranks' groups on every rank: each computes its share
         of them, and their gradients are summed, so that a token weighs the same wherever it is.
         ``longest`` is the token limit of completions; ``asked`` what these groups are a part of,
-        by default all of it.
+        by default all of it. ``found``, if it is given, is filled with the log-probabilities of the
+        tokens of this rank's samples under the policy as it stood before the update. That changes
+        nothing of the update, and costs a pass of its own where its steps are several and their
+        ratios are to what the sampler said.
 
         An optimizer step whose gradient is not finite is skipped and counted
         (``policy/skipped_updates``); metrics that it made infinite are left out.
@@ -112,7 +129,12 @@ class Learner:
         # Whole groups, of like number; each stands for its part of all that was asked for.
         moves = count * self._section.epochs
         minibatches = [
-            self._prepare(shuffled[i::count], [count * w_S for w_S in weights_P[i::count]], moves)
+            self._prepare(
+                shuffled[i::count],
+                [count * w_S for w_S in weights_P[i::count]],
+                moves,
+                keep=found is not None,
+            )
             for i in range(count)
         ]
         steps: list[Sums] = []
@@ -123,6 +145,9 @@ class Learner:
                 norms.append(self._optimizer_step(minibatch, steps[-1]))
         sums_M = torch.stack([sums.values for sums in steps])
         self._ranks.sum([sums_M])
+        if found is not None:
+            for minibatch in minibatches:
+                found |= minibatch.by_place()
         metrics = {"policy/lr": rate, **step_norms(norms), **self._metrics(sums_M, count)}
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
@@ -158,18 +183,26 @@ class Learner:
         return list(weights_S.split([len(group.samples) for group in groups]))
 
     def _prepare(
-        self, groups: Sequence[Group], weights_P: Sequence[Tensor], moves: int
+        self,
+        groups: Sequence[Group],
+        weights_P: Sequence[Tensor],
+        moves: int,
+        keep: bool,
     ) -> Minibatch:
         """This rank's share, with what is needed of the reference and of the policy before its
         ``moves`` optimizer steps: once for all passes. With a single one, the policy before it is
-        the policy in it."""
+        the policy in it. ``keep``: what that policy finds is asked for, of all samples."""
         mine, samples = self._ranks.mine(groups), [s for group in groups for s in group.samples]
         # Among all ranks' samples, as all score some or none does.
         before = moves > 1 and any(map(self._is_to_learner, samples))
+        old = self._scores(mine, self._is_to_learner) if before else {}
+        others = keep and moves > 1 and not all(map(self._is_to_learner, samples))
+        rest = self._scores(mine, lambda s: not self._is_to_learner(s)) if others else {}
         return replace(
             self._minibatch(groups, weights_P),
             reference=self._reference(mine) if self._kl_in_loss else (),
-            old=self._scores(mine, self._is_to_learner) if before else {},
+            old=old,
+            found={**old, **rest} if keep else None,
         )
 
     def _is_to_learner(self, sample: Trained) -> bool:
@@ -282,6 +315,10 @@ class Learner:
         logprobs_N, entropy_N = sample_logprobs(
             self._policy, hidden_N, chunk, self._temperature, section.entropy_coefficient != 0
         )
+        if minibatch.found is not None:
+            parts = logprobs_N.detach().split(lengths.tolist())
+            for number, logprobs_T in zip(numbers, parts, strict=True):
+                minibatch.found.setdefault(number, logprobs_T)
         sampled_N = logprobs_N.detach()
         if not objective.given:
             sampled = [logprob for sample in chunk for logprob in sample.sampled_logprobs]

@@ -8,14 +8,14 @@ k to the same numbers.
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from flowright.config import Config
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.rollout import Rollout, to_record
 from flowright.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
-from flowright.grpo.batch import asked_for, trained_groups, whole_groups
+from flowright.grpo.batch import Place, asked_for, trained_groups, whole_groups
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
 from flowright.grpo.penalties import costs, penalised, task_rewards
@@ -37,7 +37,9 @@ from flowright.grpo.step_metrics import (
     staleness,
     token_metrics,
 )
+from flowright.grpo.token_record import TOKENS, rounded, token_record
 from flowright.policy.model_thread import on_model_thread
+from flowright.policy.token_texts import TokenTexts
 from flowright.runs import RunDirectory, read_metrics
 from flowright.runs.alarm import drifts_of
 
@@ -183,15 +185,19 @@ class Trainer(Generic[Source]):
         self.reporter.say(f"{name}: finishing this step; once more to stop at once")
 
 
+@dataclass
 class RolloutTrainer(Trainer[Pipeline]):
-    """A run whose policy is sampled, and learns from the rewards of its attempts."""
+    """A run whose policy is sampled, and learns from the rewards of its attempts. ``texts``: those
+    of tokens, where records keep them."""
+
+    texts: TokenTexts | None = None
 
     async def _step(self, step: int) -> dict[str, float]:
         batch = await self._roll_out(step)
         rewards_P_G = [[r.reward.value for r in group] for group in batch.rollouts_P_G]
         grpo = self.config.grpo
         advantages_P = group_advantages(task_rewards(batch), grpo.advantage_scale, costs(batch))
-        self._keep(step, batch, advantages_P)
+        records = self._keep(step, batch, advantages_P)
         refuse_garbage(step, batch.rollouts, grpo.max_unscored)
         warning = mind_the_judge(step, batch.rollouts, self.config.judge)
         if warning:
@@ -203,8 +209,11 @@ class RolloutTrainer(Trainer[Pipeline]):
         asked = asked_for(batch, groups, grpo.prompts_per_step)
         # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
         longest = self.config.policy.max_new_tokens
-        metrics = await on_model_thread(self.learner.update, groups, step, longest, asked)
+        found: dict[Place, list[float]] | None = None if self.texts is None else {}
+        metrics = await on_model_thread(self.learner.update, groups, step, longest, asked, found)
         self.batches.trained(step)
+        if found is not None:
+            await self._keep_found(step, records, found)
         if skipped := metrics.get("policy/skipped_updates"):
             self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
         updating = {"time/update": time.perf_counter() - began}
@@ -273,13 +282,19 @@ class RolloutTrainer(Trainer[Pipeline]):
             nats_S = await on_model_thread(self.learner.divergences, whole_groups(batch))
         return penalised(batch, grpo, self.config.policy.max_new_tokens, nats_S)
 
-    def _keep(self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> None:
+    def _keep(
+        self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]
+    ) -> list[dict[str, Any]]:
         """Rollouts are written before the update, so that a run killed in it can be looked at."""
         environment = self.batches.environment
         records = [
             to_record(
                 rollout,
-                {**environment.record(rollout), **scaffold_record(batch.shown_P_G[p][g])},
+                {
+                    **environment.record(rollout),
+                    **scaffold_record(batch.shown_P_G[p][g]),
+                    **token_record(rollout.sample, self.texts),
+                },
                 step,
                 p,
                 g,
@@ -293,6 +308,19 @@ class RolloutTrainer(Trainer[Pipeline]):
             first = next(r for r in batch.rollouts if r.task.kind == kind)
             text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
             self.run.text(step, f"{environment.display.completion}/{kind}", text)
+        return records
+
+    async def _keep_found(
+        self, step: int, records: Sequence[dict[str, Any]], found: dict[Place, list[float]]
+    ) -> None:
+        """Rollouts are written again with what the learner found of their tokens, of all ranks."""
+        shares = await self.ranks.all_gather(found)
+        known = {place: logprobs for share in shares for place, logprobs in share.items()}
+        for record in records:
+            logprobs = known.get((record["group"], record["index"]))
+            record[TOKENS]["learner"] = None if logprobs is None else rounded(logprobs)
+        if known:
+            self.run.keep_rollouts(step, records)
 
 
 def _headline(rollout: Rollout) -> str:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from flowright.checkout import here
-from flowright.environments.display import Display, blocks_of
+from flowright.environments.display import blocks_of
 from flowright.monitoring.exhibits import reward_arithmetic
 from flowright.rendering.blocks import Block, Fact, Program, Text, Timeline
 from flowright.rendering.markup import Child, Html, el
@@ -18,23 +18,22 @@ from flowright.viewing.opened import OpenedRun
 from flowright.viewing.shell import Links, link, opinion, outcome_chip
 from flowright.viewing.texts import program, text
 from flowright.viewing.timeline import timeline
+from flowright.viewing.tokens import TOKENS, tokens_section
 from flowright.viewing.verdicts import gold_section, judge_section
 
 
 def attempt_body(
     record: Record,
     attempt: Attempt,
-    display: Display,
+    run: OpenedRun,
     links: Links,
     chosen: Filter,
     beside: tuple[Attempt | None, Attempt | None] = (None, None),
-    run: OpenedRun | None = None,
 ) -> Html:
-    """One attempt, and its way to those beside it in the selection that it was found in. ``run``
-    is for the command that plays it again."""
-    task = object_of(record, "task")
-    failure = object_of(record, "failure")
-    own = list(blocks_of(display, record))
+    """One attempt, and its way to those beside it in the selection that it was found in."""
+    snapshot = run.snapshot()
+    task, failure = object_of(record, "task"), object_of(record, "failure")
+    own = list(blocks_of(snapshot.display, record))
     traces = [block for block in own if isinstance(block, Timeline)]
     left = [
         _section("Problem", text(task.get("problem") or "")),
@@ -54,7 +53,8 @@ def attempt_body(
         _head(attempt, record, links, chosen, beside),
         el("div", el("div", left), el("div", right), class_="columns"),
         [timeline(block) for block in traces],
-        _again(run, attempt) if run is not None and traces else None,
+        tokens_section(record, object_of(snapshot.config, "grpo")),
+        _again(run, attempt) if traces and not links.exported else None,
         _raw(record),
     )
 
@@ -181,9 +181,12 @@ def _again(run: OpenedRun, attempt: Attempt) -> Html:
 
 
 def _raw(record: Record) -> Html:
-    """The record as it is, for what no part of the page shows."""
-    told = json.dumps(record, indent=1, ensure_ascii=False)
-    return el("details", el("summary", "The record as JSON"), text(told), class_="raw")
+    """The record as it is, for what no part of the page shows. Numbers of tokens, of which there
+    is a line each, would leave no room for that."""
+    rest = {key: value for key, value in record.items() if key != TOKENS}
+    told = json.dumps(rest, indent=1, ensure_ascii=False)
+    title = f"The record as JSON{f', without {TOKENS}' if TOKENS in record else ''}"
+    return el("details", el("summary", title), text(told), class_="raw")
 
 
 def _section(title: str, *content: Child) -> Html:

@@ -176,6 +176,7 @@ _KNOWN = frozenset(
         "tokens",
         "finish_reason",
         "policy_version",
+        "token_logprobs",
         "workflow",
         "execution",
         "verdict",

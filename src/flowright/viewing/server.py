@@ -131,7 +131,7 @@ def _attempt(request: Request, run: OpenedRun, links: Links) -> Body:
             raise HTTPException(404, f"no attempt {step}/{group}/{index} in the index (yet)")
         beside = found.beside(chosen, attempt)
     record = run.record(attempt)
-    body = attempt_body(record, attempt, run.snapshot().display, links, chosen, beside, run)
+    body = attempt_body(record, attempt, run, links, chosen, beside)
     return "attempt", f"Attempt {attempt.place}", body
 
 

@@ -80,9 +80,7 @@ def _run_pages(run: OpenedRun, chosen: Filter, most: int, shared: Links) -> dict
         records = {a.id: run.record(a) for a in every.values()}
         for attempt in every.values():
             beside = _beside(attempts, attempt)
-            body = attempt_body(
-                records[attempt.id], attempt, snapshot.display, links, chosen, beside
-            )
+            body = attempt_body(records[attempt.id], attempt, run, links, chosen, beside)
             page(f"attempt/{attempt.place}", f"Attempt {attempt.place}", body, "attempt")
         for (step, group), members in groups.items():
             body = group_body(found, members, [records[a.id] for a in members], links)
