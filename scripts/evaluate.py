@@ -36,6 +36,13 @@ def main() -> int:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace another evaluation that --out holds"
     )
+    parser.add_argument(
+        "--papers",
+        action="store_true",
+        help="also the table of AFlow's, ScoreFlow's and FlowSteer's papers with ours in it, into "
+        "papers.md and papers.json of --out; of an evaluation that --out holds without asking "
+        "any model",
+    )
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     arguments = parser.parse_intermixed_args()
 
@@ -45,7 +52,7 @@ def main() -> int:
 
     config = load_config(arguments.config, arguments.overrides)
     checkpoints, data, out = arguments.checkpoint, arguments.data, arguments.out
-    return evaluate(config, checkpoints, data, out, arguments.overwrite)
+    return evaluate(config, checkpoints, data, out, arguments.overwrite, arguments.papers)
 
 
 if __name__ == "__main__":

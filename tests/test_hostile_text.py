@@ -54,7 +54,8 @@ _ELSEWHERE: Mapping[str, str] = {
             grading.gold:gold_check grading.gold:algebra""",
         "takes a task, not what a model wrote": """
             constraints.ifeval_words:draws_a_letter constraints.scoring:join
-            grading.gold:trusted_setup judge.doubts:is_verdict judge.second_reading:neutral
+            grading.gold:told_in_words grading.gold:trusted_setup
+            judge.doubts:is_verdict judge.second_reading:neutral
             simulation.index:without simulation.values:right_value
             simulation.values:wrong_values simulation.mutants:stub simulation.mutants:mutations
             judge_service.wire:failed_response""",

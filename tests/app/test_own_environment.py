@@ -62,9 +62,14 @@ def test_it_is_checked_evaluated_watched_and_reported(
     assert "small" in dry.stdout and "ready" in dry.stdout
     checkpoint = "outputs/sums/checkpoints/step_000004"
     script = str(ROOT / "scripts/evaluate.py")
-    found = call(folder, script, "--config", "my.yaml", "--checkpoint", checkpoint, "--out", "out")
+    command = (script, "--config", "my.yaml", "--checkpoint", checkpoint, "--out", "out")
+    found = call(folder, *command, "--papers")
     assert found.returncode == 0, found.stdout + found.stderr
     assert (folder / "out/evaluation.json").exists()
+    assert "Ours has no problems of GSM8K" in (folder / "out/papers.md").read_text()
+    papers = json.loads((folder / "out/papers.json").read_text())
+    assert "whom environment sums" in papers["models_used"]
+    assert found.stdout.index("AFlow [1]") < found.stdout.index("out/evaluation.json")
     watched = call(folder, str(ROOT / "monitor_training_live.py"), "--once", "outputs/sums")
     assert watched.returncode == 0, watched.stdout + watched.stderr
     assert "gold" in watched.stdout

@@ -100,16 +100,19 @@ def evaluate(
     data: Path | None = None,
     out: Path = Path("outputs/evaluation"),
     overwrite: bool = False,
+    papers: bool = False,
 ) -> int:
     """Evaluate checkpoints beside the environment's baselines; leaves rows.jsonl, evaluation.json
     and a plot in ``out``. What an earlier call with the same configuration, checkpoints and
     problems has measured there is taken from it; another's is refused, or replaced with
-    ``overwrite``."""
+    ``overwrite``. ``papers`` prints the table of AFlow's, ScoreFlow's and FlowSteer's papers with
+    ours in it, and leaves it as papers.md and papers.json; of what is measured already, too."""
     console = Console()
     console.print(
         f"problems  {data or config.held_out_from}", highlight=False, markup=False, soft_wrap=True
     )
     from flowright.app.measuring import open_evaluation
+    from flowright.app.paper_table import show_papers
     from flowright.runs import checkpoint_of, chosen_as_best
 
     checkpoints = [checkpoint_of(path) for path in checkpoints]
@@ -130,6 +133,8 @@ def evaluate(
                 highlight=False,
                 soft_wrap=True,
             )
+            if papers:
+                show_papers(evaluation, data, console)
             return 0
         with telling(evaluation.ledger.words):
             _load_libraries(console)
@@ -144,8 +149,10 @@ def evaluate(
                 plot = out / "accuracy_against_tokens.svg"
                 with disk_errors(plot):
                     accuracy_against_tokens(comparison.to_json(), plot)
-    if not comparison.by_reward:  # else the comparison has shown it
-        console.print(source_table(comparison))
+        if not comparison.by_reward:  # else the comparison has shown it
+            console.print(source_table(comparison))
+        if papers:
+            show_papers(evaluation, data, console)
     drawn = f"\nplot      {plot}" if plot else ""
     console.print(f"written   {out / 'evaluation.json'}{drawn}", highlight=False)
     return 0

@@ -40,6 +40,7 @@ class Evaluation:
     problems: Sequence[Task]
     selection: Sequence[Task]
     checkpoints: Sequence[Path]
+    problems_hash: str
     ledger: Ledger
 
 
@@ -74,7 +75,16 @@ def open_evaluation(
         about["text"] = sha256_of(text)
     ledger = Ledger(out, about, overwrite)
     try:
-        yield Evaluation(config, environment, tasks, problems, selection, checkpoints, ledger)
+        yield Evaluation(
+            config,
+            environment,
+            tasks,
+            problems,
+            selection,
+            checkpoints,
+            about["problems"],
+            ledger,
+        )
     finally:
         ledger.close()
 

@@ -66,11 +66,22 @@ class Rollout:
     @property
     def gold_score(self) -> float | None:
         """1 or 0 by the gold check; the policy's failures are 0, ours are None (not counted)."""
-        if self.failure is not None and self.failure.blame is Blame.POLICY:
+        if self._failed:
             return 0.0
         if self.gold is None or self.gold.correct is None:
             return None
         return float(self.gold.correct)
+
+    @property
+    def f1_score(self) -> float | None:
+        """As :attr:`gold_score`, the token F1 of an answer in words (:class:`Gold`)."""
+        if self._failed:
+            return 0.0
+        return None if self.gold is None else self.gold.f1
+
+    @property
+    def _failed(self) -> bool:
+        return self.failure is not None and self.failure.blame is Blame.POLICY
 
     def rewarded(self, reward: Reward) -> "Rollout":
         """The same rollout with another reward."""

@@ -15,6 +15,7 @@ from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.perplexity import TextScore, text_score_of
+from flowright.grading.gold import told_in_words
 from flowright.grpo.pipeline import SEED_STRIDE
 from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
@@ -73,7 +74,8 @@ class Row:
     """One line of the table. ``kinds`` and ``sources`` hold scores by kind of task ("all"
     included) and by dataset; ``mix`` what the attempts are made of, by kind. ``shown``: in short
     tables, too. Of a policy also ``lengths``, problem by problem the mean tokens of its
-    completions, and what it makes of a ``text`` that it was not trained on."""
+    completions, and what it makes of a ``text`` that it was not trained on. ``f1``: by dataset
+    the mean token F1 where answers are free text, with its interval."""
 
     name: str
     group: Literal["policy", "baseline"]
@@ -83,6 +85,7 @@ class Row:
     shown: bool = True
     lengths: tuple[float, ...] = ()
     text: TextScore | None = None
+    f1: Mapping[str, Estimate] = field(default_factory=dict)
 
     @property
     def by_reward(self) -> bool:
@@ -167,7 +170,18 @@ def make_row(
     # What was not drawn token by token, such as a baseline or a score, has no length.
     drawn = group == "policy" and any(lengths)
     mix = environment.mix(flat)
-    return Row(name, group, kinds, sources, mix, shown, tuple(lengths) if drawn else ())
+    f1 = {s: found for s in names if (found := _f1([g for g in rollouts if g[0].task.source == s]))}
+    return Row(name, group, kinds, sources, mix, shown, tuple(lengths) if drawn else (), f1=f1)
+
+
+def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
+    """Of a dataset; None where any of its answers is not free text, or was checked without F1."""
+    checked = [r.gold for g in groups for r in g if r.gold and r.gold.correct is not None]
+    if not all(told_in_words(group[0].task) for group in groups):
+        return None
+    if any(gold.f1 is None for gold in checked):
+        return None
+    return Estimate(*bootstrap([[r.f1_score for r in group] for group in groups]))
 
 
 def row_of(known: Mapping[str, Any]) -> Row:
@@ -182,6 +196,7 @@ def row_of(known: Mapping[str, Any]) -> Row:
         **scores,
         "lengths": tuple(known.get("lengths", ())),
         "text": None if text is None else text_score_of(text),
+        "f1": {source: Estimate(**found) for source, found in known.get("f1", {}).items()},
     }
     return Row(**whole)
 

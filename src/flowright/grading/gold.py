@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from flowright.data.solutions import complete_solution
-from flowright.data.task import Problem
+from flowright.data.task import Problem, Task
 from flowright.errors import FailureError, Reason
 from flowright.grading.compare import Comparison, compare
 from flowright.grading.formulas import as_pair
@@ -31,13 +31,15 @@ class Gold:
     ``correct`` is None when the check itself failed for our reasons. ``method`` names what decided,
     ``detail`` says what it saw; it may quote expected values, so it may not reach the policy.
     ``evidence`` is for the judge: how many tests passed and not a word more, because a
-    solution chooses the message that it fails with.
+    solution chooses the message that it fails with. ``f1`` is the token F1 of an answer in words
+    (:func:`told_in_words`), the best of all references; it decides nothing.
     """
 
     correct: bool | None
     method: str
     detail: str = ""
     evidence: str | None = None
+    f1: float | None = None
 
 
 async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
@@ -88,15 +90,26 @@ async def _check_answer(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     accepted = (task.reference, *task.alternatives)
     found = await off_loop(lambda: compare(accepted, answer, task.kind, task.choices), answer)
     detail = f"{found.final[:200]!r} against {' | '.join(found.expected)[:300]!r}"
+    f1 = None
+    if told_in_words(task):
+        f1 = max(token_f1(found.final, reference) for reference in accepted)
+        detail += f", F1 {f1:.2f}"
     if found.correct is None:
         try:
-            settled = await algebra(sandbox)(found)
+            found = await algebra(sandbox)(found)
         except FailureError as error:
             return Gold(None, found.method, str(error))
-        return Gold(settled.correct, settled.method, detail)
-    if task.kind == "qa" and not task.choices:
-        detail += f", F1 {max(token_f1(found.final, reference) for reference in accepted):.2f}"
-    return Gold(found.correct, found.method, detail)
+    return Gold(found.correct, found.method, detail, f1=f1)
+
+
+def told_in_words(task: Task) -> bool:
+    """Whether an answer to the task is free text, of which there is an F1."""
+    return (
+        isinstance(task, Problem)
+        and task.kind == "qa"
+        and not task.choices
+        and task.verifier is None
+    )
 
 
 Algebra = Callable[[Comparison], Awaitable[Comparison]]

@@ -1,0 +1,99 @@
+"""The papers' table of an evaluation: printed, and kept beside ``evaluation.json``. No model is
+asked and torch is not loaded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flowright.app.measuring import Evaluation
+from flowright.config import SIMULATED, Config, load_entries
+from flowright.data.provenance import provenance_of
+from flowright.errors import RunError
+from flowright.evaluation.papers import Models, PaperTable, paper_table, published_text, sources
+from flowright.evaluation.published import DATASETS
+from flowright.runs import disk_errors, read_evaluation, write_json, write_text
+
+_EMBEDDED = {SIMULATED: "the embedded server"}
+
+
+def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> None:
+    """Print the table of a finished evaluation and leave ``papers.md`` and ``papers.json``. Raises
+    RunError where its evaluation.json cannot be read or the disk is full."""
+    folder, config = evaluation.ledger.folder, evaluation.config
+    found = read_evaluation(folder)
+    if found is None:
+        raise RunError(f"{folder / 'evaluation.json'}: cannot be read; --overwrite measures again")
+    section = config.evaluation
+    table = paper_table(
+        found,
+        models_of(config),
+        provenance_of(str(data or config.held_out_from), "test" if data else "val"),
+        section.final_samples or section.samples,
+        evaluation.problems_hash,
+    )
+    print_papers(table, console)
+    for name in ("papers.md", "papers.json"):
+        with disk_errors(folder / name):
+            if name == "papers.md":
+                write_text(folder / name, table.markdown())
+            else:
+                write_json(folder / name, table.to_json())
+        console.print(f"written   {folder / name}", highlight=False, markup=False, soft_wrap=True)
+
+
+def models_of(config: Config) -> Models:
+    """Who answers by this configuration: what the servers call the models, not what we do. Of
+    environments other than workflows, which ask whom they want, it is not known."""
+    if config.environment != "workflow":
+        own = f"whom environment {config.environment} asks"
+        return Models(config.strategy_model, own, own)
+    entries = load_entries(config.llm.file, config.models)
+
+    def called(name: str) -> str:
+        return entries[name].model_name if name in entries else _EMBEDDED.get(name, name)
+
+    executor, judges = config.aflow_executor_model, config.judge_names
+    roles = {"executor": (executor,), "judge": judges}
+    return Models(
+        config.strategy_model,
+        called(executor),
+        ", ".join(map(called, judges)),
+        tuple(role for role, names in roles.items() if SIMULATED in names),
+    )
+
+
+def print_papers(table: PaperTable, console: Console) -> None:
+    """The table and, below it, models, notes and sources, a line each."""
+    console.print(_screen(table))
+    lines = [f"models really used: {table.models.line()}", *table.notes]
+    lines += [f"[{n}] {line}" for n, line in enumerate(sources(table.published), start=1)]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _screen(table: PaperTable) -> Table:
+    shown = Table(
+        title=f"The papers' table, in per cent{', ours simulated' * table.simulated}",
+        box=None,
+        padding=(0, 1, 0, 0),
+    )
+    shown.add_column("", overflow="fold")
+    for name in (*DATASETS.values(), "mean"):
+        shown.add_column(name, justify="right", no_wrap=True)
+
+    def add(name: str, cells: Sequence[str], style: str | None = None) -> None:
+        shown.add_row(Text(name), *map(Text, cells), style=style)
+
+    for number, one in enumerate(table.published, start=1):
+        mean = "" if one.mean is None else str(one.mean)
+        add(f"{one.system} [{number}]", [*(published_text(one, key) for key in DATASETS), mean])
+    for row in table.ours:
+        cells = [row.cells.get(key) for key in DATASETS]
+        mean = "" if row.mean is None else f"{100 * row.mean:.1f}"
+        add(f"ours: {table.name(row)}", [*(c.text if c else "" for c in cells), mean], "bold")
+        add("  95 %", [c.interval if c else "" for c in cells])
+        add("  problems", [f"{c.problems:,}" if c else "" for c in cells])
+    return shown
