@@ -48,6 +48,11 @@ class Side:
     def name(self) -> str:
         return f"{self.run.name}, steps {self.steps}" if self.steps else self.run.name
 
+    def among(self, *sides: "Side") -> str:
+        """Its name beside those of others: its steps alone, where all are of one run."""
+        alone = len({side.run.name for side in sides}) == 1 and self.steps
+        return f"steps {self.steps}" if alone else self.name
+
     def solved(self) -> dict[str, Solved]:
         chosen = Range.read(self.steps) if self.steps else None
         with self.run.found() as found:
@@ -128,8 +133,8 @@ def _paired(first: Side, second: Side) -> Html:
         "by a randomization test over problems. Attempts at one problem count as one."
     )
     both = [
-        _problems(f"Solved by {second.name} and not by {first.name}", gained, first, second),
-        _problems(f"Solved by {first.name} and not by {second.name}", lost, first, second),
+        _problems("Solved by the second and not by the first", gained, first, second),
+        _problems("Solved by the first and not by the second", lost, first, second),
     ]
     return el(
         "section",
@@ -152,7 +157,8 @@ def _problems(title: str, pairs: Sequence[Pair], first: Side, second: Side) -> H
     ]
     more = len(ordered) - len(rows)
     caption = f"{len(ordered):,} problems{f', {more:,} of them not listed' if more else ''}"
-    columns = [Column("Problem", True), Column(first.name), Column(second.name)]
+    names = [side.among(first, second) for side in (first, second)]
+    columns = [Column("Problem", True), *map(Column, names)]
     table = data_table(caption, columns, rows) if rows else el("p", "none", class_="soft")
     return el("div", el("h3", title), table)
 
