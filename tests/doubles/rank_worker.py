@@ -4,6 +4,7 @@ RANK=0 WORLD_SIZE=2 MASTER_ADDR=... MASTER_PORT=... python rank_worker.py OUT
 """
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from tiny_policy import checkpoint, random_groups, tiny_policy, weights
 from torch import Tensor
 
 from flowright.config import GrpoSection
-from flowright.grpo.batch import Asked, Place
+from flowright.grpo.batch import Asked, Group, Place
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks
 from flowright.policy.model import Policy
@@ -57,6 +58,14 @@ class Update:
     found: dict[Place, list[float]]
 
 
+def placed(groups: Sequence[Group]) -> list[Group]:
+    """With each sample's place among them."""
+    return [
+        replace(group, samples=[replace(s, place=(p, g)) for g, s in enumerate(group.samples)])
+        for p, group in enumerate(groups)
+    ]
+
+
 def updates(ranks: Ranks) -> list[Update]:
     """Each from the policy's first weights."""
     found = []
@@ -69,10 +78,7 @@ def updates(ranks: Ranks) -> list[Update]:
             shown = replace(first, scaffolded=True)
             groups[0] = replace(groups[0], samples=[shown, *others])
         section = GrpoSection(**grpo)
-        groups = [
-            replace(group, samples=[replace(s, place=(p, g)) for g, s in enumerate(group.samples)])
-            for p, group in enumerate(groups)
-        ]
+        groups = placed(groups)
         learner = Learner(policy, section, 1.0, 0, ranks)
         steps: list[list[Tensor]] = []
 

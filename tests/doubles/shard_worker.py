@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rank_worker import LONGEST, Update
+from rank_worker import LONGEST, Update, placed
 from rich.console import Console
 from served_run import served, train
 from tiny_policy import ARCHITECTURES, checkpoint, random_groups, shake, tiny_policy, weights
@@ -25,7 +25,7 @@ from flowright.app.world import policy_in_turn
 from flowright.config import Config, GrpoSection
 from flowright.errors import PeerLost
 from flowright.evaluation.perplexity import HeldOutText, Window, before_and_after
-from flowright.grpo.batch import Group
+from flowright.grpo.batch import Group, Place
 from flowright.grpo.checkpoint import portable_state, take_over
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks, peers_of_passes
@@ -112,8 +112,9 @@ def updates(ranks: Ranks, prepared: Callable[[Policy], Policy]) -> dict[str, Upd
             steps.append([p.grad.clone() for p in policy.trainable() if p.grad is not None])
 
         learner.optimizer.register_step_pre_hook(keep)
-        metrics = learner.update(case.groups(seed), 1, LONGEST)
-        found[name] = Update([], steps[0], weights(policy), metrics)
+        seen: dict[Place, list[float]] = {}
+        metrics = learner.update(placed(case.groups(seed)), 1, LONGEST, found=seen)
+        found[name] = Update([], steps[0], weights(policy), metrics, seen)
     return found
 
 

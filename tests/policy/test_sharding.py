@@ -76,6 +76,10 @@ def test_split_weights_give_the_update_of_whole_ones(
     assert same(first["weights"], second["weights"]), "one policy, bit for bit"
     assert first["metrics"] == pytest.approx(one.metrics, rel=1e-4, abs=1e-6)
     assert first["metrics"] == second["metrics"]
+    together = first["found"] | second["found"]
+    assert together.keys() == one.found.keys() and together
+    for place, logprobs in together.items():
+        assert logprobs == pytest.approx(one.found[place], rel=1e-4, abs=1e-5)
 
 
 def test_what_else_runs_the_model_finds_the_same(shards: tuple[Path, list[dict[str, Any]]]):
