@@ -9,6 +9,9 @@ from flowright.viewing.reading import Reading
 
 _FEW_TASKS = 40  # problems whose attempts are fetched and sorted
 _FEW = 20_000  # attempts that are fetched and sorted rather than looked for in the sort's order
+_NEARLY_ALL = 0.8
+"""Share of the attempts: of 300,000 a match costs 0.4 microseconds to fetch, and to ask an attempt
+whether it matches two words 1.7 milliseconds, which grows with their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +49,13 @@ def wheres(index: Reading, chosen: Filter) -> list[Where]:
 
 
 def _in_texts(index: Reading, plain: Where, words: str) -> Where:
-    """Few that match are fetched; of many each attempt is asked in the order of the page, which
-    ends soon. Counting goes through the matches."""
-    some = f"SELECT 1 FROM texts WHERE texts MATCH ? LIMIT {_FEW + 1}"
+    """All that match are fetched; where nearly all do, each attempt is asked in the order of the
+    page instead, which ends soon. Counting goes through the matches."""
+    most = max(_FEW, int(_NEARLY_ALL * index.progress(0).attempts))
+    some = f"SELECT 1 FROM texts WHERE texts MATCH ? LIMIT {most + 1}"
     ((count,),) = index.rows(f"SELECT count(*) FROM ({some})", (words,)) or [(0,)]
     looked = "a.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)"
-    if count > _FEW:
+    if count > most:
         looked = "EXISTS (SELECT 1 FROM texts WHERE texts MATCH ? AND rowid = a.id)"
     return replace(
         plain,
