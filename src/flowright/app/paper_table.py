@@ -12,7 +12,7 @@ from flowright.app.measuring import Evaluation
 from flowright.config import SIMULATED, Config, load_entries
 from flowright.data.provenance import provenance_of
 from flowright.errors import RunError
-from flowright.evaluation.papers import Models, PaperTable, paper_table, published_text, sources
+from flowright.evaluation.papers import Models, PaperTable, paper_table, published_texts, sources
 from flowright.evaluation.published import DATASETS
 from flowright.runs import disk_errors, read_evaluation, write_json, write_text
 
@@ -35,13 +35,13 @@ def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> 
         evaluation.problems_hash,
     )
     print_papers(table, console)
-    for name in ("papers.md", "papers.json"):
-        with disk_errors(folder / name):
-            if name == "papers.md":
-                write_text(folder / name, table.markdown())
-            else:
-                write_json(folder / name, table.to_json())
-        console.print(f"written   {folder / name}", highlight=False, markup=False, soft_wrap=True)
+    page, rows = folder / "papers.md", folder / "papers.json"
+    with disk_errors(page):
+        write_text(page, table.markdown())
+    with disk_errors(rows):
+        write_json(rows, table.to_json())
+    for path in (page, rows):
+        console.print(f"written   {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def models_of(config: Config) -> Models:
@@ -88,12 +88,11 @@ def _screen(table: PaperTable) -> Table:
         shown.add_row(Text(name), *map(Text, cells), style=style)
 
     for number, one in enumerate(table.published, start=1):
-        mean = "" if one.mean is None else str(one.mean)
-        add(f"{one.system} [{number}]", [*(published_text(one, key) for key in DATASETS), mean])
+        add(f"{one.system} [{number}]", published_texts(one))
     for row in table.ours:
         cells = [row.cells.get(key) for key in DATASETS]
-        mean = "" if row.mean is None else f"{100 * row.mean:.1f}"
-        add(f"ours: {table.name(row)}", [*(c.text if c else "" for c in cells), mean], "bold")
+        texts = [*(c.text if c else "" for c in cells), row.mean_text]
+        add(f"ours: {table.name(row)}", texts, "bold")
         add("  95 %", [c.interval if c else "" for c in cells])
         add("  problems", [f"{c.problems:,}" if c else "" for c in cells])
     return shown

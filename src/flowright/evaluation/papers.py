@@ -78,6 +78,10 @@ class Measured:
     repetitions: int
     mean: float | None
 
+    @property
+    def mean_text(self) -> str:
+        return "" if self.mean is None else f"{100 * self.mean:.1f}"
+
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
@@ -112,22 +116,22 @@ class PaperTable:
             _line(["---", *["---:"] * (len(head) - 1)]),
         ]
         for number, one in enumerate(self.published, start=1):
-            cells = [published_text(one, name) for name in DATASETS]
-            lines.append(_line([f"{one.system} [{number}]", *cells, _per_cent(one.mean)]))
+            lines.append(_line([f"{one.system} [{number}]", *published_texts(one)]))
         for row in self.ours:
             cells = [_markdown_cell(row.cells.get(name)) for name in DATASETS]
-            mean = "" if row.mean is None else f"{100 * row.mean:.1f}"
-            lines.append(_line([f"ours: {self.name(row)}", *cells, mean]))
+            lines.append(_line([f"ours: {self.name(row)}", *cells, row.mean_text]))
         used = [f"Models really used: {self.models.line()}.", *self.notes]
         lines += ["", *(f"- {_escaped(note)}" for note in used), "", "Sources:", ""]
         lines += [f"- [{n}] {_escaped(line)}" for n, line in enumerate(sources(self.published), 1)]
         return "\n".join(lines) + "\n"
 
 
-def published_text(row: Published, dataset: str) -> str:
-    """Others' figure of a dataset, empty where there is none."""
-    figure = row.figures.get(dataset)
-    return "" if figure is None else _per_cent(figure.value)
+def published_texts(row: Published) -> list[str]:
+    """Others' figures by dataset and their mean, as they were published: no place is rounded away;
+    empty where there is none."""
+    figures = [row.figures.get(name) for name in DATASETS]
+    values = [*(figure.value if figure else None for figure in figures), row.mean]
+    return ["" if value is None else str(value) for value in values]
 
 
 def sources(rows: Sequence[Published]) -> list[str]:
@@ -277,11 +281,6 @@ def _split_words(dataset: str, problems: int, found: Provenance) -> str:
         of = f" of its {size:,}" if size else ""
         return f"{count}{of} of AFlow's test split{of_file}{other}"
     return f"{count} of AFlow's validation split, not its test split{of_file}"
-
-
-def _per_cent(value: float | None) -> str:
-    """As it was published: no place is rounded away."""
-    return "" if value is None else str(value)
 
 
 def _markdown_cell(cell: Cell | None) -> str:

@@ -11,14 +11,14 @@ from flowright.rendering.blocks import Block, Fact, Program, Text, Timeline
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts
 from flowright.rendering.series import Record, object_of
-from flowright.viewing.facts import combination_of
+from flowright.viewing.facts import TOKENS, combination_of
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt
 from flowright.viewing.opened import OpenedRun
 from flowright.viewing.shell import Links, link, opinion, outcome_chip
 from flowright.viewing.texts import program, text
 from flowright.viewing.timeline import timeline
-from flowright.viewing.tokens import TOKENS, tokens_section
+from flowright.viewing.tokens import tokens_section
 from flowright.viewing.verdicts import gold_section, judge_section
 
 

@@ -14,6 +14,8 @@ from flowright.rendering.series import Record, is_number, object_of
 from flowright.rendering.untrusted import one_line
 
 NONE = "-"
+TOKENS = "token_logprobs"
+"""A record's field with its tokens, where a run keeps them."""
 LONGEST = 1 << 16  # characters of one column of one attempt that are searched
 TITLE, NOTE = 160, 120
 
@@ -176,7 +178,7 @@ _KNOWN = frozenset(
         "tokens",
         "finish_reason",
         "policy_version",
-        "token_logprobs",
+        TOKENS,
         "workflow",
         "execution",
         "verdict",

@@ -19,6 +19,8 @@ MARKS = ("config.json", "state.json", "metrics.jsonl")
 DEPTH = 3
 BETWEEN = "~"
 """Between the folders of a name."""
+PARTS = ("", *HELD_OUT)
+"""A run itself, and what else of it is looked at as a run is."""
 
 
 @dataclass
@@ -37,7 +39,7 @@ class OpenedRun:
     @property
     def name(self) -> str:
         """What its address has."""
-        return f"{self.of}{BETWEEN}{self.part}" if self.part else self.of
+        return _name_of(self.of, self.part)
 
     @property
     def folder(self) -> Path:
@@ -105,7 +107,7 @@ class Shelf:
     def runs(self) -> Sequence[OpenedRun]:
         """All runs now, the one that changed last first."""
         for path in _runs_below(self.root):
-            for part in ("", *HELD_OUT):
+            for part in PARTS:
                 run = OpenedRun(_name(path, self.root), path, part)
                 if not part or (run.folder / "rollouts").is_dir():
                     self._runs.setdefault(run.name, run)
@@ -113,14 +115,13 @@ class Shelf:
         return sorted(there, key=lambda run: -_changed(run.path))
 
     def parts(self, run: OpenedRun) -> Sequence[OpenedRun]:
-        """Its parts that there are, of a run or of one of its parts."""
-        found = (self._runs.get(OpenedRun(run.of, run.path, part).name) for part in HELD_OUT)
-        return [part for part in found if part is not None]
+        """The run itself and its parts that there are; of a part those of its run."""
+        names = (_name_of(run.of, part) for part in PARTS)
+        return [self._runs[name] for name in names if name in self._runs]
 
     def links(self, run: OpenedRun) -> tuple[tuple[str, str], ...]:
         """The run and its parts, as :class:`flowright.viewing.shell.Links` has them."""
-        parts = ((part.part.capitalize(), part.name) for part in self.parts(run))
-        return ("Attempts", run.of), *parts
+        return tuple((one.part.capitalize() or "Attempts", one.name) for one in self.parts(run))
 
     def run(self, name: str) -> OpenedRun | None:
         """The run of a name; None for any other text."""
@@ -139,9 +140,9 @@ class Refresher(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            every = [one for run in self._shelf.runs() for one in (run, *self._shelf.parts(run))]
-            for run in every:
-                run.update(self._stopped.is_set)
+            shelf = self._shelf
+            for one in [part for run in shelf.runs() for part in shelf.parts(run)]:
+                one.update(self._stopped.is_set)
                 if self._stopped.is_set():
                     return
             self._stopped.wait(PAUSE)
@@ -176,6 +177,10 @@ def _runs_below(root: Path, depth: int = DEPTH) -> list[Path]:
     except OSError:
         return []
     return [run for path in below for run in _runs_below(path, depth - 1)]
+
+
+def _name_of(run: str, part: str) -> str:
+    return f"{run}{BETWEEN}{part}" if part else run
 
 
 def _name(path: Path, root: Path) -> str:

@@ -39,11 +39,11 @@ def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
     held = frozenset(f"{run.name}.html" for run in runs)
     for run in runs:
         parts = shelf.parts(run)
-        for one in (run, *parts):
+        for one in parts:
             one.update()
-        shown = frozenset(_file(one.name, "attempts") for one in (run, *parts))
+        shown = frozenset(_file(one.name, "attempts") for one in parts)
         links = Links(exported=True, held=shown | {_file(run.name, "")}, parts=shelf.links(run))
-        for one in (run, *parts):
+        for one in parts:
             pages |= _run_pages(one, chosen, most, links)
     body = runs_body(runs, Links(exported=True, held=held))
     pages["index.html"] = document("Runs", body, Links(exported=True, held=held), "runs")

@@ -15,9 +15,9 @@ from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts
 from flowright.rendering.series import NOTHING, Record, is_number, object_of, percent
 from flowright.rendering.untrusted import one_line
+from flowright.viewing.facts import TOKENS
 from flowright.viewing.shell import Column, data_table, number
 
-TOKENS = "token_logprobs"
 MOST = 2_000
 """Tokens that are shown; the figures are of all."""
 LONGEST = 200
