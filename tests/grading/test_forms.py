@@ -3,7 +3,7 @@
 from decimal import Decimal
 from fractions import Fraction
 
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import assume, example, given, settings, strategies as st
 from lost_sandbox import LostSandbox
 
 from flowright.data.task import Kind, Problem
@@ -54,6 +54,7 @@ KINDS: st.SearchStrategy[Kind] = st.sampled_from(["math", "qa"])
 
 
 @given(VALUES, st.sampled_from(sorted(PLAIN)), st.sampled_from(AROUND), KINDS)
+@example(Decimal(0), "as a percentage", "{}", "math")
 @settings(max_examples=400, deadline=None)
 async def test_a_number_is_right_in_every_form(
     value: Decimal, form: str, around: str, kind: Kind

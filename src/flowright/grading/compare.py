@@ -190,8 +190,8 @@ def _same_lone(
         equal = factor is not None and expected.equals(Quantity(found.value * factor))
         return equal, "unit", stem, True
     equal = expected.equals(found)
-    if equal and found.percent != expected.percent and found.value == expected.value:
-        # 0.75% is no 0.75, but 75% may be what a reference of 75 is meant to be.
+    if equal and found.percent != expected.percent and found.value == expected.value != 0:
+        # 0.75% is no 0.75, but 75% may be what a reference of 75 is meant to be; 0% is 0.
         return abs(expected.value) >= 1, "percent", stem, False
     if equal and not _is_solved(final):
         return True, "equation", stem, False
