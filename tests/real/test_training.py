@@ -86,7 +86,11 @@ def training(
         run.stop()
 
 
-@pytest.mark.parametrize("training", [("pipeline.max_staleness=1", "grpo.steps=3")], indirect=True)
+@pytest.mark.parametrize(
+    "training",
+    [("pipeline.max_staleness=1", "grpo.steps=3", "run.keep_logprobs=true")],
+    indirect=True,
+)
 def test_three_steps_are_sampled_from_the_adapter_of_their_turn(
     training: Training, policy_server: RealVllm
 ) -> None:
@@ -99,9 +103,16 @@ def test_three_steps_are_sampled_from_the_adapter_of_their_turn(
         rows = list(read_rollouts(training.path, step))
         assert len(rows) == 16 and {row["policy_version"] for row in rows} == {version}
         assert all(row["reward"] is not None for row in rows)
+        assert all("".join(row["token_logprobs"]["texts"]) == row["completion"] for row in rows)
     assert training.sum_of("rollout/unscored") == training.sum_of("servers/policy/failures") == 0
     first = read_metrics(training.path)[1]  # drawn from the weights that then learn from it
     assert abs(first["policy/sampler_logp_diff"]) < 1e-4
+    kept = [row["token_logprobs"] for row in read_rollouts(training.path, 1)]
+    learnt = [tokens for tokens in kept if tokens["learner"] is not None]
+    assert learnt
+    for tokens in learnt:
+        assert len(tokens["ids"]) == len(tokens["texts"])
+        assert tokens["sampler"] == pytest.approx(tokens["learner"], abs=2e-4)
     assert read_state(training.path)["status"] == "finished"
 
     with policy_server.log.open("rb") as log:
