@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from documented import write_programs
 
-from flowright.runs import read_metrics, read_rollouts, read_state
+from flowright.runs import read_metrics, read_rollouts, read_state, rollout_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -70,6 +70,14 @@ def test_it_is_checked_evaluated_watched_and_reported(
     papers = json.loads((folder / "out/papers.json").read_text())
     assert "whom environment sums" in papers["models_used"]
     assert found.stdout.index("AFlow [1]") < found.stdout.index("out/evaluation.json")
+    attempts = folder / "out/evaluation"
+    assert rollout_steps(attempts) == [0, 4], "the untrained policy, and the checkpoint's step"
+    answers = {row["completion"] for row in read_rollouts(attempts, 4)}
+    played = call(folder, str(ROOT / "scripts/replay.py"), "out", "evaluation/4/0/0", "--json")
+    assert played.returncode == 0, played.stdout + played.stderr
+    now = json.loads(played.stdout)
+    assert now["recorded"]["completion"] in answers
+    assert now["now"]["reward"] == now["recorded"]["reward"]
     watched = call(folder, str(ROOT / "monitor_training_live.py"), "--once", "outputs/sums")
     assert watched.returncode == 0, watched.stdout + watched.stderr
     assert "gold" in watched.stdout

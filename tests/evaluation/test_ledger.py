@@ -10,6 +10,7 @@ import pytest
 from flowright.errors import RunError
 from flowright.evaluation.evaluator import Row, Score, row_of
 from flowright.evaluation.ledger import Ledger
+from flowright.runs import EVALUATION, rollout_steps
 
 ABOUT = {"config": {"seed": 1}, "problems": "abc"}
 SCORE = Score(3, 0.5, 0.1, 0.9, None, None, None, 1.0, 0.0, 2.0, 10.0, 0.25)
@@ -66,6 +67,31 @@ def test_another_evaluation_is_refused_with_what_differs_and_nothing_changes(tmp
     replaced.close()
     with pytest.raises(RunError, match=r"config\.seed: 2 -> 1"):
         Ledger(tmp_path, ABOUT)
+
+
+def test_attempts_are_kept_with_their_row_and_go_with_what_is_replaced(tmp_path: Path):
+    ledger = Ledger(tmp_path, ABOUT)
+    ledger.begin({"seed": 1})
+    ledger.keep_rollouts(0, [{"step": 0}], EVALUATION)
+    ledger.put("problems", asdict(ROW))
+    ledger.keep_rollouts(4, [{"step": 4}], EVALUATION)  # stopped before its row
+    ledger.close()
+    again = Ledger(tmp_path, ABOUT)
+    again.begin({"seed": 1})
+    assert rollout_steps(tmp_path / EVALUATION) == [0, 4]
+    again.close()
+    replaced = Ledger(tmp_path, ABOUT, overwrite=True)
+    replaced.begin({"seed": 2})
+    replaced.close()
+    assert rollout_steps(tmp_path / EVALUATION) == []
+    assert json.loads((tmp_path / "config.json").read_text()) == {"seed": 2}
+
+
+def test_a_training_run_is_not_written_over(tmp_path: Path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n')
+    for overwrite in (False, True):
+        with pytest.raises(RunError, match="a training run is here; give another --out"):
+            Ledger(tmp_path, ABOUT, overwrite)
 
 
 def test_an_earlier_result_without_its_rows_is_refused(tmp_path: Path):

@@ -3,6 +3,7 @@ a model is opened or a server asked.
 """
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -42,6 +43,17 @@ class Evaluation:
     checkpoints: Sequence[Path]
     problems_hash: str
     ledger: Ledger
+
+
+def kept_as(checkpoints: Sequence[Path]) -> dict[Path, int]:
+    """Which step the attempts of each are kept as (0: the untrained policy): its own, as its folder
+    is called; where one is called otherwise or two alike, its place among the paths, from 1."""
+    paths = sorted(set(checkpoints))
+    found = [re.fullmatch(r"step_0*([1-9]\d*)", path.name, re.ASCII) for path in paths]
+    steps = [int(one[1]) for one in found if one]
+    if len(set(steps)) < len(paths):
+        steps = list(range(1, len(paths) + 1))
+    return dict(zip(paths, steps, strict=True))
 
 
 @contextmanager

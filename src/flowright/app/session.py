@@ -15,7 +15,7 @@ from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.given_run import run_given
 from flowright.app.introduction import introduce, say_best
-from flowright.app.measuring import Evaluation
+from flowright.app.measuring import Evaluation, kept_as
 from flowright.app.plan.against_run import keep_plan, settle
 from flowright.app.terminal import (
     StepProgress,
@@ -224,6 +224,8 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         known = [*tasks.val, *evaluation.problems]
         await opened.enter_async_context(environment.open(known))
         evaluator, text = _evaluator(config, environment, policy), open_text(config, policy)
+        keep = partial(keep_attempts, evaluation.ledger, environment, EVALUATION)
+        evaluation.ledger.begin(given.model_dump(mode="json"))
         for line in text.words if text else ():
             say(console, line)
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
@@ -231,15 +233,17 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
 
         async def untrained(some: Sequence[Task]) -> Row:
             read = await text.score(trained=False) if text else None
-            return await evaluator.row(UNTRAINED, before, some, samples=samples, text=read)
+            keeping = replace(evaluator, keep=partial(keep, 0))
+            return await keeping.row(UNTRAINED, before, some, samples=samples, text=read)
 
         async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
             load_weights(path, policy)
             await after.refresh(after.version + 1)
             read = await text.score() if text else None
-            return await evaluator.row(name, after, some, samples=samples, text=read)
+            keeping = replace(evaluator, keep=partial(keep, steps[path]))
+            return await keeping.row(name, after, some, samples=samples, text=read)
 
-        samples = config.evaluation.final_samples
+        samples, steps = config.evaluation.final_samples, kept_as(evaluation.checkpoints)
         policies: dict[str, Measure] = {UNTRAINED: untrained}
         for path in evaluation.checkpoints:
             name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"

@@ -5,15 +5,21 @@ answered for other judges to be asked about later.
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, Protocol
 
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Rollout, to_record
-from flowright.grpo.ranks import Follower
-from flowright.runs import RunDirectory, disk_errors, write_answers
+from flowright.runs import disk_errors, write_answers
+
+
+class Keeper(Protocol):
+    """A run, or an evaluation of its own."""
+
+    def keep_rollouts(self, step: int, rollouts: Sequence[dict[str, Any]], part: str) -> None: ...
 
 
 def keep_attempts(
-    run: RunDirectory | Follower,
+    run: Keeper,
     environment: Environment,
     part: str,
     step: int,

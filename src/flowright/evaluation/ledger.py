@@ -7,24 +7,36 @@ needed: whether an evaluation can start is known before anything is loaded.
 
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from flowright.errors import RunError
-from flowright.runs import Lock, changes_of, check_writable, disk_errors, write_json, write_text
+from flowright.runs import (
+    EVALUATION,
+    Lock,
+    changes_of,
+    check_writable,
+    disk_errors,
+    holds_run,
+    write_json,
+    write_rollouts,
+    write_text,
+)
 
 Where = Literal["problems", "selection"]
 """The reported problems, or others, on which baselines are chosen."""
 
-EVALUATION = ("evaluation", "folder", "--out")
+_OWNER = ("evaluation", "folder", "--out")
 
 
 class Ledger:
     """What a folder keeps of one evaluation, ``about`` plain JSON that tells it from others.
 
     Opening takes the folder's lock and writes nothing. Raises RunError where the folder cannot be
-    written, is in use, or holds another evaluation, unless that is to be replaced (``overwrite``).
+    written, is in use or a training run's, or holds another evaluation, unless that is to be
+    replaced (``overwrite``).
     """
 
     def __init__(self, folder: Path, about: Mapping[str, Any], overwrite: bool = False) -> None:
@@ -33,9 +45,11 @@ class Ledger:
         self._about = json.loads(json.dumps(about))
         self._lines: list[dict[str, Any]] = []
         check_writable(folder)
+        if holds_run(folder):
+            raise RunError(f"{folder}: a training run is here; give another --out")
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = Lock(folder, EVALUATION)
+            self._lock = Lock(folder, _OWNER)
         try:
             if not overwrite:
                 self._lines = self._read()
@@ -66,6 +80,20 @@ class Ledger:
             ),
             None,
         )
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Keep the configuration, by which attempts are looked at and played again, and forget the
+        attempts of which no row is kept. Raises RunError (a full disk)."""
+        with disk_errors(self.folder):
+            if not self._lines:
+                shutil.rmtree(self.folder / EVALUATION, ignore_errors=True)
+            write_json(self.folder / "config.json", config)
+
+    def keep_rollouts(self, step: int, rollouts: Sequence[Mapping[str, Any]], part: str) -> None:
+        """Keep the attempts that a row is made of, as a run keeps them. Raises RunError (a full
+        disk)."""
+        with disk_errors(self.folder):
+            write_rollouts(self.folder / part, step, rollouts)
 
     def put(self, where: Where, row: Mapping[str, Any]) -> None:
         """Keep a row. Raises RunError (a full disk)."""
