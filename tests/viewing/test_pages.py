@@ -260,6 +260,25 @@ def test_attempts_at_held_out_problems_are_looked_at_as_a_run_is(
     assert "The second less the first: +0.000" in compared, "the same attempts twice"
 
 
+def test_a_run_that_has_just_begun_and_an_evaluation_on_its_own_are_listed(tmp_path: Path) -> None:
+    """Neither has steps."""
+    for name in ("begun", "measured"):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "config.json", {})
+    write_json(tmp_path / "measured/evaluation.json", {"rows": []})
+    write_rollouts(tmp_path / "measured/evaluation", 0, records_of(1))
+    shelf = Shelf(tmp_path)
+    with TestClient(create_app(shelf), "http://localhost") as client:
+        page = client.get("/").text
+        check(page)
+        rows = page.split("<tr")
+        for name, status in (("begun", "starting"), ("measured", "finished")):
+            assert any(f"/run/{name}/" in row and f">{status}<" in row for row in rows), page
+        for name in ("begun", "measured"):
+            check(client.get(f"/run/{name}/").text)
+        check(client.get("/run/measured~evaluation/attempts").text)
+
+
 def test_pages_without_a_server(tmp_path: Path, shelf: Shelf) -> None:
     folder = tmp_path / "pages"
     count = export_pages(shelf.root, folder, "outcome=wrong&sort=reward", 3)

@@ -64,7 +64,11 @@ class Snapshot:
 
     @property
     def status(self) -> str:
-        return "died" if self.died else str(self.state.get("status", "starting"))
+        if self.died:
+            return "died"
+        # An evaluation on its own has no state, and its table once it is measured.
+        unknown = "starting" if self.evaluation is None else "finished"
+        return str(self.state.get("status", unknown))
 
     @property
     def running(self) -> bool:

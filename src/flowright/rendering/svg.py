@@ -163,7 +163,7 @@ def _round_step(rough: float) -> float:
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
     """At most ``MOST_POINTS``: stretches of a long run become their means."""
     size = -(-len(points) // MOST_POINTS)
-    if size == 1:
+    if size <= 1:
         return points
     stretches = [points[i : i + size] for i in range(0, len(points), size)]
     return [(round(fmean(x for x, _ in s)), fmean(y for _, y in s)) for s in stretches]
