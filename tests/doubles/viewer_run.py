@@ -9,6 +9,11 @@ from monitoring_run import make_rollout, record_of
 from flowright.errors import Failure, Reason
 from flowright.runs import write_json, write_rollouts
 
+HOSTILE = (
+    "</pre></script></style><script>alert(1)</script><img src=x onerror=alert(2)>"
+    "\" onmouseover=alert(3) x='<!--<svg onload=alert(4)> \x1b[31m\u202e\u2066\ud800\x00"
+    "<a href=javascript:alert(5)>]]>&lt;\u2028"
+)
 GROUPS, ATTEMPTS = 3, 4
 
 

@@ -13,7 +13,7 @@ import pyarrow.parquet
 import pytest
 from html_page import Document
 from starlette.testclient import TestClient
-from viewer_run import GROUPS, hostile, records_of, write_run
+from viewer_run import GROUPS, HOSTILE, hostile, records_of, write_run
 
 from flowright.errors import RunError
 from flowright.runs import read_rollouts, write_json, write_rollouts
@@ -22,11 +22,6 @@ from flowright.viewing.server import create_app
 from flowright.viewing.shell import policy
 from flowright.viewing.static import export_pages
 
-HOSTILE = (
-    "</pre></script></style><script>alert(1)</script><img src=x onerror=alert(2)>"
-    "\" onmouseover=alert(3) x='<!--<svg onload=alert(4)> \x1b[31m\u202e\u2066\ud800\x00"
-    "<a href=javascript:alert(5)>]]>&lt;\u2028"
-)
 OURS = {"html", "head", "body", "title", "style", "script", "meta", "main", "dialog", "button"}
 RUN = "/run/one"
 INSPECT_PYTHON = os.environ.get("FLOWRIGHT_INSPECT_PYTHON", "")
