@@ -270,7 +270,7 @@ def test_a_run_that_has_just_begun_and_an_evaluation_on_its_own_are_listed(tmp_p
         for name, status in (("begun", "starting"), ("measured", "finished")):
             assert any(f"/run/{name}/" in row and f">{status}<" in row for row in rows), page
         for name in ("begun", "measured"):
-            check(client.get(f"/run/{name}/").text)
+            assert "Curves" not in check(client.get(f"/run/{name}/").text).text
         check(client.get("/run/measured~evaluation/attempts").text)
 
 

@@ -108,8 +108,11 @@ def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
     )
 
 
-def _curves(snapshot: Snapshot, links: Links) -> Html:
-    """Reward, gold and judge; then each kind. A click leads to the attempts of that step."""
+def _curves(snapshot: Snapshot, links: Links) -> Html | None:
+    """Reward, gold and judge; then each kind. A click leads to the attempts of that step. None
+    where there are no steps."""
+    if not snapshot.rows:
+        return None
     names = (
         ("reward", "c2", "reward/mean"),
         ("right by the judge", "c4", "reward/right_frac"),
