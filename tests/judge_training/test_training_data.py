@@ -309,6 +309,15 @@ def test_ties_may_be_left_out_and_places_are_drawn(tmp_path: Path) -> None:
     assert len(rows.train) + len(rows.held_out) == 10
     assert {row.label for row in rows.train} == {"first", "second"}
     assert "10 ties left out (judging.ties: drop)" in rows.lines
+    elsewhere = tmp_path / "moved"
+    elsewhere.mkdir()
+    lines = pairs.read_text().splitlines(keepends=True)
+    moved = elsewhere / "other.jsonl"
+    moved.write_text("".join(lines[::-1]))  # another folder, name and line
+    again = load_rows(section.model_copy(update={"train_files": (moved,)}), seed=0)
+    assert {(row.conversation, row.label) for row in again.train if isinstance(row, Pair)} == {
+        (row.conversation, row.label) for row in rows.train if isinstance(row, Pair)
+    }
     with pytest.raises(DataError, match="no row of form pairwise or bradley_terry"):
         load_rows(section.model_copy(update={"train_files": (points,)}), seed=0)
 

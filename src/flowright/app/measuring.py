@@ -3,7 +3,6 @@ a model is opened or a server asked.
 """
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.evaluation.ledger import Ledger
-from flowright.runs import check_writable, sha256_of
+from flowright.runs import check_writable, sha256_of, step_of
 
 NOT_MEASURED = {"run", "physical_gpus", "ray", "pipeline"}
 """Sections of a configuration that no row depends on."""
@@ -49,8 +48,7 @@ def kept_as(checkpoints: Sequence[Path]) -> dict[Path, int]:
     """Which step the attempts of each are kept as (0: the untrained policy): its own, as its folder
     is called; where one is called otherwise or two alike, its place among the paths, from 1."""
     paths = sorted(set(checkpoints))
-    found = [re.fullmatch(r"step_0*([1-9]\d*)", path.name, re.ASCII) for path in paths]
-    steps = [int(one[1]) for one in found if one]
+    steps = [step for path in paths if (step := step_of(path.name))]
     if len(set(steps)) < len(paths):
         steps = list(range(1, len(paths) + 1))
     return dict(zip(paths, steps, strict=True))

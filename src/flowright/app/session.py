@@ -231,17 +231,18 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))
 
+        def kept(step: int) -> Evaluator:
+            return replace(evaluator, keep=partial(keep, step))
+
         async def untrained(some: Sequence[Task]) -> Row:
             read = await text.score(trained=False) if text else None
-            keeping = replace(evaluator, keep=partial(keep, 0))
-            return await keeping.row(UNTRAINED, before, some, samples=samples, text=read)
+            return await kept(0).row(UNTRAINED, before, some, samples=samples, text=read)
 
         async def trained(name: str, path: Path, some: Sequence[Task]) -> Row:
             load_weights(path, policy)
             await after.refresh(after.version + 1)
             read = await text.score() if text else None
-            keeping = replace(evaluator, keep=partial(keep, steps[path]))
-            return await keeping.row(name, after, some, samples=samples, text=read)
+            return await kept(steps[path]).row(name, after, some, samples=samples, text=read)
 
         samples, steps = config.evaluation.final_samples, kept_as(evaluation.checkpoints)
         policies: dict[str, Measure] = {UNTRAINED: untrained}

@@ -55,11 +55,11 @@ class Comparison:
         return next((row for row in self.rows if row.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of ``evaluation.json``."""
+        """The content of ``evaluation.json``; no summary where there was nothing to pick."""
         value = asdict(self)
         keys = ("chosen_on", "best_single", "best_by_kind", "best_by_kind_gold", "gap_closed")
         summary = {key: value.pop(key) for key in keys}
-        return {**value, "summary": {} if self.by_reward else summary}
+        return {**value, "summary": summary if self.best_single else {}}
 
 
 async def compare(

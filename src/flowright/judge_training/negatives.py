@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from flowright.data.preferences import Pair
 from flowright.judge_training.rows import PairRow, PointwiseRow
-from flowright.judge_training.splits import is_swapped
+from flowright.judge_training.splits import in_drawn_order
 
 MASTER_KEYS = (
     *(".", ",", ":", "Solution", "Thought process:", "Let's solve this problem step by step."),
@@ -62,18 +62,17 @@ def _negative(row: NegativeRow, rng: random.Random, seed: int) -> NegativeRow:
         attack = _attack(row.chosen, rng)
         return replace(row, rejected=attack, tie=False, margin=None, source=source, id=id)
     better = row.second if row.label == "second" else row.first
-    answers, swapped = (better, _attack(better, rng)), is_swapped(id, seed)
-    first, second = answers[::-1] if swapped else answers
-    return replace(
+    made = replace(
         row,
-        first=first,
-        second=second,
-        label="second" if swapped else "first",
+        first=better,
+        second=_attack(better, rng),
+        label="first",
         strength=None,
         votes=(),
         source=source,
         id=id,
     )
+    return in_drawn_order(made, seed)
 
 
 def _attack(answer: str, rng: random.Random) -> str:

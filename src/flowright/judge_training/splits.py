@@ -66,14 +66,12 @@ def kept_apart(train: Sequence[AnyRow], held_out: Sequence[AnyRow]) -> Split[Any
 
 
 def in_drawn_order(pair: Pair, seed: int) -> Pair:
-    """The pair as it is or the other way round, one as often as the other over many ids: data may
-    have the preferred answer in one place, which a judge would learn instead."""
-    return pair.swapped() if is_swapped(pair.id, seed) else pair
-
-
-def is_swapped(id: str, seed: int) -> bool:
-    """The draw of :func:`in_drawn_order` for a pair's id."""
-    return bool(_draw(seed, "order", id)[0] % 2)
+    """The pair as it is or the other way round, one as often as the other over many pairs: data may
+    have the preferred answer in one place, which a judge would learn instead. The draw is of the
+    texts alone, so that a pair's file, its line and the way round it came do not matter."""
+    asked = conversation_key(pair)
+    first, second = (_draw(seed, "order", f"{asked}/{text}") for text in (pair.first, pair.second))
+    return pair.swapped() if second < first else pair
 
 
 def in_both_orders(pairs: Sequence[Pair]) -> tuple[Pair, ...]:

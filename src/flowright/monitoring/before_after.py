@@ -196,8 +196,7 @@ def _ends(found: Record, form: Form) -> str:
 
 
 def _summary(summary: object) -> Html | None:
-    """Whatever else the evaluation says about itself, as it says it. Without baselines there is
-    none to choose."""
-    if not isinstance(summary, Mapping) or not summary or summary.get("best_single") == "":
+    """Whatever else the evaluation says about itself, as it says it."""
+    if not isinstance(summary, Mapping) or not summary:
         return None
     return folded("Summary of the evaluation", facts(settings(summary)), open=True)

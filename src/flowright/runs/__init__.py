@@ -44,6 +44,7 @@ from flowright.runs.reading import (
     rollout_steps,
     rollouts_path,
     step_name,
+    step_of,
     write_answers,
     write_rollouts,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "rollouts_path",
     "sha256_of",
     "step_name",
+    "step_of",
     "write_answers",
     "write_json",
     "write_rollouts",

@@ -107,6 +107,12 @@ def step_name(step: int) -> str:
     return f"step_{step:06d}"
 
 
+def step_of(name: str) -> int | None:
+    """The step of a name of :func:`step_name`; None of any other."""
+    number = name.removeprefix("step_")
+    return int(number) if number != name and number.isdecimal() else None
+
+
 VALIDATION, EVALUATION = "validation", "evaluation"
 """Folders of a run with the attempts at held-out problems, as a run has those of its steps: while
 it trains, and in the before/after table (step 0: untrained)."""
@@ -156,9 +162,9 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def rollout_steps(run: Path) -> list[int]:
     """Steps whose rollouts were kept, ascending."""
-    names = [path.name for path in (run / "rollouts").glob(f"step_*{SUFFIX}")]
-    numbers = (name.removeprefix("step_").removesuffix(SUFFIX) for name in names)
-    return sorted(int(number) for number in numbers if number.isdecimal())
+    paths = (run / "rollouts").glob(f"step_*{SUFFIX}")
+    steps = (step_of(path.name.removesuffix(SUFFIX)) for path in paths)
+    return sorted(step for step in steps if step is not None)
 
 
 def forget_rollouts(run: Path, step: int, into: Path) -> None:
