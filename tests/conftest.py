@@ -14,8 +14,9 @@ from flowright.sandbox import Limits, Sandbox
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A loaded machine is slow, not wrong. The examples of a property are the same at every start, so that
-# a failure is about what was changed and not about luck; CONTRIBUTING.md says how to look for others.
+# A loaded machine is slow, not wrong. The examples of a property are the same at every start, so
+# that a failure is about what was changed and not about luck; CONTRIBUTING.md says how to look for
+# others.
 settings.register_profile("flowright", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("flowright")
