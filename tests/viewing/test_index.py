@@ -4,6 +4,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from flowright.runs import read_rollouts, rollouts_path, write_rollouts
 from flowright.viewing.facts import safe
 from flowright.viewing.filters import Filter, Range, step_ids, words_of
 from flowright.viewing.finding import Found
-from flowright.viewing.index import Indexer, Progress, index_path, step_of
+from flowright.viewing.index import GENERATIONS, Indexer, Progress, index_path, step_of
 from flowright.viewing.records import lines, record_at, step_files
 
 STEPS = 3
@@ -184,6 +185,56 @@ def test_what_is_half_written_is_left_out_and_told(tmp_path: Path) -> None:
     assert len(places(run, step="2")) == 11
     assert places(run, step="4") == []
     assert places(run, step="5") == ["5/0/0"]
+
+
+def test_words_of_attempts_that_were_replaced_are_found_no_more(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    old = [r | {"completion": "zebra"} for r in records_of(1)]
+    new = [r | {"completion": "walrus"} for r in records_of(1)]
+    write_rollouts(run, 1, old)
+    updated(run)
+    rollouts_path(run, 1).unlink()  # as a resume does that takes the step back
+    updated(run)
+    write_rollouts(run, 1, new)
+    updated(run)
+    assert not places(run, q="zebra")
+    assert len(places(run, q="walrus")) == len(places(run)) == len(new)
+
+
+def test_a_step_may_be_replaced_as_often_as_it_likes(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    records = records_of(1)
+    for step in (1, 2):
+        write_rollouts(run, step, [r | {"step": step} for r in records])
+    updated(run)
+    base = sqlite3.connect(index_path(run))
+    with closing(base), base:
+        base.execute("UPDATE generations SET next = ? WHERE step = 1", (GENERATIONS,))
+    write_rollouts(run, 1, [r | {"completion": "walrus"} for r in records])
+    updated(run)
+    assert len(places(run, q="walrus")) == len(records)
+    assert len(places(run)) == 2 * len(records)
+    with closing(sqlite3.connect(index_path(run))) as base:
+        assert base.execute("SELECT step, next FROM generations").fetchall() == [(1, 1), (2, 1)]
+
+
+def test_what_only_looks_like_a_step_is_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 1)
+    rollouts_path(run, 2).mkdir()
+    rollouts_path(run, 1 << 40).write_bytes(b"")
+    assert [file.step for file in step_files(run)] == [1]
+    assert updated(run).attempts == len(places(run)) > 0
+
+
+def test_a_step_that_is_moved_away_meanwhile_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run", 2)
+    there = step_files(run)
+    rollouts_path(run, 2).unlink()
+    monkeypatch.setattr("flowright.viewing.index.step_files", lambda _: there)
+    updated(run)
+    assert {found.split("/")[0] for found in places(run)} == {"1"}
 
 
 def test_a_long_line_is_read_whole_and_searched_in_part(tmp_path: Path) -> None:

@@ -17,10 +17,12 @@ from viewer_run import GROUPS, HOSTILE, hostile, records_of, write_run
 
 from flowright.errors import RunError
 from flowright.runs import read_rollouts, write_json, write_rollouts
+from flowright.viewing.compare_page import Pair, Paired, pairs_of
 from flowright.viewing.opened import Shelf, find_root
 from flowright.viewing.server import create_app
 from flowright.viewing.shell import policy
 from flowright.viewing.static import export_pages
+from flowright.viewing.tallies import Solved
 
 OURS = {"html", "head", "body", "title", "style", "script", "meta", "main", "dialog", "button"}
 RUN = "/run/one"
@@ -164,6 +166,21 @@ def test_two_runs_are_compared_problem_by_problem(client: httpx2.Client) -> None
     page = client.get("/compare?run=one&steps1=1&steps2=x..").text
     assert "is no range" in page
     assert client.get("/compare?run=one&run=none").status_code == 404
+
+
+def test_where_gold_knows_of_some_problems_only_these_are_compared_by_it() -> None:
+    tried = Solved(known=2, right=1, scored=2, reward=1.0)
+    failed = Solved(failed=2, scored=2, reward=-2.0)
+    open_ended = Solved(scored=2, reward=1.5)
+    first = {"a": tried, "b": failed, "c": open_ended, "d": tried, "alone": tried}
+    second = {"a": failed, "b": failed, "c": failed, "d": tried}
+    found = pairs_of(first, second)
+    assert found.pairs == [Pair("a", 0.5, 0.0), Pair("d", 0.5, 0.5)]
+    assert found.left_out == 2
+    found = pairs_of({"b": failed, "c": open_ended}, {"b": failed, "c": failed})
+    assert found.measured == "mean reward"
+    assert found.pairs == [Pair("b", -1.0, -1.0), Pair("c", 0.75, -1.0)]
+    assert pairs_of({"a": tried}, {"b": tried}) == Paired([], "mean reward", 0)
 
 
 @pytest.mark.parametrize(

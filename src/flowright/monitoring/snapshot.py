@@ -95,13 +95,15 @@ class Snapshot:
     @property
     def compared(self) -> list[Record]:
         """The rows of the evaluation, of policies and baselines."""
-        rows = (self.evaluation or {}).get("rows") or []
-        return [row for row in rows if row.get("kinds") and row.get("name")]
+        rows = (self.evaluation or {}).get("rows")
+        known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        return [row for row in known if row.get("kinds") and row.get("name")]
 
     @property
     def warnings(self) -> list[str]:
         """What makes the numbers of a run less than they seem, as the run itself says it."""
-        told = self.state.get("warnings") or ()
+        told = self.state.get("warnings")
+        told = told if isinstance(told, list) else ()
         return [one_line(warning, 300) for warning in told]
 
     @property
@@ -138,7 +140,8 @@ class Snapshot:
 
     def setting(self, section: str, key: str) -> Any:
         """A value of the run's configuration, or None."""
-        return (self.config.get(section) or {}).get(key)
+        found = self.config.get(section)
+        return found.get(key) if isinstance(found, dict) else None
 
 
 def first(points: Sequence[Point], count: int) -> float | None:

@@ -3,6 +3,7 @@ rollouts, written and read.
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
         if not line:
             continue
         try:
-            row = json.loads(line)
+            row = _plain_json(line)
         except (ValueError, RecursionError):
             if number == len(lines):
                 break
@@ -92,14 +93,26 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 def _read_object(path: Path) -> dict[str, Any]:
     """A JSON object, empty where there is no such file. Raises RunError for anything else."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = _plain_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except OSError as error:
+        raise RunError(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
         raise RunError(f"{path}: not JSON: {error}") from None
     if not isinstance(value, dict):
         raise RunError(f"{path}: a JSON object was expected, not a {type(value).__name__}")
     return value
+
+
+def _plain_json(text: str) -> Any:
+    """What JSON knows: NaN, infinities and numbers that no float holds are null."""
+    return json.loads(text, parse_float=_finite, parse_constant=lambda _: None)
+
+
+def _finite(digits: str) -> float | None:
+    value = float(digits)
+    return value if math.isfinite(value) else None
 
 
 def step_name(step: int) -> str:

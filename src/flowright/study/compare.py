@@ -23,7 +23,7 @@ class Outcome:
     """Of a claim. ``pairs`` of ``wanted`` seeds have both values; ``estimate`` is the mean paired
     difference, of a family of doses the mean slope, of times the difference of the shares with an
     onset; ``medians`` are those of both arms' times, None where fewer than half had one. ``holds``
-    is None while seeds are missing: a claim is decided once."""
+    and ``holm`` are None while seeds are missing: a claim is decided once."""
 
     claim: ClaimSection
     pairs: int
@@ -35,17 +35,24 @@ class Outcome:
     medians: tuple[float | None, float | None] | None = None
 
     @property
+    def whole(self) -> bool:
+        """Whether no seed is missing."""
+        return self.pairs >= self.wanted
+
+    @property
     def holds(self) -> bool | None:
-        if self.pairs < self.wanted or self.holm is None:
-            return None
-        return self.holm <= self.claim.alpha
+        return None if self.holm is None else self.holm <= self.claim.alpha
 
 
 def outcomes(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> list[Outcome]:
-    """Of all claims, their p-values adjusted together (Holm)."""
+    """Of all claims, their p-values adjusted together (Holm). A claim that lacks seeds counts as
+    one with p = 1, the worst that it can come to: what holds now then holds with all of them."""
     each = [_outcome(study, cells, claim, found) for claim in study.claims]
-    adjusted = holm([outcome.p for outcome in each])
-    return [replace(outcome, holm=p) for outcome, p in zip(each, adjusted, strict=True)]
+    adjusted = holm([o.p if o.whole and o.p is not None else 1.0 for o in each])
+    return [
+        replace(o, holm=p) if o.whole and o.p is not None else o
+        for o, p in zip(each, adjusted, strict=True)
+    ]
 
 
 def _outcome(

@@ -31,24 +31,28 @@ class History:
 
 @dataclass(slots=True)
 class Journal:
-    """Appends a line for each event, and reads them back."""
+    """Appends a line for each event, and reads them back. ``damaged`` are the numbers of lines that
+    say nothing, such as one that a power cut tore: what they told of is in the runs' own files, but
+    for seconds and failures."""
 
     path: Path
     histories: dict[str, History] = field(default_factory=dict)
+    damaged: list[int] = field(default_factory=list)
+    _torn: bool = False
 
     @classmethod
     def read(cls, out: Path) -> "Journal":
-        """Of a study's folder. Raises RunError for a damaged line that is not the last."""
+        """Of a study's folder."""
         journal = cls(out / FILE)
         if not journal.path.exists():
             return journal
-        lines = journal.path.read_text(encoding="utf-8").split("\n")
+        lines = journal.path.read_text(encoding="utf-8", errors="replace").split("\n")
+        journal._torn = bool(lines[-1])
         for number, line in enumerate(lines, start=1):
             try:
                 journal._take(json.loads(line)) if line else None
-            except (ValueError, KeyError):
-                if number < len(lines):
-                    raise RunError(f"{journal.path}:{number}: damaged; take it out") from None
+            except (ValueError, KeyError, TypeError):
+                journal.damaged.append(number)
         return journal
 
     def start(self, run: Run) -> None:
@@ -68,7 +72,8 @@ class Journal:
     def _write(self, event: dict[str, Any]) -> None:
         event = {"time": time.time(), **event}
         with disk_errors(self.path), self.path.open("a", encoding="utf-8") as out:
-            out.write(json.dumps(event) + "\n")
+            out.write("\n" * self._torn + json.dumps(event) + "\n")
+        self._torn = False
         self._take(event)
 
     def _take(self, event: Mapping[str, Any]) -> None:

@@ -54,13 +54,14 @@ def sign(differences: Array) -> Array:
 
 
 def student(differences: Array) -> Array:
-    """Student's paired t-test. Where all differences are equal: 0 above 0, else 1."""
+    """Student's paired t-test. Where all differences are equal it says nothing, and what is left is
+    that all have one sign: 0.5 to the power of their number above 0, else 1."""
     count = differences.shape[-1]
     if count < 2:
         return np.ones(differences.shape[:-1])
     mean = differences.mean(-1)
     error = differences.std(-1, ddof=1) / math.sqrt(count)
-    sure = np.where(mean > _EQUAL, 0.0, 1.0)
+    sure = np.where(mean > _EQUAL, 0.5**count, 1.0)
     ratio = np.divide(mean, error, out=np.zeros_like(mean), where=error > _EQUAL)
     return np.where(error > _EQUAL, upper_tail(ratio, count - 1), sure)
 

@@ -96,23 +96,39 @@ def _form(sides: Sequence[Side]) -> Html:
     )
 
 
-def pairs_of(first: dict[str, Solved], second: dict[str, Solved]) -> tuple[list[Pair], str]:
-    """The problems that both tried, by gold where both have it on any, else by mean reward."""
-    for name in ("gold", "mean"):
-        found = [
-            Pair(task, a, b)
-            for task, solved in first.items()
-            if task in second
-            and (a := getattr(solved, name)) is not None
-            and (b := getattr(second[task], name)) is not None
-        ]
-        if found:
-            return found, "share right by gold" if name == "gold" else "mean reward"
-    return [], "nothing"
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """The problems that both sides tried and that ``measured`` says something of; ``left_out`` are
+    the other problems that both tried."""
+
+    pairs: Sequence[Pair]
+    measured: str
+    left_out: int
+
+
+def pairs_of(first: dict[str, Solved], second: dict[str, Solved]) -> Paired:
+    """The problems that both tried, by gold where any of them has it, else by mean reward. A
+    problem has gold where gold has an opinion of an attempt of either side: there a side whose
+    attempts all failed has none right."""
+    both = {task: (solved, second[task]) for task, solved in first.items() if task in second}
+    by_gold = [
+        Pair(task, a.gold, b.gold)
+        for task, (a, b) in both.items()
+        if (a.known or b.known) and a.gold is not None and b.gold is not None
+    ]
+    if by_gold:
+        return Paired(by_gold, "share right by gold", len(both) - len(by_gold))
+    by_reward = [
+        Pair(task, a.mean, b.mean)
+        for task, (a, b) in both.items()
+        if a.mean is not None and b.mean is not None
+    ]
+    return Paired(by_reward, "mean reward", len(both) - len(by_reward))
 
 
 def _paired(first: Side, second: Side) -> Html:
-    pairs, measured = pairs_of(first.solved(), second.solved())
+    found = pairs_of(first.solved(), second.solved())
+    pairs = found.pairs
     if not pairs:
         told = "No problem was tried and scored by both: nothing to pair."
         return el("section", el("h2", "Problem by problem"), el("p", told))
@@ -128,9 +144,10 @@ def _paired(first: Side, second: Side) -> Html:
         interval = f" (95 % interval {estimate.low:+.3f} to {estimate.high:+.3f})"
     chance = NOTHING if p_value is None else f"{p_value:.4f}"
     lead = (
-        f"{len(pairs):,} problems were tried by both; measured is the {measured} of all attempts "
-        f"at each. The second less the first: {estimate.value or 0:+.3f}{interval}, p = {chance} "
-        "by a randomization test over problems. Attempts at one problem count as one."
+        f"{len(pairs):,} problems were tried by both; measured is the {found.measured} of all "
+        f"attempts at each{_left_out(found)}. The second less the first: "
+        f"{estimate.value or 0:+.3f}{interval}, p = {chance} by a randomization test over "
+        "problems. Attempts at one problem count as one."
     )
     both = [
         _problems("Solved by the second and not by the first", gained, first, second),
@@ -142,6 +159,13 @@ def _paired(first: Side, second: Side) -> Html:
         el("p", lead),
         el("div", both, class_="columns"),
     )
+
+
+def _left_out(found: Paired) -> str:
+    if not found.left_out:
+        return ""
+    were = "problem that both tried is" if found.left_out == 1 else "problems that both tried are"
+    return f"; {found.left_out:,} more {were} left out, for it is not known of them"
 
 
 def _problems(title: str, pairs: Sequence[Pair], first: Side, second: Side) -> Html:

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from flowright.viewing.facts import safe
 from flowright.viewing.index import first_id
+from flowright.viewing.records import MOST_STEPS
 
 NAMED = {
     "kind": "kind",
@@ -34,7 +35,7 @@ COLUMNS = ("workflow", "prompts", "replies", "reasons")
 PLACES = ("problem", *COLUMNS)
 SORTS = ("step", *MEASURES)
 _ALL = frozenset({*NAMED, *MEASURES, "step", "against", "repair", "operator", "task", "q", "in"})
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?"
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 _RANGE = re.compile(
     rf"(?:(?P<low>{_NUMBER})?\s*\.\.\s*(?P<high>{_NUMBER})?"
     rf"|(?P<sign>>=|<=|>|<|=)?\s*(?P<one>{_NUMBER}))",
@@ -42,6 +43,7 @@ _RANGE = re.compile(
 )
 _WORD = re.compile(r'(-?)"([^"]*)"?(\*?)|(-?)([^\s"]+)')
 LONGEST_QUERY = 500
+LONGEST_RANGE = 100  # characters
 MOST_WORDS = 12
 
 
@@ -57,7 +59,7 @@ class Range:
     @staticmethod
     def read(text: str) -> "Range | None":
         """Of ``0.2..0.8``, ``..3``, ``>0.5``, ``<=2``, ``7``; None for anything else."""
-        found = _RANGE.fullmatch(text.strip())
+        found = _RANGE.fullmatch(text.strip()) if len(text) <= LONGEST_RANGE else None
         if found is None or text.strip() == "..":
             return None
         if found["one"] is None:
@@ -162,10 +164,9 @@ def words_of(text: str) -> str | None:
 
 def step_ids(chosen: Range) -> tuple[int, int]:
     """The ids of the attempts of a range of steps: from the first, to below the second."""
-    most = 1 << 34
-    low = -math.inf if chosen.low == -math.inf else math.ceil(chosen.low)
-    high = math.inf if chosen.high == math.inf else math.floor(chosen.high)
+    low = math.ceil(chosen.low) if math.isfinite(chosen.low) else chosen.low
+    high = math.floor(chosen.high) if math.isfinite(chosen.high) else chosen.high
     low += bool(chosen.low_open and low == chosen.low)
     high -= bool(chosen.high_open and high == chosen.high)
-    bounded = [int(min(max(number, 0), most)) for number in (low, high + 1)]
+    bounded = [int(min(max(number, 0), MOST_STEPS)) for number in (low, high + 1)]
     return first_id(bounded[0]), first_id(bounded[1])

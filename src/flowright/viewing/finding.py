@@ -189,7 +189,7 @@ def _column(chosen: Filter) -> str:
 def _read_key(after: str) -> tuple[float | None, int] | None:
     try:
         value, number = json.loads(after)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None
     good = (value is None or isinstance(value, int | float)) and isinstance(number, int)
     return (value, number) if good else None

@@ -21,13 +21,17 @@ from flowright.viewing.facts import Combination, Facts, facts_of
 from flowright.viewing.records import StepFile, lines, parsed, step_files
 
 NAME = "viewer.sqlite"
-VERSION = 1
+VERSION = 2
 """Of the tables; an index of another version is made anew."""
 STEP_BITS, GENERATION_BITS = 28, 20
 GENERATIONS = 1 << (STEP_BITS - GENERATION_BITS)
 MOST_LINES = 1 << GENERATION_BITS
 """Rollouts of one step that ids have room for."""
 _CACHE_KIB = 65_536
+
+
+class _NoIdsLeft(Exception):
+    """A step was replaced as often as ids have room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +79,9 @@ class Indexer:
         where nothing is new. Raises UserError where the index cannot be written."""
         try:
             yield from self._update()
+        except _NoIdsLeft:
+            forget(self.path)
+            yield from self._update()
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError) and not _is_damage(error):
                 raise UserError(f"{self.path}: the index cannot be written: {error}") from None
@@ -87,9 +94,13 @@ class Indexer:
             self._drop(base, {file.step for file in there})
             for file in reversed(there):
                 if not _is_indexed(base, file):
-                    with _transaction(base):
-                        if not _is_indexed(base, file):  # another process may have been quicker
-                            self._index(base, file)
+                    try:
+                        with _transaction(base):
+                            if not _is_indexed(base, file):  # another process may have been quicker
+                                self._index(base, file)
+                    except OSError:  # moved away by a resume since it was listed, or not ours
+                        self._known = {}
+                        continue
                     yield progress_of(base, len(there))
             yield progress_of(base, len(there))
 
@@ -120,8 +131,7 @@ class Indexer:
 
     def _index(self, base: sqlite3.Connection, file: StepFile) -> None:
         """One step, within a transaction."""
-        row = base.execute("SELECT generation FROM files WHERE step = ?", (file.step,)).fetchone()
-        generation = (row[0] + 1) % GENERATIONS if row else 0
+        generation = _next_generation(base, file.step)
         _forget_step(base, file.step)
         first, unread, cut, count = first_id(file.step, generation), 0, 0, 0
         attempts: list[tuple[object, ...]] = []
@@ -169,7 +179,7 @@ class Indexer:
         base.executemany(
             "INSERT INTO uses VALUES (?, ?, ?)", [(file.step, key, n) for key, n in uses.items()]
         )
-        kept = (file.step, generation, file.size, file.mtime_ns, count, unread, cut)
+        kept = (file.step, file.size, file.mtime_ns, count, unread, cut)
         base.execute(f"INSERT INTO files VALUES ({_marks(len(kept))})", kept)
 
     def _combination(self, base: sqlite3.Connection, found: Combination) -> int:
@@ -211,7 +221,9 @@ def reading(path: Path) -> sqlite3.Connection:
     """A connection to an index that only reads. Raises FileNotFoundError where there is none."""
     if not path.exists():
         raise FileNotFoundError(path)
-    base = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0)
+    # A streamed answer is written by one thread after another, never by two at once.
+    where = f"{path.absolute().as_uri()}?mode=ro"
+    base = sqlite3.connect(where, uri=True, timeout=5.0, check_same_thread=False)
     base.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
     base.execute("PRAGMA mmap_size = 1073741824")
     return base
@@ -272,6 +284,17 @@ def _transaction(base: sqlite3.Connection) -> Iterator[None]:
 def _is_indexed(base: sqlite3.Connection, file: StepFile) -> bool:
     row = base.execute("SELECT size, mtime_ns FROM files WHERE step = ?", (file.step,)).fetchone()
     return row == (file.size, file.mtime_ns)
+
+
+def _next_generation(base: sqlite3.Connection, step: int) -> int:
+    """A number that no attempts of this step had, those included that were forgotten: the words
+    of those are still there. Raises _NoIdsLeft."""
+    row = base.execute("SELECT next FROM generations WHERE step = ?", (step,)).fetchone()
+    generation = int(row[0]) if row else 0
+    if generation == GENERATIONS:
+        raise _NoIdsLeft
+    base.execute("INSERT OR REPLACE INTO generations VALUES (?, ?)", (step, generation + 1))
+    return generation
 
 
 def _forget_step(base: sqlite3.Connection, step: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from flowright.errors import RunError, UserError
 from flowright.monitoring.snapshot import Snapshot, Watcher
+from flowright.rendering.untrusted import one_line
 from flowright.runs import HELD_OUT
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.index import Indexer, Progress, first_id, index_path
@@ -26,15 +27,21 @@ PARTS = ("", *HELD_OUT)
 @dataclass
 class OpenedRun:
     """A run, or one of its parts with attempts at held-out problems (:data:`HELD_OUT`), which is
-    looked at as a run is. ``path`` is the run's; ``trouble`` is why the index is not up to date."""
+    looked at as a run is. ``path`` is the run's."""
 
     of: str
     path: Path
     part: str = ""
-    trouble: str = ""
+    behind: str = ""  # why the index is not up to date
+    damaged: str = ""  # why the run's own files cannot be read
     progress: Progress = field(default_factory=Progress)
     _looked: tuple[Any, Snapshot] | None = None
     _watcher: Watcher | None = None
+
+    @property
+    def trouble(self) -> str:
+        """What a page says before anything else; empty where all is well."""
+        return "; ".join(told for told in (self.damaged, self.behind) if told)
 
     @property
     def name(self) -> str:
@@ -56,15 +63,17 @@ class OpenedRun:
 
     def update(self, stopped: Callable[[], bool] = lambda: False) -> None:
         """Bring its index up to date, or as far as the step after which ``stopped``; what keeps it
-        from it is its ``trouble``."""
+        from it is told by ``behind``."""
         try:
             with closing(Indexer(self.folder).update()) as steps:
                 for self.progress in steps:
                     if stopped():
                         return
-            self.trouble = ""
+            self.behind = ""
         except UserError as error:
-            self.trouble = "; ".join(error.problems)
+            self.behind = "; ".join(error.problems)
+        except OSError as error:  # such as a step that a resumed run moves away just now
+            self.behind = _behind(error)
 
     def steps(self) -> int:
         """How many steps kept rollouts."""
@@ -72,14 +81,15 @@ class OpenedRun:
 
     def snapshot(self) -> Snapshot:
         """What its files say, read again when they have changed. A file that cannot be read is told
-        by ``trouble``, and the rest is empty."""
+        by ``damaged``, and the rest is empty."""
         stamp = tuple(_stamp(self.path / name) for name in (*MARKS, "evaluation.json"))
         if self._looked is None or self._looked[0] != stamp:
             self._watcher = self._watcher or Watcher(self.path)
             try:
                 looked = self._watcher.look()
+                self.damaged = ""
             except RunError as error:
-                self.trouble = "; ".join(error.problems)
+                self.damaged = "; ".join(error.problems)
                 looked = Snapshot(self.path)
             self._looked = (stamp, looked)
         return self._looked[1]
@@ -87,6 +97,10 @@ class OpenedRun:
     def record(self, attempt: Attempt) -> dict[str, Any]:
         """The attempt's record. Raises UserError where its file has changed."""
         return record_at(self.folder, attempt.step, attempt.start, attempt.size)
+
+
+def _behind(error: Exception) -> str:
+    return f"the index is not up to date: {one_line(str(error) or repr(error), 300)}"
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -111,7 +125,7 @@ class Shelf:
                 run = OpenedRun(_name(path, self.root), path, part)
                 if not part or (run.folder / "rollouts").is_dir():
                     self._runs.setdefault(run.name, run)
-        there = [run for run in self._runs.values() if run.path.is_dir() and not run.part]
+        there = [run for run in [*self._runs.values()] if run.path.is_dir() and not run.part]
         return sorted(there, key=lambda run: -_changed(run.path))
 
     def parts(self, run: OpenedRun) -> Sequence[OpenedRun]:
@@ -142,7 +156,10 @@ class Refresher(threading.Thread):
         while not self._stopped.is_set():
             shelf = self._shelf
             for one in [part for run in shelf.runs() for part in shelf.parts(run)]:
-                one.update(self._stopped.is_set)
+                try:
+                    one.update(self._stopped.is_set)
+                except Exception as error:  # noqa: BLE001 - whatever is wrong with a run, the others go on
+                    one.behind = _behind(error)
                 if self._stopped.is_set():
                     return
             self._stopped.wait(PAUSE)

@@ -5,6 +5,7 @@ what is not is counted. What a record says is not known here.
 """
 
 import json
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from flowright.errors import UserError
 from flowright.runs import rollout_steps, rollouts_path
 
 _CHUNK = 1 << 20
+MOST_STEPS = 1 << 34
+"""Steps that an attempt's id has room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,8 @@ def step_files(run: Path) -> list[StepFile]:
             told = path.stat()
         except OSError:  # removed by a resume since it was listed
             continue
-        found.append(StepFile(step, path, told.st_size, told.st_mtime_ns))
+        if stat.S_ISREG(told.st_mode) and step < MOST_STEPS:
+            found.append(StepFile(step, path, told.st_size, told.st_mtime_ns))
     return found
 
 

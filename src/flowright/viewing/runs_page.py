@@ -126,7 +126,10 @@ def _late(snapshot: Snapshot, metric: str, form: Form) -> str:
 def _news(updated: object) -> str:
     if not isinstance(updated, int | float):
         return NOTHING
-    when = datetime.datetime.fromtimestamp(updated, datetime.UTC)
+    try:
+        when = datetime.datetime.fromtimestamp(updated, datetime.UTC)
+    except (ValueError, OverflowError, OSError):  # no time that a calendar has
+        return NOTHING
     return when.strftime("%Y-%m-%d %H:%M")
 
 

@@ -2,10 +2,12 @@
 -- An attempt's id is (step << 28) + (generation << 20) + its line in the step's file, so that ids
 -- ascend as steps do and a step that was replaced has other ids than before.
 CREATE TABLE files (
-  step INTEGER PRIMARY KEY, generation INTEGER NOT NULL, size INTEGER NOT NULL,
+  step INTEGER PRIMARY KEY, size INTEGER NOT NULL,
   mtime_ns INTEGER NOT NULL, attempts INTEGER NOT NULL, unread INTEGER NOT NULL,
   cut INTEGER NOT NULL
 );
+-- The generation that a step gets next; it outlives the step's row in files.
+CREATE TABLE generations (step INTEGER PRIMARY KEY, next INTEGER NOT NULL);
 CREATE TABLE combinations (
   id INTEGER PRIMARY KEY, kind TEXT, source TEXT, outcome TEXT, failure TEXT, blame TEXT,
   judge TEXT, status TEXT, verdict TEXT, gold TEXT, repairs TEXT,

@@ -42,17 +42,21 @@ def tallies(found: Found) -> Tallies:
 
 @dataclass(slots=True)
 class Solved:
-    """Attempts at one problem: how many gold knows of, how many of these are right, and the same
-    of those that were scored, with the sum of their rewards."""
+    """Attempts at one problem: how many gold has an opinion of, how many of these are right, how
+    many failed by the policy's fault, how many were scored, and the sum of their rewards."""
 
     known: int = 0
     right: int = 0
+    failed: int = 0
     scored: int = 0
     reward: float = 0.0
 
     @property
     def gold(self) -> float | None:
-        return self.right / self.known if self.known else None
+        """The share that is right, failures being wrong; None without an attempt of either kind.
+        Whether the problem has gold at all only ``known`` tells."""
+        count = self.known + self.failed
+        return self.right / count if count else None
 
     @property
     def mean(self) -> float | None:
@@ -75,9 +79,10 @@ def solved_by_task(found: Found, ids: tuple[int, int] | None = None) -> dict[str
         about = found.combinations.get(combination, Combination())
         each.scored += scored
         each.reward += reward
-        if about.blame == "policy" or (about.gold != NONE and about.blame == NONE):
+        each.failed += count if about.blame == "policy" else 0
+        if about.gold != NONE and about.blame == NONE:
             each.known += count
-            each.right += count if about.gold == "right" and about.blame == NONE else 0
+            each.right += count if about.gold == "right" else 0
     return tasks
 
 
