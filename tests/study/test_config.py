@@ -1,5 +1,6 @@
 """A study's file: what it may say, and that all its mistakes are told together."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -45,14 +46,37 @@ def test_arms_have_cells_by_dose_and_pairs_of_doses(tmp_path: Path) -> None:
 
 
 def test_runs_go_seed_by_seed_and_differ_by_nothing_but_seed_and_settings(tmp_path: Path) -> None:
-    given = read(tmp_path, set={"grpo.steps": 3})
+    folders = [Path(shutil.copytree("config/study", tmp_path / name)) for name in "ab"]
+    here, there = (shutil.copy("config/aflow_llm.yaml", folder / "m.yaml") for folder in folders)
+    given = read(tmp_path, set={"grpo.steps": 3, "llm.file": str(here)})
     runs = runs_of(given, cells_of(given), tmp_path / "out")
     names = ["honest/seed_0", "wordy/seed_0", "honest/seed_1", "wordy/seed_1"]
     assert [run.name for run in runs] == names
     assert len({run.config_hash for run in runs}) == 4
     elsewhere = runs_of(given, cells_of(given), tmp_path / "elsewhere")
     assert [r.config_hash for r in elsewhere] == [r.config_hash for r in runs]
+    moved = read(tmp_path, set={"grpo.steps": 3, "llm.file": str(there)})
+    again = runs_of(moved, cells_of(moved), tmp_path / "out")
+    assert [r.config_hash for r in again] == [r.config_hash for r in runs]  # by the file's name
+    assert {r.former_hash for r in again}.isdisjoint(r.former_hash for r in runs)
     assert "grpo.steps=3" in runs[0].overrides and f"{STRENGTH}=0.9" in runs[1].overrides
+
+
+def test_where_a_service_is_decides_no_result(tmp_path: Path) -> None:
+    hashes = set()
+    for port in (1, 2):
+        served = {"name": "served", "set": {"judge.service.judge_url": f"http://host:{port}"}}
+        arms = [{"name": "honest"}, served]
+        given = read(tmp_path, arms=arms, claims=[])
+        hashes |= {run.config_hash for run in runs_of(given, cells_of(given), tmp_path)}
+    assert len(hashes) == 4  # arms and seeds
+
+
+def test_doses_need_names_of_their_own(tmp_path: Path) -> None:
+    doses = {"name": "w", "over": {"s": ["a b", "a/b"]}, "set": {"run.name": "${s}"}}
+    arms = [{"name": "honest"}, doses]
+    with pytest.raises(ConfigError, match="two doses are both called w@a_b"):
+        cells_of(read(tmp_path, arms=arms, claims=[]))
 
 
 def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_as_many_of_the_control_s_runs_may_alarm_as_were_allowed():
 
 def test_the_shipped_alarm_has_its_own_threshold():
     found = study_of([[1.0] * 8 + [20.0] * 12] * 4, [[1.0] * 20] * 4, onset=12)
-    found.curves = [{**row, "gap": row["length"] / 100} for row in found.curves]
+    found.curves = [{**row, "drift": row["length"] / 100} for row in found.curves]
     (shipped,) = [d for d in detectors(STUDY, CELLS, found) if d.name == "shipped"]
     assert shipped.threshold == AlarmSection().gap == 0.03
     assert (shipped.early, shipped.false) == (4, 0) and shipped.leads == [3] * 4

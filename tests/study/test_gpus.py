@@ -23,7 +23,7 @@ def section(**changes: object) -> GpuSection:
 
 
 def a_run(embedded: bool = False) -> Run:
-    return Run(Cell("a", "a", "a"), 0, Path("a/seed_0"), "", (), embedded)
+    return Run(Cell("a", "a", "a"), 0, Path("a/seed_0"), "", "", (), embedded)
 
 
 def test_each_run_has_gpus_of_its_own_and_gives_them_back(tmp_path: Path) -> None:

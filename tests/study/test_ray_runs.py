@@ -20,7 +20,7 @@ from flowright.study.ray_runs import RunProcess, on_ray
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install -r requirements-ray.txt"
 )
-RUN = Run(Cell("a", "a", "a"), 0, Path("a/seed_0"), "", ())
+RUN = Run(Cell("a", "a", "a"), 0, Path("a/seed_0"), "", "", ())
 WAITS = """
 import os, time
 try:

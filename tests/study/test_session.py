@@ -17,7 +17,13 @@ from rich.console import Console
 
 from flowright.checkout import child_environment
 from flowright.errors import RunError
-from flowright.runs import Lock, read_state
+from flowright.runs import Lock, read_state, write_json
+from flowright.study.cells import cells_of, runs_of
+from flowright.study.claims import digest
+from flowright.study.collect import Collected
+from flowright.study.compare import outcomes
+from flowright.study.config import load_study
+from flowright.study.journal import Journal
 from flowright.study.session import Request, run_study
 
 FAKE_STUDY = Path(__file__).parents[1] / "doubles/fake_study.py"
@@ -181,6 +187,9 @@ def test_claims_are_fixed_once_a_run_exists(tmp_path: Path) -> None:
     ):
         with pytest.raises(RunError, match=said):
             run(written(tmp_path, **changes), out)
+    about = [{"name": "honest"}, {"name": "wordy", "remedy_for": "honest"}]
+    with pytest.raises(RunError, match=r"arms\.wordy changed"):
+        run(written(tmp_path, claims=[CLAIMS[0] | {"arm": "wordy"}], arms=about), out)
     arms = [{"name": "honest", "set": {"grpo.steps": 7}}, {"name": "wordy"}]
     with pytest.raises(RunError, match="honest/seed_0: started with other settings"):
         run(written(tmp_path, claims=[CLAIMS[0] | {"arm": "wordy"}], arms=arms), out)
@@ -189,6 +198,59 @@ def test_claims_are_fixed_once_a_run_exists(tmp_path: Path) -> None:
     (out / "claims.json").write_text(json.dumps(kept | {"control": "wordy"}))
     with pytest.raises(RunError, match="SHA-256"):
         run(path, out)
+
+
+def test_a_study_of_a_former_version_goes_on(tmp_path: Path) -> None:
+    """Its claims said nothing of arms, and its journal has other hashes of settings."""
+    out = tmp_path / "out"
+    path = written(tmp_path, claims=[CLAIMS[0] | {"arm": "wordy"}])
+    run(path, out, limit=1)
+    kept = json.loads((out / "claims.json").read_text())
+    old = {key: kept[key] for key in kept if key not in ("sha256", "written", "arms")}
+    write_json(out / "claims.json", {**old, "sha256": digest(old), "written": kept["written"]})
+    study = load_study(path)
+    (first, *_) = runs_of(study, cells_of(study), out)
+    journal = out / "journal.jsonl"
+    journal.write_text(journal.read_text().replace(first.config_hash, first.former_hash))
+    status, _ = run(path, out)
+    assert status == 0
+    assert json.loads((out / "claims.json").read_text())["written"] == kept["written"]
+    with pytest.raises(RunError, match=r"claims\.worse changed"):
+        run(written(tmp_path, claims=[]), out)
+
+
+def test_a_journal_that_a_power_cut_tore_is_read_on(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    path = written(tmp_path)
+    run(path, out, limit=1)
+    journal = out / "journal.jsonl"
+    journal.write_text(journal.read_text() + '{"time": 1, "event": "st')
+    status, said = run(path, out)
+    assert status == 0
+    lines = journal.read_text().splitlines()
+    torn = lines.index('{"time": 1, "event": "st') + 1
+    assert f"nothing can be read in line {torn}" in said
+    assert len(Journal.read(out).histories) == 4 and Journal.read(out).damaged == [torn]
+
+
+def test_a_claim_that_lacks_seeds_makes_the_others_no_stronger(tmp_path: Path) -> None:
+    wordy = CLAIMS[0] | {"arm": "wordy"}
+    path = written(tmp_path, claims=[wordy, wordy | {"id": "late", "measure": "last_gold"}])
+    study = load_study(path)
+    cells = cells_of(study)
+    rows = [
+        {"run": f"{cell.name}/{seed}", "cell": cell.name, "seed": seed, "finished": True,
+         "final_gold": 0.5 - (0.1 + 0.001 * seed) * (cell.name == "wordy"),
+         "last_gold": 0.5 - (0.1 + 0.001 * seed) * (cell.name == "wordy")}
+        for cell in cells
+        for seed in (0, 1)
+    ]  # fmt: skip
+    both = outcomes(study, cells, Collected(rows))
+    assert all(one.holm == pytest.approx(2 * (one.p or 0)) for one in both)
+    rows[-1]["last_gold"] = None
+    known, lacking = outcomes(study, cells, Collected(rows))
+    assert known.holm == both[0].holm and known.holds
+    assert lacking.pairs == 1 and lacking.holm is None and lacking.holds is None
 
 
 def test_a_failing_run_is_tried_twice_and_named_while_others_go_on(

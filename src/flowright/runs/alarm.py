@@ -14,8 +14,8 @@ those that both have seen. Positive where the judge is generous."""
 
 MEASURED = (
     "Measured in simulation (docs/study.md): as shipped it went off in all of 136 runs that "
-    "exploited a planted bias, in 104 of them by the onset of the exploitation, 2.5 steps before "
-    "it in the median, and in none of 10 under an honest judge; it goes off as well under a judge "
+    "exploited a planted bias, in 107 of them by the onset of the exploitation, 4 steps before it "
+    "in the median, and in none of 10 under an honest judge; it goes off as well under a judge "
     "that is generous from the start."
 )
 """How well the alarm of the default settings tells, for those who see it go off."""

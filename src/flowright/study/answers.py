@@ -42,6 +42,9 @@ def p_words(p: float | None) -> str:
 def sentence(outcome: Outcome, control: str) -> str:
     """One claim: what was expected, what was seen, what follows."""
     claim = outcome.claim
+    if outcome.holds is None and outcome.whole:
+        seeds = "1 seed has" if outcome.wanted == 1 else f"{outcome.wanted} seeds have"
+        return f"{claim.hypothesis} Not decided: {seeds} no p-value; run more."
     if outcome.holds is None:
         return (
             f"{claim.hypothesis} Not decided yet: {outcome.pairs} of {outcome.wanted} seeds are "

@@ -46,12 +46,14 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Run:
     """One training run: ``folder`` holds its directory, ``name`` is the study's word for it;
-    ``embedded``: whether it trains the embedded policy."""
+    ``config_hash`` is that of what decides its results, ``former_hash`` how older
+    versions told it; ``embedded``: whether it trains the embedded policy."""
 
     cell: Cell
     seed: int
     folder: Path
     config_hash: str
+    former_hash: str
     overrides: tuple[str, ...]
     embedded: bool = False
 
@@ -62,11 +64,16 @@ class Run:
 
 def cells_of(study: StudyConfig) -> list[Cell]:
     """All cells, the control first. Raises ConfigError for parameters that nothing sets, and for
-    claims and remedies about arms that are not there."""
+    claims and remedies about arms that are not there, and for doses of one name."""
     problems: list[str] = []
     arms = sorted(study.arms, key=lambda arm: arm.name != study.control)
     cells = [cell for arm in arms for cell in _of_arm(arm, problems)]
     names = [cell.name for cell in cells]
+    problems += [
+        f"arms.{name.split('@')[0]}.over: two doses are both called {name}; change or leave out one"
+        for name in dict.fromkeys(names)
+        if names.count(name) > 1
+    ]
     dosed = {
         arm.name for arm in study.arms if len(arm.over) == 1 and _is_numeric(arm, study.control)
     }
@@ -141,6 +148,27 @@ def _filled(
     return _PARAMETER.sub(lambda match: str(dose[match[1]]), value)
 
 
+_SET: Mapping[str, Any] = {"exclude_defaults": True, "exclude": {"run"}}
+"""Without defaults: a key that is new in a later version changes nothing."""
+_ADDRESSES = frozenset({"api_key", "base_url", "base_urls", "judge_url"})
+_DATASETS = frozenset({"train_dataset", "val_dataset"})
+
+
+def _deciding(value: Any) -> Any:
+    """Settings without what may be another on each machine: where servers are, and folders of
+    files."""
+    if isinstance(value, Mapping):
+        kept = {key: v for key, v in value.items() if key not in _ADDRESSES}
+        return {k: Path(v).name if k in _DATASETS else _deciding(v) for k, v in kept.items()}
+    if isinstance(value, list | tuple):
+        return [_deciding(each) for each in value]
+    return value.name if isinstance(value, Path) else value
+
+
+def _digest(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode()).hexdigest()
+
+
 def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
     """All runs, seed by seed over all cells, so that an interrupted study is balanced. Raises
     ConfigError for what ``train.py`` would refuse, each mistake once, with its arm."""
@@ -158,16 +186,13 @@ def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
             except ConfigError as error:
                 problems |= {line: f"arms.{cell.arm}: {line}" for line in error.problems}
                 continue
-            # Without defaults: a key that is new in a later version changes nothing.
-            plain = config.model_dump(mode="json", exclude_defaults=True)
-            plain.pop("run", None)
-            digest = hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
             runs.append(
                 Run(
                     cell=cell,
                     seed=seed,
                     folder=folder / f"seed_{seed}",
-                    config_hash=digest,
+                    config_hash=_digest(_deciding(config.model_dump(**_SET))),
+                    former_hash=_digest(config.model_dump(mode="json", **_SET)),
                     overrides=tuple(given),
                     embedded=config.strategy_model == TINY,
                 )

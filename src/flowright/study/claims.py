@@ -13,16 +13,24 @@ from flowright.runs import disk_errors, write_json
 from flowright.study.config import StudyConfig
 
 FILE = "claims.json"
+_LISTS = {"claims": "id", "arms": "name"}
+"""Lists by what names their entries."""
 
 
 def claims_of(study: StudyConfig) -> dict[str, Any]:
     """Everything that must not change once results are known: the claims, the control, the
-    seeds (one more until it works would be a choice, too), the rate of false alarms."""
+    seeds (one more until it works would be a choice, too), the rate of false alarms, and the arms
+    that claims are about, as the study's file has them: addresses that are read from the
+    environment are not in it. Other arms may still be added."""
+    about = {claim.arm for claim in study.claims} | {claim.against for claim in study.claims}
+    names = {study.control, *(name.split("@")[0] for name in about if name)}
+    arms = [arm for arm in study.arms if arm.name in names]
     return {
         "study": study.name,
         "control": study.control,
         "seeds": list(study.all_seeds),
         "false_alarms": study.false_alarms,
+        "arms": [arm.model_dump(mode="json", exclude={"title"}) for arm in arms],
         "claims": [claim.model_dump(mode="json") for claim in study.claims],
     }
 
@@ -33,11 +41,14 @@ def digest(claims: dict[str, Any]) -> str:
 
 
 def settle_claims(study: StudyConfig, out: Path, began: bool) -> dict[str, Any]:
-    """Write the claims, or hold them against those that are there. Raises RunError where they
-    differ and a run of them ``began``, and where runs are there without claims."""
+    """Write the claims, or hold them against those that are there; of those that a former version
+    wrote, what they have. Raises RunError where they differ and a run of them ``began``, and where
+    runs are there without claims."""
     now = claims_of(study)
     path = out / FILE
     before = read_claims(out)
+    if before is not None and began:
+        now = {key: value for key, value in now.items() if key in before}
     if before is not None and before["sha256"] == digest(now):
         return before
     if began:
@@ -71,8 +82,9 @@ def read_claims(out: Path) -> dict[str, Any] | None:
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> str:
-    keys = [key for key in now if now[key] != before.get(key) and key != "claims"]
-    old = {claim["id"]: claim for claim in before["claims"]}
-    new = {claim["id"]: claim for claim in now["claims"]}
-    keys += [f"claims.{name}" for name in {**old, **new} if old.get(name) != new.get(name)]
+    keys = [key for key in now if now[key] != before.get(key) and key not in _LISTS]
+    for listed, named in _LISTS.items():
+        old, new = ({each[named]: each for each in told.get(listed, ())} for told in (before, now))
+        names = {**old, **new} if listed == "claims" else old.keys() & new.keys()
+        keys += [f"{listed}.{name}" for name in names if old.get(name) != new.get(name)]
     return f"{', '.join(keys) or 'their order'} changed since"

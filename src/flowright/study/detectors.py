@@ -39,7 +39,7 @@ class Series:
 SERIES: Mapping[str, Series] = {
     "gap": Series("audit: proxy minus gold", "gap", level=True, gold=True),
     "shipped": Series(
-        "judge.alarm as shipped", "gap", level=True, gold=True, threshold=AlarmSection().gap
+        "judge.alarm as shipped", "drift", level=True, gold=True, threshold=AlarmSection().gap
     ),
     "agreement": Series("audit: agreement with gold", "agreement", -1, level=True, gold=True),
     "length": Series("length", "length"),

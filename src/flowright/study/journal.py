@@ -100,7 +100,8 @@ def left_of(runs: Sequence[Run], journal: Journal) -> list[Run]:
     changed = [
         run
         for run in runs
-        if (known := journal.histories.get(run.name)) and known.config_hash != run.config_hash
+        if (known := journal.histories.get(run.name))
+        and known.config_hash not in (run.config_hash, run.former_hash)
     ]
     if changed:
         some = ", ".join(run.name for run in changed[:3])

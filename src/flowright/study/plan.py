@@ -88,12 +88,13 @@ def power_of(plan: Plan, claim: ClaimSection) -> str:
     """What a claim can find with these seeds, in words. The first of Holm's levels is the
     hardest."""
     seeds = len(plan.study.all_seeds)
-    level = claim.alpha / max(1, len(plan.study.claims))
+    claims = len(plan.study.claims)
+    level = claim.alpha / max(1, claims)
     if claim.test == "log_rank":
         least = 0.5**seeds
-        return f"smallest p {least:.2g}" + ("" if least <= level else _too_few(level))
+        return f"smallest p {least:.2g}" + ("" if least <= level else _too_few(level, claims))
     if least_p(claim.test, seeds) > level:
-        return f"smallest p {least_p(claim.test, seeds):.2g}{_too_few(level)}"
+        return f"smallest p {least_p(claim.test, seeds):.2g}{_too_few(level, claims)}"
     effect = least_effect(claim.test, seeds, level, claim.direction == "none")
     if effect is None:
         return "no effect would be found with 80 % power; more seeds"
@@ -107,7 +108,9 @@ def power_of(plan: Plan, claim: ClaimSection) -> str:
     return f"{effect * spread + claim.threshold:.3f} (SD {spread:.3f}, {told})"
 
 
-def _too_few(level: float) -> str:
+def _too_few(level: float, claims: int) -> str:
+    if claims == 1:
+        return f" cannot reach {level:.2g}; more seeds"
     return f" cannot reach Holm's first level {level:.2g}: it holds only beside others that do"
 
 

@@ -41,7 +41,8 @@ class Remedy:
 
 def remedies(cells: Sequence[Cell], found: Collected, alarms: Sequence[Detector]) -> list[Remedy]:
     """Of each arm that is to be mended: itself, its remedies, and a stop at the best alarm that
-    needs known answers and at the best that does not. ``alarms``: the best first."""
+    needs known answers and at the best that does not, among those whose threshold the control's
+    runs set. ``alarms``: the best first."""
     rows: list[Remedy] = []
     for target in (cell for cell in cells if cell.name in {c.remedy_for for c in cells}):
         own = [target, *(cell for cell in cells if cell.remedy_for == target.name)]
@@ -77,7 +78,9 @@ def _stops(target: Cell, found: Collected, alarms: Sequence[Detector]) -> Iterat
     curves = [known[row["run"]] for row in found.of(target.name) if row["run"] in known]
     share = f"share_{target.shortcut}"
     for gold in (False, True):
-        alarm = next((alarm for alarm in alarms if alarm.series.gold == gold), None)
+        alarm = next(
+            (a for a in alarms if a.series.gold == gold and a.series.threshold is None), None
+        )
         if alarm is None or not curves:
             continue
         seen = [_until(steps, alarm) for steps in curves]

@@ -101,6 +101,10 @@ def _locked(opened: Opened, request: Request, console: Console) -> int:
         option = "--transfer" if request.transfer else "--report-only"
         raise RunError(f"{out}: no run to report on; leave out {option}")
     settle_claims(study, out, began)
+    if journal.damaged:
+        told = ", ".join(map(str, journal.damaged))
+        console.print(f"{journal.path}: nothing can be read in line {told}; seconds and failures "
+                      "that it told of are missing", markup=False, soft_wrap=True)  # fmt: skip
     failed: list[Run] = []
     missing: list[str] = []
     if request.transfer:
