@@ -65,7 +65,8 @@ class Rollout:
 
     @property
     def gold_score(self) -> float | None:
-        """1 or 0 by the gold check; the policy's failures are 0, ours are None (not counted)."""
+        """1 or 0 by the gold check, 0 for the policy's failures; None where gold has no opinion. An
+        answer that the judge failed on keeps the gold that it has."""
         if self._failed:
             return 0.0
         if self.gold is None or self.gold.correct is None:
