@@ -146,16 +146,44 @@ async def test_what_a_workflow_cannot_honour_is_refused() -> None:
         ({"tools": [{}]}, 400, "tools"),
         ({"logprobs": True}, 400, "logprobs"),
         ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"response_format": "json"}, 400, "response_format"),
+        ({"stream": "yes"}, 400, "stream"),
+        ({"messages": [{"role": "user", "content": [IMAGE, TEXT]}]}, 400, "reads text alone"),
+        ({"messages": [{"role": "user", "content": "x" * 1500}]}, 413, "a workflow takes 1,000"),
         ({"temperature": 3}, 400, "temperature"),
         ({"messages": [{"role": "user", "content": "x" * 3000}]}, 413, "larger than 2000"),
     ]
-    async with served_policy([GOOD], max_body_bytes=2000) as url, httpx2.AsyncClient() as http:
+    limits = {"max_body_bytes": 2000, "max_question_bytes": 1000}
+    async with served_policy([GOOD], **limits) as url, httpx2.AsyncClient() as http:
         for change, status, told in wrong:
             reply = await http.post(f"{url}/v1/chat/completions", json=ASKED | change)
             assert reply.status_code == status, reply.text
             assert told in reply.json()["error"]["message"]
+        chat = f"{url}/v1/chat/completions"
+        half = json.dumps(ASKED | {"messages": [{"role": "user", "content": "a\ud800b"}]})
+        reply = await http.post(chat, content=half, headers={"content-type": "application/json"})
+        assert (reply.status_code, reply.json()["error"]["type"]) == (
+            400,
+            "invalid_request_error",
+        ), reply.text
+        reply = await http.post(chat, content=json.dumps(ASKED))
+        assert reply.status_code == 415 and "Content-Type" in reply.json()["error"]["message"]
         nothing = (await http.get(f"{url}/v1/nothing")).json()
     assert nothing["error"]["message"] == "GET /v1/nothing is not served here"
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+TEXT = {"type": "text", "text": "What is this?"}
+
+
+async def test_a_page_of_another_site_has_no_way_in() -> None:
+    async with (
+        served_policy([GOOD], hosts=("127.0.0.1",)) as url,
+        httpx2.AsyncClient() as http,
+    ):
+        for host, status in (("127.0.0.1", 200), ("rebound.example", 400)):
+            reply = await http.get(f"{url}/v1/models", headers={"host": host})
+            assert reply.status_code == status
 
 
 async def test_earlier_turns_are_the_questions_context() -> None:

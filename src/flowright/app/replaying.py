@@ -29,8 +29,9 @@ from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample
 from flowright.rendering.series import NOTHING, Record, duration, object_of, said
 from flowright.rendering.untrusted import one_line, visible
-from flowright.runs import HELD_OUT, read_rollouts, rollout_steps
+from flowright.runs import HELD_OUT, rollout_steps, rollouts_path
 from flowright.viewing.facts import facts_of, source_of
+from flowright.viewing.records import lines, parsed
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60
@@ -95,7 +96,8 @@ def find_attempt(run: Path, place: str) -> Record:
     if step not in kept:
         told = f"{kept[0]} to {kept[-1]}" if kept else "none"
         raise UserError(f"{held}: step {step} kept no attempts; steps with attempts: {told}")
-    records = list(read_rollouts(held, step))
+    whole = (parsed(line.data) for line in lines(rollouts_path(held, step)))
+    records = [record for record in whole if record is not None]
     for record in records:
         if (record.get("group"), record.get("index")) == (group, index):
             return record

@@ -211,6 +211,16 @@ def check_port(port: int) -> None:
         raise UserError(f"port {port}: ports go to 65535; 0 is any free one")
 
 
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+"""The names that a server of this machine alone answers to, so that no page of another site can
+reach it by a name of its own."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is this machine's alone."""
+    return host in ("127.0.0.1", "::1", "localhost")
+
+
 def listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket. Raises UserError where the address cannot be had."""
     check_port(port)

@@ -10,7 +10,7 @@ from flowright.monitoring.exhibits import reward_arithmetic
 from flowright.rendering.blocks import Block, Fact, Program, Text, Timeline
 from flowright.rendering.markup import Child, Html, el
 from flowright.rendering.page import facts
-from flowright.rendering.series import Record, object_of
+from flowright.rendering.series import NOTHING, Record, is_number, object_of
 from flowright.viewing.facts import TOKENS, combination_of
 from flowright.viewing.filters import Filter
 from flowright.viewing.finding import Attempt
@@ -120,11 +120,12 @@ def _parts(record: Record) -> Html | None:
     rows = [
         el("tr", el("th", name, scope="row"), el("td", f"{part:+.3f}"))
         for name, part in parts.items()
-        if isinstance(part, int | float)
+        if is_number(part)
     ]
-    total = el("tr", el("th", "reward", scope="row"), el("td", f"{reward.get('value'):+.3f}"))
-    extra = reward.get("unpenalised")
-    told = f"; {extra:+.3f} without the penalties of the training" if extra is not None else ""
+    whole, extra = reward.get("value"), reward.get("unpenalised")
+    said = f"{whole:+.3f}" if is_number(whole) else NOTHING
+    total = el("tr", el("th", "reward", scope="row"), el("td", said))
+    told = f"; {extra:+.3f} without the penalties of the training" if is_number(extra) else ""
     caption = el("caption", f"Parts of the reward{told}")
     return el("table", caption, el("tbody", rows, total))
 

@@ -275,7 +275,7 @@ def facet_counts(found: Found) -> dict[str, dict[str, int]]:
 def _values(about: Combination) -> list[tuple[str, str]]:
     values = [(name, getattr(about, column)) for name, column in NAMED.items()]
     for name, pairs in AGAINST.items():
-        if (about.judge, about.gold) in zip(pairs[::2], pairs[1::2], strict=True):
+        if (about.judge, about.gold) in pairs:
             values.append(("against", name))
     names = ["none"] if about.repairs == NONE else ["any", *about.repairs.split(",")]
     return [*values, *(("repair", name) for name in names)]

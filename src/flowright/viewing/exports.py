@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from flowright.errors import UserError
-from flowright.rendering.series import Record
+from flowright.rendering.series import Record, object_of
 from flowright.runs import rollouts_path
 from flowright.viewing.facts import NONE, Combination
 from flowright.viewing.filters import Filter
@@ -80,15 +80,15 @@ def _fields(pyarrow: Any) -> Sequence[tuple[str, Any]]:
 
 
 def _flat(found: Found, attempt: Attempt, record: Record) -> dict[str, Any]:
-    task = record.get("task") or {}
+    task = object_of(record, "task")
     about = found.combinations.get(attempt.combination, Combination())
     given = {
         "task": task.get("id"),
         **{name: task.get(name) for name in ("problem", "reference")},
         "completion": record.get("completion"),
-        "workflow": (record.get("workflow") or {}).get("source"),
-        "answer": (record.get("execution") or {}).get("answer"),
-        "judge_reason": (record.get("verdict") or {}).get("reason"),
+        "workflow": object_of(record, "workflow").get("source"),
+        "answer": object_of(record, "execution").get("answer"),
+        "judge_reason": object_of(record, "verdict").get("reason"),
         "operators": found.operators.get(attempt.operators),
         **{name: getattr(about, name) for name in Combination.__slots__ if name in _TEXTS},
         "record": json.dumps(record),

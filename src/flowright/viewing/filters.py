@@ -5,10 +5,11 @@ An address that cannot be read is not guessed at: what is wrong with it is said,
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
+from flowright.plugins import suggest
 from flowright.viewing.facts import safe
 from flowright.viewing.index import first_id
 from flowright.viewing.records import MOST_STEPS
@@ -22,19 +23,20 @@ NAMED = {
     "verdict": "verdict",
     "status": "status",
 }
-"""Filters that are a column of the combinations, by name; several values with commas."""
+"""Filters that are a column of the combinations, by name."""
 MEASURES = ("reward", "advantage", "tokens", "llm_tokens", "calls", "seconds")
 """Filters that are a range of a number, and what attempts can be sorted by beside their step."""
 AGAINST = {
-    "agree": ("right", "right", "wrong", "wrong"),
-    "too_generous": ("right", "wrong"),
-    "too_strict": ("wrong", "right"),
+    "agree": (("right", "right"), ("wrong", "wrong")),
+    "too_generous": (("right", "wrong"),),
+    "too_strict": (("wrong", "right"),),
 }
 """Judge against gold: pairs (judge, gold)."""
 COLUMNS = ("workflow", "prompts", "replies", "reasons")
 PLACES = ("problem", *COLUMNS)
 SORTS = ("step", *MEASURES)
 _ALL = frozenset({*NAMED, *MEASURES, "step", "against", "repair", "operator", "task", "q", "in"})
+_MORE = frozenset({"sort", "dir", "after"})
 _NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
 _RANGE = re.compile(
     rf"(?:(?P<low>{_NUMBER})?\s*\.\.\s*(?P<high>{_NUMBER})?"
@@ -98,16 +100,20 @@ class Filter:
 
     @staticmethod
     def read(query: Mapping[str, str]) -> "Filter":
-        """Out of an address's query."""
+        """Out of an address's query (:func:`joined`)."""
         values = {k: safe(query[k].strip()) for k in query if k in _ALL and query[k].strip()}
-        problems: list[str] = []
+        problems = [
+            f"{key[:60]}: no filter has this name{suggest(key, [*_ALL, *_MORE])}"
+            for key in query
+            if key not in _ALL | _MORE
+        ]
         for name in ("step", *MEASURES):
             if name in values and Range.read(values[name]) is None:
                 problems.append(
                     f"{name}: {values.pop(name)[:60]!r} is no range; write 0.2..0.8, >0.5 or 7"
                 )
-        if values.get("against", "agree") not in AGAINST:
-            problems.append(f"against: one of {', '.join(AGAINST)}")
+        if {*values.get("against", "agree").replace(" ", "").split(",")} - AGAINST.keys():
+            problems.append(f"against: one or more of {', '.join(AGAINST)}")
             del values["against"]
         if values.get("in", "problem") not in PLACES:
             problems.append(f"in: one of {', '.join(PLACES)}")
@@ -115,6 +121,11 @@ class Filter:
         if "q" in values and words_of(values["q"]) is None:
             problems.append("search: nothing in it can be searched for; write a word or a number")
             del values["q"]
+        elif "q" in values and _is_long(values["q"]):
+            problems.append(
+                f"search: the first {MOST_WORDS} words within {LONGEST_QUERY} characters are "
+                "looked for"
+            )
         sort = query.get("sort", "step")
         if sort not in SORTS:
             problems.append(f"sort: one of {', '.join(SORTS)}")
@@ -140,6 +151,25 @@ class Filter:
     def without_page(self) -> "Filter":
         """The selection from its beginning."""
         return replace(self, after="")
+
+
+def joined(query: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """A query by key; a key that is there more than once has all its values, with commas."""
+    told: dict[str, list[str]] = {}
+    for key, value in query:
+        told.setdefault(key, []).append(value)
+    return {
+        key: (" " if key == "q" else ",").join(filter(None, values)) for key, values in told.items()
+    }
+
+
+def several(value: str) -> list[str]:
+    """The values of a filter: those between its commas, and all of it for a value that has one."""
+    return list(dict.fromkeys([value, *(each.strip() for each in value.split(","))]))
+
+
+def _is_long(search: str) -> bool:
+    return len(search) > LONGEST_QUERY or len(_WORD.findall(search)) > MOST_WORDS
 
 
 def words_of(text: str) -> str | None:

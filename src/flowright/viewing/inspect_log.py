@@ -22,6 +22,7 @@ from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.opened import OpenedRun
 
 VERSION = 2
+_YEAR_3000 = 32_503_680_000  # seconds since 1970
 STOPS = frozenset({"stop", "max_tokens", "content_filter", "model_length", "tool_calls"})
 
 
@@ -103,10 +104,14 @@ def _messages(record: Record, written: str, snapshot: Snapshot) -> Iterator[dict
 
 
 def _exchanges(trace: object) -> Iterator[tuple[str, Record]]:
-    for call in trace if isinstance(trace, list) else []:
-        for exchange in call.get("exchanges") or ():
+    for call in _objects(trace):
+        for exchange in _objects(call.get("exchanges")):
             yield str(call.get("operator")), exchange
         yield from _exchanges(call.get("children"))
+
+
+def _objects(listed: object) -> list[Record]:
+    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
 
 
 def _scores(record: Record) -> dict[str, dict[str, Any]]:
@@ -153,5 +158,5 @@ def _policy(snapshot: Snapshot) -> str:
 
 
 def _time(value: object) -> str:
-    moment = float(value) if is_number(value) else 0.0
+    moment = float(value) if is_number(value) and 0 <= value < _YEAR_3000 else 0.0
     return datetime.datetime.fromtimestamp(moment, datetime.UTC).isoformat()

@@ -1,9 +1,10 @@
 """A run that is looked at: its files, its index, and what brings that up to date meanwhile."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from flowright.errors import RunError, UserError
 from flowright.monitoring.snapshot import Snapshot, Watcher
 from flowright.rendering.untrusted import one_line
 from flowright.runs import HELD_OUT
+from flowright.viewing.facts import safe
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.index import Indexer, Progress, first_id, index_path
 from flowright.viewing.records import record_at, step_files
@@ -27,9 +29,9 @@ PARTS = ("", *HELD_OUT)
 @dataclass
 class OpenedRun:
     """A run, or one of its parts with attempts at held-out problems (:data:`HELD_OUT`), which is
-    looked at as a run is. ``path`` is the run's."""
+    looked at as a run is. ``name`` is what its address has, ``path`` is the run's."""
 
-    of: str
+    name: str
     path: Path
     part: str = ""
     behind: str = ""  # why the index is not up to date
@@ -42,11 +44,6 @@ class OpenedRun:
     def trouble(self) -> str:
         """What a page says before anything else; empty where all is well."""
         return "; ".join(told for told in (self.damaged, self.behind) if told)
-
-    @property
-    def name(self) -> str:
-        """What its address has."""
-        return _name_of(self.of, self.part)
 
     @property
     def folder(self) -> Path:
@@ -116,22 +113,35 @@ class Shelf:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._lock = threading.Lock()
         self._runs: dict[str, OpenedRun] = {}
+        self._named: dict[tuple[Path, str], OpenedRun] = {}
 
     def runs(self) -> Sequence[OpenedRun]:
         """All runs now, the one that changed last first."""
-        for path in _runs_below(self.root):
-            for part in PARTS:
-                run = OpenedRun(_name(path, self.root), path, part)
-                if not part or (run.folder / "rollouts").is_dir():
-                    self._runs.setdefault(run.name, run)
-        there = [run for run in [*self._runs.values()] if run.path.is_dir() and not run.part]
+        with self._lock:
+            below = [*_runs_below(self.root)]
+            for path in below:  # before all parts, so that no part takes a run's name
+                self._put(_name(path, self.root), path, "")
+            for path in below:
+                for part in HELD_OUT:
+                    if (path / part / "rollouts").is_dir():
+                        self._put(f"{self._named[path, ''].name}{BETWEEN}{part}", path, part)
+            there = [run for run in self._runs.values() if run.path.is_dir() and not run.part]
         return sorted(there, key=lambda run: -_changed(run.path))
+
+    def _put(self, name: str, path: Path, part: str) -> None:
+        """Keep a run under a name that no other has, the same for as long as this shelf is."""
+        if (path, part) in self._named:
+            return
+        free = (f"{name}{BETWEEN}{n}" if n > 1 else name for n in count(1))
+        run = OpenedRun(next(each for each in free if each not in self._runs), path, part)
+        self._runs[run.name] = self._named[path, part] = run
 
     def parts(self, run: OpenedRun) -> Sequence[OpenedRun]:
         """The run itself and its parts that there are; of a part those of its run."""
-        names = (_name_of(run.of, part) for part in PARTS)
-        return [self._runs[name] for name in names if name in self._runs]
+        places = ((run.path, part) for part in PARTS)
+        return [self._named[place] for place in places if place in self._named]
 
     def links(self, run: OpenedRun) -> tuple[tuple[str, str], ...]:
         """The run and its parts, as :class:`flowright.viewing.shell.Links` has them."""
@@ -184,25 +194,29 @@ def group_of(found: Found, step: int, group: int) -> list[Attempt]:
     return found.attempts("a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between)
 
 
-def _runs_below(root: Path, depth: int = DEPTH) -> list[Path]:
-    if any((root / mark).is_file() for mark in MARKS[:2]):
-        return [root]
-    if not depth or not root.is_dir():
-        return []
+def _runs_below(root: Path, depth: int = DEPTH, seen: set[Path] | None = None) -> Iterator[Path]:
+    """Folders of runs, each once however many links lead to it."""
+    seen = set() if seen is None else seen
     try:
+        place = root.resolve()
+        if place in seen:
+            return
+        seen.add(place)
+        if any((root / mark).is_file() for mark in MARKS[:2]):
+            yield root
+            return
+        if not depth or not root.is_dir():
+            return
         below = sorted(path for path in root.iterdir() if path.is_dir() and path.name[:1] != ".")
-    except OSError:
-        return []
-    return [run for path in below for run in _runs_below(path, depth - 1)]
-
-
-def _name_of(run: str, part: str) -> str:
-    return f"{run}{BETWEEN}{part}" if part else run
+    except (OSError, RuntimeError):  # not ours to read, or a link to itself
+        return
+    for path in sorted(below, key=Path.is_symlink):  # a link's target under its own name first
+        yield from _runs_below(path, depth - 1, seen)
 
 
 def _name(path: Path, root: Path) -> str:
     inside = path.relative_to(root).parts
-    return BETWEEN.join(inside) if inside else path.resolve().name
+    return safe(BETWEEN.join(inside) if inside else path.resolve().name)
 
 
 def _changed(path: Path) -> float:

@@ -36,14 +36,14 @@ _HEADS = (
 
 def runs_body(runs: Sequence[OpenedRun], links: Links, against: str = "") -> Html:
     """A row a run. ``against``: the name of the run whose settings the others are compared with."""
-    looked = [(run, run.snapshot()) for run in runs]
+    looked = [(run, _snapshot(run)) for run in runs]
     base = next((snapshot for run, snapshot in looked if run.name == against), None)
     heads = [Column(name, text) for name, text in _HEADS]
     if base is not None:
         heads.append(Column(f"Differs from {against}", True))
     if not links.exported:
         heads.insert(0, Column("", told="compare two runs"))
-    rows = [_row(run, snapshot, links, base) for run, snapshot in looked]
+    rows = [_row_or_why(run, snapshot, links, base) for run, snapshot in looked]
     table = data_table(f"{len(runs)} run{'' if len(runs) == 1 else 's'}", heads, rows, id="rows")
     if links.exported:
         return el("div", el("h1", "Runs"), table)
@@ -56,6 +56,30 @@ def runs_body(runs: Sequence[OpenedRun], links: Links, against: str = "") -> Htm
     )  # fmt: skip
     form = el("form", table, buttons, action="/compare", method="get")
     return el("div", el("h1", "Runs"), form if runs else el("p", "No run here yet."))
+
+
+def _snapshot(run: OpenedRun) -> Snapshot:
+    try:
+        return run.snapshot()
+    except Exception as error:  # noqa: BLE001 - one run's files must not hide the others
+        run.damaged = _why(error)
+        return Snapshot(run.path)
+
+
+def _row_or_why(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> Html:
+    """A run's row, or why there is none, so that what is wrong with one hides no other."""
+    try:
+        return _row(run, snapshot, links, base)
+    except Exception as error:  # noqa: BLE001
+        told = el("td", el("span", _why(error), class_="tag alarm"),
+                  colspan=len(_HEADS) - 1 + (base is not None), class_="text")  # fmt: skip
+        mark = None if links.exported else el("td")
+        return el("tr", mark, el("th", run.name, scope="row"), told)
+
+
+def _why(error: Exception) -> str:
+    said = one_line(f"{type(error).__name__}: {error}", 200)
+    return f"its files hold something that is not expected ({said})"
 
 
 def _row(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> Html:

@@ -4,7 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from flowright.viewing.facts import NONE, Combination
-from flowright.viewing.filters import AGAINST, MEASURES, NAMED, Filter, Range, step_ids, words_of
+from flowright.viewing.filters import (
+    AGAINST,
+    MEASURES,
+    NAMED,
+    Filter,
+    Range,
+    several,
+    step_ids,
+    words_of,
+)
 from flowright.viewing.reading import Reading
 
 _FEW_TASKS = 40  # problems whose attempts are fetched and sorted
@@ -87,8 +96,10 @@ def _plain(index: Reading, told: Mapping[str, str]) -> Where | None:
             conditions += found
             values += limits
     if "task" in told:
-        conditions.append("a.task = (SELECT id FROM tasks WHERE name = ?)")
-        values.append(told["task"])
+        names = several(told["task"])
+        marks = ", ".join("?" * len(names))
+        conditions.append(f"a.task IN (SELECT id FROM tasks WHERE name IN ({marks}))")
+        values += names
     for numbers, column in (
         (_chosen_combinations(index, told), "combination"),
         (_chosen_operators(index, told), "operators"),
@@ -113,7 +124,7 @@ def _chosen_combinations(index: Reading, told: Mapping[str, str]) -> list[int] |
 def _chosen_operators(index: Reading, told: Mapping[str, str]) -> list[int] | None:
     if "operator" not in told:
         return None
-    wanted = set(told["operator"].split(","))
+    wanted = {name.strip() for name in told["operator"].split(",")}
     return [n for n, names in index.operators.items() if wanted <= set(names.split(","))]
 
 
@@ -127,16 +138,14 @@ def _attempts_of(index: Reading, combinations: Sequence[int]) -> int:
 def is_chosen(found: Combination, told: Mapping[str, str]) -> bool:
     """Whether attempts of this combination are in a selection, as far as that tells."""
     for name, column in NAMED.items():
-        if name in told and getattr(found, column) not in told[name].split(","):
+        if name in told and getattr(found, column) not in several(told[name]):
             return False
     if "against" in told:
-        pairs = AGAINST[told["against"]]
-        if (found.judge, found.gold) not in zip(pairs[::2], pairs[1::2], strict=True):
+        pairs = [pair for name in several(told["against"]) for pair in AGAINST.get(name, ())]
+        if (found.judge, found.gold) not in pairs:
             return False
     if "repair" in told:
         names = set() if found.repairs == NONE else set(found.repairs.split(","))
-        wanted = told["repair"]
-        if wanted in ("any", "none"):
-            return bool(names) is (wanted == "any")
-        return wanted in names
+        wanted = {*several(told["repair"])}
+        return bool(names & wanted or ("any" if names else "none") in wanted)
     return True

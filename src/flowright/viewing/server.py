@@ -3,6 +3,7 @@ index. Loopback is the default; whoever serves it elsewhere serves the runs to a
 """
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -17,12 +18,12 @@ from starlette.routing import Route
 
 from flowright.errors import UserError
 from flowright.rendering.markup import Child, el, join
-from flowright.simulation.process import listen, quiet_server
+from flowright.simulation.process import LOOPBACK, is_loopback, listen, quiet_server
 from flowright.viewing.attempt_page import attempt_body
 from flowright.viewing.attempts_page import attempts_body
 from flowright.viewing.compare_page import Side, compare_body
 from flowright.viewing.exports import jsonl, parquet
-from flowright.viewing.filters import Filter, Range
+from flowright.viewing.filters import Filter, Range, joined
 from flowright.viewing.group_page import group_body
 from flowright.viewing.inspect_log import inspect_log
 from flowright.viewing.notes import notes_of
@@ -40,7 +41,6 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def create_app(shelf: Shelf, hosts: Sequence[str] = LOOPBACK) -> Starlette:
@@ -54,13 +54,13 @@ def create_app(shelf: Shelf, hosts: Sequence[str] = LOOPBACK) -> Starlette:
     def compare(request: Request) -> Response:
         return _compare(request, shelf)
 
-    at = "{step:int}/{group:int}"
+    at = "{step}/{group}"
     routes = [
         Route("/", runs),
         Route("/compare", compare),
         Route("/run/{run}/", _page(shelf, _run)),
         Route("/run/{run}/attempts", _page(shelf, _attempts)),
-        Route(f"/run/{{run}}/attempt/{at}/{{index:int}}", _page(shelf, _attempt)),
+        Route(f"/run/{{run}}/attempt/{at}/{{index}}", _page(shelf, _attempt)),
         Route(f"/run/{{run}}/group/{at}", _page(shelf, _group)),
         Route("/run/{run}/problem", _page(shelf, _problem)),
         Route("/run/{run}/export.{form}", _exported(shelf)),
@@ -68,7 +68,7 @@ def create_app(shelf: Shelf, hosts: Sequence[str] = LOOPBACK) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
-        exception_handlers={HTTPException: _refused, UserError: _refused},
+        exception_handlers={HTTPException: _refused, UserError: _refused, Exception: _broken},
     )
 
 
@@ -105,8 +105,26 @@ def _refused(request: Request, error: Exception) -> Response:
     return html(document("Not found", body, Links()), status)
 
 
+def _broken(request: Request, error: Exception) -> Response:
+    told = (
+        "A file of this run holds something that this page does not expect "
+        f"({type(error).__name__}); the terminal has the place. Other pages are not concerned."
+    )
+    return html(
+        document("Not shown", el("div", el("h1", "Not shown"), el("p", told)), Links()), 500
+    )
+
+
 def _query(request: Request) -> Mapping[str, str]:
-    return dict(request.query_params)
+    return joined(request.query_params.multi_items())
+
+
+def _place(request: Request, *names: str) -> list[int]:
+    """Numbers of an address."""
+    told = [request.path_params[name] for name in names]
+    if not all(re.fullmatch(r"[0-9]{1,18}", text) for text in told):
+        raise HTTPException(404, "an attempt is STEP/GROUP/INDEX, such as 30/2/5")
+    return [*map(int, told)]
 
 
 def _run(request: Request, run: OpenedRun, links: Links) -> Body:
@@ -123,7 +141,7 @@ def _attempts(request: Request, run: OpenedRun, links: Links) -> Body:
 
 
 def _attempt(request: Request, run: OpenedRun, links: Links) -> Body:
-    step, group, index = (int(request.path_params[name]) for name in ("step", "group", "index"))
+    step, group, index = _place(request, "step", "group", "index")
     chosen = Filter.read(_query(request))
     with run.found() as found:
         attempt = attempt_at(found, step, group, index)
@@ -136,7 +154,7 @@ def _attempt(request: Request, run: OpenedRun, links: Links) -> Body:
 
 
 def _group(request: Request, run: OpenedRun, links: Links) -> Body:
-    step, group = (int(request.path_params[name]) for name in ("step", "group"))
+    step, group = _place(request, "step", "group")
     with run.found() as found:
         attempts = group_of(found, step, group)
         if not attempts:
@@ -222,7 +240,7 @@ def serve(root: Path, host: str, port: int, say: Callable[[str], None]) -> int:
     shelf = Shelf(root)
     refresher = Refresher(shelf)
     with contextlib.closing(listener):
-        loopback = host in ("127.0.0.1", "::1", "localhost")
+        loopback = is_loopback(host)
         app = create_app(shelf, LOOPBACK if loopback else ("*",))
         shown = f"[{host}]" if ":" in host else host
         say(f"http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C ends it)")

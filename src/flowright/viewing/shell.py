@@ -36,7 +36,7 @@ class Links:
     def of_run(self, page: str, query: str = "") -> str | None:
         """A page of the run: attempts, problem, group/3/1, attempt/3/1/0; empty: the run's."""
         if self.exported:
-            name = f"{self.run}{page and '-'}{page.replace('/', '-')}.html"
+            name = page_file(self.run, page)
             return None if query or name not in self.held else quote(name)
         return f"/run/{quote(safe(self.run), safe='')}/{page}{query and '?'}{query}"
 
@@ -47,6 +47,12 @@ class Links:
         return (
             None if self.exported else self.of_run("problem", f"task={quote(safe(name), safe='')}")
         )
+
+
+def page_file(run: str, page: str) -> str:
+    """The file of an exported page; ``index.html`` is that of all runs."""
+    stem = f"{run}{page and '-'}{page.replace('/', '-')}"
+    return f"{'index-run' if stem == 'index' else stem}.html"
 
 
 def link(address: str | None, *content: Child, **attributes: str | None) -> Child:

@@ -11,21 +11,22 @@ from flowright.rendering.markup import el
 from flowright.runs import check_writable, write_text
 from flowright.viewing.attempt_page import attempt_body
 from flowright.viewing.attempts_page import attempts_table
-from flowright.viewing.filters import Filter
+from flowright.viewing.facts import safe
+from flowright.viewing.filters import Filter, joined
 from flowright.viewing.finding import Attempt
 from flowright.viewing.group_page import group_body
 from flowright.viewing.notes import notes_of
 from flowright.viewing.opened import OpenedRun, Shelf, group_of
 from flowright.viewing.run_page import run_body
 from flowright.viewing.runs_page import runs_body
-from flowright.viewing.shell import Links, document
+from flowright.viewing.shell import Links, document, page_file
 
 
 def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
     """Write the pages of the runs below ``root``, with at most so many attempts of each, chosen by
     the query of an address; returns how many pages there are. Raises RunError where the folder
     holds something already, where there is no run, and for a query that cannot be read."""
-    shelf, chosen = Shelf(root), Filter.read(dict(parse_qsl(select)))
+    shelf, chosen = Shelf(root), Filter.read(joined(parse_qsl(select, keep_blank_values=True)))
     if chosen.problems:
         raise RunError(*chosen.problems)
     if folder.exists() and any(folder.iterdir()):
@@ -36,19 +37,22 @@ def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
     check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"index.html": ""}
-    held = frozenset(f"{run.name}.html" for run in runs)
+    held = frozenset(page_file(run.name, "") for run in runs)
     for run in runs:
         parts = shelf.parts(run)
         for one in parts:
             one.update()
-        shown = frozenset(_file(one.name, "attempts") for one in parts)
-        links = Links(exported=True, held=shown | {_file(run.name, "")}, parts=shelf.links(run))
+        shown = frozenset(page_file(one.name, "attempts") for one in parts)
+        links = Links(exported=True, held=shown | {page_file(run.name, "")}, parts=shelf.links(run))
         for one in parts:
-            pages |= _run_pages(one, chosen, most, links)
+            made = _run_pages(one, chosen, most, links)
+            if both := sorted(pages.keys() & made.keys()):
+                raise RunError(f"{both[0]}: two runs have a page of this name; rename {one.path}")
+            pages |= made
     body = runs_body(runs, Links(exported=True, held=held))
     pages["index.html"] = document("Runs", body, Links(exported=True, held=held), "runs")
     for name, page in pages.items():
-        write_text(folder / name, page)
+        write_text(folder / name, safe(page))
     return len(pages)
 
 
@@ -60,7 +64,7 @@ def _run_pages(run: OpenedRun, chosen: Filter, most: int, shared: Links) -> dict
         every = {a.id: a for members in groups.values() for a in members}
         names = [f"group/{step}/{group}" for step, group in groups]
         names += [f"attempt/{attempt.place}" for attempt in every.values()]
-        held = shared.held | {_file(run.name, name) for name in names}
+        held = shared.held | {page_file(run.name, name) for name in names}
         links = replace(shared, run=run.name, held=held)
         notes = notes_of(run)
         snapshot = run.snapshot()
@@ -68,7 +72,7 @@ def _run_pages(run: OpenedRun, chosen: Filter, most: int, shared: Links) -> dict
         def page(name: str, title: str, body: object, here: str) -> None:
             assert isinstance(body, str)
             shown = document(f"{title} - {run.name}", body, links, here, notes)
-            pages[_file(run.name, name)] = shown
+            pages[page_file(run.name, name)] = shown
 
         pages: dict[str, str] = {}
         if not run.part:
@@ -94,7 +98,3 @@ def _beside(order: list[Attempt], attempt: Attempt) -> tuple[Attempt | None, Att
         return None, None
     at = places[0]
     return (order[at - 1] if at else None), (order[at + 1] if at + 1 < len(order) else None)
-
-
-def _file(run: str, page: str) -> str:
-    return f"{run}{page and '-'}{page.replace('/', '-')}.html"

@@ -22,7 +22,7 @@ def _verdict(verdict: Record) -> list[Child]:
         ("By", f"{verdict.get('judge') or ''} ({verdict.get('source')})"),
         ("Asked", "once" if attempts == 1 else f"{attempts} times"),
     ]
-    if verdict.get("seconds"):
+    if is_number(verdict.get("seconds")):
         rows.append(("Took", f"{duration(verdict['seconds'])}{_tokens(verdict)}"))
     if verdict.get("reason"):
         rows.append(("Reason", text(verdict["reason"], 12)))
@@ -52,7 +52,8 @@ def _tokens(verdict: Record) -> str:
     usage = verdict.get("usage")
     if not isinstance(usage, Mapping):
         return ""
-    counts = [usage.get(key) or 0 for key in ("prompt_tokens", "completion_tokens")]
+    told = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
+    counts = [count if isinstance(count, int) else 0 for count in told]
     return f", {counts[0]:,} tokens in, {counts[1]:,} out" if any(counts) else ""
 
 

@@ -17,7 +17,7 @@ from flowright.app.serving.settings import PolicyServer
 from flowright.app.terminal import say
 from flowright.errors import UserError
 from flowright.judge_service.serve import DrainingServer
-from flowright.simulation.process import listen
+from flowright.simulation.process import LOOPBACK, is_loopback, listen
 
 SIMULATED_NOTICE = "simulated: the embedded server answers, and knows the run's problems alone"
 
@@ -30,6 +30,8 @@ def serve_policy(opening: Opening, host: str, port: int, **given: Any) -> int:
         "name": config.run.name,
         "temperature": config.evaluation.temperature,
         "top_p": config.policy.top_p,
+        "max_question_bytes": config.workflow.max_prompt_chars,
+        "hosts": LOOPBACK if is_loopback(host) else ("*",),
     }
     chosen = {key: value for key, value in given.items() if value is not None}
     try:

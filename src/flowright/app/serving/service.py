@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -64,6 +65,7 @@ class PolicyApp(Starlette):
         self._about = about
         self._admission = Admission(settings.max_in_flight, settings.max_queue)
         self.state.traffic = Traffic()
+        self.add_middleware(TrustedHostMiddleware, allowed_hosts=[*settings.hosts])
         self.add_middleware(
             GuardMiddleware,
             settings=settings,
@@ -86,9 +88,11 @@ class PolicyApp(Starlette):
         return JSONResponse({**status, **self._about, **counts}, 503 if draining else 200)
 
     async def _chat(self, request: Request) -> Response:
+        kind_of_body = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind_of_body != "application/json":  # what a page of another site cannot send unasked
+            raise HTTPException(415, "send JSON, with Content-Type: application/json")
         body = await request.body()
-        name, kind = self._settings.name, self._settings.kind
-        question = await in_thread(lambda: read(body, name, kind))
+        question = await in_thread(lambda: read(body, self._settings))
         reply = Reply(question, self._answers.simulated)
         if question.stream:
             # What keeps it from starting is told by a status, before the stream begins.

@@ -24,6 +24,10 @@ class PolicyServer(Section):
     top_p: float = Field(default=1.0, gt=0, le=1)
     api_key: str | None = None
     max_body_bytes: Positive = 1 << 20
+    max_question_bytes: Positive = 60_000
+    """As UTF-8, with its context: what an operator takes (``workflow.max_prompt_chars``)."""
+    hosts: tuple[Name, ...] = ("*",)
+    """Names that it answers to."""
     max_in_flight: Positive = 64
     max_queue: NonNegative = 256
     seconds: Seconds = 600.0

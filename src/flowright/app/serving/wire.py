@@ -15,8 +15,9 @@ from starlette.responses import JSONResponse, Response
 
 from flowright.app.serving.author import Outcome
 from flowright.app.serving.opening import question_of
+from flowright.app.serving.settings import PolicyServer
 from flowright.app.serving.words import fault_of, spent
-from flowright.data.task import KINDS, Kind, Problem
+from flowright.data.task import KINDS, Problem
 from flowright.errors import Failure, Reason
 from flowright.simulation.protocol import parse, request_of
 
@@ -60,13 +61,14 @@ def models_of(name: str) -> list[str]:
     return [name, *(f"{name}:{kind}" for kind in KINDS)]
 
 
-def read(body: bytes, name: str, kind: Kind) -> Question:
+def read(body: bytes, settings: PolicyServer) -> Question:
     """A chat request as a question: the last message, with those before it as its context.
 
     Raises HTTPException with what is wrong.
     """
-    data = request_of(body)
+    data, name = request_of(body), settings.name
     query = parse(data, models_of(name))
+    _only_text(data["messages"])
     for key in REFUSED:
         if data.get(key):
             raise HTTPException(400, f"{key}: an answer is a workflow's; leave it out")
@@ -74,18 +76,39 @@ def read(body: bytes, name: str, kind: Kind) -> Question:
         raise HTTPException(400, "n: one answer a request; send several requests")
     if query.stop:
         raise HTTPException(400, "stop: an answer is a workflow's; leave it out")
-    if query.response_format and query.response_format.get("type") != "text":
+    if data.get("response_format") not in (None, {"type": "text"}):
         raise HTTPException(400, "response_format: an answer is plain text; leave it out")
+    if data.get("stream") not in (None, True, False):
+        raise HTTPException(400, "stream: must be true or false")
     temperature, top_p = _within(data, "temperature", 0, 2), _within(data, "top_p", 1e-6, 1)
     *before, (role, text) = query.messages
     if role != "user" or not text.strip():
         raise HTTPException(400, "messages: the last one must be the user's, with text")
     context = "\n\n".join(f"{said}: {content}" for said, content in before if content)
     model = str(data["model"])
-    chosen = model.removeprefix(name).lstrip(":") or kind
+    chosen = model.removeprefix(name).lstrip(":") or settings.kind
+    _check_size(text, context, settings.max_question_bytes)
     problem = question_of(text, next(k for k in KINDS if k == chosen), context or None)
     seed = secrets.randbits(31) if query.seed is None else _place(query.seed)
     return Question(problem, model, seed, temperature, top_p, query.stream, query.stream_usage)
+
+
+def _only_text(messages: Sequence[Mapping[str, Any]]) -> None:
+    for place, message in enumerate(messages):
+        parts = message.get("content")
+        for number, part in enumerate(parts if isinstance(parts, list) else ()):
+            if not isinstance(part, dict) or part.get("type", "text") != "text":
+                where = f"messages[{place}].content[{number}]"
+                raise HTTPException(400, f"{where}: a workflow reads text alone")
+
+
+def _check_size(text: str, context: str, most: int) -> None:
+    try:
+        size = len(f"{context}\n\n{text}".encode())
+    except UnicodeEncodeError:
+        raise HTTPException(400, "messages: half of a surrogate pair is no text") from None
+    if size > most:
+        raise HTTPException(413, f"messages: {size:,} bytes of text, a workflow takes {most:,}")
 
 
 def _within(data: Mapping[str, Any], key: str, least: float, most: float) -> float | None:
