@@ -17,7 +17,7 @@ from viewer_run import records_of, write_run
 from flowright.errors import UserError
 from flowright.runs import read_rollouts, rollouts_path, write_rollouts
 from flowright.viewing.facts import safe
-from flowright.viewing.filters import Filter, Range, step_ids, words_of
+from flowright.viewing.filters import Filter, Range, joined, step_ids, words_of
 from flowright.viewing.finding import Found
 from flowright.viewing.index import GENERATIONS, Indexer, Progress, index_path, step_of
 from flowright.viewing.records import lines, record_at, step_files
@@ -73,6 +73,16 @@ def reason(record: Mapping[str, Any]) -> str | None:
         ({"outcome": "failed"}, lambda r: (r["failure"] or {}).get("blame") == "policy"),
         ({"outcome": "unscored"}, lambda r: value(r) is None),
         ({"outcome": "right"}, lambda r: not r["failure"] and said(r, "verdict") is True),
+        ({"outcome": "failed, unscored"}, lambda r: bool(r["failure"]) or value(r) is None),
+        ({"task": "task-1,task-2"}, lambda r: r["task"]["id"] in ("task-1", "task-2")),
+        (
+            {"against": "too_generous,too_strict"},
+            lambda r: (
+                None not in (said(r, "verdict"), said(r, "gold"))
+                and said(r, "verdict") is not said(r, "gold")
+            ),
+        ),
+        ({"repair": "any,none"}, lambda r: True),
         ({"failure": "syntax"}, lambda r: reason(r) == "syntax"),
         ({"blame": "infrastructure"}, lambda r: reason(r) == "judge_failed"),
         (
@@ -100,6 +110,23 @@ def test_a_filter_finds_what_the_records_say(
     expected = [place(record) for record in every(run) if wanted(record)]
     assert sorted(places(run, **query)) == sorted(expected)
     assert expected or query.keys() & {"repair", "task", "q"}
+
+
+def test_a_value_with_a_comma_can_be_chosen(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first, *others = records_of(1)
+    write_rollouts(run, 1, [first | {"task": first["task"] | {"source": "a, b"}}, *others])
+    updated(run)
+    assert places(run, source="a, b") == [place(first)]
+
+
+def test_what_is_not_understood_is_said() -> None:
+    chosen = Filter.read(joined([("outcom", "wrong"), ("kind", "math"), ("kind", "code")]))
+    assert chosen.values == {"kind": "math,code"}
+    assert chosen.problems == ("outcom: no filter has this name; did you mean outcome?",)
+    long = Filter.read({"q": " ".join("abcdefghijklmn")})
+    assert "the first 12 words" in long.problems[0]
+    assert "against" not in Filter.read({"against": "agree,no_such"}).values
 
 
 @pytest.mark.parametrize("sort", ["step", "reward", "advantage", "seconds", "llm_tokens"])

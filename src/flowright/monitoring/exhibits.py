@@ -17,7 +17,7 @@ from flowright.rendering.block_markup import SHORT, blocks_html, document
 from flowright.rendering.blocks import Fact
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import folded
-from flowright.rendering.series import Record, duration, is_number
+from flowright.rendering.series import Record, duration, is_number, object_of
 from flowright.runs import rollout_steps
 
 SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick
@@ -117,7 +117,8 @@ def group_rollouts(rollouts: Sequence[Record]) -> list[Group]:
 
 def reward_of(rollout: Record) -> float | None:
     """The reward, None where the attempt was not scored (law 1)."""
-    return (rollout.get("reward") or {}).get("value")
+    value = object_of(rollout, "reward").get("value")
+    return float(value) if is_number(value) else None
 
 
 class _Shortlist:
@@ -144,8 +145,8 @@ class _Shortlist:
 
 
 def _is_disputed(rollout: Record) -> bool:
-    judged = (rollout.get("verdict") or {}).get("correct")
-    return judged is True and (rollout.get("gold") or {}).get("correct") is False
+    judged = object_of(rollout, "verdict").get("correct")
+    return judged is True and object_of(rollout, "gold").get("correct") is False
 
 
 def _rank(rollout: Record) -> tuple[bool, float]:
@@ -191,7 +192,7 @@ def _group(group: Group, display: Display) -> Html:
 def single_exhibit(rollout: Record, display: Display) -> Html:
     """One attempt by itself."""
     shown = _attempt(_where(rollout), rollout, display)
-    return el("article", _problem(rollout.get("task") or {}), shown, class_="group")
+    return el("article", _problem(object_of(rollout, "task")), shown, class_="group")
 
 
 def _where(rollout: Record) -> str:
@@ -250,7 +251,7 @@ def reward_arithmetic(rollout: Record) -> str:
     value = reward_of(rollout)
     if value is None:
         return "no reward: our failure, the attempt left its group's statistics"
-    given = (rollout.get("reward") or {}).get("parts") or {}
+    given = object_of(object_of(rollout, "reward"), "parts")
     parts = [(name, part) for name, part in given.items() if is_number(part)]
     parts = [(name, part) for name, part in parts if part] or parts[:1]  # zeros add nothing
     told = f"{value:.2f}"
@@ -261,7 +262,7 @@ def reward_arithmetic(rollout: Record) -> str:
         adds_up = abs(sum(part for _, part in parts) - value) < 5e-3
         told = f"{' '.join(terms)} = {told}" if adds_up else f"{told} (of {' '.join(terms)})"
     advantage = rollout.get("advantage")
-    return told if advantage is None else f"{told}; advantage {advantage:+.2f}"
+    return told if not is_number(advantage) else f"{told}; advantage {advantage:+.2f}"
 
 
 def _reward_chip(rollout: Record) -> Html:

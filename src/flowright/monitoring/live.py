@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(told, indent=2))
         elif options.once or not console.is_terminal or console.is_dumb_terminal:
             run = find_run(options.run, options.output_dir)
-            console.print(_screen(Watcher(run), Watch(options.server).look(), full=True))
+            console.print(screen_of(Watcher(run), Watch(options.server).look(), full=True))
         else:
             _watch(console, options.run, options.output_dir, options.interval, options.server)
     except UserError as error:
@@ -108,7 +108,7 @@ def _watch(
         with live, Keys() as keys:
             while not view.over:
                 watcher = _follow(watcher, name, output_dir)
-                screen = _screen(watcher, health.known) if watcher else None
+                screen = screen_of(watcher, health.known) if watcher else None
                 shown = replace(screen, view=view) if screen else _waiting(output_dir)
                 live.update(shown, refresh=True)
                 for key in keys.wait(interval):
@@ -118,7 +118,7 @@ def _watch(
                     all_lines = screen.lines(console.width, None, UNICODE) if screen else ()
                     view = view.after(key, console.height - 1, len(all_lines))
     if watcher:
-        console.print(_screen(watcher, health.known, full=True))
+        console.print(screen_of(watcher, health.known, full=True))
 
 
 def beside(run: Path, older: bool) -> Path:
@@ -170,7 +170,7 @@ def _follow(watcher: Watcher | None, name: str | None, output_dir: Path) -> Watc
     return Watcher(newest)
 
 
-def _screen(watcher: Watcher, health: Mapping[str, Health], full: bool = False) -> Screen:
+def screen_of(watcher: Watcher, health: Mapping[str, Health], full: bool = False) -> Screen:
     steps = rollout_steps(watcher.run)
     return Screen(watcher.look(), watcher.rollouts(steps[-1]) if steps else (), full, health)
 

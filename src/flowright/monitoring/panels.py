@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from rich.text import Text
 
 from flowright.environments.display import Display, blocks_of
+from flowright.monitoring.exhibits import reward_of
 from flowright.monitoring.health import Health
 from flowright.monitoring.measured import measured_of
 from flowright.monitoring.snapshot import (
@@ -21,7 +22,16 @@ from flowright.monitoring.snapshot import (
 from flowright.monitoring.trust import traffic
 from flowright.rendering import blocks
 from flowright.rendering.glyphs import LABEL, VALUE, Glyphs, heading, line, shortened, wrapped
-from flowright.rendering.series import Form, Point, Record, duration, percent, points
+from flowright.rendering.series import (
+    Form,
+    Point,
+    Record,
+    duration,
+    is_number,
+    object_of,
+    percent,
+    points,
+)
 from flowright.rendering.untrusted import one_line, visible
 from flowright.runs.alarm import DRIFT, alarm_line
 
@@ -53,7 +63,8 @@ class Panels:
     def judge(self) -> list[Text]:
         """The judge's audit (law 3): agreement, drift of its verdicts from gold, its two
         errors, and the share of its verdicts that fallback rules gave instead (law 4)."""
-        floor = self.snapshot.setting("judge", "min_agreement") or None
+        given = self.snapshot.setting("judge", "min_agreement")
+        floor = given if is_number(given) and given else None
         rows = self._row("agreement", "judge/agreement_with_gold", percent, low=floor)
         drifts = self.snapshot.series(DRIFT)
         recent = last(drifts, self.snapshot.drift_alarm.steps)
@@ -209,7 +220,7 @@ def _label(text: str) -> Text:
 
 def _latest_message(rollouts: Sequence[Record], ours: bool) -> str | None:
     for rollout in reversed(rollouts):
-        failure = rollout.get("failure")
+        failure = object_of(rollout, "failure")
         if failure and (failure.get("blame") == "infrastructure") is ours:
             return one_line(f"{failure.get('reason')}: {failure.get('message')}")
     return None
@@ -225,7 +236,8 @@ def sample(
     that it is not always the best one."""
     if not rollouts or (room is not None and room < 5):
         return []
-    rollout = rollouts[int(rollouts[0].get("step") or 0) % len(rollouts)]
+    step = rollouts[0].get("step")
+    rollout = rollouts[(step if isinstance(step, int) else 0) % len(rollouts)]
     shown = [
         block
         for block in blocks_of(display, rollout)
@@ -248,11 +260,11 @@ def _lines(block: blocks.Program | blocks.Text) -> list[Text]:
 
 
 def _outcome(rollout: Record) -> str:
-    task, verdict, gold = (rollout.get(key) or {} for key in ("task", "verdict", "gold"))
-    reward = (rollout.get("reward") or {}).get("value")
+    task, verdict, gold = (object_of(rollout, key) for key in ("task", "verdict", "gold"))
+    reward = reward_of(rollout)
     facts = [f"step {rollout.get('step')}", str(task.get("kind", ""))]
     facts.append("unscored" if reward is None else f"reward {reward:.2f}")
-    if (rollout.get("failure") or {}).get("reason"):
+    if object_of(rollout, "failure").get("reason"):
         facts.append(f"failed: {rollout['failure']['reason']}")
     for who, opinion in (("judge", verdict.get("correct")), ("gold", gold.get("correct"))):
         if opinion is not None:

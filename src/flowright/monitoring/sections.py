@@ -17,7 +17,16 @@ from flowright.rendering import svg
 from flowright.rendering.charts import Series, before_after, line_chart
 from flowright.rendering.markup import Html, el
 from flowright.rendering.page import grid, section, table
-from flowright.rendering.series import NOTHING, Form, Point, Record, amount, duration, said
+from flowright.rendering.series import (
+    NOTHING,
+    Form,
+    Point,
+    Record,
+    amount,
+    duration,
+    is_number,
+    said,
+)
 from flowright.rendering.untrusted import one_line
 
 
@@ -150,9 +159,9 @@ def mix_section(snapshot: Snapshot, mix: Mix) -> Html | None:
 def _means(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
     """One mean of a family, 0 in steps whose attempts of its kind had only others."""
     return [
-        (row["step"], row.get(name, 0.0))
+        (row["step"], value)
         for row in snapshot.training_rows
-        if any(key.startswith(prefix) for key in row)
+        if any(key.startswith(prefix) for key in row) and is_number(value := row.get(name, 0.0))
     ]
 
 

@@ -21,7 +21,7 @@ from flowright.checkout import here
 from flowright.config import AlarmSection
 from flowright.environments.display import Display, display_of
 from flowright.errors import Blame, Reason
-from flowright.rendering.series import Point, Record, is_number
+from flowright.rendering.series import Point, Record, is_number, object_of
 from flowright.rendering.untrusted import one_line
 from flowright.runs import (
     is_held,
@@ -97,7 +97,8 @@ class Snapshot:
         """The rows of the evaluation, of policies and baselines."""
         rows = (self.evaluation or {}).get("rows")
         known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        return [row for row in known if row.get("kinds") and row.get("name")]
+        told = [row | {key: cells_of(row, key) for key in ("kinds", "sources")} for row in known]
+        return [row for row in told if row["kinds"] and row.get("name")]
 
     @property
     def warnings(self) -> list[str]:
@@ -142,6 +143,17 @@ class Snapshot:
         """A value of the run's configuration, or None."""
         found = self.config.get(section)
         return found.get(key) if isinstance(found, dict) else None
+
+
+def cells_of(row: Record, key: str) -> dict[str, Record]:
+    """The cells of a row of an evaluation, by kind or data set, and of these the numbers."""
+    return {
+        name: {
+            measure: value for measure, value in cell.items() if value is None or is_number(value)
+        }
+        for name, cell in object_of(row, key).items()
+        if isinstance(cell, dict)
+    }
 
 
 def first(points: Sequence[Point], count: int) -> float | None:

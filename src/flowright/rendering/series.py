@@ -2,6 +2,7 @@
 screen. What there is none of is ``-``: there was nothing to compute it from, and 0 would be a lie.
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, TypeGuard
@@ -19,9 +20,12 @@ def smooth(points: Sequence[Point], window: int) -> list[Point]:
     ]
 
 
+_MOST = sys.float_info.max
+
+
 def is_number(value: object) -> TypeGuard[float]:
-    """A number of JSON, which true and false are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    """A number of JSON that a float holds: true and false are none, nor NaN nor 1e999."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= _MOST
 
 
 def object_of(record: Record, key: str) -> Record:

@@ -27,7 +27,7 @@ def group_body(
 ) -> Html:
     """A group's attempts side by side. ``records`` are theirs, in the same order."""
     first = attempts[0]
-    task = records[0].get("task") or {}
+    task = object_of(records[0], "task")
     rewards = [value for value in map(reward_of, records) if value is not None]
     told = "no attempt was scored: the group trains nothing"
     if rewards:
@@ -98,7 +98,7 @@ def difference(before: str, after: str) -> Html:
 def _card(attempt: Attempt, record: Record, links: Links) -> Html:
     counted = combination_of(record)
     workflow = object_of(record, "workflow")
-    calls = tuple(map(str, workflow.get("calls") or ()))
+    calls = workflow.get("calls")
     bad = object_of(record, "failure").get("line") if workflow else None
     return el(
         "article",
@@ -109,6 +109,8 @@ def _card(attempt: Attempt, record: Record, links: Links) -> Html:
             outcome_chip(counted.outcome, counted.failure),
         ),
         el("p", reward_arithmetic(record), class_="who"),
-        code_block(source_of(record), bad, calls),
+        code_block(
+            source_of(record), bad, tuple(map(str, calls)) if isinstance(calls, list) else ()
+        ),
         class_="card",
     )

@@ -66,7 +66,7 @@ def inspect_log(run: OpenedRun, found: Found, chosen: Filter) -> bytes:
 def _sample(attempt: Attempt, record: Record, snapshot: Snapshot) -> dict[str, Any]:
     task = object_of(record, "task")
     written = str(record.get("completion") or "")
-    stop = record.get("finish_reason")
+    stop = str(record.get("finish_reason"))
     choice = {
         "message": {"role": "assistant", "content": written, "model": _policy(snapshot)},
         "stop_reason": "max_tokens" if stop == "length" else stop if stop in STOPS else "unknown",

@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from flowright.errors import RunError, UserError
+from flowright.errors import RunError, UserError, boundary
 from flowright.monitoring.snapshot import Snapshot, Watcher
 from flowright.rendering.untrusted import one_line
 from flowright.runs import HELD_OUT
@@ -70,7 +70,7 @@ class OpenedRun:
         except UserError as error:
             self.behind = "; ".join(error.problems)
         except OSError as error:  # such as a step that a resumed run moves away just now
-            self.behind = _behind(error)
+            self.behind = one_line(f"the index is not up to date: {error}", 300)
 
     def steps(self) -> int:
         """How many steps kept rollouts."""
@@ -94,10 +94,6 @@ class OpenedRun:
     def record(self, attempt: Attempt) -> dict[str, Any]:
         """The attempt's record. Raises UserError where its file has changed."""
         return record_at(self.folder, attempt.step, attempt.start, attempt.size)
-
-
-def _behind(error: Exception) -> str:
-    return f"the index is not up to date: {one_line(str(error) or repr(error), 300)}"
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:
@@ -166,10 +162,10 @@ class Refresher(threading.Thread):
         while not self._stopped.is_set():
             shelf = self._shelf
             for one in [part for run in shelf.runs() for part in shelf.parts(run)]:
-                try:
+                with boundary("the index is not up to date") as tried:  # the others go on
                     one.update(self._stopped.is_set)
-                except Exception as error:  # noqa: BLE001 - whatever is wrong with a run, the others go on
-                    one.behind = _behind(error)
+                if tried.failure is not None:
+                    one.behind = one_line(tried.failure.message, 300)
                 if self._stopped.is_set():
                     return
             self._stopped.wait(PAUSE)

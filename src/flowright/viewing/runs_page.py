@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Sequence
 from urllib.parse import quote
 
+from flowright.errors import boundary
 from flowright.monitoring.measured import measured_of
 from flowright.monitoring.sections import differing
 from flowright.monitoring.snapshot import DRIFT, Snapshot, edge, first, last
@@ -36,14 +37,13 @@ _HEADS = (
 
 def runs_body(runs: Sequence[OpenedRun], links: Links, against: str = "") -> Html:
     """A row a run. ``against``: the name of the run whose settings the others are compared with."""
-    looked = [(run, _snapshot(run)) for run in runs]
-    base = next((snapshot for run, snapshot in looked if run.name == against), None)
+    base = next((run.snapshot() for run in runs if run.name == against), None)
     heads = [Column(name, text) for name, text in _HEADS]
     if base is not None:
         heads.append(Column(f"Differs from {against}", True))
     if not links.exported:
         heads.insert(0, Column("", told="compare two runs"))
-    rows = [_row_or_why(run, snapshot, links, base) for run, snapshot in looked]
+    rows = [_row_or_why(run, links, base) for run in runs]
     table = data_table(f"{len(runs)} run{'' if len(runs) == 1 else 's'}", heads, rows, id="rows")
     if links.exported:
         return el("div", el("h1", "Runs"), table)
@@ -58,28 +58,15 @@ def runs_body(runs: Sequence[OpenedRun], links: Links, against: str = "") -> Htm
     return el("div", el("h1", "Runs"), form if runs else el("p", "No run here yet."))
 
 
-def _snapshot(run: OpenedRun) -> Snapshot:
-    try:
-        return run.snapshot()
-    except Exception as error:  # noqa: BLE001 - one run's files must not hide the others
-        run.damaged = _why(error)
-        return Snapshot(run.path)
-
-
-def _row_or_why(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> Html:
-    """A run's row, or why there is none, so that what is wrong with one hides no other."""
-    try:
-        return _row(run, snapshot, links, base)
-    except Exception as error:  # noqa: BLE001
-        told = el("td", el("span", _why(error), class_="tag alarm"),
-                  colspan=len(_HEADS) - 1 + (base is not None), class_="text")  # fmt: skip
-        mark = None if links.exported else el("td")
-        return el("tr", mark, el("th", run.name, scope="row"), told)
-
-
-def _why(error: Exception) -> str:
-    said = one_line(f"{type(error).__name__}: {error}", 200)
-    return f"its files hold something that is not expected ({said})"
+def _row_or_why(run: OpenedRun, links: Links, base: Snapshot | None) -> Html:
+    """A run's row, or why there is none: what is wrong with one hides no other."""
+    with boundary("its files hold something that is not expected") as tried:
+        return _row(run, run.snapshot(), links, base)
+    why = one_line(tried.failure.message if tried.failure else "", 300)
+    mark = None if links.exported else el("td")
+    told = el("td", el("span", why, class_="tag alarm"),
+              colspan=len(_HEADS) - 1 + (base is not None), class_="text")  # fmt: skip
+    return el("tr", mark, el("th", run.name, scope="row"), told)
 
 
 def _row(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> Html:
