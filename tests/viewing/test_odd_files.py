@@ -16,13 +16,14 @@ from rich.console import Console
 from starlette.testclient import TestClient
 from viewer_run import records_of, write_run
 
-from flowright.errors import UserError
+from flowright.errors import RunError, UserError
 from flowright.monitoring.live import screen_of, summary
 from flowright.monitoring.report import write_report
 from flowright.monitoring.snapshot import Snapshot, Watcher
 from flowright.runs import rollouts_path, write_json, write_rollouts
 from flowright.viewing.opened import Shelf
 from flowright.viewing.server import create_app
+from flowright.viewing.static import export_pages
 
 ODD = (None, 5, "x", [5], {"a": 1}, 10**400)
 Path_ = tuple[Any, ...]
@@ -201,3 +202,18 @@ def test_what_nobody_thought_of_in_one_run_leaves_the_others_on_the_page(
     with client_of(tmp_path) as client:
         page = client.get("/").text
     assert "/run/two/" in page and "unheard of" in page
+
+
+def test_pages_of_runs_with_odd_names_are_exported(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for name in ("index", "bad\udcff"):
+        write_run(root / name, 1)
+    count = export_pages(root, tmp_path / "pages", "kind=math", 3)
+    pages = {path.name for path in (tmp_path / "pages").iterdir()}
+    assert len(pages) == count and {"index.html", "index-run.html", "bad\\udcff.html"} <= pages
+    assert 'href="index-run.html"' in (tmp_path / "pages/index.html").read_text()
+    with pytest.raises(RunError, match="no filter has this name"):
+        export_pages(root, tmp_path / "other", "knd=math", 3)
+    write_run(root / "index-attempts", 1)
+    with pytest.raises(RunError, match="two runs have a page of this name"):
+        export_pages(root, tmp_path / "third", "", 3)
