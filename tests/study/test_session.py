@@ -75,7 +75,7 @@ def test_a_study_from_its_plan_to_its_report(tmp_path: Path) -> None:
     status, told = run(path, out, dry_run=True)
     assert status == 0 and not out.exists()
     assert "6 (3 arms x 2 seeds), 6 left" in told and "time      unknown" in told
-    assert "cannot reach Holm's first level" in told  # of two pairs, by sign flips
+    assert "smallest p 0.25: it cannot hold" in told  # of two pairs, by sign flips
 
     status, told = run(path, out, limit=1)
     assert status == 0 and "finished  1 of 6 runs" in told

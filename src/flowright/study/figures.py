@@ -70,7 +70,9 @@ def learning(cell: Cell, runs: Sequence[Sequence[Row]], found: Collected) -> Cha
     last = max((steps[-1]["step"] for steps in runs if steps), default=1)
     censored = sum(not time.seen for time in times)
     told = f", onset in {len(marks)} of {len(marks) + censored}" if times else ""
-    return bands(f"{cell.name}: {len(runs)} runs{told}", shown, marks, last)
+    return bands(
+        f"{cell.name}: {len(runs)} run{'' if len(runs) == 1 else 's'}{told}", shown, marks, last
+    )
 
 
 def _band(name: str, colour: str, runs: Sequence[Sequence[Row]]) -> Band:

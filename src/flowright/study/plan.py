@@ -88,13 +88,18 @@ def power_of(plan: Plan, claim: ClaimSection) -> str:
     """What a claim can find with these seeds, in words. The first of Holm's levels is the
     hardest."""
     seeds = len(plan.study.all_seeds)
-    claims = len(plan.study.claims)
-    level = claim.alpha / max(1, claims)
-    if claim.test == "log_rank":
-        least = 0.5**seeds
-        return f"smallest p {least:.2g}" + ("" if least <= level else _too_few(level, claims))
-    if least_p(claim.test, seeds) > level:
-        return f"smallest p {least_p(claim.test, seeds):.2g}{_too_few(level, claims)}"
+    level = claim.alpha / max(1, len(plan.study.claims))
+    logs = claim.test == "log_rank"
+    least = 0.5**seeds if logs else least_p(claim.test, seeds)
+    if least > claim.alpha:
+        return f"smallest p {least:.2g}: it cannot hold; more seeds"
+    if least > level:
+        return (
+            f"smallest p {least:.2g} cannot reach Holm's first level {level:.2g}: it holds only "
+            "beside others that do"
+        )
+    if logs:
+        return f"smallest p {least:.2g}"
     effect = least_effect(claim.test, seeds, level, claim.direction == "none")
     if effect is None:
         return "no effect would be found with 80 % power; more seeds"
@@ -106,12 +111,6 @@ def power_of(plan: Plan, claim: ClaimSection) -> str:
     if claim.direction == "none":
         return f"0 within {effect * spread:.3f} (SD {spread:.3f}, {told})"
     return f"{effect * spread + claim.threshold:.3f} (SD {spread:.3f}, {told})"
-
-
-def _too_few(level: float, claims: int) -> str:
-    if claims == 1:
-        return f" cannot reach {level:.2g}; more seeds"
-    return f" cannot reach Holm's first level {level:.2g}: it holds only beside others that do"
 
 
 def print_plan(plan: Plan, console: Console, out: Path) -> None:

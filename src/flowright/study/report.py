@@ -95,7 +95,7 @@ def _header(study: StudyConfig, found: Collected, journal: Journal) -> Html:
     chips = [
         f"{finished} of {len(found.rows)} runs finished",
         f"{failures} failed processes",
-        f"{len(study.all_seeds)} paired seeds",
+        f"paired seeds: {len(study.all_seeds)}",
         f"base: {study.base}",
         f"control: {study.control}",
     ]
@@ -132,8 +132,8 @@ def _answer(seen: Analysed) -> Html:
     built = [o for o in decided if o.claim.kind == "construction"]
     few = len(study.all_seeds) < FEW_SEEDS
     caution = (
-        f"With {len(study.all_seeds)} seeds the bootstrap's intervals are too narrow; go by the "
-        "p-values, and by more seeds."
+        f"With few seeds ({len(study.all_seeds)}) the bootstrap's intervals are too narrow; go by "
+        "the p-values, and by more seeds."
     )
     short = in_short(study, seen.found, seen.told, decided, seen.alarms, seen.mended)
     return section(

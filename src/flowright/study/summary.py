@@ -43,8 +43,8 @@ def _about_control(study: StudyConfig, found: Collected) -> Iterator[str]:
     if before and after:
         mean, end = sum(before) / len(before), sum(after) / len(after)
         yield (
-            f"Without treatment ({study.control}, {len(rows)} runs) gold goes from {percent(mean)} "
-            f"to {percent(end)}."
+            f"Without treatment ({study.control}, runs: {len(rows)}) gold goes from "
+            f"{percent(mean)} to {percent(end)}."
         )
     seen = {name: sum(row[f"onset_{name}"] is not None for row in rows) for name in study.shortcuts}
     if seen:
