@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -114,7 +114,7 @@ class StudyConfig(Section):
     """The configuration of `train.py` that all arms share."""
     set: Mapping[str, Any] = Field(default_factory=dict)
     """Keys of `train.py` that all arms set over the base."""
-    seeds: int | tuple[int, ...]
+    seeds: Annotated[int, Field(le=1000)] | tuple[int, ...]
     """Seeds, or how many: 0, 1, 2..."""
     control: Name
     """The arm without treatment, such as the one with an unbiased judge."""
