@@ -71,7 +71,7 @@ def _row_or_why(run: OpenedRun, links: Links, base: Snapshot | None) -> Html:
 
 def _row(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> Html:
     state = snapshot.state
-    status = snapshot.status
+    status = "damaged" if run.damaged else snapshot.status
     step = f"{state.get('step', 0)}/{state['steps']}" if state.get("steps") else NOTHING
     mark = el("input", type="checkbox", name="run", value=run.name, aria_label=f"mark {run.name}")
     measured = measured_of(snapshot)
@@ -81,7 +81,7 @@ def _row(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None
            scope="row"),
         el("td", el("span", status, class_=f"tag {STATUS.get(status, 'alarm')}"), class_="text"),
         el("td", step),
-        el("td", one_line(_what(snapshot), 80), class_="text"),
+        el("td", one_line(run.damaged.replace(f"{run.path}/", "") or _what(snapshot), 80), class_="text"),
         el("td", _change(snapshot, "reward/mean", "{:.2f}".format)),
         el("td", spark(snapshot.series("reward/mean"), "c1")),
         el("td", _change(snapshot, "gold/accuracy", percent)),
@@ -108,7 +108,7 @@ def _what(snapshot: Snapshot) -> str:
     environment = snapshot.config.get("environment") or "workflow"
     policy = snapshot.state.get("policy") or snapshot.config.get("strategy_model") or ""
     label = " (simulated)" if snapshot.simulated else ""
-    return f"{environment}, {policy}{label}"
+    return ", ".join(str(told) for told in (environment, policy) if told) + label
 
 
 def _change(snapshot: Snapshot, metric: str, form: Form) -> str:
