@@ -71,7 +71,8 @@ def _row_or_why(run: OpenedRun, links: Links, base: Snapshot | None) -> Html:
 
 def _row(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> Html:
     state = snapshot.state
-    status = "damaged" if run.damaged else snapshot.status
+    damaged = run.damaged.replace(f"{run.path}/", "")
+    status = "damaged" if damaged else snapshot.status
     step = f"{state.get('step', 0)}/{state['steps']}" if state.get("steps") else NOTHING
     mark = el("input", type="checkbox", name="run", value=run.name, aria_label=f"mark {run.name}")
     measured = measured_of(snapshot)
@@ -81,7 +82,7 @@ def _row(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None
            scope="row"),
         el("td", el("span", status, class_=f"tag {STATUS.get(status, 'alarm')}"), class_="text"),
         el("td", step),
-        el("td", one_line(run.damaged.replace(f"{run.path}/", "") or _what(snapshot), 80), class_="text"),
+        el("td", one_line(damaged or _what(snapshot), 80), class_="text"),
         el("td", _change(snapshot, "reward/mean", "{:.2f}".format)),
         el("td", spark(snapshot.series("reward/mean"), "c1")),
         el("td", _change(snapshot, "gold/accuracy", percent)),
