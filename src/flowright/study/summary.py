@@ -130,4 +130,4 @@ def _of_claims(decided: Sequence[Outcome]) -> Iterator[str]:
         own = [outcome for outcome in decided if outcome.claim.kind == kind]
         if own and all(outcome.holds is not None for outcome in own):
             held = sum(outcome.holds is True for outcome in own)
-            yield f"Of {len(own)} claimed {words} {held} hold, {len(own) - held} were not shown."
+            yield f"Claimed {words}: {len(own)}. Shown: {held}, not shown: {len(own) - held}."
