@@ -228,6 +228,24 @@ def test_words_of_attempts_that_were_replaced_are_found_no_more(tmp_path: Path) 
     assert len(places(run, q="walrus")) == len(places(run)) == len(new)
 
 
+def test_the_sums_of_a_run_follow_its_steps(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", 3)
+    updated(run)
+    write_rollouts(run, 2, records_of(2)[:5])
+    rollouts_path(run, 3).unlink()
+    updated(run)
+    left = len(places(run))
+    with closing(sqlite3.connect(index_path(run))) as base:
+        for table, counted, key in (
+            ("combinations", "counts", "combination"),
+            ("operators", "uses", "operators"),
+        ):
+            kept = dict(base.execute(f"SELECT id, attempts FROM {table} WHERE attempts"))
+            summed = f"SELECT {key}, sum(attempts) FROM {counted} GROUP BY {key}"
+            assert kept == dict(base.execute(summed))
+            assert sum(kept.values()) == left > 0
+
+
 def test_a_step_may_be_replaced_as_often_as_it_likes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     records = records_of(1)

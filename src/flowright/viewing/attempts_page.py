@@ -251,17 +251,14 @@ def _input(name: str, told: Mapping[str, str]) -> Html:
 def facet_counts(found: Found) -> dict[str, dict[str, int]]:
     """How many attempts of the run have each value of each filter, most first."""
     totals: dict[str, dict[str, int]] = {name: {} for name in (*NAMED, "against", "repair")}
-    query = "SELECT combination, sum(attempts) FROM counts GROUP BY combination"
-    for number_, count in found.rows(query):
+    for number_, count in found.rows("SELECT id, attempts FROM combinations WHERE attempts > 0"):
         about = found.combinations.get(number_)
         if about is None:
             continue
         for name, value in _values(about):
             totals[name][value] = totals[name].get(value, 0) + count
     operators: dict[str, int] = {}
-    for number_, count in found.rows(
-        "SELECT operators, sum(attempts) FROM uses GROUP BY operators"
-    ):
+    for number_, count in found.rows("SELECT id, attempts FROM operators WHERE attempts > 0"):
         for name in found.operators.get(number_, NONE).split(","):
             operators[name] = operators.get(name, 0) + count
     totals["operator"] = operators

@@ -21,7 +21,7 @@ from flowright.viewing.facts import Combination, Facts, facts_of
 from flowright.viewing.records import StepFile, lines, parsed, step_files
 
 NAME = "viewer.sqlite"
-VERSION = 2
+VERSION = 3
 """Of the tables; an index of another version is made anew."""
 STEP_BITS, GENERATION_BITS = 28, 20
 GENERATIONS = 1 << (STEP_BITS - GENERATION_BITS)
@@ -186,7 +186,8 @@ class Indexer:
         known = self._known.setdefault("combinations", {})
         if found not in known:
             values = astuple(found)
-            base.execute(f"INSERT OR IGNORE INTO combinations VALUES (NULL, {_marks(10)})", values)
+            row = f"(NULL, {_marks(10)}, 0)"
+            base.execute(f"INSERT OR IGNORE INTO combinations VALUES {row}", values)
             same = " AND ".join(f"{name} = ?" for name in Combination.__slots__)
             (known[found],) = base.execute(
                 f"SELECT id FROM combinations WHERE {same}", values
@@ -266,7 +267,12 @@ def _tables(base: sqlite3.Connection) -> int:
 def _statements() -> tuple[str, ...]:
     script = (files("flowright.viewing") / "schema.sql").read_text(encoding="utf-8")
     kept = "\n".join(line for line in script.splitlines() if not line.startswith("--"))
-    return tuple(part for part in kept.split(";") if part.strip())
+    statements = [""]
+    for part in kept.split(";"):
+        statements[-1] += f"{part};"
+        if sqlite3.complete_statement(statements[-1]):  # a trigger has several in it
+            statements.append("")
+    return tuple(told for told in statements if told.strip("; \n"))
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from typing import Any
 from flowright.errors import RunError, UserError, boundary
 from flowright.monitoring.snapshot import Snapshot, Watcher
 from flowright.rendering.untrusted import one_line
-from flowright.runs import HELD_OUT
+from flowright.runs import HELD_OUT, rollout_steps
 from flowright.viewing.facts import safe
 from flowright.viewing.finding import Attempt, Found
 from flowright.viewing.index import Indexer, Progress, first_id, index_path
-from flowright.viewing.records import record_at, step_files
+from flowright.viewing.records import record_at
 
 PAUSE = 2.0  # seconds between two looks for new steps
 MARKS = ("config.json", "state.json", "metrics.jsonl")
@@ -74,7 +74,7 @@ class OpenedRun:
 
     def steps(self) -> int:
         """How many steps kept rollouts."""
-        return len(step_files(self.folder))
+        return len(rollout_steps(self.folder))
 
     def snapshot(self) -> Snapshot:
         """What its files say, read again when they have changed. A file that cannot be read is told

@@ -130,7 +130,7 @@ def _chosen_operators(index: Reading, told: Mapping[str, str]) -> list[int] | No
 
 def _attempts_of(index: Reading, combinations: Sequence[int]) -> int:
     marks = ", ".join("?" * len(combinations))
-    query = f"SELECT coalesce(sum(attempts), 0) FROM counts WHERE combination IN ({marks})"
+    query = f"SELECT coalesce(sum(attempts), 0) FROM combinations WHERE id IN ({marks})"
     ((count,),) = index.rows(query, combinations) or [(0,)]
     return int(count)
 
