@@ -2,6 +2,7 @@
 :mod:`flowright.policy.prefix.decoding`.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -25,6 +26,10 @@ class PlainDecoding:
         self._policy, self._n = policy, n
         self._decoder, self._head = policy.causal_lm.model, policy.head
         self._cache = DynamicCache(config=policy.causal_lm.config)
+        # transformers 5.24 renamed the argument; older releases and models from a hub's own code
+        # know the other name alone.
+        takes = inspect.signature(self._decoder.forward).parameters
+        self._cached = {"cache" if "cache" in takes else "past_key_values": self._cache}
 
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """The logits [prompts * n, vocab_size] of the first tokens. Once."""
@@ -40,8 +45,8 @@ class PlainDecoding:
             input_ids=ids.to(device),
             attention_mask=mask.to(device),
             position_ids=positions.to(device),
-            past_key_values=self._cache,
             use_cache=True,
+            **self._cached,
         ).last_hidden_state[:, -1]
         logits = self._head.logits(hidden)
         self._cache.batch_repeat_interleave(self._n)
@@ -58,8 +63,8 @@ class PlainDecoding:
             input_ids=tokens[:, None],
             attention_mask=self._mask,
             position_ids=self._positions,
-            past_key_values=self._cache,
             use_cache=True,
+            **self._cached,
         ).last_hidden_state[:, -1]
         return self._head.logits(hidden)
 
