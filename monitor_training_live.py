@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "src"))  # need not be installed
 
 try:
-    from flowright.monitoring.live import main
+    from flowright.viewer.monitoring.live import main
 except ImportError as error:
     requirements = Path(__file__).resolve().parent / "requirements.txt"
     print(
@@ -16,6 +16,6 @@ except ImportError as error:
     sys.exit(2)
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

@@ -22,12 +22,12 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 
 from hostile_corpus import repeated  # noqa: E402
 
-from flowright.constraints import detection, language  # noqa: E402
-from flowright.constraints.checkers import IDS, make  # noqa: E402
-from flowright.constraints.files import Prompt, read_answers, read_prompts  # noqa: E402
-from flowright.constraints.scoring import join, variants  # noqa: E402
-from flowright.constraints.table import KINDS, Kind, Met  # noqa: E402
-from flowright.errors import DataError  # noqa: E402
+from flowright.core.errors import DataError  # noqa: E402
+from flowright.criteria.constraints import detection, language  # noqa: E402
+from flowright.criteria.constraints.checkers import IDS, make  # noqa: E402
+from flowright.criteria.constraints.files import Prompt, read_answers, read_prompts  # noqa: E402
+from flowright.criteria.constraints.scoring import join, variants  # noqa: E402
+from flowright.criteria.constraints.table import KINDS, Kind, Met  # noqa: E402
 
 UNITS = ("*", "* ", "**", "(", "[", "<<", ">>", "<<a>", " ", "\n", "\r", "\u2028", "\n\n", "* \n",
          "-", "- \n", "***", "******", '"', '""', "'", "p.", "p. p.", ". ", ".", "...", "! ", "a",

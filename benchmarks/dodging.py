@@ -28,13 +28,13 @@ from typing import Any
 import uvloop
 
 from flowright.config import JudgeSection, RewardSection, WorkflowSection
+from flowright.core.errors import FailureError, Reason
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
-from flowright.environments.workflow_rollout import WorkflowRollouts
-from flowright.errors import FailureError, Reason
+from flowright.environments.workflow.rollout import WorkflowRollouts
 from flowright.grading.text import extract_answer
 from flowright.grpo.advantages import group_advantages
-from flowright.judge.build import build_judge
+from flowright.judging.build import build_judge
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
 from flowright.policy.sampler import Sample
 from flowright.sandbox import RunResult, TestReport

@@ -7,14 +7,14 @@ two chances has a standard deviation ("moved"), within a problem each attempt is
 problems of m attempts the half width at 95 % is 1.96 sqrt((moved^2 + noise/m) / N), where noise is
 the mean of p(1-p) of both. With m = 1 that is 1.96 sqrt(discordance / N), but for the square of the
 difference. Beside it what the bootstrap over problems finds on attempts that were drawn
-(flowright.statistics). Half a minute on one core.
+(flowright.core.statistics). Half a minute on one core.
 """
 
 import math
 
 import numpy as np
 
-from flowright.statistics import DIFFERENCE, bootstrap
+from flowright.core.statistics import DIFFERENCE, bootstrap
 
 TRIALS = 20
 GAIN = 0.05

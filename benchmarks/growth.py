@@ -23,9 +23,9 @@ import torch
 from meter import Meter, apart, least
 from shapes import Shape, checkpoint, groups_of, learner, policy
 
-from flowright.rendering import svg
-from flowright.rendering.charts import Panel, Series, curve, picture
-from flowright.rendering.markup import Html
+from flowright.viewer.rendering import svg
+from flowright.viewer.rendering.charts import Panel, Series, curve, picture
+from flowright.viewer.rendering.markup import Html
 
 BASE = Shape(groups=2, template=0, problem=1024, size=8, length=128)
 GROWTH = {

@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from flowright.config import JudgeSection
-from flowright.constraints import (
+from flowright.core import untrusted
+from flowright.core.blocks import Fact, Text
+from flowright.core.errors import FlowrightError
+from flowright.criteria.constraints import (
     capitals,
     checkers,
     detection,
@@ -18,11 +21,15 @@ from flowright.constraints import (
     ngrams,
     scoring,
 )
-from flowright.constraints.files import Prompt
+from flowright.criteria.constraints.files import Prompt
+from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
 from flowright.environments import rollout as records
-from flowright.errors import FlowrightError
+from flowright.environments.judging import frames, reading as judgements
+from flowright.environments.judging.rows import PointwiseRow
+from flowright.environments.presentation.choices import read_choice
+from flowright.environments.presentation.presenting import presented, with_answer_line
 from flowright.grading import (
     around,
     choices,
@@ -36,7 +43,7 @@ from flowright.grading import (
     votes,
     words as spoken,
 )
-from flowright.judge import (
+from flowright.judging import (
     answer_types,
     doubts,
     gate,
@@ -51,23 +58,18 @@ from flowright.judge import (
     schemas,
     second_reading,
 )
-from flowright.judge.schemas import BETTER, GRADE, TRUTH, Field
-from flowright.judge.verdict import AnswerType, JudgeQuery, RawReply, Verdict
-from flowright.judge_reward import arguments
-from flowright.judge_service import openrlhf, raw, tables, wire as service_wire
-from flowright.judge_training import frames, reading as judgements
-from flowright.judge_training.rows import PointwiseRow
+from flowright.judging.reward import arguments
+from flowright.judging.rubrics import brackets
+from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
+from flowright.judging.service import openrlhf, raw, tables, wire as service_wire
+from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.llm import control_tokens, fences, replies, sizes, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
-from flowright.presentation.choices import read_choice
-from flowright.presentation.presenting import presented, with_answer_line
-from flowright.rendering import block_markup, glyphs, markup, untrusted
-from flowright.rendering.blocks import Fact, Text
-from flowright.rubrics import brackets, replies as rubric_replies
 from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
 from flowright.simulation.index import TaskIndex, words
 from flowright.simulation.instances import Unfillable, filled
+from flowright.viewer.rendering import block_markup, glyphs, markup
 from flowright.workflows import arguments as calls, extraction, language, operators, source, trace
 from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
 

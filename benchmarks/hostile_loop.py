@@ -44,11 +44,11 @@ from flowright.config import (
 )
 from flowright.data.task import Kind, Problem
 from flowright.environments.rollout import Completion, Rollout, to_record
-from flowright.environments.workflow_rollout import WorkflowRollouts, workflow_record
+from flowright.environments.workflow.rollout import WorkflowRollouts, workflow_record
 from flowright.grading.gold import algebra
-from flowright.judge.build import open_judge
-from flowright.judge_service.app import create_app
-from flowright.judge_service.serve import DrainingServer
+from flowright.judging.build import open_judge
+from flowright.judging.service.app import create_app
+from flowright.judging.service.serve import DrainingServer
 from flowright.llm.client import ChatClient
 from flowright.policy.sampler import Sample
 from flowright.sandbox import Sandbox

@@ -33,7 +33,7 @@ from typing import Any
 from hostile_corpus import TEXTS
 from hostile_functions import BOUNDED, CACHED, FUNCTIONS, REFUSALS, THREADED
 
-from flowright.off_loop import MOST_CHARS
+from flowright.core.off_loop import MOST_CHARS
 
 EXPONENT, EXPONENT_QUICK, PER_20_KB, ON_LOOP = 1.2, 1.25, 0.050, 0.005
 PARSED = 0.150  # seconds per 20 kB, where a parser that is not ours reads it

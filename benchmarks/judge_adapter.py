@@ -21,7 +21,7 @@ from typing import Any
 import uvloop
 from aiohttp import web
 
-from flowright.judge_reward.adapter import JudgeRewardSystem
+from flowright.judging.reward.adapter import JudgeRewardSystem
 
 IN_FLIGHT = 32
 OK = {"score": 1.0, "correct": True, "status": "ok", "source": "llm", "explanation": ""}

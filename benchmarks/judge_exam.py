@@ -18,10 +18,10 @@ from typing import Any
 import uvloop
 
 from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
-from flowright.judge_exam.exam import EQUAL, Plan, hold_exam
-from flowright.judge_exam.labelled import LabelledItem
-from flowright.judge_exam.perturbations import PERTURBATIONS, control_of, perturbed
-from flowright.judge_exam.session import open_examinee
+from flowright.judging.measuring.exam.exam import EQUAL, Plan, hold_exam
+from flowright.judging.measuring.exam.labelled import LabelledItem
+from flowright.judging.measuring.exam.perturbations import PERTURBATIONS, control_of, perturbed
+from flowright.judging.measuring.exam.session import open_examinee
 from flowright.simulation.assessor import pull
 
 # Between these, and with weights up to 0.3 either way, no probability reaches 0 or 1, where a

@@ -30,11 +30,11 @@ from flowright.config import (
     SimulatedSection,
 )
 from flowright.data.task import Problem, write_tasks
-from flowright.judge.build import build_judge
-from flowright.judge.llm_judge import LlmJudge
-from flowright.judge.rules import RuleJudge
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
-from flowright.judge.wrappers import CircuitBreaker, Gated, WithRuleFallback
+from flowright.judging.build import build_judge
+from flowright.judging.llm_judge import LlmJudge
+from flowright.judging.rules import RuleJudge
+from flowright.judging.verdict import Judge, JudgeQuery, Verdict
+from flowright.judging.wrappers import CircuitBreaker, Gated, WithRuleFallback
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
 from flowright.simulation.draws import unit

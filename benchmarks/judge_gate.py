@@ -1,6 +1,6 @@
 """What the gate and the prompts keep from a judge that falls for attacks by design.
 
-The corpus of tests/judge/judge_attacks.jsonl, in which every answer is wrong, goes to the embedded
+The corpus of tests/judging/judge_attacks.jsonl, in which every answer is wrong, goes to the embedded
 server (simulated) with two biases planted: it is inclined to call right what only announces an
 answer, and what speaks to its grader. It reads references and evidence from the prompt alone, so an
 answer that imitates a plain prompt's labels adds to them. Four judges ask it: a plain prompt whose
@@ -24,14 +24,14 @@ import uvloop
 
 from flowright.config import JudgeSection, LlmSection, SimulatedSection
 from flowright.data.task import Problem
-from flowright.judge.build import build_judge
-from flowright.judge.verdict import Judge, JudgeQuery, Verdict
-from flowright.judge.wrappers import Gated
+from flowright.judging.build import build_judge
+from flowright.judging.verdict import Judge, JudgeQuery, Verdict
+from flowright.judging.wrappers import Gated
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest, Message
 from flowright.llm.client import ChatClient
 from flowright.simulation.process import SimulatedServer
 
-CORPUS = Path(__file__).resolve().parents[1] / "tests/judge/judge_attacks.jsonl"
+CORPUS = Path(__file__).resolve().parents[1] / "tests/judging/judge_attacks.jsonl"
 IN_FLIGHT = 32
 
 # In the manner of published graders: labels, texts put in as they are, the first word counts.

@@ -20,8 +20,8 @@ import uvloop
 
 from flowright import JudgeQuery, JudgeRewardSystem, Verdict
 from flowright.config import JudgeServerSection
-from flowright.judge_service.app import create_app
-from flowright.judge_service.serve import DrainingServer
+from flowright.judging.service.app import create_app
+from flowright.judging.service.serve import DrainingServer
 from flowright.simulation.process import listen
 
 

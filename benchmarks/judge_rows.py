@@ -17,10 +17,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from flowright.config import LoraSection, PolicySection
 from flowright.data.preferences import Turn
 from flowright.environments.environment import Given
+from flowright.environments.judging.files import read_rows
+from flowright.environments.judging.rows import PairRow
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.lessons import lesson_groups, pair_group
-from flowright.judge_training.files import read_rows
-from flowright.judge_training.rows import PairRow
 from flowright.llm.chat import Message
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer

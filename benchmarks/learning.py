@@ -24,10 +24,10 @@ from pathlib import Path
 from quickstart import trained
 
 from flowright.evaluation.comparison import TRAINED
-from flowright.rendering import svg
-from flowright.rendering.charts import Panel, Series, curve, picture
-from flowright.rendering.markup import el
 from flowright.runs import read_evaluation, read_metrics, read_state
+from flowright.viewer.rendering import svg
+from flowright.viewer.rendering.charts import Panel, Series, curve, picture
+from flowright.viewer.rendering.markup import el
 
 KINDS = {
     "plain": ("grpo.prefix_sharing=false", "pipeline.max_staleness=0"),

@@ -19,9 +19,9 @@ from flowright.config import Config, LlmSection, RunSection
 from flowright.data.offline import build_offline
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout
-from flowright.environments.workflow import open_sandbox
-from flowright.environments.workflow_rollout import WorkflowRollouts, details_of
-from flowright.judge.build import build_judge
+from flowright.environments.workflow.environment import open_sandbox
+from flowright.environments.workflow.rollout import WorkflowRollouts, details_of
+from flowright.judging.build import build_judge
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
 from flowright.policy.sampler import Sample

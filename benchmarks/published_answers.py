@@ -19,8 +19,8 @@ from flowright.data.sources import find_part, load_dataset, load_part
 from flowright.data.task import Problem
 from flowright.grading.compare import compare
 from flowright.grading.numbers import lone_number
-from flowright.judge.query import query_of
-from flowright.judge.rules import decide
+from flowright.judging.query import query_of
+from flowright.judging.rules import decide
 
 DATASETS = ("gsm8k", "drop", "hotpotqa", "mmlu", "commonsenseqa")
 RIGHT = (

@@ -22,7 +22,7 @@ from pathlib import Path
 import uvloop
 from verdicts import Case, busy, humaneval
 
-from flowright.errors import FailureError
+from flowright.core.errors import FailureError
 from flowright.sandbox import Limits, Sandbox
 
 TESTS = Path(__file__).parents[1] / "tests"

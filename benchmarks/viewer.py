@@ -27,7 +27,7 @@ import zstandard
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
-from flowright.viewing.index import Indexer, forget, index_path  # noqa: E402
+from flowright.viewer.index import Indexer, forget, index_path  # noqa: E402
 
 PER_STEP, GROUP, PROBLEMS, WORDS = 1000, 8, 4000, 30_000
 OPERATORS = ("answer", "generate", "ensemble", "programmer", "review", "revise", "test")

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from transformers.utils import logging
 
 from flowright.config import LoraSection, PolicySection
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer

@@ -57,7 +57,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     try:
         check(options)
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check(options: argparse.Namespace) -> None:
     """Complain about arguments that do not go together, all at once."""
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     problems = [
         f"--{split} {size}: at least 1"
@@ -133,9 +133,9 @@ def build_from_own(options: argparse.Namespace) -> "Mixed":
 
 
 def parse_fields(arguments: Sequence[str]) -> dict[str, str]:
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
     from flowright.data.columns import NAMES
-    from flowright.errors import UserError
-    from flowright.plugins import suggest
 
     pairs = [argument.partition("=") for argument in arguments]
     problems = [
@@ -150,9 +150,9 @@ def parse_fields(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def build_from_files(options: argparse.Namespace) -> "Mixed":
-    from flowright.checkout import here
+    from flowright.core.checkout import here
+    from flowright.core.errors import UserError
     from flowright.data.build import Sizes, build_mixture
-    from flowright.errors import UserError
 
     if not options.source.is_dir():
         raise UserError(
@@ -172,9 +172,9 @@ def build_from_files(options: argparse.Namespace) -> "Mixed":
 
 
 def parse_shares(arguments: Sequence[str]) -> dict[str, float]:
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
     from flowright.data.sources import DATASETS
-    from flowright.errors import UserError
-    from flowright.plugins import suggest
 
     shares: dict[str, float] = {}
     problems: list[str] = []
@@ -213,6 +213,6 @@ def show(mixed: "Mixed") -> None:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main))

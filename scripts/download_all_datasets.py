@@ -48,7 +48,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     try:
         return download(options)
@@ -63,9 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def download(options: argparse.Namespace) -> int:
     from rich.console import Console
 
+    from flowright.core.errors import UserError
     from flowright.data.download import Downloader
     from flowright.data.transfer import Web
-    from flowright.errors import UserError
 
     chosen = choose(options.names, options.only)
     if options.source is not None and not options.source.is_dir():
@@ -85,11 +85,11 @@ def download(options: argparse.Namespace) -> int:
 
 def choose(names: Sequence[str], only: str | None) -> "list[Source]":
     """The datasets of these names or import paths; without names those of a group."""
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
     from flowright.data.instruction_sources import INSTRUCTIONS
     from flowright.data.preference_sources import PREFERENCES
     from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
-    from flowright.errors import UserError
-    from flowright.plugins import suggest
 
     if names and only:
         raise UserError(f"--only {only}: names say it already; give one or the other")
@@ -141,6 +141,6 @@ def summarise(downloads: "list[Download]", console) -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

@@ -25,8 +25,8 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from flowright.answers.options import add_drawing_options, add_model_options
-    from flowright.command_line import at_least_one
+    from flowright.core.command_line import at_least_one
+    from flowright.evaluation.responses.options import add_drawing_options, add_model_options
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Imported late: --help answers at once.
     from rich.console import Console
 
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     console = Console()
     try:
@@ -78,10 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def instructions(options: argparse.Namespace, console: Any) -> None:
-    from flowright.answers.benchmarks import first_prompts
-    from flowright.constraints.files import read_answers
-    from flowright.constraints.screen import constraints_screen
-    from flowright.constraints.session import measure, open_benchmarks, write_record
+    from flowright.criteria.constraints.files import read_answers
+    from flowright.criteria.constraints.screen import constraints_screen
+    from flowright.criteria.constraints.session import measure, open_benchmarks, write_record
+    from flowright.evaluation.responses.benchmarks import first_prompts
 
     asked = open_benchmarks(options.benchmark, options.folder, options.data)
     if options.limit is not None:
@@ -101,11 +101,11 @@ def healthbench(options: argparse.Namespace, console: Any) -> None:
     import uvloop
     from rich.console import Console
 
-    from flowright.answers.bars import progress_bar
-    from flowright.answers.healthbench import score_healthbench
-    from flowright.answers.score_session import Judged
-    from flowright.answers.screen import scores_screen
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
+    from flowright.evaluation.responses.bars import progress_bar
+    from flowright.evaluation.responses.healthbench import score_healthbench
+    from flowright.evaluation.responses.score_session import Judged
+    from flowright.evaluation.responses.screen import scores_screen
 
     if options.responses is None:
         raise UserError(
@@ -137,9 +137,9 @@ def ask(
     import uvloop
     from rich.console import Console
 
-    from flowright.answers.bars import progress_bar
-    from flowright.answers.benchmarks import answer_benchmark, responses_file
-    from flowright.answers.options import drawing_of, named_of
+    from flowright.evaluation.responses.bars import progress_bar
+    from flowright.evaluation.responses.benchmarks import answer_benchmark, responses_file
+    from flowright.evaluation.responses.options import drawing_of, named_of
 
     errors = Console(stderr=True)
     named = named_of(options, lambda line: errors.print(line, markup=False))
@@ -163,6 +163,6 @@ def ask(
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

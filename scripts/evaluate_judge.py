@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from flowright.command_line import at_least_one
+    from flowright.core.command_line import at_least_one
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     errors = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
@@ -97,8 +97,8 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     """Measure, and return the record's path."""
     import uvloop
 
-    from flowright.judge_benchmarks.opening import Named
-    from flowright.judge_benchmarks.session import Measurement, measure
+    from flowright.judging.measuring.benchmarks.opening import Named
+    from flowright.judging.measuring.benchmarks.session import Measurement, measure
 
     def progress(name: str, total: int) -> Callable[[], None]:
         bars.start()  # not before there is something to show
@@ -129,9 +129,9 @@ def show(out: Path, html: Path | None) -> None:
     """The table, and where everything is."""
     from rich.console import Console
 
-    from flowright.judge_benchmarks.page import write_page
-    from flowright.judge_benchmarks.record import read_record
-    from flowright.judge_benchmarks.screen import benchmark_screen
+    from flowright.judging.measuring.benchmarks.page import write_page
+    from flowright.judging.measuring.benchmarks.record import read_record
+    from flowright.judging.measuring.benchmarks.screen import benchmark_screen
 
     record = read_record(out)
     console = Console()
@@ -143,6 +143,6 @@ def show(out: Path, html: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

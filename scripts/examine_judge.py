@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from flowright.command_line import at_least_one
+    from flowright.core.command_line import at_least_one
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     errors = Console(stderr=True)
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
@@ -91,8 +91,13 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
 
     from flowright.config import load_judge_server
     from flowright.data.preference_sources import read_pairs
-    from flowright.judge_exam.exam import Plan
-    from flowright.judge_exam.session import Sitting, build_file, chosen_perturbations, sit
+    from flowright.judging.measuring.exam.exam import Plan
+    from flowright.judging.measuring.exam.session import (
+        Sitting,
+        build_file,
+        chosen_perturbations,
+        sit,
+    )
 
     def progress(name: str, total: int) -> Callable[[], None]:
         bars.start()  # not before there is something to show
@@ -123,8 +128,8 @@ def show(folder: Path) -> None:
     """The table, and where everything is."""
     from rich.console import Console
 
-    from flowright.judge_exam.page import write_exam_page
-    from flowright.judge_exam.screen import exam_screen
+    from flowright.judging.measuring.exam.page import write_exam_page
+    from flowright.judging.measuring.exam.screen import exam_screen
 
     page = write_exam_page(folder)
     console = Console()
@@ -133,6 +138,6 @@ def show(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

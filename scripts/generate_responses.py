@@ -21,8 +21,8 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from flowright.answers.options import add_drawing_options, add_model_options
-    from flowright.command_line import at_least_one
+    from flowright.core.command_line import at_least_one
+    from flowright.evaluation.responses.options import add_drawing_options, add_model_options
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -47,10 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import uvloop
     from rich.console import Console
 
-    from flowright.answers.bars import progress_bar
-    from flowright.answers.options import drawing_of, named_of
-    from flowright.answers.session import Generation, generate
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
+    from flowright.evaluation.responses.bars import progress_bar
+    from flowright.evaluation.responses.options import drawing_of, named_of
+    from flowright.evaluation.responses.session import Generation, generate
 
     console, errors = Console(), Console(stderr=True)
     try:
@@ -80,6 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

@@ -32,7 +32,7 @@ FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternat
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from flowright.command_line import at_least_one
+    from flowright.core.command_line import at_least_one
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress as Bars, TimeRemainingColumn
 
-    from flowright.command_line import telling
+    from flowright.core.command_line import telling
 
     columns = (*Bars.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     with (
@@ -81,10 +81,10 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     """Judge, write the output, and return how many rows ended how."""
     import uvloop
 
-    from flowright.errors import UserError
-    from flowright.judge_service.scoring import Progress, judge_rows, survey, write_judged
-    from flowright.judge_service.serve import open_backend
-    from flowright.judge_service.tables import check_out
+    from flowright.core.errors import UserError
+    from flowright.judging.service.scoring import Progress, judge_rows, survey, write_judged
+    from flowright.judging.service.serve import open_backend
+    from flowright.judging.service.tables import check_out
     from flowright.runs import disk_errors
 
     check_out(options.out)
@@ -123,7 +123,7 @@ def configured(options: argparse.Namespace) -> "JudgeServerConfig":
     from pydantic import ValidationError
 
     from flowright.config import JudgeServerConfig, load_judge_server
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     if options.config:
         return load_judge_server(options.config, options.overrides)
@@ -140,7 +140,7 @@ def asked(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:
     """What decides the verdicts: a resumed file must not have those of two judges."""
     from dataclasses import asdict
 
-    from flowright.judge.build import fingerprint
+    from flowright.judging.build import fingerprint
 
     section = config.judge
     service = section.service.judge_url if section.service else None
@@ -165,6 +165,6 @@ def show(counts: Counter[str], out: Path) -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main))

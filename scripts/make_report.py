@@ -6,9 +6,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
-from flowright.errors import UserError
-from flowright.monitoring.live import add_run_arguments, find_run
-from flowright.monitoring.report import write_report
+from flowright.core.errors import UserError
+from flowright.viewer.monitoring.live import add_run_arguments, find_run
+from flowright.viewer.monitoring.report import write_report
 
 
 def main() -> int:
@@ -24,6 +24,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main))

@@ -61,7 +61,7 @@ import sys
 from pathlib import Path
 
 from flowright.config import load_config
-from flowright.errors import UserError
+from flowright.core.errors import UserError
 from flowright.runs import free_run_name
 
 try:

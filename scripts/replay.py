@@ -31,7 +31,7 @@ def main() -> int:
     arguments = parser.parse_intermixed_args()
 
     from flowright.app.replaying import Request, replay
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     program = None
     if arguments.program is not None:
@@ -53,6 +53,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main))

@@ -55,12 +55,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     import uvloop
     from rich.console import Console
 
-    from flowright.answers.bars import progress_bar
-    from flowright.answers.score_session import Judged, Scoring, score_file
-    from flowright.answers.scoring import Keys
-    from flowright.answers.screen import scores_screen
     from flowright.config.instructions import rules_of_environment
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
+    from flowright.evaluation.responses.bars import progress_bar
+    from flowright.evaluation.responses.score_session import Judged, Scoring, score_file
+    from flowright.evaluation.responses.scoring import Keys
+    from flowright.evaluation.responses.screen import scores_screen
 
     console, errors = Console(), Console(stderr=True)
     try:
@@ -96,8 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def divided(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """The keys of the data, and those of the judge. Raises UserError."""
-    from flowright.errors import UserError
-    from flowright.plugins import suggest
+    from flowright.core.errors import UserError
+    from flowright.core.plugins import suggest
 
     ours: dict[str, str] = {}
     others: list[str] = []
@@ -121,6 +121,6 @@ def divided(given: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

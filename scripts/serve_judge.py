@@ -34,13 +34,13 @@ def main() -> int:
 
     # Imported late: --help answers at once.
     from flowright.config import load_judge_server
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     try:
         named = {"trained.folder": options.model, "trained.base_url": options.base_url}
         given = [f"{key}={json.dumps(value)}" for key, value in named.items() if value]
         config = load_judge_server(options.config, [*given, *options.overrides])
-        from flowright.judge_service.serve import run
+        from flowright.judging.service.serve import run
 
         return run(config, lambda line: print(line, flush=True))
     except UserError as error:
@@ -51,6 +51,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

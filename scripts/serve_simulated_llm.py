@@ -17,9 +17,9 @@ from pydantic import ValidationError
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
 from flowright.config import FaultSection, SimulatedSection
+from flowright.core.errors import UserError
+from flowright.core.plugins import suggest
 from flowright.data.task import Problem, read_tasks
-from flowright.errors import UserError
-from flowright.plugins import suggest
 from flowright.simulation.assessor import BIASES
 from flowright.simulation.process import check_port, serve
 
@@ -121,6 +121,6 @@ def _announce(host: str, port: int, count: int) -> None:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

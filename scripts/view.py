@@ -50,22 +50,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
 
     # Imported late: --help answers at once.
-    from flowright.viewing.opened import find_root
+    from flowright.viewer.opened import find_root
 
     root = find_root(options.run, options.output_dir)
     if options.export is not None:
-        from flowright.viewing.static import export_pages
+        from flowright.viewer.static import export_pages
 
         pages = export_pages(root, options.export, options.select, options.most)
         print(f"{pages} pages: {options.export / 'index.html'}")
         return 0
 
-    from flowright.viewing.server import serve
+    from flowright.viewer.server import serve
 
     return serve(root, options.host, options.port, lambda line: print(line, flush=True))
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

@@ -13,7 +13,6 @@ from pydantic.fields import FieldInfo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
-from flowright import plugins
 from flowright.config import (
     Config,
     JudgeRewardSection,
@@ -22,6 +21,7 @@ from flowright.config import (
     LlmFile,
     ModelEntry,
 )
+from flowright.core import plugins
 
 PAGE = Path(__file__).parent.parent / "docs/configuration.md"
 

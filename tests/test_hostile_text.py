@@ -15,11 +15,11 @@ from typing import Literal
 
 import pytest
 
-from flowright.errors import FailureError
+from flowright.core.errors import FailureError
+from flowright.core.off_loop import MOST_CHARS, off_loop
 from flowright.grading.votes import groups
-from flowright.judge import schemas
+from flowright.judging import schemas
 from flowright.llm.wire import MalformedReply, decode_reply
-from flowright.off_loop import MOST_CHARS, off_loop
 from flowright.workflows.language import parse
 from flowright.workflows.operators import MAX_SOLUTIONS
 from flowright.workflows.source import MAX_COMPLETION_CHARS, read_workflow

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 
 if TYPE_CHECKING:
-    from flowright.constraints.drawing import Drawn
+    from flowright.criteria.constraints.drawing import Drawn
 
 COLUMNS = ("prompt", "question", "instruction")
 
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
 
     # Imported late: --help answers at once.
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     try:
         drawn = work(options)
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def work(options: argparse.Namespace) -> "Drawn":
     """Draw, and write what was drawn."""
-    from flowright.constraints.drawing import Drawing, chosen_types, draw
+    from flowright.core.errors import DataError
+    from flowright.core.files import write_json, write_text
+    from flowright.criteria.constraints.drawing import Drawing, chosen_types, draw
     from flowright.data.sealed import read_sealed_files, test_files
-    from flowright.errors import DataError
-    from flowright.runs.files import write_json, write_text
 
     fewest, _, most = options.per_prompt.partition("-")
     most = most or fewest
@@ -125,6 +125,6 @@ def texts(paths: Sequence[Path]) -> list[str]:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main, signals=False))

@@ -60,7 +60,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     try:
         making = check(options)
@@ -74,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def check(options: argparse.Namespace) -> "Making":
     """How rows are made. Raises UserError with all that is wrong with the arguments."""
+    from flowright.core.errors import UserError
     from flowright.data.preference_files import Making
-    from flowright.errors import UserError
 
     problems: list[str] = []
     grades = None
@@ -104,10 +104,10 @@ def make(
     options: argparse.Namespace, making: "Making"
 ) -> "tuple[PreferenceSplit, dict[str, dict[str, int]]]":
     """Write the files; the split, and by file how many rows of each source it has."""
+    from flowright.core.errors import DataError
     from flowright.data.off_topic import off_topic_pairs
     from flowright.data.preference_files import FORMS, rows_of, write_rows
     from flowright.data.preference_split import HELD_OUT, split_preferences
-    from flowright.errors import DataError
 
     held_out = (
         [name for name in options.hold_out if name != "none"] if options.hold_out else HELD_OUT
@@ -144,8 +144,8 @@ def write_manifest(
 ) -> None:
     """What the files hold and what they were made from. No times, no local paths."""
     from flowright import __version__
+    from flowright.core.files import write_json
     from flowright.data.sources.dataset import sha256_of
-    from flowright.runs.files import write_json
 
     facts: dict[str, Any] = {
         "flowright": __version__,
@@ -198,6 +198,6 @@ def _by_column(sources: dict[str, int]) -> "Counter[str]":
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main))

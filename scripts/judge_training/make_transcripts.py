@@ -22,11 +22,11 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.judge_training.transcribing import Made
+    from flowright.environments.judging.transcribing import Made
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    from flowright.command_line import at_least_one
+    from flowright.core.command_line import at_least_one
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress as Bars, TimeRemainingColumn
 
-    from flowright.errors import UserError
+    from flowright.core.errors import UserError
 
     columns = (*Bars.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
     try:
@@ -92,8 +92,8 @@ def work(options: argparse.Namespace, bars: "Bars") -> "Made":
     from pydantic import ValidationError
 
     from flowright.config import JudgingSection
-    from flowright.errors import UserError
-    from flowright.judge_training.transcribing import Making, make_transcripts
+    from flowright.core.errors import UserError
+    from flowright.environments.judging.transcribing import Making, make_transcripts
 
     given = {"method": "joint", "data": "files", "train_files": options.rows,
              "val_files": options.val, "val_share": options.val_share,
@@ -130,6 +130,6 @@ def show(made: "Made") -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from flowright.app.launch import dry_run as dry_run, evaluate as evaluate, train as train
     from flowright.config import Config as Config, load_config as load_config
+    from flowright.core.errors import Failure as Failure, Reason as Reason, boundary as boundary
     from flowright.data.task import Problem as Problem, Task as Task, read_tasks as read_tasks
     from flowright.environments.display import Display as Display
     from flowright.environments.environment import (
@@ -19,20 +20,23 @@ if TYPE_CHECKING:
     )
     from flowright.environments.reward import UNSCORED as UNSCORED, Reward as Reward
     from flowright.environments.rollout import Completion as Completion, Rollout as Rollout
-    from flowright.errors import Failure as Failure, Reason as Reason, boundary as boundary
     from flowright.grading import Gold as Gold
     from flowright.grpo.batch import Group as Group, Trained as Trained
     from flowright.grpo.learner import Learner as Learner
-    from flowright.judge.verdict import Judge as Judge, JudgeQuery as JudgeQuery, Verdict as Verdict
-    from flowright.judge_reward.adapter import (
+    from flowright.judging.reward.adapter import (
         BaseJudgeReward as BaseJudgeReward,
         JudgeRewardSystem as JudgeRewardSystem,
         create_judge_reward as create_judge_reward,
     )
-    from flowright.judge_reward.result import RewardResult as RewardResult
-    from flowright.judge_reward.trl import trl_reward as trl_reward
-    from flowright.judge_reward.verl import VerlReward as VerlReward
-    from flowright.judge_service.serve import serve_judge_model as serve_judge_model
+    from flowright.judging.reward.result import RewardResult as RewardResult
+    from flowright.judging.reward.trl import trl_reward as trl_reward
+    from flowright.judging.reward.verl import VerlReward as VerlReward
+    from flowright.judging.service.serve import serve_judge_model as serve_judge_model
+    from flowright.judging.verdict import (
+        Judge as Judge,
+        JudgeQuery as JudgeQuery,
+        Verdict as Verdict,
+    )
     from flowright.policy.model import Policy as Policy, load_policy as load_policy
     from flowright.policy.prefix.chunks import chunks as chunks
     from flowright.sandbox import Limits as Limits, Sandbox as Sandbox
@@ -48,18 +52,18 @@ PUBLIC = {
     "flowright.environments.rollout": ("Completion", "Rollout"),
     "flowright.environments.reward": ("Reward", "UNSCORED"),
     "flowright.environments.display": ("Display",),
-    "flowright.errors": ("Failure", "Reason", "boundary"),
+    "flowright.core.errors": ("Failure", "Reason", "boundary"),
     "flowright.grading": ("Gold",),
-    "flowright.judge.verdict": ("Judge", "JudgeQuery", "Verdict"),
-    "flowright.judge_reward.adapter": (
+    "flowright.judging.verdict": ("Judge", "JudgeQuery", "Verdict"),
+    "flowright.judging.reward.adapter": (
         "JudgeRewardSystem",
         "BaseJudgeReward",
         "create_judge_reward",
     ),
-    "flowright.judge_reward.result": ("RewardResult",),
-    "flowright.judge_service.serve": ("serve_judge_model",),
-    "flowright.judge_reward.trl": ("trl_reward",),
-    "flowright.judge_reward.verl": ("VerlReward",),
+    "flowright.judging.reward.result": ("RewardResult",),
+    "flowright.judging.service.serve": ("serve_judge_model",),
+    "flowright.judging.reward.trl": ("trl_reward",),
+    "flowright.judging.reward.verl": ("VerlReward",),
     "flowright.sandbox": ("Sandbox", "Limits"),
     "flowright.workflows.registry": ("operator",),
     "flowright.policy.model": ("Policy", "load_policy"),

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flowright.app.ray import _where
-from flowright.checkout import SOURCE, here
+from flowright.core.checkout import SOURCE, here
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = [

@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Co
 from flowright.app.memory_plan import GIB, Demand, summary, table
 from flowright.app.preflight import dry_run
 from flowright.config import GrpoSection, LoraSection, PolicySection, load_config
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.adapter import LoraTuning

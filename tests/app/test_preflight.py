@@ -27,11 +27,11 @@ from flowright.config import (
     PolicySection,
     WarmStartSection,
 )
+from flowright.core.errors import ConfigError, UserError
 from flowright.environments.environment import make_environment
-from flowright.environments.workflow_checks import check_servers
-from flowright.errors import ConfigError, UserError
-from flowright.judge.rules import RuleJudge
-from flowright.judge_service.app import create_app
+from flowright.environments.workflow.checks import check_servers
+from flowright.judging.rules import RuleJudge
+from flowright.judging.service.app import create_app
 from flowright.policy.memory import shape_of
 from flowright.policy.model import choose_device, load_policy
 

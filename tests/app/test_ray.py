@@ -6,7 +6,7 @@ Starting one is not tested here: it takes Ray, and a minute (docs/scaling.md has
 import pytest
 
 from flowright.app.ray import cluster_of, in_words
-from flowright.errors import ConfigError, PeerLost, RunError, RunPaused
+from flowright.core.errors import ConfigError, PeerLost, RunError, RunPaused
 
 GONE = PeerLost("another process of this run has gone")
 RAYS = RuntimeError("Training failed due to worker errors:\n[Rank 0 Error Snippet]: ...")

@@ -6,7 +6,7 @@ import pytest
 from viewer_run import records_of, write_run
 
 from flowright.app.replaying import find_attempt
-from flowright.errors import UserError
+from flowright.core.errors import UserError
 from flowright.runs import rollouts_path
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tiny_policy import checkpoint, tiny_policy
 
+from flowright.core.errors import RunError
 from flowright.data.preferences import Pair, Turn
-from flowright.errors import RunError
-from flowright.judge_benchmarks.opening import Named, open_contender
+from flowright.judging.measuring.benchmarks.opening import Named, open_contender
 
 PAIR = Pair("1", "own", (Turn("user", "Say a."),), "a", "bcd", "first")
 CONFIG = Path("config/judge_server.yaml")

@@ -19,7 +19,7 @@ from flowright.app.serving.opening import look, question_of
 from flowright.app.serving.service import PolicyApp
 from flowright.app.serving.settings import PolicyServer
 from flowright.app.serving.words import whole, words_of
-from flowright.errors import Blame, FailureError, Reason, UserError
+from flowright.core.errors import Blame, FailureError, Reason, UserError
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 
 PROBLEM = question_of("What is six times seven?", "math")

@@ -19,7 +19,7 @@ import pytest
 from clocks import without_clocks
 
 from flowright.app.replaying import Request, replay
-from flowright.errors import UserError
+from flowright.core.errors import UserError
 from flowright.runs import read_evaluation, read_metrics, read_rollouts, read_state, rollout_steps
 
 ROOT = Path(__file__).resolve().parents[2]

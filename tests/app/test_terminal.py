@@ -9,7 +9,7 @@ from rich.console import Console
 
 from flowright.app.terminal import StepProgress, tell_outages
 from flowright.config import LlmSection, ModelEntry
-from flowright.errors import FailureError
+from flowright.core.errors import FailureError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
 from flowright.llm.counters import Counters, outages

@@ -35,11 +35,11 @@ from flowright.app.plan.replay import busy_seconds, replayed
 from flowright.app.plan.time_plan import TimePlan, make_plan
 from flowright.app.plan.words import lines, start_line
 from flowright.config import Config, load_config
+from flowright.core.errors import ConfigError, RunError, UserError
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
-from flowright.errors import ConfigError, RunError, UserError
-from flowright.monitoring.report import write_report
 from flowright.runs import RunDirectory, write_json
+from flowright.viewer.monitoring.report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 SHARED = {f"{EXECUTOR}+{JUDGE}": 2}

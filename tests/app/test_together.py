@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from flowright.app.together import Together
-from flowright.errors import ConfigError, FailureError
+from flowright.core.errors import ConfigError, FailureError
 
 
 def roots(numbers: Sequence[int]) -> list[float]:

@@ -22,15 +22,15 @@ from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.launch import train as start_run
 from flowright.app.trained_judge import trained_judge
 from flowright.config import Config, JudgeServerConfig, SandboxSection, load_config
+from flowright.core.errors import ConfigError, RunPaused
 from flowright.data.task import Task
 from flowright.environments.environment import TaskSets
-from flowright.environments.workflow import WorkflowEnvironment
-from flowright.errors import ConfigError, RunPaused
-from flowright.judge.build import OpenJudge
-from flowright.judge.verdict import Criterion, JudgeQuery
-from flowright.judge_exam.exam import UNEQUAL, Plan, hold_exam
-from flowright.judge_exam.session import open_examinee
-from flowright.judge_service.app import create_app
+from flowright.environments.workflow.environment import WorkflowEnvironment
+from flowright.judging.build import OpenJudge
+from flowright.judging.measuring.exam.exam import UNEQUAL, Plan, hold_exam
+from flowright.judging.measuring.exam.session import open_examinee
+from flowright.judging.service.app import create_app
+from flowright.judging.verdict import Criterion, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.sampler import Sample

@@ -19,12 +19,12 @@ from flowright.app.first_look import check_checkpoint, check_model
 from flowright.app.warm_start import Example, balanced, passed, warm_start, weighted_sample
 from flowright.app.world import open_policy
 from flowright.config import Config
+from flowright.core.errors import Failure, Reason, RunPaused, UserError
 from flowright.data.task import Task
 from flowright.environments.reward import Reward
 from flowright.environments.rollout import Rollout
-from flowright.errors import Failure, Reason, RunPaused, UserError
 from flowright.grading import Gold
-from flowright.judge.verdict import Verdict
+from flowright.judging.verdict import Verdict
 from flowright.policy.origin import origin_of
 from flowright.policy.sampler import Sample
 

@@ -9,7 +9,7 @@ import pytest
 from flowright.config import Config, load_config, load_models, read_yaml
 from flowright.config.reading import keys_of
 from flowright.config.suggestions import ELSEWHERE, meant, unknown
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.core.errors import DataError
 from flowright.data.contamination import (
     TrainedOn,
     beginnings,
@@ -15,7 +16,6 @@ from flowright.data.contamination import (
 )
 from flowright.data.preferences import Pair, Rated, Turn
 from flowright.data.texts import folded as normalised
-from flowright.errors import DataError
 
 HELLO, ANSWER, WHY = Turn("user", "Hello?"), Turn("assistant", "Hi."), Turn("user", "Why?")
 

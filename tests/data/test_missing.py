@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from flowright.core.errors import DataError
 from flowright.data.loading import load_problems
 from flowright.data.sources import AFLOW, DATASETS, load_dataset
 from flowright.data.task import read_tasks
-from flowright.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.core.errors import DataError
 from flowright.data.build import Pool, Sizes, mix
 from flowright.data.mixture import Mixture, apportion, interleave
 from flowright.data.splits import Splits, check_disjoint, normalise, problem_key
 from flowright.data.task import KINDS, Kind, Problem
-from flowright.errors import DataError
 
 
 def make(kind: Kind, number: int, source: str = "made", **values: str) -> Problem:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.core.errors import DataError
 from flowright.data.columns import NAMES, ROWS
 from flowright.data.holdout import hold_out
 from flowright.data.loading import load_problems
@@ -21,7 +22,6 @@ from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import check_disjoint
 from flowright.data.tables import read_table
 from flowright.data.task import LINES, Problem, read_tasks
-from flowright.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import true_preferences
 
+from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn, conversation_key, overlap
 from flowright.data.preference_files import Form, Making, rows_of, write_rows
 from flowright.data.preference_sources import PREFERENCES, read_pairs
 from flowright.data.preference_split import HELD_OUT, Row, split_preferences
 from flowright.data.preferences import Pair, Preferred, Rated, Turn
 from flowright.data.tables import read_table
-from flowright.errors import DataError
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]

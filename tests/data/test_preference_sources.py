@@ -10,6 +10,7 @@ import pytest
 import true_preferences
 from hypothesis import given, strategies as st
 
+from flowright.core.errors import DataError
 from flowright.data.preference_sources import (
     PREFERENCES,
     preference_source,
@@ -28,7 +29,6 @@ from flowright.data.preference_sources.instructions import (
 from flowright.data.preferences import PREFERRED, Pair, Rated, Turn
 from flowright.data.sources.dataset import sha256_of
 from flowright.data.sources.rows import UpstreamRow
-from flowright.errors import DataError
 
 
 @pytest.fixture(scope="module")

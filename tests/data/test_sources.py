@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from flowright.core.errors import DataError
 from flowright.data.sources import AFLOW, DATASETS, Mode, Split, find_part, load_dataset, load_part
 from flowright.data.sources.choice import commonsenseqa, mmlu
 from flowright.data.sources.dataset import sha256_of
@@ -24,7 +25,6 @@ from flowright.data.sources.programs import humaneval, mbpp, mbpp_description, s
 from flowright.data.sources.reading import drop, drop_questions, hotpotqa
 from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
 from flowright.data.task import Problem
-from flowright.errors import DataError
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
+from flowright.core.errors import DataError
 from flowright.data.task import Problem, read_tasks, write_tasks
-from flowright.errors import DataError
 
 words = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 tests = st.lists(words, max_size=3).map(tuple)

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flowright.data.preferences import Pair, Preferred, Turn
-from flowright.judge_benchmarks.contenders import Contender, Conversation
-from flowright.judge_benchmarks.counting import Judged
-from flowright.judge_benchmarks.outcomes import Choice, Games, Outcome, Rating
+from flowright.judging.measuring.benchmarks.contenders import Contender, Conversation
+from flowright.judging.measuring.benchmarks.counting import Judged
+from flowright.judging.measuring.benchmarks.outcomes import Choice, Games, Outcome, Rating
 
 
 def pair(name: str, label: Preferred = "first", category: str = "", **more: object) -> Pair:

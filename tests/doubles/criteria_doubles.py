@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from flowright.core.errors import FailureError, Reason
+from flowright.criteria.rubrics.rows import Item, RubricRow
 from flowright.data.preferences import Conversation, Turn
-from flowright.errors import FailureError, Reason
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
-from flowright.rubrics.rows import Item, RubricRow
 
 ASKED: Conversation = (Turn("system", "Name fruit."), Turn("user", "Which?"))
 _BLOCK = re.compile(r"^(~{5,}) ([^\n]+)\n(.*?)\n\1$", re.DOTALL | re.MULTILINE)

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowright.judge.verdict import JudgeQuery, Status, Verdict
-from flowright.judge_exam.asking import AskedAnswer, Probe
-from flowright.judge_exam.labelled import LabelledItem
+from flowright.judging.measuring.exam.asking import AskedAnswer, Probe
+from flowright.judging.measuring.exam.labelled import LabelledItem
+from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
 

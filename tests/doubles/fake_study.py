@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from flowright.command_line import run_command
+from flowright.core.command_line import run_command
 from flowright.study.cells import Run
 from flowright.study.children import Spawned, Start
 from flowright.study.session import Request, run_study

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flowright.config import JudgeSection
-from flowright.errors import FailureError, Reason
-from flowright.judge.prompts import Question
-from flowright.judge.questions import Questions
-from flowright.judge.verdict import JudgeQuery
+from flowright.core.errors import FailureError, Reason
+from flowright.judging.prompts import Question
+from flowright.judging.questions import Questions
+from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 
 Step = ChatReply | Exception

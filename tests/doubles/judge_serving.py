@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from starlette.applications import Starlette
 
-from flowright.judge_service.serve import DrainingServer
+from flowright.judging.service.serve import DrainingServer
 from flowright.simulation.process import listen
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 
 from flowright.config import JudgeRewardSection
-from flowright.judge.remote import RemoteJudge
+from flowright.judging.remote import RemoteJudge
 
 
 def scored(member: dict[str, Any]) -> dict[str, Any]:

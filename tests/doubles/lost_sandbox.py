@@ -1,6 +1,6 @@
 """A sandbox that cannot run anything: what is said then is said without it."""
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 from flowright.sandbox import Sandbox
 
 

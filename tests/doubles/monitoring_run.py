@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from flowright.config import Config, load_config
+from flowright.core.errors import Failure, Reason
 from flowright.data.task import KINDS, Problem
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Rollout, Spent, to_record
-from flowright.environments.workflow_rollout import WorkflowDetails, workflow_record
-from flowright.errors import Failure, Reason
+from flowright.environments.workflow.rollout import WorkflowDetails, workflow_record
 from flowright.grading import Gold
-from flowright.judge.verdict import Verdict
+from flowright.judging.verdict import Verdict
 from flowright.llm.chat import Usage
 from flowright.policy.sampler import Sample
 from flowright.runs import RunDirectory, write_json

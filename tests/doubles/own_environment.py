@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flowright.core.blocks import Block, Fact, Text
 from flowright.environments.display import Curve, Display, Mix
-from flowright.rendering.blocks import Block, Fact, Text
 
 
 class Moves(Display):

@@ -23,7 +23,7 @@ from toy_run import Toy
 
 from flowright.app.world import policy_in_turn
 from flowright.config import Config, GrpoSection
-from flowright.errors import PeerLost
+from flowright.core.errors import PeerLost
 from flowright.evaluation.perplexity import HeldOutText, Window, before_and_after
 from flowright.grpo.batch import Group, Place
 from flowright.grpo.checkpoint import portable_state, take_over

@@ -23,14 +23,14 @@ from flowright.config import (
     PolicySection,
     RunSection,
 )
+from flowright.core.errors import Failure, Reason
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import Failure, Reason
 from flowright.evaluation.perplexity import open_text
 from flowright.grading import Gold
-from flowright.judge.verdict import Verdict
+from flowright.judging.verdict import Verdict
 from flowright.llm.counters import Counters
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy

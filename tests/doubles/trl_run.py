@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from flowright.judge_reward.trl import TrlReward, trl_reward
+from flowright.judging.reward.trl import TrlReward, trl_reward
 
 WORDS = ("<pad>", "<eos>", "fails", "42", "7", "What", "is", "user", "assistant")
 TEMPLATE = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from monitoring_run import make_rollout, record_of
 
-from flowright.errors import Failure, Reason
+from flowright.core.errors import Failure, Reason
 from flowright.runs import write_json, write_rollouts
 
 HOSTILE = (

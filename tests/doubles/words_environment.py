@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.environment import Demonstration, Environment, TaskSets
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import Failure, Reason
 from flowright.grading import Gold
 from flowright.llm.chat import Message
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.config import RewardSection
+from flowright.core.errors import Blame, Failure, Reason
 from flowright.environments.reward import INVALID, UNSCORED, Reward, reward_of, with_cost
-from flowright.errors import Blame, Failure, Reason
-from flowright.judge.verdict import Verdict
+from flowright.judging.verdict import Verdict
 
 SECTION = RewardSection(invalid=-0.3, crashed=-0.1, wrong=0.1, right=1.1)
 RIGHT = Verdict(1.0, True, "llm", "ok")

@@ -7,13 +7,13 @@ from lost_sandbox import LostSandbox
 from workflow_doubles import ScriptedModel, task
 
 from flowright.config import Config, JudgeSection, RewardSection, WorkflowSection
+from flowright.core.errors import Reason
 from flowright.data.task import Problem
 from flowright.environments.environment import make_environment
 from flowright.environments.rollout import Completion, Rollout
-from flowright.environments.workflow import workflow_metrics
-from flowright.environments.workflow_rollout import WorkflowRollouts
-from flowright.errors import Reason
-from flowright.judge.verdict import JudgeQuery, Verdict
+from flowright.environments.workflow.environment import workflow_metrics
+from flowright.environments.workflow.rollout import WorkflowRollouts
+from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Usage
 from flowright.policy.sampler import Sample
 from flowright.sandbox import Sandbox

@@ -10,12 +10,13 @@ from hypothesis import given, strategies as st
 
 from flowright.app.terminal import findings
 from flowright.config import Config, EvaluationSection, PolicySection
+from flowright.core.errors import Failure, Reason
+from flowright.core.statistics import bootstrap
 from flowright.data.task import Kind, Problem
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout, Spent
-from flowright.environments.workflow import MOST_SAMPLES, WorkflowEnvironment
-from flowright.environments.workflow_rollout import WorkflowDetails
-from flowright.errors import Failure, Reason
+from flowright.environments.workflow.environment import MOST_SAMPLES, WorkflowEnvironment
+from flowright.environments.workflow.rollout import WorkflowDetails
 from flowright.evaluation.comparison import (
     TRAINED,
     UNTRAINED,
@@ -31,10 +32,9 @@ from flowright.evaluation.evaluator import (
     score,
 )
 from flowright.grading import Gold
-from flowright.judge.verdict import Verdict
+from flowright.judging.verdict import Verdict
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampling
-from flowright.statistics import bootstrap
 from flowright.workflows.grammar import fixed_workflows
 from flowright.workflows.source import Workflow
 

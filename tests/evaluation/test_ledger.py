@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.evaluation.evaluator import Row, Score, row_of
 from flowright.evaluation.ledger import Ledger
 from flowright.runs import EVALUATION, rollout_steps

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from flowright.app.reward_table import reward_table
 from flowright.config import Config
+from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import Failure, Reason
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Score, Validation, row_of, score
 from flowright.policy.prompt import Prompt

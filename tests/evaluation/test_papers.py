@@ -14,19 +14,19 @@ from flowright.app.launch import evaluate
 from flowright.app.measuring import open_evaluation
 from flowright.app.paper_table import models_of, print_papers
 from flowright.config import Config
+from flowright.core.errors import Failure, Reason
+from flowright.core.statistics import Estimate
 from flowright.data.provenance import AFLOW_TEST, Provenance, provenance_of
 from flowright.data.sources import AFLOW
 from flowright.data.task import Kind, Problem, write_tasks
 from flowright.environments.environment import Environment
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Rollout
-from flowright.errors import Failure, Reason
 from flowright.evaluation.evaluator import Row, Score, make_row, row_of
 from flowright.evaluation.papers import Models, PaperTable, differences, paper_table
 from flowright.evaluation.published import DATASETS, METRICS, PUBLISHED
 from flowright.grading import Gold
 from flowright.policy.sampler import Sample
-from flowright.statistics import Estimate
 
 HOSTILE = "trained policy: \x1b[2Jx|y <b>[red]`*\u202e\n# head"
 REAL = Models("Qwen/Qwen2.5-7B", "/models/gpt-4o-mini-2024-07-18", "gpt-oss-120b")

@@ -14,9 +14,9 @@ from toy_run import TASKS, Toy, configured, train
 
 from flowright.app.terminal import findings
 from flowright.config import Config, GrpoSection
+from flowright.core.errors import DataError
 from flowright.data.documents import read_documents
 from flowright.environments.environment import prompt_encoder
-from flowright.errors import DataError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, summarise
 from flowright.evaluation.drift import LENGTH, PERPLEXITY, drift
 from flowright.evaluation.evaluator import Evaluator, Row, make_row, row_of

@@ -9,8 +9,8 @@ from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.grading.compare import Comparison, compare
 from flowright.grading.votes import groups
-from flowright.judge.query import query_of
-from flowright.judge.rules import decide
+from flowright.judging.query import query_of
+from flowright.judging.rules import decide
 from flowright.sandbox import Sandbox
 
 CORPUS = [*NUMBERS, *OTHERS]

@@ -8,8 +8,8 @@ from flowright.data.task import Kind, Problem
 from flowright.grading import extract_answer, gold_check
 from flowright.grading.compare import compare
 from flowright.grading.votes import groups
-from flowright.judge.query import query_of
-from flowright.judge.rules import decide
+from flowright.judging.query import query_of
+from flowright.judging.rules import decide
 from flowright.sandbox import Sandbox
 
 EXPRESSIONS = ["sqrt(3)", "2^3", "x + 3", "3x", "f(3)", "\\boxed{x+3}", "5 \\cdot 3", "-(-3)"]

@@ -10,8 +10,8 @@ from flowright.data.task import Kind, Problem
 from flowright.grading import gold_check
 from flowright.grading.number_words import spelled
 from flowright.grading.votes import groups
-from flowright.judge.query import query_of
-from flowright.judge.rules import decide
+from flowright.judging.query import query_of
+from flowright.judging.rules import decide
 
 VALUES = st.integers(-(10**7), 10**7).map(Decimal) | st.decimals(
     -5_000,

@@ -15,7 +15,7 @@ from tiny_policy import checkpoint, random_groups, same, tiny_policy, weights, w
 from transformers import AutoModelForCausalLM
 
 from flowright.config import GrpoSection, LoraSection
-from flowright.errors import ConfigError, RunError
+from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.checkpoint import (
     load_weights,
     restore,

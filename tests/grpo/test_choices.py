@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flowright.config import Config
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.grpo.choices import settled
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings, strategies as st
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 
 from flowright.config import GrpoSection, PairsSection
+from flowright.core.errors import ConfigError, DataError
 from flowright.environments.environment import Given
-from flowright.errors import ConfigError, DataError
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.grpo.lessons import completion_group, joined, lesson_groups, pair_group

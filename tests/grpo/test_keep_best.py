@@ -11,8 +11,8 @@ from toy_run import Killed, Lines, Toy, configured, train
 from flowright.app.first_look import check_checkpoint
 from flowright.app.introduction import say_best
 from flowright.config import Config, LoraSection, PolicySection
+from flowright.core.errors import RunError
 from flowright.environments.rollout import Completion
-from flowright.errors import RunError
 from flowright.runs import (
     Best,
     best_of,

@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 from tiny_policy import same, tiny_policy, weights
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
+from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import RunPaused
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Asked, Group, Trained, asked_for, trained_groups
 from flowright.grpo.learner import Learner

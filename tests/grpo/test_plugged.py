@@ -9,10 +9,10 @@ from tiny_policy import random_groups, same, tiny_policy, weights
 
 from flowright.config import GrpoSection, load_config
 from flowright.config.grpo import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
+from flowright.core.plugins import Table
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.learner import Learner
-from flowright.plugins import Table
 
 MORE = """
 def nothing(rewards):

@@ -17,10 +17,10 @@ from tiny_policy import same
 from toy_run import TASKS, Killed, Outcome, Toy, Wrapped, configured, train
 
 from flowright.config import Config
+from flowright.core.errors import UserError
 from flowright.data.task import Problem
 from flowright.environments.environment import TaskSets
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import UserError
 from flowright.runs import Lock, read_config, read_metrics, read_rollouts
 
 QUIET = {"every": 0}

@@ -17,9 +17,9 @@ import pytest
 from tiny_policy import same, tiny_policy, weights
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
+from flowright.core.errors import RunError, RunPaused
 from flowright.data.mixture import Mixture
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import RunError, RunPaused
 from flowright.policy.local import LocalSampler
 from flowright.policy.model_thread import on_model_thread
 from flowright.runs import read_metrics, read_rollouts, read_state, rollout_steps

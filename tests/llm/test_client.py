@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from llm_standin import DROP, HANG, StandIn, delta, good, http, problem, stream
 
 from flowright.config import LlmSection, ModelEntry
-from flowright.errors import ConfigError, FailureError, Reason
+from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.llm.chat import (
     REFUSAL,
     ChatReply,

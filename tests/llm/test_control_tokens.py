@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.config import LlmSection, ModelEntry
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
 from flowright.llm.control_tokens import OwnTokens, broken, tokens_of

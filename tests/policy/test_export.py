@@ -29,7 +29,7 @@ from transformers import (
 
 from flowright.app.exporting import Request, export_model
 from flowright.config import GrpoSection, LoraSection
-from flowright.errors import RunError, UserError
+from flowright.core.errors import RunError, UserError
 from flowright.grpo.checkpoint import save_checkpoint
 from flowright.grpo.learner import Learner
 from flowright.policy.export.adapters import scale

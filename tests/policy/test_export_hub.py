@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flowright.errors import RunError, UserError
+from flowright.core.errors import RunError, UserError
 from flowright.policy.export.hub import hub_token, push
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.export.shards import shard_files, whole_weights
 
 WEIGHTS = {

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 from tiny_policy import random_groups, tiny_policy, whole_logits
 
 from flowright.config import GrpoSection, LoraSection
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.grpo.batch import score
 from flowright.grpo.selfcheck import check_sampler, check_sharing
 from flowright.policy.head import WORDS_AT_ONCE, Head

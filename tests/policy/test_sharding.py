@@ -16,7 +16,7 @@ from tiny_policy import same, tiny_policy
 from vllm_double import VllmDouble
 
 from flowright.config import Config, PolicySection
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.grpo.ranks import ONE, peers_of_passes
 from flowright.policy.adapter import ADAPTER_FILE
 from flowright.runs import read_metrics, read_rollouts

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from flowright.config import GrpoSection
-from flowright.errors import ConfigError, RunError
+from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sampler, check_sharing

@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from flowright.errors import UserError
+from flowright.core.errors import UserError
 from flowright.policy.origin import Origin, origin_of
 from flowright.policy.smollm2 import GGUF, PACKAGE, converted, look_for_smollm2, packaged, smollm2
 from flowright.runs import in_turn

@@ -14,7 +14,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM
 
 from flowright.config import GrpoSection, LoraSection, PolicySection
-from flowright.errors import ConfigError, RunError
+from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.checkpoint import load_weights, restore_newest, save_checkpoint
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing

@@ -5,7 +5,7 @@ import torch
 from tiny_policy import shake, tiny_policy, whole_logits
 from torch import Tensor
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.vllm.probe import Known, learner_scores, probe_texts
 from flowright.policy.vllm.proof import (
     LARGEST_ERROR,

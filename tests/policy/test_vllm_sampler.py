@@ -14,7 +14,7 @@ from tiny_policy import same, shake, tiny_policy, weights, whole_logits
 from torch import Tensor
 from vllm_double import BASE, VllmDouble, configured, error, model
 
-from flowright.errors import RunError, RunPaused, UserError
+from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import metrics_since
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampling

@@ -11,7 +11,7 @@ from toy_run import configured
 from vllm_double import VllmDouble, error
 
 from flowright.app.world import check_samplers, open_samplers
-from flowright.errors import RunError, RunPaused, UserError
+from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.grpo.ranks import Ranks
 from flowright.policy.local import LocalSampler
 from flowright.policy.vllm.sampler import VllmSampler

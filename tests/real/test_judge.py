@@ -14,10 +14,10 @@ from flowright.config import (
     JudgeServiceSection,
 )
 from flowright.config.judge import ASK, COMBINE
-from flowright.judge.build import build_judge
-from flowright.judge.remote import RemoteJudge
-from flowright.judge.verdict import AnswerType, Criterion, JudgeQuery, Verdict
-from flowright.judge_service.app import create_app
+from flowright.judging.build import build_judge
+from flowright.judging.remote import RemoteJudge
+from flowright.judging.service.app import create_app
+from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
 from flowright.llm.client import ChatClient
 
 pytestmark = pytest.mark.real

@@ -11,7 +11,7 @@ from real_vllm import POLICY, RealVllm, served_models
 from tiny_policy import shake, weights, whole_logits
 
 from flowright.config import LoraSection, PolicySection, VllmSection
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.sampler import Sample, Sampling
 from flowright.policy.vllm.sampler import VllmSampler

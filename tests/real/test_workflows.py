@@ -14,11 +14,11 @@ from flowright.config import (
     RewardSection,
     WorkflowSection,
 )
+from flowright.core.errors import Blame
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.environments.rollout import Completion
-from flowright.environments.workflow_rollout import WorkflowRollouts, details_of
-from flowright.errors import Blame
-from flowright.judge.build import build_judge
+from flowright.environments.workflow.rollout import WorkflowRollouts, details_of
+from flowright.judging.build import build_judge
 from flowright.llm.client import ChatClient
 from flowright.policy.sampler import Sample
 from flowright.sandbox import Sandbox

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from flowright.config import Config, RunSection
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.runs import (
     RunDirectory,
     atomic_directory,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowright.config import Config, RunSection
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.runs import RunDirectory, check_loggers, read_metrics, read_state
 from flowright.runs.loggers import Loggers
 

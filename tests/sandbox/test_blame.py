@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 from busy_machine import busy
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 from flowright.sandbox import Limits, Sandbox
 
 LIMITS = Limits(cpu_seconds=0.2, wall_seconds=0.4, memory_bytes=256 << 20)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.errors import FailureError, Reason, UserError
+from flowright.core.errors import FailureError, Reason, UserError
 from flowright.sandbox import Limits, Sandbox
 
 

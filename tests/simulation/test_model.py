@@ -11,9 +11,9 @@ import pytest
 from judge_doubles import question
 
 from flowright.config import ExecutorSection, SimulatedSection, WorkflowSection
+from flowright.core.errors import ConfigError
 from flowright.data.task import Problem
-from flowright.errors import ConfigError
-from flowright.judge.verdict import JudgeQuery
+from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.llm.replies import extract_code, final_answer as operators_final_answer
 from flowright.sandbox import Sandbox

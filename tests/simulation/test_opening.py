@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flowright.config import LlmSection, SimulatedSection
+from flowright.core.errors import ConfigError
 from flowright.data.task import Problem
-from flowright.errors import ConfigError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.simulation.opening import open_models
 

@@ -19,9 +19,9 @@ import pytest
 from judge_doubles import question
 
 from flowright.config import FaultSection, LlmSection, SimulatedSection
+from flowright.core.errors import FailureError, UserError
 from flowright.data.task import Problem, write_tasks
-from flowright.errors import FailureError, UserError
-from flowright.judge.verdict import JudgeQuery
+from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Message
 from flowright.llm.client import ChatClient
 from flowright.simulation.process import SimulatedServer

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fake_study import STRENGTH, study, written
 
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.study.cells import cells_of, runs_of
 from flowright.study.config import StudyConfig, load_study
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import yaml
 
-from flowright.checkout import child_environment
+from flowright.core.checkout import child_environment
 
 ROOT = Path(__file__).parents[2]
 SMALL = {

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from fake_study import command, started
 
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.study.cells import Cell, Run, cells_of, runs_of
 from flowright.study.config import GpuSection, load_study
 from flowright.study.gpu_plan import gpu_plans, server_hours

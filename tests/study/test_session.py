@@ -15,8 +15,8 @@ import pytest
 from fake_study import ARMS_WITH_DOSES, STRENGTH, command, started, written
 from rich.console import Console
 
-from flowright.checkout import child_environment
-from flowright.errors import RunError
+from flowright.core.checkout import child_environment
+from flowright.core.errors import RunError
 from flowright.runs import Lock, read_state, write_json
 from flowright.study.cells import cells_of, runs_of
 from flowright.study.claims import digest

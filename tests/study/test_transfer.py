@@ -15,9 +15,9 @@ import yaml
 from rich.console import Console
 
 from flowright.config import load_config
+from flowright.core.errors import RunError
 from flowright.environments.environment import make_environment
 from flowright.environments.rollout import Completion
-from flowright.errors import RunError
 from flowright.evaluation.kept_attempts import keep_answers
 from flowright.policy.sampler import Sample
 from flowright.runs import read_answers, write_json

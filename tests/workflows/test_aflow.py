@@ -6,8 +6,8 @@ import pytest
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, task
 
 from flowright.config import WorkflowSection
+from flowright.core.errors import FailureError, Reason
 from flowright.data.task import Problem
-from flowright.errors import FailureError, Reason
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.source import read_workflow
 

@@ -15,8 +15,8 @@ from busy_machine import busy
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, said, task
 
 from flowright.config import ExecutorSection, WorkflowSection
+from flowright.core.errors import Blame, FailureError, Reason, UserError
 from flowright.data.task import Problem
-from flowright.errors import Blame, FailureError, Reason, UserError
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
 from flowright.sandbox import Limits, Sandbox
 from flowright.workflows.executor import Execution, Executor

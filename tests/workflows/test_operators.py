@@ -21,11 +21,11 @@ from workflow_doubles import (
 )
 
 from flowright.config import ExecutorSection, WorkflowSection
+from flowright.core.errors import FailureError, Reason
+from flowright.core.off_loop import MOST_CHARS
 from flowright.data.task import KINDS, Problem
-from flowright.errors import FailureError, Reason
 from flowright.grading.votes import groups
 from flowright.llm.chat import RequestRefused, Usage
-from flowright.off_loop import MOST_CHARS
 from flowright.sandbox import RunResult
 from flowright.workflows.arguments import bind
 from flowright.workflows.budget import Budget

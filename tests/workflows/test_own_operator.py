@@ -8,7 +8,7 @@ from documented import write_programs
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
 from flowright.config import WorkflowSection, load_config
-from flowright.errors import ConfigError, FailureError, Reason
+from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.workflows.arguments import bind
 from flowright.workflows.context import CallContext
 from flowright.workflows.executor import Execution, Executor

@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, task
 
 from flowright.config import WorkflowSection
+from flowright.core.errors import UserError
 from flowright.data.task import KINDS, Kind
-from flowright.errors import UserError
 from flowright.llm.chat import Message
 from flowright.llm.replies import code_blocks
 from flowright.policy.prompt import CUT_MARKER, render

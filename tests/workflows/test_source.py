@@ -5,7 +5,7 @@ import textwrap
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 from flowright.workflows.extraction import extract
 from flowright.workflows.grammar import fixed_workflows
 from flowright.workflows.operators import OPERATORS

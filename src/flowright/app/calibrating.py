@@ -12,27 +12,27 @@ from rich.table import Table
 from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.scalar_judge import Scorer
 from flowright.app.terminal import say
+from flowright.core.errors import ConfigError, DataError
+from flowright.core.formatting import said
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
-from flowright.errors import ConfigError, DataError
+from flowright.environments.judging.files import read_rows
+from flowright.environments.judging.loading import FORMS
+from flowright.environments.judging.rows import PairRow
+from flowright.environments.judging.tasks import JudgingTask
 from flowright.grpo.batch import scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
 from flowright.grpo.given import GivenBatches
-from flowright.judge_benchmarks.calibration import (
+from flowright.judging.measuring.benchmarks.calibration import (
     FILE,
     Calibration,
     ScoredPair,
     calibrate,
     write_calibration,
 )
-from flowright.judge_benchmarks.figures import prompt_of
-from flowright.judge_training.files import read_rows
-from flowright.judge_training.loading import FORMS
-from flowright.judge_training.rows import PairRow
-from flowright.judge_training.tasks import JudgingTask
+from flowright.judging.measuring.benchmarks.figures import prompt_of
 from flowright.llm.chat import Message
 from flowright.policy.model_thread import on_model_thread
-from flowright.rendering.series import said
 from flowright.runs import check_writable, step_name, write_json
 
 

@@ -14,8 +14,8 @@ from rich.console import Console
 import flowright
 from flowright.app.judge_folder import copied_beside
 from flowright.app.terminal import say
+from flowright.core.errors import UserError
 from flowright.data.contamination import TrainedOn
-from flowright.errors import UserError
 from flowright.policy.export.card import Facts, card
 from flowright.policy.export.comparison import compare
 from flowright.policy.export.folder import dtype_of, fill

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from rich.console import Console
 
-from flowright.checkout import here
-from flowright.command_line import telling
 from flowright.config import Config
-from flowright.errors import RunPaused, UserError
+from flowright.core.checkout import here
+from flowright.core.command_line import telling
+from flowright.core.errors import RunPaused, UserError
 from flowright.runs import disk_errors
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _ray_worker(fields: dict[str, Any]) -> None:
 
 def _train(start: "Start", console: Console, ranks: "Ranks") -> int:
     from flowright.app.session import run_training
-    from flowright.monitoring.report import write_report
+    from flowright.viewer.monitoring.report import write_report
 
     config = start.config
     run = config.run.output_dir / config.run.name
@@ -140,7 +140,7 @@ def evaluate(
             _load_libraries(console)
             from flowright.app.session import run_evaluation
             from flowright.app.terminal import source_table
-            from flowright.monitoring.before_after import accuracy_against_tokens
+            from flowright.viewer.monitoring.before_after import accuracy_against_tokens
 
             comparison = uvloop.run(run_evaluation(evaluation, console))
             evaluation.ledger.finish(comparison.to_json())

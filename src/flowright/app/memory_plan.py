@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flowright.config import GrpoSection, PolicySection
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.policy.memory import FRAGMENTS, ModelShape, Plan, memory_plan
 
 GIB = 2**30

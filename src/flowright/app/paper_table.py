@@ -10,8 +10,8 @@ from rich.text import Text
 
 from flowright.app.measuring import Evaluation
 from flowright.config import SIMULATED, Config, load_entries
+from flowright.core.errors import RunError
 from flowright.data.provenance import provenance_of
-from flowright.errors import RunError
 from flowright.evaluation.papers import Models, PaperTable, paper_table, published_texts, sources
 from flowright.evaluation.published import DATASETS
 from flowright.runs import disk_errors, read_evaluation, write_json, write_text

@@ -35,6 +35,7 @@ from flowright.app.plan.words import lines
 from flowright.app.terminal import say
 from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
 from flowright.config import SIMULATED, SMOLLM2, TINY, Config
+from flowright.core.errors import UserError
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import (
     Environment,
@@ -42,7 +43,6 @@ from flowright.environments.environment import (
     make_environment,
     prompt_encoder,
 )
-from flowright.errors import UserError
 from flowright.grpo.choices import choices_of, settled
 from flowright.grpo.problems import problems_of
 from flowright.grpo.scaffolds import is_scaffolded, shown_to

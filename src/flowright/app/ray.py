@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flowright.checkout import child_environment
 from flowright.config import Config
-from flowright.errors import ConfigError, PeerLost, RunError, UserError
+from flowright.core.checkout import child_environment
+from flowright.core.errors import ConfigError, PeerLost, RunError, UserError
 
 OBJECT_STORE_BYTES = 100 << 20
 """Ray's smallest but a little: nothing of a run goes through it."""

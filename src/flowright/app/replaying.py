@@ -19,19 +19,19 @@ import uvloop
 
 from flowright.app.first_look import load_tasks
 from flowright.app.serving.words import fault_of
-from flowright.command_line import telling
 from flowright.config import Config, load_config
+from flowright.core.command_line import telling
+from flowright.core.errors import Failure, Reason, UserError
+from flowright.core.formatting import NOTHING, Record, duration, object_of, said
+from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, make_environment
 from flowright.environments.rollout import Completion, to_record
-from flowright.errors import Failure, Reason, UserError
 from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample
-from flowright.rendering.series import NOTHING, Record, duration, object_of, said
-from flowright.rendering.untrusted import one_line, visible
 from flowright.runs import HELD_OUT, rollout_steps, rollouts_path
-from flowright.viewing.facts import facts_of, source_of
-from flowright.viewing.records import lines, parsed
+from flowright.viewer.facts import facts_of, source_of
+from flowright.viewer.records import lines, parsed
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60

@@ -10,16 +10,16 @@ from collections.abc import Sequence
 from flowright.app.judge_folder import LoadedJudge
 from flowright.app.together import Together
 from flowright.config import GrpoSection, JudgeSection
-from flowright.errors import ConfigError, DataError, FailureError
+from flowright.core.errors import ConfigError, DataError, FailureError
+from flowright.core.off_loop import off_loop
 from flowright.grpo.batch import Group, scalar_scores
 from flowright.grpo.lessons import scored_group
-from flowright.judge.questions import shown_answer
-from flowright.judge.verdict import JudgeQuery, Verdict
-from flowright.judge_benchmarks.calibration import Calibration
-from flowright.judge_benchmarks.contenders import Contender, Conversation
-from flowright.judge_benchmarks.outcomes import Rating
+from flowright.judging.measuring.benchmarks.calibration import Calibration
+from flowright.judging.measuring.benchmarks.contenders import Contender, Conversation
+from flowright.judging.measuring.benchmarks.outcomes import Rating
+from flowright.judging.questions import shown_answer
+from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Message, Usage
-from flowright.off_loop import off_loop
 from flowright.policy.prompt import template_ids
 
 AT_ONCE = 64

@@ -30,13 +30,13 @@ from flowright.app.world import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.command_line import telling
 from flowright.config import Config
+from flowright.core.command_line import telling
+from flowright.core.errors import RunPaused, UserError
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
 from flowright.environments.rollout import Rollout
-from flowright.errors import RunPaused, UserError
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
 from flowright.evaluation.evaluator import Evaluator, Row, Validation
 from flowright.evaluation.kept_attempts import keep_answers, keep_attempts

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from flowright.errors import FailureError, UserError, boundary
+from flowright.core.errors import FailureError, UserError, boundary
 from flowright.policy.model_thread import on_model_thread
 
 Q = TypeVar("Q")

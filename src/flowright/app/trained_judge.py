@@ -18,12 +18,12 @@ from flowright.config import (
     TrainedJudgeSection,
     load_judge_server,
 )
-from flowright.errors import ConfigError, DataError
-from flowright.judge.build import OpenJudge, build_judge, fingerprint
-from flowright.judge_benchmarks.asked import ServiceJudge, Way, measured_section
-from flowright.judge_benchmarks.opening import Named, Opened
-from flowright.judge_service.app import Ready
-from flowright.judge_training.serving import FrameJudge, ServerWriter, Written, chosen_form
+from flowright.core.errors import ConfigError, DataError
+from flowright.environments.judging.serving import FrameJudge, ServerWriter, Written, chosen_form
+from flowright.judging.build import OpenJudge, build_judge, fingerprint
+from flowright.judging.measuring.benchmarks.asked import ServiceJudge, Way, measured_section
+from flowright.judging.measuring.benchmarks.opening import Named, Opened
+from flowright.judging.service.app import Ready
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
 from flowright.policy.local import LocalSampler

@@ -26,11 +26,11 @@ from flowright.app.first_look import (
 from flowright.app.terminal import say, stage_progress
 from flowright.app.world import base_model, local_sampler
 from flowright.config import Config, GrpoSection, SftSection
+from flowright.core.errors import DataError, RunPaused, UserError
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, make_environment, prompt_encoder
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import DataError, RunPaused, UserError
 from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
 from flowright.grpo.batch import Group
 from flowright.grpo.learner import Learner

@@ -13,9 +13,9 @@ from rich.console import Console
 from flowright.app.first_look import Start, with_steps
 from flowright.app.terminal import stage_progress
 from flowright.config import SMOLLM2, TINY, Config
+from flowright.core.errors import DataError, UserError
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets
-from flowright.errors import DataError, UserError
 from flowright.grpo.ranks import ONE, Ranks
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler

@@ -12,7 +12,7 @@ from flowright.config.section import (
     PositiveFloat,
     Section,
 )
-from flowright.plugins import Table
+from flowright.core.plugins import Table
 
 _OBJECTIVES = "flowright.grpo.objectives"
 

@@ -16,13 +16,17 @@ from flowright.config.section import (
     Seconds,
     Section,
 )
-from flowright.plugins import Table
+from flowright.core.plugins import Table
 
 _WAYS = ("true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect")
-ASK = Table("way of asking", {name: f"flowright.judge.questions:{name.upper()}" for name in _WAYS})
+ASK = Table(
+    "way of asking", {name: f"flowright.judging.questions:{name.upper()}" for name in _WAYS}
+)
 _VOTES = ("majority", "mean", "median")
-COMBINE = Table("way to combine votes", {name: f"flowright.judge.panel:{name}" for name in _VOTES})
-WORDING = Table("wording", {"standard": "flowright.judge.wording:STANDARD"})
+COMBINE = Table(
+    "way to combine votes", {name: f"flowright.judging.panel:{name}" for name in _VOTES}
+)
+WORDING = Table("wording", {"standard": "flowright.judging.wording:STANDARD"})
 
 
 class JudgeServiceSection(Section):

@@ -13,8 +13,8 @@ from flowright.config.llm import LlmFile, ModelEntry
 from flowright.config.reading import expand, explain, load_section, read_yaml
 from flowright.config.root import Config, JudgeServerConfig
 from flowright.config.simulation import SIMULATED
-from flowright.errors import ConfigError
-from flowright.plugins import suggest
+from flowright.core.errors import ConfigError
+from flowright.core.plugins import suggest
 
 
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from flowright.config.section import Section
 from flowright.config.suggestions import meant
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 
 Root = TypeVar("Root", bound="Section")
 

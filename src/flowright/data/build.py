@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import flowright
-from flowright.checkout import here
+from flowright.core.checkout import here
+from flowright.core.errors import DataError
+from flowright.core.files import write_json
 from flowright.data.mixture import apportion, interleave
 from flowright.data.sources import (
     AFLOW,
@@ -28,8 +30,6 @@ from flowright.data.sources import (
 from flowright.data.sources.dataset import sha256_of
 from flowright.data.splits import Seen, Splits, check_disjoint
 from flowright.data.task import Kind, Problem, write_tasks
-from flowright.errors import DataError
-from flowright.runs.files import write_json
 
 # Of a train pool whose dataset has no validation split of its own.
 HELD_OUT = 0.2

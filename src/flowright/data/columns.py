@@ -5,9 +5,9 @@ lacks one is told.
 from collections.abc import Mapping
 from typing import Any
 
+from flowright.core.errors import DataError
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.task import Kind
-from flowright.errors import DataError
 
 NAMES: Mapping[str, tuple[str, ...]] = {
     "question": ("question", "problem", "prompt", "instruction", "query", "input", "messages"),

@@ -15,11 +15,11 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
+from flowright.core.errors import DataError
+from flowright.core.files import write_text
 from flowright.data.preferences import Pair, Rated, Turn
 from flowright.data.sources.rows import json_table
 from flowright.data.texts import folded
-from flowright.errors import DataError
-from flowright.runs.files import write_text
 
 TRAINED_ON = "trained_on.json"
 _FORM = "NFKC, casefold, white space; SHA-256"

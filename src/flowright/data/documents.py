@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flowright.core.errors import DataError
 from flowright.data.row_files import read_row_files
 from flowright.data.row_values import Fault, UnusableRow, column, text_of
 from flowright.data.sources.rows import readable
-from flowright.errors import DataError
 
 _ROWS = (".jsonl", ".ndjson", ".gz", ".parquet", ".json", ".csv", ".tsv")
 

@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from flowright.core.errors import DataError
 from flowright.data.mixture import interleave
 from flowright.data.splits import Seen, Splits, problem_key
 from flowright.data.task import Problem
-from flowright.errors import DataError
 
 VAL_SHARE, MOST_VAL = 0.1, 300
 

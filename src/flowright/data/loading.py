@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from flowright.core.errors import DataError
+from flowright.core.plugins import load
 from flowright.data.offline import build_offline
 from flowright.data.sources import Split
 from flowright.data.splits import Splits
 from flowright.data.task import Problem, read_tasks
-from flowright.errors import DataError
-from flowright.plugins import load
 
 OFFLINE = "offline"
 

@@ -13,8 +13,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Generic, TypeVar
 
+from flowright.core.errors import DataError
 from flowright.data.task import KINDS, Task
-from flowright.errors import DataError
 
 Name = TypeVar("Name", bound=str)
 Item = TypeVar("Item")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from importlib.resources import as_file, files
 from typing import Any
 
+from flowright.core.errors import DataError
 from flowright.data.build import Sizes
 from flowright.data.mixture import apportion, interleave
 from flowright.data.sources import SPLITS, Split
@@ -18,7 +19,6 @@ from flowright.data.sources.programs import humaneval
 from flowright.data.sources.rows import json_lines
 from flowright.data.splits import Seen, Splits, check_disjoint
 from flowright.data.task import KINDS, Kind, Problem
-from flowright.errors import DataError
 
 # The HumanEval problems of AFlow's humaneval_validate.jsonl; the other 131 are its test split.
 AFLOW_VALIDATE = frozenset(

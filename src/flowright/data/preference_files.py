@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from flowright.core.files import write_bytes, write_text
 from flowright.data.preference_split import Row, share_of
 from flowright.data.preferences import Pair, Preferred, Turn
-from flowright.runs.files import write_bytes, write_text
 
 if TYPE_CHECKING:
     import pyarrow as pa

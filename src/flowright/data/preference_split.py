@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flowright.core.errors import DataError
+from flowright.core.plugins import suggest
 from flowright.data.contamination import TrainedOn, beginnings, conversation_key, subset_of
 from flowright.data.preference_sources import (
     Preferences,
@@ -14,8 +16,6 @@ from flowright.data.preference_sources import (
     read_preferences,
 )
 from flowright.data.preferences import Pair, Rated
-from flowright.errors import DataError
-from flowright.plugins import suggest
 
 HELD_OUT = ("llmbar/gptinst", "llmbar/gptout", "llmbar/manual", "llmbar/neighbor", "evalbiasbench")
 """What judges trained here are measured on unless something else is asked for."""

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flowright.core.errors import DataError
 from flowright.data.loading import OFFLINE
 from flowright.data.sources import AFLOW, SPLITS, Split
 from flowright.data.task import read_tasks
-from flowright.errors import DataError
 
 AFLOW_TEST: Mapping[str, int] = {
     "gsm8k": 1055,

@@ -1,5 +1,5 @@
 """Files of rows, parquet or JSON Lines, of which each row is used or named. What a row means is its
-reader's (:mod:`flowright.judge_training.files`, :mod:`flowright.rubrics.files`).
+reader's (:mod:`flowright.environments.judging.files`, :mod:`flowright.criteria.rubrics.files`).
 """
 
 import gzip
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from flowright.core.errors import DataError
 from flowright.data.row_values import Fault, UnusableRow, short
 from flowright.data.sources.rows import readable
 from flowright.data.tables import parquet_batches, read_table
-from flowright.errors import DataError
 
 R = TypeVar("R")
 

@@ -1,6 +1,6 @@
 """The values that a row of a file holds, as they are read out of it: messages, texts, numbers. What
-they are for is known to who reads the rows (:mod:`flowright.judge_training.forms`,
-:mod:`flowright.rubrics.forms`).
+they are for is known to who reads the rows (:mod:`flowright.environments.judging.forms`,
+:mod:`flowright.criteria.rubrics.forms`).
 
 Lists may be numpy's, as pandas reads them. Nothing is repaired.
 """
@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, get_args
 
+from flowright.core.errors import FlowrightError
 from flowright.data.preferences import Conversation, Speaker, Turn
-from flowright.errors import FlowrightError
 
 
 class Fault(StrEnum):

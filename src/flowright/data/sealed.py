@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from flowright.core.errors import DataError
 from flowright.data.contamination import beginnings, conversation_key
 from flowright.data.instruction_sources import HEALTHBENCH, IFBENCH, IFEVAL
 from flowright.data.preferences import Conversation, Turn
 from flowright.data.row_files import read_row_files
 from flowright.data.row_values import Fault, UnusableRow, decoded, turns_of
-from flowright.errors import DataError
 
 COLUMNS = ("prompt", "question", "instruction")
 """Where a row's prompt is: in the first of these that it has, a text or messages."""

@@ -9,10 +9,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from flowright.core.errors import DataError
 from flowright.data.sources.programs import mbpp_description
 from flowright.data.task import Problem
 from flowright.data.texts import folded
-from flowright.errors import DataError
 
 _ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "−": "-"})
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flowright.core.errors import DataError
 from flowright.data.sources.rows import UpstreamRow, json_array, json_lines, readable
-from flowright.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa

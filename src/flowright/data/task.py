@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from flowright.checkout import here
-from flowright.errors import DataError
-from flowright.runs.files import write_text
+from flowright.core.checkout import here
+from flowright.core.errors import DataError
+from flowright.core.files import write_text
 
 Kind = Literal["math", "code", "qa"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

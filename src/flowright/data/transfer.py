@@ -19,8 +19,8 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.file_download import http_get
 
+from flowright.core.errors import UserError
 from flowright.data.sources.dataset import sha256_of
-from flowright.errors import UserError
 
 # By name: huggingface_hub exports the base of its HTTP client's errors only.
 _UNREACHABLE = ("ConnectError", "ConnectTimeout", "OfflineModeIsEnabled")

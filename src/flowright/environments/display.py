@@ -1,6 +1,6 @@
 """How screens show an environment's runs: words, families of metrics, and the parts of a record.
 
-Read by whoever shows a run (:mod:`flowright.monitoring`) from its files alone, so everything here
+Read by whoever shows a run (:mod:`flowright.viewer.monitoring`) from its files alone, so everything here
 works on plain JSON. Nothing is drawn here.
 """
 
@@ -10,17 +10,17 @@ from functools import cache
 from typing import Any
 
 from flowright.config.environment import ENVIRONMENTS
-from flowright.errors import UserError, boundary
-from flowright.plugins import Table
-from flowright.rendering.blocks import Block, Fact, Text
+from flowright.core.blocks import Block, Fact, Text
+from flowright.core.errors import UserError, boundary
+from flowright.core.plugins import Table
 
 DISPLAYS = Table(
     "environment",
     {
-        "workflow": "flowright.environments.workflow_display:DISPLAY",
-        "judging": "flowright.judge_training.display:DISPLAY",
-        "instructions": "flowright.instructions.display:DISPLAY",
-        "presentation": "flowright.presentation.display:DISPLAY",
+        "workflow": "flowright.environments.workflow.display:DISPLAY",
+        "judging": "flowright.environments.judging.display:DISPLAY",
+        "instructions": "flowright.environments.instructions.display:DISPLAY",
+        "presentation": "flowright.environments.presentation.display:DISPLAY",
     },
 )
 """Of the environments of this package, so that showing a run does not import what ran it."""

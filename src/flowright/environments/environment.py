@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 from flowright.config import Config
 from flowright.config.environment import ENVIRONMENTS
+from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.display import Display
 from flowright.environments.metrics import outcome_metrics
 from flowright.environments.rollout import Completion, Rollout
-from flowright.errors import ConfigError
-from flowright.judge.verdict import Judge, JudgeQuery
+from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.policy.prompt import Prompt, Tokenizer, render
@@ -150,7 +150,7 @@ class Environment:
     async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
         """Roll out all groups of a step at once; rollouts in the order of the completions. Whole
         groups, because some rewards compare the attempts of a group. What goes wrong is a rollout
-        with a failure (:func:`flowright.errors.boundary`), never an exception."""
+        with a failure (:func:`flowright.core.errors.boundary`), never an exception."""
         raise NotImplementedError
 
     def judge_settings(self) -> Mapping[str, Any] | None:

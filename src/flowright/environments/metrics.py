@@ -5,10 +5,10 @@ spent. A share or a mean of nothing is left out.
 from collections import Counter
 from collections.abc import Sequence
 
+from flowright.core.errors import Blame, Failure, Reason
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.rollout import Rollout
-from flowright.errors import Blame, Failure, Reason
-from flowright.judge.audit import audit
+from flowright.judging.audit import audit
 
 
 def outcome_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:

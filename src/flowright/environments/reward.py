@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from flowright.config import RewardSection
-from flowright.errors import Blame, Failure, Reason
-from flowright.judge.verdict import Verdict
+from flowright.core.errors import Blame, Failure, Reason
+from flowright.judging.verdict import Verdict
 
 INVALID = frozenset(
     {

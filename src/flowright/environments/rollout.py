@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from flowright.core.errors import Blame, Failure
 from flowright.data.task import Task
 from flowright.environments.reward import Reward
-from flowright.errors import Blame, Failure
 from flowright.grading import Gold
-from flowright.judge.verdict import Verdict
+from flowright.judging.verdict import Verdict
 from flowright.policy.sampler import Sample
 
 if TYPE_CHECKING:

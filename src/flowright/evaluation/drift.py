@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from flowright.core.statistics import RESAMPLES, Resampler, mean, ratio
 from flowright.evaluation.evaluator import Row
 from flowright.evaluation.perplexity import TextScore
-from flowright.statistics import RESAMPLES, Resampler, mean, ratio
 
 PERPLEXITY, LENGTH = "perplexity", "completion_tokens"
 

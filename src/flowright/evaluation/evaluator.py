@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 from flowright.config import Config
+from flowright.core.statistics import Estimate, bootstrap
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
@@ -21,7 +22,6 @@ from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sampler, Sampling
-from flowright.statistics import Estimate, bootstrap
 
 AT_ONCE = 256
 """Rollouts at a time: a baseline over a whole test split is thousands of calls."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.runs import (
     EVALUATION,
     Lock,

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from flowright.core.untrusted import one_line
 from flowright.data.provenance import AFLOW_TEST, Provenance
 from flowright.evaluation.published import DATASETS, METRICS, PUBLISHED, Metric, Published
-from flowright.rendering.untrusted import one_line
 
 _BY_KIND: Mapping[str, Metric] = {
     "gsm8k": "equality",

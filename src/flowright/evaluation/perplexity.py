@@ -12,8 +12,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from flowright.config import Config, GrpoSection
+from flowright.core.errors import DataError
 from flowright.data.documents import Documents, read_documents
-from flowright.errors import DataError
 from flowright.grpo.batch import Group, Trained, score
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.model import Policy

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from flowright.core.errors import FailureError, Reason
+from flowright.core.off_loop import off_loop
 from flowright.data.solutions import complete_solution
 from flowright.data.task import Problem, Task
-from flowright.errors import FailureError, Reason
 from flowright.grading.compare import Comparison, compare
 from flowright.grading.formulas import as_pair
 from flowright.grading.text import extract_answer, token_f1
 from flowright.llm.replies import extract_code
-from flowright.off_loop import off_loop
 from flowright.sandbox import Limits, Sandbox, TestReport, trusted_definitions
 
 _SYMBOLIC_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0)

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from flowright.config import Config
+from flowright.core.errors import RunError
 from flowright.data.contamination import TrainedOn
-from flowright.errors import RunError
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Batches, Pending, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved

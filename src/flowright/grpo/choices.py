@@ -10,10 +10,10 @@ from torch import Tensor
 
 from flowright.config import Config, GrpoSection
 from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
+from flowright.core.plugins import Table
 from flowright.grpo.objectives import Correction, Objective
 from flowright.grpo.pairs import PairObjective
-from flowright.plugins import Table
 
 Kind = TypeVar("Kind")
 

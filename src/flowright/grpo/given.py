@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from flowright.config import Config
+from flowright.core.errors import DataError
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
-from flowright.errors import DataError
 from flowright.grpo.batch import Group
 from flowright.grpo.learner import Learner
 from flowright.grpo.lessons import joined, lesson_groups, pair_group

@@ -5,8 +5,8 @@ template, cut where their answers begin. Where they come from is the environment
 from collections.abc import Sequence
 from itertools import groupby, pairwise, takewhile
 
+from flowright.core.errors import DataError
 from flowright.environments.environment import Given
-from flowright.errors import DataError
 from flowright.grpo.batch import Group, Trained
 from flowright.llm.chat import Message
 from flowright.policy.prompt import Tokenizer, render, template_ids, template_text

@@ -5,10 +5,10 @@ drawing them. What becomes of the samples is the pipeline's and the evaluator's.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion
-from flowright.errors import ConfigError
 from flowright.grpo.scaffolds import Shown
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling

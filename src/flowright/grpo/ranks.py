@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
-from flowright.errors import ConfigError, PeerLost
+from flowright.core.errors import ConfigError, PeerLost
 from flowright.policy.model import Peers
 
 Item = TypeVar("Item")

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from flowright.config import AlarmSection, JudgeSection
+from flowright.core.errors import RunPaused
 from flowright.environments.rollout import Rollout
-from flowright.errors import RunPaused
-from flowright.judge.audit import agreement_with_gold
+from flowright.judging.audit import agreement_with_gold
 from flowright.runs.alarm import DRIFT, alarm_of
 
 

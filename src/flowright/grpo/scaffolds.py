@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Rollout
-from flowright.errors import ConfigError
 from flowright.llm.chat import Message
 from flowright.policy.prompt import Prompt
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from flowright.config import GrpoSection
-from flowright.errors import ConfigError, RunError
+from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained, drawn_groups, sample_logprobs, score
 from flowright.policy.local import LocalSampler
 from flowright.policy.lora import LoraLinear

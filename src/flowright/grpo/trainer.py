@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from flowright.config import Config
+from flowright.core.errors import PeerLost, RunError, RunPaused
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.rollout import Rollout, to_record
-from flowright.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
 from flowright.grpo.batch import Place, asked_for, trained_groups, whole_groups
 from flowright.grpo.checkpoint import Saves

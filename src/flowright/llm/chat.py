@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 
 Role = Literal["system", "user", "assistant"]
 Effort = Literal["low", "medium", "high"]
@@ -114,7 +114,7 @@ class ServerMisconfigured(FailureError):
 class ChatModel(Protocol):
     """Something that answers chat requests: the HTTP client, or a test's double.
 
-    ``chat`` raises :class:`flowright.errors.FailureError` with ``LLM_UNAVAILABLE`` once its
+    ``chat`` raises :class:`flowright.core.errors.FailureError` with ``LLM_UNAVAILABLE`` once its
     retries and its deadline (seconds, for the whole call with retries) are spent, and its
     subclasses :class:`RequestRefused` and :class:`ServerMisconfigured` at once.
     """

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from flowright.config import LlmSection, ModelEntry
-from flowright.errors import ConfigError, FailureError, Reason
+from flowright.core.errors import ConfigError, FailureError, Reason
+from flowright.core.plugins import suggest
 from flowright.llm.balance import Balance, Lease
 from flowright.llm.chat import (
     LENGTH_STOPS,
@@ -38,7 +39,6 @@ from flowright.llm.transport import (
     status_error,
 )
 from flowright.llm.wire import Completion, MalformedReply, decode_reply, encode_request
-from flowright.plugins import suggest
 
 
 class ChatClient:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.llm.replies import THINKING_TAG
 
 # Names that stand in angle brackets, some with the model's prefix: <s>, <tool_call>, <seed:eos>.

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from flowright.core.memo import Memo
 from flowright.llm.chat import (
     ChatModel,
     ChatReply,
@@ -16,7 +17,6 @@ from flowright.llm.chat import (
     RequestRefused,
     ServerMisconfigured,
 )
-from flowright.memo import Memo
 
 CONTROL = (Message("user", "Reply with the word yes."),)
 _KEPT = 16  # sets of parameters

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save as safetensors_bytes
 from torch import Tensor, nn
 
 from flowright.config import LoraSection, PolicySection
-from flowright.errors import ConfigError, RunError
+from flowright.core.errors import ConfigError, RunError
 from flowright.policy.lora import LoraLinear, cast_once, merged
 from flowright.policy.quantised import unpack
 from flowright.policy.scalar import NAME as SCALAR

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 from transformers import PreTrainedTokenizerBase
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.tuning import OF_ITS_RUN, refuse_misfits, save_model
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 
 LOGITS_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
 """Numbers in the logits that exist at once, in two copies: 4 MB each in float32, which a CPU's

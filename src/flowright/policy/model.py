@@ -21,7 +21,7 @@ from transformers import (
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from flowright.config import PolicySection
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.policy.adapter import add_adapter
 from flowright.policy.full import FullTuning
 from flowright.policy.head import Head, head_of

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
-from flowright.errors import DataError, UserError
+from flowright.core.errors import DataError, UserError
 from flowright.llm.chat import Message
 
 CUT_MARKER = "\n[... the middle of the problem is cut ...]\n"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 
 NAME = "score"
 """Of the row among the model's modules."""

@@ -15,9 +15,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from flowright.checkout import here
 from flowright.config.policy import SMOLLM2
-from flowright.errors import UserError
+from flowright.core.checkout import here
+from flowright.core.errors import UserError
 from flowright.policy.origin import Origin
 from flowright.runs import atomic_directory, in_turn, sha256_of
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from safetensors import SafetensorError
 from torch import Tensor
 
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 
 OF_ITS_RUN = "evaluate or resume with the configuration of that run"
 

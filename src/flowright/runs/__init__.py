@@ -1,5 +1,16 @@
 """The run directory: what a run writes and what everybody else reads."""
 
+from flowright.core.files import (
+    Lock,
+    atomic_directory,
+    check_writable,
+    disk_errors,
+    in_turn,
+    is_held,
+    nearest,
+    write_json,
+    write_text,
+)
 from flowright.runs.checkpoints import (
     FORMAT,
     Best,
@@ -14,17 +25,6 @@ from flowright.runs.checkpoints import (
     sha256_of,
 )
 from flowright.runs.directory import Record, RunDirectory, changes_of, look_at, look_at_checkpoints
-from flowright.runs.files import (
-    Lock,
-    atomic_directory,
-    check_writable,
-    disk_errors,
-    in_turn,
-    is_held,
-    nearest,
-    write_json,
-    write_text,
-)
 from flowright.runs.loggers import check_loggers
 from flowright.runs.reading import (
     EVALUATION,

@@ -6,7 +6,7 @@ measured: docs/study.md.
 from collections.abc import Iterable, Sequence
 
 from flowright.config import AlarmSection
-from flowright.rendering.series import Point, Record
+from flowright.core.formatting import Point, Record
 
 DRIFT = "judge/drift"
 """Judge minus gold: the share of answers judged right less the share that gold finds right, among

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.errors import RunError
-from flowright.runs.files import write_json
+from flowright.core.errors import RunError
+from flowright.core.files import write_json
 
 FORMAT = 2
 """Of a checkpoint's files; a manifest without one is of format 1."""

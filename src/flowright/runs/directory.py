@@ -37,9 +37,8 @@ from pathlib import Path
 from typing import Any
 
 from flowright.config import Config
-from flowright.errors import RunError
-from flowright.runs.checkpoints import checkpoints, newest_whole
-from flowright.runs.files import (
+from flowright.core.errors import RunError
+from flowright.core.files import (
     Lock,
     atomic_directory,
     check_writable,
@@ -47,6 +46,7 @@ from flowright.runs.files import (
     write_json,
     write_text,
 )
+from flowright.runs.checkpoints import checkpoints, newest_whole
 from flowright.runs.loggers import Act, Loggers
 from flowright.runs.reading import (
     HELD_OUT,

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from flowright.config import Config, RunSection
-from flowright.errors import ConfigError, boundary
+from flowright.core.errors import ConfigError, boundary
+from flowright.core.files import write_json
 from flowright.runs.events import Events
-from flowright.runs.files import write_json
 from flowright.runs.packages import PACKAGES, LoggedRun
 
 IDENTITY = "loggers.json"

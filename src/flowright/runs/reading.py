@@ -10,9 +10,9 @@ from typing import Any
 
 import zstandard
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
+from flowright.core.files import write_bytes
 from flowright.runs.checkpoints import checkpoints
-from flowright.runs.files import write_bytes
 
 SUFFIX = ".jsonl.zst"
 ANSWERS = f"answers{SUFFIX}"

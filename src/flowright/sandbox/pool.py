@@ -15,8 +15,8 @@ from dataclasses import asdict, replace
 from hashlib import blake2b
 from typing import Any, Literal, Self, TypeVar
 
-from flowright.errors import FailureError, Reason, UserError
-from flowright.memo import Memo
+from flowright.core.errors import FailureError, Reason, UserError
+from flowright.core.memo import Memo
 from flowright.sandbox.control import Control
 from flowright.sandbox.names import suite_names
 from flowright.sandbox.outcomes import printable, report_of, status_of

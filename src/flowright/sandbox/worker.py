@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.errors import FlowrightError
+from flowright.core.errors import FlowrightError
 from flowright.sandbox.control import stood_in_line
 
 _INSIDE = Path(__file__).with_name("inside")

@@ -17,8 +17,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from flowright.config import SimulatedSection
+from flowright.core.errors import FailureError
 from flowright.data.task import Problem
-from flowright.errors import FailureError
 from flowright.sandbox import Sandbox
 from flowright.simulation.assessor import Assessor, check_biases
 from flowright.simulation.cues import Ask, Judgement, read_prompt

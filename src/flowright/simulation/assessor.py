@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from flowright.config import SimulatedSection
-from flowright.errors import ConfigError
-from flowright.plugins import suggest
+from flowright.core.errors import ConfigError
+from flowright.core.plugins import suggest
 from flowright.simulation.cues import Judgement
 from flowright.simulation.draws import Draws
 from flowright.simulation.instances import filled

@@ -27,10 +27,10 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
-from flowright.checkout import child_environment
 from flowright.config import ModelEntry, SandboxSection, SimulatedSection
+from flowright.core.checkout import child_environment
+from flowright.core.errors import RunError, UserError
 from flowright.data.task import Problem, read_tasks, write_tasks
-from flowright.errors import RunError, UserError
 from flowright.sandbox import Sandbox
 from flowright.simulation.app import SimulatedApp
 from flowright.simulation.protocol import MODEL

@@ -11,7 +11,7 @@ def main() -> int:
         description="Run all arms and seeds of a study and write its report; the same command goes "
         "on where it was interrupted.",
     )
-    from flowright.command_line import at_least_one
+    from flowright.core.command_line import at_least_one
 
     parser.add_argument("config", type=Path, help="a YAML file of config/study/")
     parser.add_argument("--dry-run", action="store_true", help="print the plan, write nothing")
@@ -57,6 +57,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from flowright.command_line import run_command
+    from flowright.core.command_line import run_command
 
     sys.exit(run_command(main))

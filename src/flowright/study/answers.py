@@ -1,11 +1,11 @@
 """The answer of a study in sentences, made from the outcomes of its claims. No layout here."""
 
-from flowright.rendering import svg
-from flowright.rendering.series import NOTHING, Form, percent, points, said
-from flowright.statistics import Estimate
+from flowright.core.formatting import NOTHING, Form, percent, points, said
+from flowright.core.statistics import Estimate
 from flowright.study.compare import Outcome
 from flowright.study.config import ClaimSection
 from flowright.study.measures import MEASURES
+from flowright.viewer.rendering import svg
 
 VERDICTS = {True: "holds", False: "not shown", None: "not decided yet"}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from flowright.config import TINY, load_config
 from flowright.config.reading import expand
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.study.config import ArmSection, StudyConfig
 
 _PARAMETER = re.compile(r"\$\{(\w+)\}")

@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Protocol
 
-from flowright.checkout import child_environment
+from flowright.core.checkout import child_environment
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 ONE_THREAD: Mapping[str, str] = dict.fromkeys(_THREADS, "1")

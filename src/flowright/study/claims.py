@@ -8,7 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.runs import disk_errors, write_json
 from flowright.study.config import StudyConfig
 

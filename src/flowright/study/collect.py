@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flowright.monitoring.snapshot import edge
 from flowright.runs import disk_errors, read_evaluation, read_state
 from flowright.study.cells import Run
 from flowright.study.journal import Journal, is_finished
 from flowright.study.measures import OF_SHORTCUT, PRESENTATIONS
 from flowright.study.onset import Onset, Seen, onset_of
 from flowright.study.steps import Row, cached_steps, mean, minus, number, read_steps, total
+from flowright.viewer.monitoring.snapshot import edge
 
 _REAL = pa.float64()
 

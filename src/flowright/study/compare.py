@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flowright.statistics import DIFFERENCE, Estimate, Resampler, holm, mean
+from flowright.core.statistics import DIFFERENCE, Estimate, Resampler, holm, mean
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.config import ClaimSection, StudyConfig

@@ -18,7 +18,7 @@ from flowright.config.section import (
     PositiveFloat,
     Section,
 )
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.study.measures import MEASURES, PRESENTATIONS
 
 NAME = r"^[A-Za-z0-9_]+$"

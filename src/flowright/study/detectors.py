@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from flowright.config import AlarmSection
+from flowright.core.statistics import Estimate, wilson
 from flowright.runs.alarm import trailing_means
-from flowright.statistics import Estimate, wilson
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig

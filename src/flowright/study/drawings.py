@@ -1,13 +1,13 @@
-"""Charts that a study needs and other pages do not, on the units of :mod:`flowright.rendering.svg`:
+"""Charts that a study needs and other pages do not, on the units of :mod:`flowright.viewer.rendering.svg`:
 bands over seeds, curves of any two quantities, steps, whiskers, a heat map.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowright.rendering import svg
-from flowright.rendering.markup import Html, el
-from flowright.rendering.series import Form, Point
+from flowright.core.formatting import Form, Point
+from flowright.viewer.rendering import svg
+from flowright.viewer.rendering.markup import Html, el
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 _FAINT = "fill:currentColor;opacity:.16;stroke:none"

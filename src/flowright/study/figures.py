@@ -6,8 +6,7 @@ from statistics import fmean, median
 
 import numpy as np
 
-from flowright.rendering import svg
-from flowright.rendering.series import Point, points, smooth
+from flowright.core.formatting import Point, points, smooth
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.compare import Summary, differences, times_of
@@ -28,6 +27,7 @@ from flowright.study.measures import MEASURES
 from flowright.study.onset import GAPS, SHARES
 from flowright.study.steps import Row
 from flowright.study.survival import kaplan_meier
+from flowright.viewer.rendering import svg
 
 _DRAWS = 1000
 _SHOWN = 12  # curves that can be told apart

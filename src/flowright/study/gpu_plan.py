@@ -13,8 +13,8 @@ from rich.table import Table
 
 from flowright.config import Config, load_config
 from flowright.config.plan import PlanServerSection
-from flowright.errors import ConfigError
-from flowright.rendering.series import amount, duration
+from flowright.core.errors import ConfigError
+from flowright.core.formatting import amount, duration
 from flowright.study.cells import Cell, Run
 from flowright.study.config import GpuSection
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.runs import disk_errors, read_state
 from flowright.study.cells import Run
 

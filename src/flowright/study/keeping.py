@@ -5,12 +5,12 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from flowright.rendering.charts import Panel, picture
 from flowright.runs import disk_errors, write_text
 from flowright.study import claims
 from flowright.study.analysis import Analysed
 from flowright.study.drawings import Chart
 from flowright.study.plots import plots_of
+from flowright.viewer.rendering.charts import Panel, picture
 
 LARGEST = 3_000_000
 """Bytes of a table that is kept."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from flowright.statistics import Array
+from flowright.core.statistics import Array
 
 EXACT = 16
 """Up to so many pairs all 2^n signs are counted; beyond, DRAWS of them."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from flowright.errors import ConfigError
+from flowright.core.errors import ConfigError
 from flowright.study.cells import Run
 from flowright.study.children import Child, Spawned, Start
 from flowright.study.config import GpuSection, StudyConfig

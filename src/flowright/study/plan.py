@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 from rich.console import Console
 
-from flowright.rendering.series import duration
+from flowright.core.formatting import duration
 from flowright.study.cells import Cell, Run
 from flowright.study.collect import Collected
 from flowright.study.compare import values_of_claim

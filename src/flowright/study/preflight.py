@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from flowright.config import SIMULATED, Config, load_config
-from flowright.errors import UserError
+from flowright.core.errors import UserError
 from flowright.study.cells import Run
 
 

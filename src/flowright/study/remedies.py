@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flowright.statistics import Estimate
+from flowright.core.statistics import Estimate
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.compare import differences, interval, times_of, values_of

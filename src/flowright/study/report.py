@@ -6,10 +6,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from flowright.rendering.markup import Html, el
-from flowright.rendering.page import folded, grid, header, page, section, strip
-from flowright.rendering.svg import short_percent
-from flowright.rendering.untrusted import one_line
+from flowright.core.untrusted import one_line
 from flowright.runs import disk_errors, read_state, write_text
 from flowright.study.analysis import Analysed
 from flowright.study.answers import sentence
@@ -31,6 +28,9 @@ from flowright.study.tables import (
     runs_table,
 )
 from flowright.study.transfer_page import transfer_section
+from flowright.viewer.rendering.markup import Html, el
+from flowright.viewer.rendering.page import folded, grid, header, page, section, strip
+from flowright.viewer.rendering.svg import short_percent
 
 FEW_SEEDS = 8
 OPEN_CHARTS = 6

@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowright.checkout import CHECKOUT
+from flowright.core.checkout import CHECKOUT
 from flowright.runs import checkpoints, disk_errors, is_held, read_metrics
 from flowright.study.cells import Run
 from flowright.study.children import Child, Forked, Spawned, Start

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from flowright.checkout import here
-from flowright.command_line import telling
-from flowright.errors import ConfigError, RunError
-from flowright.rendering.series import duration
+from flowright.core.checkout import here
+from flowright.core.command_line import telling
+from flowright.core.errors import ConfigError, RunError
+from flowright.core.formatting import duration
 from flowright.runs import Lock, check_writable, disk_errors
 from flowright.study.cells import Cell, Run, cells_of, runs_of
 from flowright.study.children import Start

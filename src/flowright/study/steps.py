@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from flowright.monitoring.snapshot import is_ours, merge_steps
-from flowright.rendering.series import is_number
+from flowright.core.formatting import is_number
 from flowright.runs import disk_errors, read_metrics, read_rollouts, rollout_steps, write_text
 from flowright.study.measures import PRESENTATIONS
 from flowright.study.onset import HIGH
+from flowright.viewer.monitoring.snapshot import is_ours, merge_steps
 
 Row = dict[str, Any]
 CURVES: Mapping[str, str] = {

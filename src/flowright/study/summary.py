@@ -5,7 +5,7 @@ helps. They describe; what was claimed beforehand is decided elsewhere.
 from collections.abc import Iterator, Sequence
 from statistics import median as middle
 
-from flowright.rendering.series import percent, points
+from flowright.core.formatting import percent, points
 from flowright.study.answers import estimated
 from flowright.study.collect import Collected
 from flowright.study.compare import Outcome, Summary, values_of

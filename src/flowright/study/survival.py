@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from flowright.statistics import Array
+from flowright.core.statistics import Array
 from flowright.study.paired import signs_of
 
 _Z = 1.959964

@@ -4,11 +4,9 @@ from collections.abc import Sequence
 from statistics import median as middle
 from urllib.parse import quote
 
-from flowright.rendering.markup import Child, Html, el
-from flowright.rendering.page import table
-from flowright.rendering.series import NOTHING, Form, amount, duration, percent, said
-from flowright.rendering.untrusted import one_line
-from flowright.statistics import Estimate
+from flowright.core.formatting import NOTHING, Form, amount, duration, percent, said
+from flowright.core.statistics import Estimate
+from flowright.core.untrusted import one_line
 from flowright.study.answers import VERDICTS, difference_form, form_of, p_words
 from flowright.study.compare import Outcome, Summary
 from flowright.study.detectors import Detector
@@ -16,6 +14,8 @@ from flowright.study.measures import MEASURES
 from flowright.study.remedies import Remedy
 from flowright.study.steps import Row
 from flowright.study.survival import median
+from flowright.viewer.rendering.markup import Child, Html, el
+from flowright.viewer.rendering.page import table
 
 _SHOWN = ("final_gold", "final_proxy", "final_gap", "exploitation", "max_share")
 

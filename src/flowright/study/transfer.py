@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from flowright.config import Config, load_config
+from flowright.core.errors import RunError, UserError
 from flowright.environments.environment import Environment, make_environment
-from flowright.errors import RunError, UserError
-from flowright.judge.verdict import DOWN, JudgeQuery, Status, Verdict
+from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
 from flowright.runs import disk_errors, read_answers
 from flowright.study.cells import Cell, Run
 from flowright.study.journal import is_finished

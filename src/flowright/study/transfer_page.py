@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flowright.rendering import svg
-from flowright.rendering.markup import Child, Html, el
-from flowright.rendering.page import folded, grid, section, table
-from flowright.rendering.series import amount, percent, points, said
-from flowright.rendering.untrusted import one_line
-from flowright.statistics import Estimate
+from flowright.core.formatting import amount, percent, points, said
+from flowright.core.statistics import Estimate
+from flowright.core.untrusted import one_line
 from flowright.study.answers import estimated
 from flowright.study.drawings import heat_map
 from flowright.study.transfer_table import Entry, read_matrix
+from flowright.viewer.rendering import svg
+from flowright.viewer.rendering.markup import Child, Html, el
+from flowright.viewer.rendering.page import folded, grid, section, table
 
 GOLD = "gold check"  # no arm is called so
 _LEAD = (

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import chain
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 from flowright.workflows.edits import Edit, keep_imports, replace
 from flowright.workflows.language import CLASS_NAME, binds, bound_name, is_here, nodes
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 from flowright.llm.sizes import most_tokens
 from flowright.workflows.registry import Operator, ValueType
 

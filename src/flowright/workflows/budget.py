@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from flowright.config import WorkflowSection
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 
 # Calls that ask the model rarely or never (`test`, `ensemble`) also cost something: a workflow may
 # make this many operator calls for each model call that it may make.

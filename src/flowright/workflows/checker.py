@@ -22,7 +22,7 @@ from pydantic_monty import (
     MontyTypingError,
 )
 
-from flowright.errors import Failure, FailureError, Reason
+from flowright.core.errors import Failure, FailureError, Reason
 from flowright.workflows.exit import hold_exit
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.own_time import WorkerClock

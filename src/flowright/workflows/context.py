@@ -12,9 +12,10 @@ from hashlib import blake2b
 from typing import Protocol
 
 from flowright.config import ExecutorSection
+from flowright.core.errors import FailureError, Reason
+from flowright.core.off_loop import off_loop
 from flowright.data.solutions import complete_solution
 from flowright.data.task import Kind, Problem
-from flowright.errors import FailureError, Reason
 from flowright.llm.chat import (
     LESS_EFFORT,
     ChatModel,
@@ -26,7 +27,6 @@ from flowright.llm.chat import (
 )
 from flowright.llm.refusals import SettingsRefused
 from flowright.llm.replies import strip_thinking
-from flowright.off_loop import off_loop
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.budget import Budget
 from flowright.workflows.trace import Exchange, OperatorCall, cut

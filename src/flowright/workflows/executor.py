@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack
 from typing import Self
 
 from flowright.config import ExecutorSection, WorkflowSection
+from flowright.core.errors import Failure, FailureError, boundary
+from flowright.core.memo import Memo
+from flowright.core.off_loop import in_thread
 from flowright.data.task import Problem
-from flowright.errors import Failure, FailureError, boundary
 from flowright.llm.chat import ChatModel
 from flowright.llm.refusals import WithControl
-from flowright.memo import Memo
-from flowright.off_loop import in_thread
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
 from flowright.workflows.interpreter import Interpreter

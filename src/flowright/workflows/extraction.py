@@ -3,7 +3,7 @@
 import re
 import textwrap
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 from flowright.llm.replies import code_blocks, spoken_answer
 from flowright.workflows.aflow import EARLY_CLASS_NAME
 from flowright.workflows.language import CLASS_NAME, FUNCTION_NAME, parse

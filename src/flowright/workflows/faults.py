@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pydantic_monty import MontyRuntimeError, MontySyntaxError
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 
 TOO_LONG = "the program's own computing takes too long"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from threading import Lock
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 
 CLASS_NAME, FUNCTION_NAME = "Workflow", "workflow"
 

@@ -10,11 +10,11 @@ that stands elsewhere.
 import re
 from typing import TypedDict
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
+from flowright.core.off_loop import in_thread, off_loop
 from flowright.grading.votes import groups
 from flowright.llm.fences import fenced, fill
 from flowright.llm.replies import extract_code, final_answer
-from flowright.off_loop import in_thread, off_loop
 from flowright.workflows.context import CallContext
 from flowright.workflows.registry import Operators, defined_in, operator
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any
 
+from flowright.core.errors import ConfigError
+from flowright.core.plugins import load_module
 from flowright.data.task import KINDS, Kind
-from flowright.errors import ConfigError
-from flowright.plugins import load_module
 from flowright.workflows.language import CLASS_NAME, FORGOTTEN, FUNCTION_NAME, PREDEFINED
 
 ALLOWED = "str, int, float, bool, list[str], dict (or a TypedDict), each also as `... | None`"

@@ -26,7 +26,7 @@ from pydantic_monty import (
     OSPolicy,
 )
 
-from flowright.errors import FailureError, FlowrightError, Reason
+from flowright.core.errors import FailureError, FlowrightError, Reason
 from flowright.workflows.faults import TOO_LONG, crossed, raise_failure, says_time_limit
 from flowright.workflows.interpreter import Interpreter
 from flowright.workflows.own_time import WorkerClock

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from flowright.errors import FailureError, Reason
+from flowright.core.errors import FailureError, Reason
 from flowright.workflows import aflow
 from flowright.workflows.extraction import extract
 from flowright.workflows.language import (

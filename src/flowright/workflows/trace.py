@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowright.errors import Failure
+from flowright.core.errors import Failure
 from flowright.llm.chat import Usage
 
 TEXT_CHARS = 4000  # of one text in a trace

@@ -9,9 +9,9 @@ from flowright.app.plan.basis import ROLES, USAGE
 from flowright.app.plan.time_plan import plan_run, usd_of
 from flowright.app.plan.words import start_line
 from flowright.config import Config
+from flowright.core.formatting import duration
 from flowright.environments.environment import prompt_encoder
 from flowright.policy.prompt import Tokenizer
-from flowright.rendering.series import duration
 from flowright.runs import disk_errors, read_metrics, read_plan, write_json
 
 NAME = "plan.json"

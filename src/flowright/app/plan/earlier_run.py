@@ -14,7 +14,7 @@ from flowright.app.plan.attempts import Attempt
 from flowright.app.plan.basis import Basis, from_records, sampled, slots
 from flowright.app.plan.replay import DRAWS, replayed
 from flowright.config import SIMULATED, Config
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.runs import changes_of, read_config, read_metrics, read_rollouts, rollout_steps
 
 READ_STEPS = 6

@@ -20,10 +20,10 @@ from flowright.app.plan.attempts import (
 from flowright.app.plan.basis import ROLES, Basis, from_records
 from flowright.app.plan.earlier_run import from_run, newest_alike
 from flowright.config import Config
+from flowright.core.errors import ConfigError, UserError
 from flowright.data.mixture import Mixture
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.environments.rollout import Completion, to_record
-from flowright.errors import ConfigError, UserError
 from flowright.llm.counters import metrics_since
 from flowright.policy.sampler import Sample
 from flowright.workflows.operators import OPERATORS

@@ -2,7 +2,7 @@
 
 from flowright.app.plan.basis import FIGURES
 from flowright.app.plan.time_plan import TimePlan
-from flowright.rendering.series import amount, duration
+from flowright.core.formatting import amount, duration
 
 
 def lines(plan: TimePlan) -> list[str]:

@@ -17,15 +17,15 @@ from flowright.app.terminal import stage_progress
 from flowright.app.together import Together
 from flowright.app.world import check_samplers, open_policy, open_samplers
 from flowright.config import SIMULATED, Config
+from flowright.core.errors import Blame, Failure, UserError, boundary
+from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task
 from flowright.environments.environment import prompt_encoder
-from flowright.environments.workflow import open_sandbox
-from flowright.errors import Blame, Failure, UserError, boundary
+from flowright.environments.workflow.environment import open_sandbox
 from flowright.grpo.checkpoint import load_weights
 from flowright.grpo.choices import settled
 from flowright.grpo.selfcheck import check_sampler
 from flowright.llm.chat import Usage
-from flowright.off_loop import off_loop
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread

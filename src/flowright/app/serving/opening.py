@@ -14,10 +14,10 @@ from flowright.app.first_look import (
     refuse,
 )
 from flowright.config import Config, load_config, load_entries
+from flowright.core.errors import UserError
 from flowright.data.task import Kind, Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
-from flowright.environments.workflow import WorkflowEnvironment
-from flowright.errors import UserError
+from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.runs import checkpoint_of, chosen_as_best
 
 

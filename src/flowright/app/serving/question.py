@@ -11,9 +11,9 @@ from flowright.app.serving.author import Ask, Author, Outcome, open_author
 from flowright.app.serving.opening import Opening, question_of
 from flowright.app.serving.words import call_line, fault_of, whole
 from flowright.app.terminal import say
+from flowright.core.errors import Blame
+from flowright.core.untrusted import visible
 from flowright.data.task import Kind
-from flowright.errors import Blame
-from flowright.rendering.untrusted import visible
 
 POLICY_FAILED, WE_FAILED = 1, 2
 """Exit statuses where there is no answer."""

@@ -15,8 +15,8 @@ from flowright.app.serving.opening import Opening
 from flowright.app.serving.service import PolicyApp
 from flowright.app.serving.settings import PolicyServer
 from flowright.app.terminal import say
-from flowright.errors import UserError
-from flowright.judge_service.serve import DrainingServer
+from flowright.core.errors import UserError
+from flowright.judging.service.serve import DrainingServer
 from flowright.simulation.process import LOOPBACK, is_loopback, listen
 
 SIMULATED_NOTICE = "simulated: the embedded server answers, and knows the run's problems alone"

@@ -17,8 +17,8 @@ from flowright.app.serving.author import Outcome
 from flowright.app.serving.opening import question_of
 from flowright.app.serving.settings import PolicyServer
 from flowright.app.serving.words import fault_of, spent
+from flowright.core.errors import Failure, Reason
 from flowright.data.task import KINDS, Problem
-from flowright.errors import Failure, Reason
 from flowright.simulation.protocol import parse, request_of
 
 STATUS: Mapping[Reason, int] = {

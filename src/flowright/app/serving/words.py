@@ -3,10 +3,10 @@
 from typing import Any
 
 from flowright.app.serving.author import Attempt, Author, Draft, Event, Outcome
-from flowright.errors import Blame, Failure
+from flowright.core.errors import Blame, Failure
+from flowright.core.untrusted import one_line
 from flowright.llm.chat import Usage
 from flowright.llm.fences import fenced
-from flowright.rendering.untrusted import one_line
 from flowright.workflows.executor import OperatorCall
 from flowright.workflows.trace import Exchange
 

@@ -6,10 +6,10 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowright.checkout import here
+from flowright.core.checkout import here
+from flowright.core.errors import DataError
 from flowright.data.preference_sources.registry import preference_source
 from flowright.data.preferences import Pair, Rated
-from flowright.errors import DataError
 
 _MOST_NAMED = 10
 

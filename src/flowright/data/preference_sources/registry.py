@@ -7,6 +7,8 @@ RewardBench 2's are not known here.
 
 from collections.abc import Mapping
 
+from flowright.core.errors import DataError
+from flowright.core.plugins import suggest
 from flowright.data.preference_sources.dialogues import helpsteer2_pair, helpsteer2_rated, hhh
 from flowright.data.preference_sources.instructions import (
     autoj,
@@ -19,8 +21,6 @@ from flowright.data.preference_sources.instructions import (
 from flowright.data.preference_sources.source import Part, PreferenceSource
 from flowright.data.sources.dataset import File
 from flowright.data.sources.rows import json_array, json_lines
-from flowright.errors import DataError
-from flowright.plugins import suggest
 
 _GITHUB = "https://raw.githubusercontent.com"
 _LLMBAR = f"{_GITHUB}/princeton-nlp/LLMBar/caa7bee794bfed74baed038b99229fa3f0c4c511/Dataset/LLMBar"

@@ -11,10 +11,10 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from flowright.core.errors import DataError
 from flowright.data.sources.examples import docstring_examples
 from flowright.data.sources.rows import UpstreamRow, json_lines
 from flowright.data.task import Problem
-from flowright.errors import DataError
 from flowright.sandbox import parse_trusted
 
 # Public tests that the official solution fails, because the docstring is wrong (47, 116, 148), or

@@ -8,14 +8,14 @@ simple-evals' DROP and of AFlow's files are of copies in public repositories.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from flowright.core.errors import ConfigError
+from flowright.core.plugins import Table
 from flowright.data.sources.choice import commonsenseqa, mmlu, mmlu_csv
 from flowright.data.sources.dataset import Converter, Dataset, File, Split, SplitPart
 from flowright.data.sources.mathematics import gsm8k, gsm8k_aflow
 from flowright.data.sources.programs import humaneval, mbpp, mbpp_aflow, with_public_tests
 from flowright.data.sources.reading import drop, drop_questions, hotpotqa
 from flowright.data.sources.rows import Reader, UpstreamRow, json_array, json_lines
-from flowright.errors import ConfigError
-from flowright.plugins import Table
 
 _GITHUB = "https://raw.githubusercontent.com"
 _GSM8K = f"{_GITHUB}/openai/grade-school-math/master/grade_school_math/data"

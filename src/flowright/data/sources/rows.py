@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from flowright.errors import DataError
+from flowright.core.errors import DataError
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.adapter import ADAPTER_FILE, CONFIG_FILE
 from flowright.policy.export.weights import Weights, in_folder, rounded
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.export.adapters import Adapter
 from flowright.policy.export.model import Export, class_of, with_adapter
 

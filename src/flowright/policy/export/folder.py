@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.export.adapters import write_adapter
 from flowright.policy.export.model import Export
 from flowright.policy.export.settling import padding_rows

@@ -13,7 +13,7 @@ from huggingface_hub.errors import (
     HTTPError,  # pyright: ignore[reportPrivateImportUsage]  # of httpx, since 2.0 of httpx2
 )
 
-from flowright.errors import RunError, UserError
+from flowright.core.errors import RunError, UserError
 
 TOKEN = "HF_TOKEN"
 

@@ -18,7 +18,7 @@ from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.config import PolicySection
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.adapter import CONFIG_FILE
 from flowright.policy.export.adapters import (
     Adapter,

@@ -15,7 +15,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.export.weights import Weights
 
 HEAD, SCORE, SCORE_BIAS = "lm_head.weight", "score.weight", "score.bias"

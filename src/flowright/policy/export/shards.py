@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
 from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.export.pieces import CLASSES, Pieces
 from flowright.policy.export.weights import Weights
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.adapter import CONFIG_FILE
 from flowright.runs import checkpoint_of, find_damage, read_config
 

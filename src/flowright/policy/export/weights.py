@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.tuning import disk_errors_of_safetensors
 
 Weights = Mapping[str, Callable[[], Tensor]]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.head import WORDS_AT_ONCE, Head
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy

@@ -32,7 +32,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.policy.vllm.probe import Known
 
 ERRORS = 6.25

@@ -21,7 +21,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from flowright.config import PolicySection
-from flowright.errors import RunError
+from flowright.core.errors import RunError
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy

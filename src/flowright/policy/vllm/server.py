@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flowright.checkout import here
 from flowright.config import PolicySection
-from flowright.errors import RunError
+from flowright.core.checkout import here
+from flowright.core.errors import RunError
 from flowright.llm.transport import CONNECT_SECONDS, RequestError
 from flowright.policy.sampler import Sampling
 from flowright.policy.vllm.proof import (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flowright.config import PolicySection
-from flowright.errors import RunError, RunPaused, UserError
+from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Call, Retries, RetryPolicy

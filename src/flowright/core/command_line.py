@@ -1,0 +1,207 @@
+"""How a command ends: with an exit status and a line, never with a traceback, for all that a user
+can mend or has asked for. What a command does is its own; a bug keeps its traceback.
+
+Ctrl-C and SIGTERM are answered at once, by a line that says what is kept and how to go on
+(:func:`telling`), and end the command by KeyboardInterrupt; the second one ends it for sure.
+"""
+
+import argparse
+import asyncio
+import errno
+import inspect
+import io
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+from flowright.core.errors import UserError
+
+AT_ONCE_SECONDS = 1.0
+"""Supervisors such as torchrun send SIGTERM to the process and to its group: that is one request,
+not a second one."""
+
+SHOW_CURSOR = "\x1b[?25h"
+CLEAR_LINE = "\r\x1b[2K"
+
+_OF_DISK = {
+    errno.ENOSPC: "the disk is full; free some space and start again",
+    errno.EDQUOT: "the disk quota is used up; free some space and start again",
+    errno.EROFS: "cannot write here (read-only file system)",
+    errno.EACCES: "permission denied",
+    errno.EPERM: "not permitted",
+    errno.ENOTDIR: "not a directory",
+    errno.EISDIR: "is a directory",
+    errno.ENOENT: "no such file or directory",
+}
+
+
+@dataclass(slots=True)
+class _Heard:
+    """Of this process: the signal that came, and what to say and do about it."""
+
+    number: int | None = None
+    at: float = 0.0
+    line: Callable[[], str] = lambda: ""
+    last: Callable[[], None] = lambda: None
+    task: "asyncio.Task[object] | None" = None
+
+
+_heard = _Heard()
+
+
+def at_least_one(text: str) -> int:
+    """A type for argparse: a whole number from 1 on."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+def run_command(main: Callable[[], int], signals: bool = True) -> int:
+    """The exit status of ``main``, or of how it ended: 2 for what the user can mend (a UserError's
+    own status, the disk), 130 for Ctrl-C and 143 for SIGTERM, 0 where the reader of a pipe has seen
+    enough. ``signals``: False where ``main`` hears them itself."""
+    _complete_streams()
+    with _heard_signals() if signals else nullcontext():
+        try:
+            status = main()
+            sys.stdout.flush()
+        except UserError as error:
+            return _say(*error.problems, status=error.exit_code)
+        except KeyboardInterrupt:
+            if _heard.number is None:
+                return _say("interrupted", status=130)
+            return 128 + _heard.number
+        except asyncio.CancelledError:
+            if _heard.number is None:
+                raise
+            return 128 + _heard.number
+        except BrokenPipeError:
+            _discard_output()
+            return 0
+        except OSError as error:
+            if error.errno not in _OF_DISK:
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            return _say(f"{where}{_OF_DISK[error.errno]}", status=2)
+        except SystemExit:  # of argparse, which has said why
+            _discard_output_if_broken()
+            raise
+    return status
+
+
+def _complete_streams() -> None:
+    """A closed stream would have its number given to the next file or socket, which libuv aborts
+    at; and a name that the terminal cannot show is no reason to stop."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+    if not sys.stdout:  # Python leaves it out where it was closed
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+@contextmanager
+def telling(line: Callable[[], str], last: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """What a signal is answered with in here, and what is done before a second one ends it. Within
+    a task, that task is what is ended."""
+    before = _heard.line, _heard.last, _heard.task
+    _heard.line, _heard.last, _heard.task = line, last, _current_task()
+    try:
+        yield
+    finally:
+        _heard.line, _heard.last, _heard.task = before
+
+
+def _current_task() -> "asyncio.Task[object] | None":
+    try:
+        return asyncio.current_task()
+    except RuntimeError:  # no event loop here
+        return None
+
+
+@contextmanager
+def _heard_signals() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, _hear) for number in numbers}
+    _heard.number = None
+    try:
+        yield
+    finally:
+        if _heard.number is None:  # else this process is ending, and may be asked again
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _hear(number: int, frame: FrameType | None) -> None:
+    now = time.monotonic()
+    if _heard.number is None:
+        _heard.number, _heard.at = number, now
+        line = _heard.line()
+        kept = f"; {line}" if line else ""
+        _tell(f"{signal.Signals(number).name}: stopping{kept} (once more ends at once)")
+        _end(frame)
+    elif number == signal.SIGINT or now - _heard.at > AT_ONCE_SECONDS:
+        try:
+            _heard.last()
+        finally:
+            _tell(SHOW_CURSOR if os.isatty(2) else "", end="")
+            os._exit(128 + number)
+
+
+def _end(frame: FrameType | None) -> None:
+    """By KeyboardInterrupt in our own code, be it long at work without a pause. But what is raised
+    in a callback of the event loop may end a connection and nothing else: from there, and where
+    the loop waits, the task is cancelled."""
+    task = _heard.task
+    if task is None or task.done() or _in_coroutine(frame):
+        raise KeyboardInterrupt
+    task.get_loop().call_soon_threadsafe(task.cancel)
+
+
+def _in_coroutine(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_flags & inspect.CO_COROUTINE:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _tell(text: str, end: str = "\n") -> None:
+    """Straight to the terminal: Python's own stream may be in the middle of something. One of
+    several processes speaks."""
+    if os.environ.get("RANK", "0") == "0":
+        clear = CLEAR_LINE if end and os.isatty(2) else ""
+        with suppress(OSError):
+            os.write(2, f"{clear}{text}{end}".encode(errors="replace"))
+
+
+def _say(*lines: str, status: int) -> int:
+    _discard_output_if_broken()
+    with suppress(OSError):
+        print(*lines, sep="\n", file=sys.stderr, flush=True)
+    return status
+
+
+def _discard_output_if_broken() -> None:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _discard_output()
+
+
+def _discard_output() -> None:
+    """Nobody reads it: without this, Python complains when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,202 @@
+"""Files that are there whole or not at all, a full disk in one line, and the lock that says whether
+a trainer owns a directory. Nothing of what a run holds here.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from flowright.core.errors import RunError
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file by a value's JSON. Raises ValueError for NaN and infinity."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """As :func:`write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file at once: a reader sees the old one or the new one. On a full disk the old one
+    stays, and nothing beside it."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.write_bytes(data)
+        temporary.replace(path)
+    except OSError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def atomic_directory(path: Path) -> Iterator[Path]:
+    """A directory to fill, renamed to ``path`` once everything in it is on the disk."""
+    temporary = path.with_name(path.name + ".part")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        with disk_errors(path):
+            temporary.mkdir(parents=True)
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _fsync(file)
+            _fsync(temporary)
+            shutil.rmtree(path, ignore_errors=True)
+            temporary.rename(path)
+            _fsync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def in_turn(path: Path) -> Iterator[None]:
+    """One process at a time that makes ``path``; others wait. Who has waited looks again whether
+    it is there. Beside it stays an empty ``.lock``."""
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("a")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+_UNWRITABLE = (
+    *(errno.EACCES, errno.EROFS, errno.EPERM, errno.ENOTDIR, errno.EEXIST),
+    *(errno.ENAMETOOLONG, errno.ELOOP),
+)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what a full or read-only disk raises into one line that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RunError(
+                f"{path}: the disk is full; free some space and continue with --resume"
+            ) from error
+        if error.errno in _UNWRITABLE:
+            raise RunError(f"{path}: cannot write here ({error.strerror})") from error
+        raise
+
+
+LEAST_ROOM = 1 << 20
+"""Bytes: less is a full disk, on which not even the settings of a run could be kept."""
+
+
+def check_writable(path: Path) -> None:
+    """Whether files can be made in the directory ``path``, or it itself where it is not there yet;
+    nothing is written. Raises RunError."""
+    with disk_errors(path):
+        folder = nearest(path.absolute())
+        usage = shutil.disk_usage(folder)
+        if not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+        # What has no room at all, as /proc has not, is no disk.
+        if not os.access(folder, os.W_OK | os.X_OK) or not usage.total:
+            code = errno.EROFS if os.statvfs(folder).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(code, os.strerror(code), str(folder))
+        if usage.free < LEAST_ROOM:
+            raise RunError(f"{path}: the disk is full; free some space")
+
+
+def nearest(path: Path) -> Path:
+    """The path, or the first of the folders above it that is there. Raises OSError, also for a link
+    that leads nowhere: no folder can be made in its place."""
+    while True:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.stat()
+            return path
+        if path.is_symlink():
+            raise OSError(errno.EEXIST, f"{path} is a link that leads nowhere")
+        path = path.parent
+
+
+TRAINING = ("trainer", "run directory", "run.name")
+
+
+class Lock:
+    """Owns a directory until it is released. Raises RunError where another process does.
+
+    The kernel drops the lock with the process, even after ``kill -9``; a process id in a file would
+    not do, since ids are used again. Taking it writes nothing: :meth:`sign` leaves the process id
+    for others to read, and a file that was made for nothing goes with the release.
+    """
+
+    def __init__(self, folder: Path, words: tuple[str, str, str] = TRAINING) -> None:
+        """``words``: who owns it, what it is, and the setting that names another."""
+        owner, what, other = words
+        path = folder / "lock"
+        self._made = not path.exists()
+        while True:
+            file = path.open("a+", encoding="utf-8")
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                holder = file.read().strip()
+                file.close()
+                known = holder.isdecimal() and Path(f"/proc/{holder}").exists()
+                process = f" (process {holder})" if known else ""
+                raise RunError(
+                    f"{folder}: another {owner}{process} is using this {what}; "
+                    f"wait for it or choose another {other}"
+                ) from None
+            if _is_at(file, path):  # and not one that its owner has just removed
+                break
+            file.close()
+        self._path, self._file = path, file
+
+    def sign(self) -> None:
+        """Say who holds it."""
+        self._made = False
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def release(self) -> None:
+        if self._made and not self._file.closed:
+            self._path.unlink(missing_ok=True)
+        self._file.close()
+
+
+def _is_at(file: IO[str], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def is_held(run: Path) -> bool | None:
+    """Whether a trainer owns the directory now; None where it has no lock file (a copy, say).
+
+    Only to be asked about a run that looks alive: where no trainer holds the lock, asking takes it
+    for some microseconds.
+    """
+    try:
+        with (run / "lock").open(encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    return False
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,87 @@
+"""Named choices that a configuration may make, and a user's own by import path. One table for each.
+
+A name of the table stands for an import path of this package; ``package.module:attribute`` stands
+for itself, found from the working directory as well as from the installed packages. Nothing is
+imported until a choice is loaded, so that a configuration can be read before torch is.
+"""
+
+import difflib
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flowright.core.errors import ConfigError
+
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Mapping[str, str]):
+    """What can be chosen: ``kind`` for people ("objective"), and the import path of each name."""
+
+    kind: str
+    paths: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.paths[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def check(self, choice: str) -> str:
+        """The choice itself, where it is a name of the table or has the form of an import path.
+        Raises ValueError that lists the known names."""
+        if choice in self.paths or _PATH.fullmatch(choice):
+            return choice
+        known = ", ".join(self.paths)
+        raise ValueError(
+            f"no {self.kind} {choice!r}{suggest(choice, list(self.paths))}; known: {known}, "
+            "or your own as package.module:name"
+        )
+
+    def load(self, choice: str) -> Any:
+        """What the choice stands for. Raises ConfigError where it cannot be imported."""
+        return load(self.paths.get(choice, choice), self.kind)
+
+
+def load(path: str, kind: str) -> Any:
+    """The attribute that ``package.module:attribute`` names. Raises ConfigError, which says what
+    the import said; an error inside the imported module is raised as it is."""
+    module_name, _, attribute = path.partition(":")
+    module = load_module(module_name, kind)
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        here = [name for name in vars(module) if not name.startswith("_")]
+        raise ConfigError(
+            f"{kind} {path}: {module_name} has no {attribute}{suggest(attribute, here)}"
+        ) from None
+
+
+def load_module(name: str, kind: str) -> Any:
+    """The module of that name, also one in the working directory. Raises ConfigError where there
+    is none."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:  # a script has its own folder there, a console program has not
+        sys.path.append(folder)
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise  # the module is there; what it imports is not
+        raise ConfigError(
+            f"{kind} {name}: no module {error.name} in {folder} or among the installed packages"
+        ) from None
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """``; did you mean X?`` for a word close to a known one, else an empty string."""
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""

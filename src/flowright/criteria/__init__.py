@@ -1,0 +1,1 @@
+"""Criteria for an answer: IFEval and IFBench checkers, rubrics."""

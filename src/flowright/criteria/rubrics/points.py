@@ -1,0 +1,66 @@
+"""What a rubric comes to: points of criteria that are met, and the mean over a benchmark. Pure
+functions; who says what is met is not known here.
+
+``met`` has True, False, or None for a criterion that nobody graded, one for each item, in order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowright.criteria.rubrics.rows import Item
+
+RESAMPLES = 1000
+
+Met = Sequence[bool | None]
+
+
+def points_share(items: Sequence[Item], met: Met) -> float | None:
+    """The points of the criteria that are met over all points above 0 that could be earned, of the
+    graded ones alone: at most 1, below 0 where penalties outweigh. None where no graded criterion
+    has points above 0. (HealthBench, arXiv 2505.08775, section 3; RuscaRL, arXiv 2508.16949.)"""
+    graded = [(item.points, yes) for item, yes in zip(items, met, strict=True) if yes is not None]
+    possible = sum(points for points, _ in graded if points > 0)
+    if possible == 0:
+        return None
+    return sum(points for points, yes in graded if yes) / possible
+
+
+def least_share(items: Sequence[Item]) -> float:
+    """The share of an answer that meets every criterion below 0 and no other: 0 or below."""
+    return points_share(items, [item.points < 0 for item in items]) or 0.0
+
+
+def ungraded_share(items: Sequence[Item], met: Met) -> float:
+    """How much of the rubric nobody graded: absolute points of that over those of all items."""
+    lost = [abs(item.points) for item, yes in zip(items, met, strict=True) if yes is None]
+    return sum(lost) / sum(abs(item.points) for item in items)
+
+
+@dataclass(frozen=True, slots=True)
+class HealthBenchScore:
+    """The figures that HealthBench reports. ``score`` and ``bootstrap_std`` are None where no
+    sample was scored; ``unscored`` samples are in neither."""
+
+    score: float | None
+    bootstrap_std: float | None
+    samples: int
+    unscored: int = 0
+
+
+def healthbench_score(
+    shares: Sequence[float | None], resamples: int = RESAMPLES, seed: int = 0
+) -> HealthBenchScore:
+    """The score of a model, as openai/simple-evals computes it: the mean over samples of
+    :func:`points_share`, each of which may be below 0, kept within 0 and 1; and the standard
+    deviation of that figure over bootstrap resamples of the samples, here with a seed. None is a
+    sample without a score."""
+    known = np.asarray([share for share in shares if share is not None], dtype=np.float64)
+    unscored = len(shares) - len(known)
+    if not len(known):
+        return HealthBenchScore(None, None, 0, unscored)
+    picks = np.random.default_rng(seed).integers(0, len(known), (resamples, len(known)))
+    means = np.clip(known[picks].mean(axis=1), 0, 1)
+    score = float(np.clip(known.mean(), 0, 1))
+    return HealthBenchScore(score, float(means.std()), len(known), unscored)

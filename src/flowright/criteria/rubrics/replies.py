@@ -1,0 +1,56 @@
+"""Judges' replies in the formats of RuscaRL and of VerIF: recorded ones, and those of models that
+were trained on one. Others are asked by schema and read by :mod:`flowright.judging.parsing`.
+
+Reading is strict: what is not said in the format is not said, and never a "not met".
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from flowright.llm.replies import strip_thinking
+
+_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
+_PRESENCE: Mapping[object, bool] = {"PRESENT": True, "NOT_PRESENT": False}
+_LONGEST = 200_000  # characters; no object of a rubric's has so many
+
+
+def read_presence(text: str, count: int) -> Mapping[int, bool]:
+    """By number, from 1 to ``count``, which criteria a reply calls ``PRESENT`` or ``NOT_PRESENT``.
+    The reply is one JSON object, alone or in a fence, behind any thinking; a criterion that it
+    leaves out, calls something else or names twice is missing, and all are in any other reply."""
+    spoken = (strip_thinking(text[:_LONGEST]) or "").strip()
+    fenced = _FENCED.fullmatch(spoken)
+    try:
+        pairs = json.loads(fenced[1] if fenced else spoken, object_pairs_hook=_Pairs)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(pairs, _Pairs):
+        return {}
+    named = Counter(key for key, _ in pairs)
+    numbers = {str(number): number for number in range(1, count + 1)}
+    return {
+        numbers[key]: _PRESENCE[value]
+        for key, value in pairs
+        if key in numbers and named[key] == 1 and isinstance(value, str) and value in _PRESENCE
+    }
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object with all its pairs, equal keys included."""
+
+
+_SCORE = re.compile(r"\[\[([^\[\]\n]{0,40})\]\]")
+
+
+def read_bracketed(text: str) -> bool | None:
+    """The verdict of a reply that begins with ``[[1]]`` or ``[[0]]``, behind any thinking; None for
+    any other, and for one that has another such mark further on that says otherwise."""
+    spoken = (strip_thinking(text) or "").strip()
+    head = _SCORE.match(spoken)
+    if head is None or head[1] not in ("0", "1"):
+        return None
+    others = {mark[1].strip() for mark in _SCORE.finditer(spoken, head.end())} & {"0", "1"}
+    return head[1] == "1" if others <= {head[1]} else None

@@ -1,0 +1,263 @@
+"""Instructions as an environment: the policy answers prompts, and earns what criteria say of its
+answers.
+"""
+
+import os
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from flowright.config import SIMULATED, Config
+from flowright.config.instructions import CHECKED
+from flowright.core.statistics import SHARE
+from flowright.criteria.rubrics.rows import Item
+from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items
+from flowright.data.contamination import TrainedOn
+from flowright.data.task import Task
+from flowright.environments.environment import (
+    Baseline,
+    Demonstration,
+    Environment,
+    TaskSets,
+    TokenCount,
+)
+from flowright.environments.instructions.display import DISPLAY
+from flowright.environments.instructions.known_rule import (
+    SOURCE as KNOWN_RULE,
+    drawn_answer,
+    sentences_of,
+)
+from flowright.environments.instructions.lengths import fit
+from flowright.environments.instructions.loading import (
+    InstructionSets,
+    found_files,
+    load_sets,
+    read_tasks,
+    trained_on,
+)
+from flowright.environments.instructions.measures import instruction_metrics
+from flowright.environments.instructions.opening import (
+    OpenGrader,
+    check_judge,
+    check_packages,
+    open_grader,
+    planned_calls,
+    wording_of,
+)
+from flowright.environments.instructions.rollouts import record_of, roll_out
+from flowright.environments.instructions.tasks import InstructionTask, messages_of
+from flowright.environments.metrics import outcome_metrics
+from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow.environment import open_sandbox
+from flowright.llm.chat import Message
+from flowright.llm.counters import Counters
+
+
+class InstructionsEnvironment(Environment):
+    """The environment of ``environment: instructions``; its keys are those of ``instructions``."""
+
+    display = DISPLAY
+
+    _open: OpenGrader
+
+    def __init__(self, config: Config) -> None:
+        section = config.instructions.with_rules(os.environ)
+        super().__init__(config.model_copy(update={"instructions": section}))
+        self._section = section
+        self._words = wording_of(section)
+        self._sets: InstructionSets | None = None
+        self._lengths: list[str] = []
+
+    def tasks(self) -> TaskSets:
+        self._sets = sets = load_sets(self._section, self.config.seed)
+        return TaskSets(sets.train, sets.held_out)
+
+    def read_tasks(self, name: str) -> Sequence[Task]:
+        return read_tasks(found_files([name]), self._section.reward)[0]
+
+    def messages(self, task: Task) -> list[Message]:
+        return messages_of(_instruction(task).conversation)
+
+    def steps(self, train: Sequence[Task]) -> int | None:
+        epochs, size = self._section.epochs, self.config.grpo.prompts_per_step
+        return None if epochs is None else max(1, round(epochs * len(train) / size))
+
+    def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
+        """The tasks whose prompt has at most ``limit`` tokens, the others dropped, or cut where
+        they are asked, as ``instructions.overlong`` says. Raises DataError."""
+        sides = []
+        for name, side in (("train", tasks.train), ("held out", tasks.val)):
+            kept, lines = fit(
+                [_instruction(task) for task in side],
+                lambda task: tokens(self.messages(task)),
+                limit,
+                self._section,
+            )
+            self._lengths += [f"{name}: {line}" for line in lines]
+            sides.append(kept)
+        return TaskSets(*sides)
+
+    def scaffolds(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[Sequence[Message]] | None:
+        """For each attempt of a group the messages that it is sampled from, at a step from 1 to
+        ``steps``; None where all are sampled from the bare prompt. Which criteria are shown depends
+        on seed, step, task and attempt alone."""
+        task, words = _instruction(task), self._words.scaffold
+        return [
+            messages_of(scaffolded(task.conversation, items, words))
+            for items in self._shown(task, step, steps, attempts)
+        ] or None
+
+    def scaffold_shares(
+        self, task: Task, step: int, steps: int, attempts: int
+    ) -> Sequence[float] | None:
+        """For each attempt the share of the task's criteria that it is shown."""
+        task = _instruction(task)
+        shown = self._shown(task, step, steps, attempts)
+        return [len(items) / len(task.shown) for items in shown] or None
+
+    def _shown(
+        self, task: InstructionTask, step: int, steps: int, attempts: int
+    ) -> list[tuple[Item, ...]]:
+        """The criteria that each attempt is shown; no list where nothing is scaffolded."""
+        section = self._section.scaffolding
+        if not section.enabled or not task.shown:
+            return []
+        schedule = Schedule(section.decay, section.power, section.start, section.steepness)
+        return [
+            shown_items(
+                task.shown,
+                schedule.share(step, steps, attempt, attempts),
+                f"{self.config.seed}/scaffold/{step}/{task.id}/{attempt}",
+            )
+            for attempt in range(attempts)
+        ]
+
+    @asynccontextmanager
+    async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        async with open_grader(self.config) as self._open:
+            yield
+
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        return await roll_out(self._open.grader, groups)
+
+    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        sandbox = self._open.sandbox
+        own = sandbox.metrics() if sandbox is not None else {}
+        return outcome_metrics(rollouts) | instruction_metrics(rollouts) | own
+
+    @property
+    def reward_bounds(self) -> tuple[float, float] | None:
+        """Of rubrics and VerIF; where checkers can tell, the table has the share that is right."""
+        return None if self._section.reward in CHECKED else SHARE
+
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """What else an evaluation says; where the table is of gold, the reward, too."""
+        names = {"criteria met": "instructions/met", "ungraded": "instructions/ungraded"}
+        if self.reward_bounds is None:
+            names = {"reward": "reward/mean", **names}
+        measured = outcome_metrics(rollouts) | instruction_metrics(rollouts)
+        found = {name: measured[metric] for name, metric in names.items() if metric in measured}
+        return {"instructions": found} if found else {}
+
+    def record(self, rollout: Rollout) -> Mapping[str, Any]:
+        return record_of(rollout)
+
+    def baselines(self) -> Sequence[Baseline]:
+        """An answer that helps nobody: what it earns is what criteria give for nothing."""
+        return [Baseline("always: I do not know.", "I do not know.", shown=True)]
+
+    def demonstrations(
+        self, tasks: Sequence[Task], count: int, completions: int, seed: int
+    ) -> list[Demonstration]:
+        """What an answer looks like, with its choices drawn at random: words for prompts of the
+        known rule, lines of the prompt itself for those of files."""
+        rng = random.Random(seed)
+        drawn = []
+        for _ in range(count):
+            task = _instruction(rng.choice(tasks))
+            lines = sentences_of(task.question)
+            answers = [
+                drawn_answer(task.question, rng)
+                if task.source == KNOWN_RULE
+                else " ".join(rng.choices(lines, k=rng.randint(1, 3)))
+                for _ in range(completions)
+            ]
+            drawn.append(Demonstration(self.messages(task), answers))
+        return drawn
+
+    @property
+    def simulated(self) -> bool:
+        judge = self._open.judge
+        return SIMULATED in self.config.models or (judge is not None and judge.simulated)
+
+    def counters(self) -> Sequence[Counters]:
+        return self._open.counters
+
+    def state(self, without: Sequence[str] = ()) -> Any:
+        """The judge's cache."""
+        return self._open.state(without)
+
+    def restore(self, state: Any) -> None:
+        self._open.restore(state)
+
+    def about(self) -> Mapping[str, Any]:
+        section, sandbox = self._section, self._open.sandbox
+        files = ", ".join(section.train_files)
+        about: dict[str, Any] = {
+            "data": files or "a known rule (synthetic)",
+            "reward": section.reward,
+            "warnings": [],
+        }
+        if self._sets is not None:
+            about["split"] = self._sets.digest
+        if self._section.reward != "constraints":
+            about["judge"] = ", ".join(self.config.judge_names)
+        if sandbox is not None and not sandbox.isolation.sufficient:
+            about["warnings"] = [f"WEAKER ISOLATION than required: {sandbox.isolation}"]
+        return about
+
+    def introduction(self) -> Sequence[str]:
+        lines = [f"reward    {self._section.reward}"]
+        if self._section.reward != "constraints":
+            lines[0] += f"    judge  {', '.join(self.config.judge_names)}"
+        if self._open.sandbox is not None:
+            lines.append(f"sandbox   {self._open.sandbox.isolation}")
+        if self.simulated:
+            lines.append("SIMULATED: the embedded server judges; its numbers are no claims")
+        return lines
+
+    def told_of_tasks(self) -> Sequence[str]:
+        return (*(self._sets.lines if self._sets else ()), *self._lengths)
+
+    def planned_calls(self, train: Sequence[Task]) -> Mapping[str, float]:
+        """An attempt asks no executor, and the judge about its criteria."""
+        calls = planned_calls(self.config, [_instruction(task) for task in train])
+        return {"executor": 0.0, "judge": calls}
+
+    def trained_on(self) -> TrainedOn | None:
+        return trained_on(self._sets) if self._sets else None
+
+    def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
+        if self._section.reward == "constraints":
+            return (("checkers", self._check_checkers),)
+        if self._section.reward == "judge":
+            return (("checkers", self._check_checkers), ("judge", self._check_judge))
+        return (("judge", self._check_judge), ("sandbox", self._check_sandbox))
+
+    async def _check_checkers(self) -> str:
+        return check_packages()
+
+    async def _check_judge(self) -> str:
+        return await check_judge(self.config)
+
+    async def _check_sandbox(self) -> str:
+        async with open_sandbox(self.config) as sandbox:
+            return str(sandbox.isolation)
+
+
+def _instruction(task: Task) -> InstructionTask:
+    assert isinstance(task, InstructionTask)
+    return task

@@ -1,0 +1,349 @@
+"""Judging as an environment: the policy writes a thought and a verdict, and earns what the label
+says. No large model is asked.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from flowright.config import Config
+from flowright.config.judging import GIVEN
+from flowright.core.errors import ConfigError, DataError, Failure, Reason
+from flowright.data.contamination import TrainedOn
+from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.data.task import Task
+from flowright.environments.environment import (
+    Baseline,
+    Demonstration,
+    Environment,
+    Given,
+    TaskSets,
+    TokenCount,
+)
+from flowright.environments.judging.display import DISPLAY
+from flowright.environments.judging.frames import frame, wording_of
+from flowright.environments.judging.known_rule import SOURCE as KNOWN_RULE, asked_about, reasons
+from flowright.environments.judging.lengths import Fitted, fit
+from flowright.environments.judging.loading import (
+    JudgingRows,
+    load_conversations,
+    load_rows,
+    read_held_out,
+    trained_on,
+)
+from flowright.environments.judging.measures import JudgingDetails, judging_metrics
+from flowright.environments.judging.reading import Reading, Unread, read, reply_text
+from flowright.environments.judging.rewards import (
+    consistency,
+    judged,
+    of_preference,
+    of_score,
+    unread,
+)
+from flowright.environments.judging.rows import JudgedRow, SftRow
+from flowright.environments.judging.tasks import (
+    ConversationTask,
+    JudgingTask,
+    conversation_task,
+    other_order,
+    task_of,
+)
+from flowright.environments.judging.transcripts import transcript
+from flowright.environments.metrics import outcome_metrics
+from flowright.environments.reward import Reward
+from flowright.environments.rollout import Completion, Rollout
+from flowright.grading import Gold
+from flowright.llm.chat import Message
+
+
+class JudgingEnvironment(Environment):
+    """The environment of ``environment: judging``; its keys are those of ``judging``."""
+
+    display = DISPLAY
+    aliases: ClassVar[Mapping[str, str]] = {
+        "train/kl_divergence": "policy/kl",
+        "train/policy_loss": "policy/pg_loss",
+    }
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self._section = config.judging
+        self._words = wording_of(self._section.wording)
+        self._rows: JudgingRows[JudgedRow] | JudgingRows[SftRow] | None = None
+        self._lengths: list[str] = []
+
+    def tasks(self) -> TaskSets:
+        section, seed = self._section, self.config.seed
+        if section.method == "sft" and section.data == "files":
+            self._rows = found = load_conversations(section, seed)
+            sides = ([*map(conversation_task, side)] for side in (found.train, found.held_out))
+            return TaskSets(*sides)
+        self._rows = rows = load_rows(section, seed)
+        return TaskSets([*map(task_of, rows.train)], [*map(task_of, rows.held_out)])
+
+    @property
+    def rolls_out(self) -> bool:
+        return self._section.method != "sft" or self._section.data == "known_rule"
+
+    def steps(self, train: Sequence[Task]) -> int | None:
+        epochs, size = self._section.epochs, self.config.grpo.prompts_per_step
+        return None if epochs is None else max(1, round(epochs * len(train) / size))
+
+    def read_tasks(self, name: str) -> Sequence[Task]:
+        rows = read_held_out(self._section, Path(name), self.config.seed)
+        return [*map(task_of, rows)]
+
+    def fitted(self, tasks: TaskSets, tokens: TokenCount, limit: int) -> TaskSets:
+        """The tasks of at most ``limit`` tokens, with the answer where that is given, the others
+        dropped or cut as ``judging.overlong`` says; :meth:`introduction` tells. Raises DataError.
+        """
+        train, val = (
+            self._fitted(name, side, tokens, limit)
+            for name, side in (("train", tasks.train), ("held out", tasks.val))
+        )
+        return TaskSets(train, val)
+
+    def _fitted(
+        self, name: str, tasks: Sequence[Task], tokens: TokenCount, limit: int
+    ) -> Sequence[Task]:
+        conversations = [task.row for task in tasks if isinstance(task, ConversationTask)]
+        rows = conversations or [_judging(task).row for task in tasks]
+        if not rows:
+            return tasks
+        found: Fitted[JudgedRow | SftRow] = fit(
+            rows, lambda row: self._tokens(row, tokens), limit, self._section.overlong
+        )
+        self._lengths += [
+            f"{name}: {found}",
+            *(f"  {row}" for row in found.left_out[: self._section.show_left_out]),
+        ]
+        return [
+            conversation_task(row) if isinstance(row, SftRow) else task_of(row)
+            for row in found.rows
+        ]
+
+    def _tokens(self, row: JudgedRow | SftRow, tokens: TokenCount) -> int:
+        """Of the longer order or answer: tokens may join differently."""
+        if isinstance(row, SftRow) or self._section.method in GIVEN:
+            return max(tokens(given.messages) for given in self._given(row))
+        orders = [row, row.swapped()] if isinstance(row, Pair) else [row]
+        return max(tokens(self._frame(each)) for each in orders)
+
+    def given(self, task: Task) -> Sequence[Given]:
+        """A conversation as it is; the two of a pair, of which the better one weighs its strength
+        (1 where the data has none) and the other nothing; or, of the known rule, a judgement with
+        the rule's steps and the row's label."""
+        return self._given(task.row if isinstance(task, ConversationTask) else _judging(task).row)
+
+    def _given(self, row: JudgedRow | SftRow) -> Sequence[Given]:
+        if isinstance(row, SftRow):
+            return [Given(self._messages(row.messages), every_turn=True)]
+        if self._section.method == "sft":
+            return self._given(transcript(row, reasons(row, row.label), self._words))
+        if not isinstance(row, Pair):
+            raise DataError("a single answer, where two are compared")
+        strength = abs(row.strength or 1.0)
+        better = {"first": (strength, 0.0), "second": (0.0, strength), "tie": (0.0, 0.0)}
+        return [
+            Given(self._messages((*row.conversation, Turn("assistant", answer))), weight)
+            for answer, weight in zip((row.first, row.second), better[row.label], strict=True)
+        ]
+
+    def _messages(self, turns: Sequence[Turn]) -> list[Message]:
+        messages = [Message(turn.role, turn.content) for turn in turns]
+        if not self._section.merge_system or messages[0].role != "system":
+            return messages
+        system, first, *rest = messages
+        whole = f"{system.content}\n\n{first.content}" if system.content else first.content
+        return [Message(first.role, whole), *rest]
+
+    def forms(self, task: Task) -> Sequence[Task]:
+        """The tasks among which a group's attempts are shared: both orders of a pair, which so
+        have one baseline (arXiv 2505.13346)."""
+        if isinstance(task, JudgingTask) and task.kind == "pairwise" and self._section.both_orders:
+            return (task, other_order(task))
+        return (task,)
+
+    def messages(self, task: Task) -> list[Message]:
+        return self._frame(_judging(task).row)
+
+    def _frame(self, row: JudgedRow) -> list[Message]:
+        return frame(row, self._words, self._section.states_confidence)
+
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        return [self._group(group) for group in groups]
+
+    def _group(self, group: Sequence[Completion]) -> list[Rollout]:
+        tasks = [_judging(completion.task) for completion in group]
+        readings: list[Reading | Unread] = [
+            read(
+                completion.sample.text,
+                task.kind,
+                self._section.states_confidence,
+                self._section.opened_thought,
+            )
+            for task, completion in zip(tasks, group, strict=True)
+        ]
+        right = [
+            isinstance(reading, Reading) and reading.verdict == task.row.label
+            for task, reading in zip(tasks, readings, strict=True)
+        ]
+        compares = self._section.reward == "consistency"
+        paired = _paired(tasks, right) if compares else {}
+        rollouts = []
+        for i, (completion, task, reading) in enumerate(zip(group, tasks, readings, strict=True)):
+            details = JudgingDetails(reading, right[i], i in paired if compares else None)
+            reward = self._reward(task, details, paired.get(i))
+            failure = None if isinstance(reading, Reading) else _unreadable(completion, reading)
+            gold = None if failure else Gold(right[i], "label", f"label {task.reference}")
+            rollouts.append(
+                Rollout(task, completion.sample, reward, failure, gold=gold, details=details)
+            )
+        return rollouts
+
+    def _reward(
+        self, task: JudgingTask, details: JudgingDetails, consistent: float | None
+    ) -> Reward:
+        """``consistent`` is the reward of both orders, None where that is not asked for or there is
+        no attempt at the other order: the verdict earns its own then."""
+        reading, section, row = details.reading, self._section, task.row
+        if not isinstance(reading, Reading):
+            return unread(section.unreadable)
+        if isinstance(row, Pair):
+            said = reading.verdict
+            assert isinstance(said, str)
+            earned = of_preference(said, row.label, row.strength, section.full_strength)
+        else:
+            assert isinstance(reading.verdict, int)
+            earned = of_score(reading.verdict, row.label)
+        if consistent is not None:
+            earned *= consistent
+        return judged(earned, reading.confidence, details.correct, section.confidence_weight)
+
+    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        return outcome_metrics(rollouts) | judging_metrics(rollouts)
+
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        """What else an evaluation says of a judge of pairs; with ``both_orders`` it plays both."""
+        names = {"position bias": "judge/position_bias", "consistency": "judge/consistency"}
+        measured = judging_metrics(rollouts)
+        found = {name: measured[metric] for name, metric in names.items() if metric in measured}
+        return {"pairwise": found} if found else {}
+
+    def record(self, rollout: Rollout) -> Mapping[str, Any]:
+        details, task = rollout.details, _judging(rollout.task)
+        assert isinstance(details, JudgingDetails)
+        reading = details.reading
+        read_it = isinstance(reading, Reading)
+        return {
+            "judging": {
+                "verdict": _said(reading.verdict) if read_it else None,
+                "confidence": reading.confidence if read_it else None,
+                "unread": None if read_it else reading,
+                "label": task.reference,
+                "order": "swapped" if task.swapped else None,
+            }
+        }
+
+    def baselines(self) -> Sequence[Baseline]:
+        """The same verdict for everything; for a judge of both kinds none fits."""
+        sure = 0.5 if self._section.states_confidence else None
+        if self._section.method in ("pairwise", *GIVEN):
+            return [
+                Baseline("always A", reply_text("", "first", sure), shown=True),
+                Baseline("always B", reply_text("", "second", sure)),
+                Baseline("always tie", reply_text("", "tie", sure)),
+            ]
+        if self._section.method == "pointwise":
+            return [
+                Baseline(f"always {score}", reply_text("", score, sure), shown=score == 2)
+                for score in range(5)
+            ]
+        return ()
+
+    def demonstrations(
+        self, tasks: Sequence[Task], count: int, completions: int, seed: int
+    ) -> list[Demonstration]:
+        """The form of a judgement with verdicts drawn at random, so that no verdict is given away;
+        the thought notices what the known rule asks for and has a taste that leads to the verdict,
+        and is empty for rows of files. A judge that scores reads no request of ours: it is shown
+        how a question about an answer is answered."""
+        if any(isinstance(task, ConversationTask) for task in tasks):
+            raise ConfigError(
+                "strategy_model: tiny begins with judgements of labelled rows, and a file of "
+                "conversations has no labels; name another model"
+            )
+        rng = random.Random(seed)
+        drawn = []
+        for _ in range(count):
+            task = _judging(rng.choice(tasks))
+            if task.source == KNOWN_RULE and self._section.method == "bradley_terry":
+                conversation, reply = asked_about(task.row, rng)
+                drawn.append(Demonstration(self._messages(conversation), [reply]))
+                continue
+            if task.kind == "pairwise" and rng.random() < 0.5:
+                task = other_order(task)
+            replies = [self._drawn_reply(task, rng) for _ in range(completions)]
+            drawn.append(Demonstration(self.messages(task), replies))
+        return drawn
+
+    def _drawn_reply(self, task: JudgingTask, rng: random.Random) -> str:
+        ties = self._section.ties == "keep"
+        verdict: int | Preferred = (
+            rng.choice(("first", "second", "tie") if ties else ("first", "second"))
+            if task.kind == "pairwise"
+            else rng.randrange(5)
+        )
+        known = task.source == KNOWN_RULE
+        thought = reasons(task.row, verdict) if known else ""
+        sure = round(rng.random(), 2) if self._section.states_confidence else None
+        reply = reply_text(thought, verdict, sure)
+        return reply.removeprefix("<think>") if self._section.opened_thought else reply
+
+    def about(self) -> Mapping[str, Any]:
+        section = self._section
+        files = ", ".join(map(str, section.train_files))
+        about = {"data": files or "a known rule (synthetic)"}
+        return about | ({"split": self._rows.digest} if self._rows else {})
+
+    def trained_on(self) -> TrainedOn | None:
+        return trained_on(self._rows, self._section) if self._rows else None
+
+    def told_of_tasks(self) -> Sequence[str]:
+        return (*(self._rows.lines if self._rows else ()), *self._lengths)
+
+
+def _judging(task: Task) -> JudgingTask:
+    assert isinstance(task, JudgingTask)
+    return task
+
+
+def _said(verdict: int | str) -> str:
+    return (
+        str(verdict)
+        if isinstance(verdict, int)
+        else {"first": "A", "second": "B"}.get(verdict, verdict)
+    )
+
+
+def _unreadable(completion: Completion, why: str) -> Failure:
+    """The policy's failure; its reason is that of what ended it, its message the reading's."""
+    cut = completion.sample.finish_reason == "length"
+    return Failure(Reason.TRUNCATED if cut else Reason.NO_ANSWER, f"no verdict to read: {why}")
+
+
+def _paired(tasks: Sequence[JudgingTask], right: Sequence[bool]) -> Mapping[int, float]:
+    """By place in the group the consistency reward of the attempts at pairs that were played in
+    both orders."""
+    found: dict[int, float] = {}
+    for id in dict.fromkeys(task.row.id for task in tasks if task.kind == "pairwise"):
+        orders = [
+            [i for i, task in enumerate(tasks) if task.row.id == id and task.swapped is swapped]
+            for swapped in (False, True)
+        ]
+        rewards = consistency(*([right[i] for i in order] for order in orders))
+        if rewards is not None:
+            for order, earned in zip(orders, rewards, strict=True):
+                found |= zip(order, earned, strict=True)
+    return found

@@ -1,0 +1,1 @@
+"""Writing of workflows, the environment that Flowright is named for."""

@@ -1,0 +1,130 @@
+"""What a dry run asks of a workflow run's large models and judge: whether they are there, whether
+budgets fit their context, and one small request each, because some errors show in no list of
+models. Rewards nobody.
+"""
+
+from collections.abc import Mapping
+
+from flowright.config import SIMULATED, Config
+from flowright.core.errors import FailureError, UserError
+from flowright.judging.build import open_judge
+from flowright.judging.questions import Questions
+from flowright.judging.retries import FORMS
+from flowright.judging.verdict import JudgeQuery
+from flowright.llm.chat import ChatModel, ChatRequest, RequestRefused
+from flowright.llm.refusals import CONTROL
+from flowright.simulation.opening import open_models
+
+FEW_TOKENS = 16
+"""Of a reply that only has to come."""
+TRIAL_SECONDS = 60.0
+TRIAL = JudgeQuery("What is 6 * 7?", "42", "42", "number", key="trial")
+
+
+def budgets(config: Config) -> dict[str, dict[str, int]]:
+    """By model, the tokens of a reply by the keys that set them."""
+    found: dict[str, dict[str, int]] = {name: {} for name in config.models}
+    found[config.aflow_executor_model]["executor.max_tokens"] = config.executor.max_tokens
+    for name in _judges(config):
+        found[name]["judge.max_tokens"] = config.judge.max_tokens
+    return found
+
+
+def _judges(config: Config) -> list[str]:
+    first = [config.judge_model] if config.judge_model is not None else []
+    return list(dict.fromkeys([*first, *config.judge.panel]))
+
+
+async def check_servers(config: Config) -> str:
+    """Asks all servers but the embedded one, which is started with the run: a line about what is
+    where. Raises UserError with a line for each that cannot be used."""
+    names = config.models - {SIMULATED}
+    async with open_models(names, config.llm, config.simulated, None, ()) as models:
+        problems = await models.check(budgets(config))
+        shown = {
+            name: f"{name} at {', '.join(client.entry.base_urls)}"
+            for name, client in models.clients.items()
+        }
+        if not problems:
+            problems = await _try_all(config, models.clients, shown)
+    lines = list(shown.values())
+    if config.judge.service is not None:
+        told, more = await _try_service(config)
+        lines, problems = [*lines, told], [*problems, *more]
+    if problems:
+        raise UserError(*problems)
+    if SIMULATED in config.models:
+        lines.append(f"{SIMULATED}: started with the run on a free loopback port")
+    return "; ".join(lines)
+
+
+async def _try_all(
+    config: Config, clients: Mapping[str, ChatModel], shown: dict[str, str]
+) -> list[str]:
+    """The problems of one request to each; what is worth saying otherwise goes into ``shown``."""
+    problems: list[str] = []
+    name = config.aflow_executor_model
+    if name in clients:
+        executor = config.executor
+        request = ChatRequest(
+            CONTROL,
+            temperature=executor.temperature,
+            max_tokens=min(FEW_TOKENS, executor.max_tokens),
+            reasoning_effort=executor.reasoning_effort,
+        )
+        try:
+            await clients[name].chat(request, TRIAL_SECONDS)
+        except FailureError as error:
+            problems.append(f"aflow_executor_model: {error.failure.message}")
+    for name in _judges(config):
+        if name in clients:
+            try:
+                shown[name] += await _try_judge(config, clients[name])
+            except FailureError as error:
+                problems.append(f"judge: {error.failure.message}")
+    return problems
+
+
+async def _try_judge(config: Config, model: ChatModel) -> str:
+    """Ask as the judge asks, in the strictest form that the server serves, and say where that is
+    not the first. Raises FailureError."""
+    section = config.judge
+    question = Questions(section).about(TRIAL)[0]
+    for form in FORMS:
+        request = ChatRequest(
+            question.messages(form),
+            temperature=section.temperature,
+            max_tokens=min(FEW_TOKENS, section.max_tokens),
+            seed=0,
+            response_format=question.response_format(form),
+            reasoning_effort=section.reasoning_effort,
+        )
+        try:
+            await model.chat(request, TRIAL_SECONDS)
+        except RequestRefused:
+            if form == FORMS[-1]:
+                raise
+            continue
+        return "" if form == FORMS[0] else f" (judges by {form}: it refuses {FORMS[0]})"
+    raise AssertionError("FORMS is not empty")
+
+
+async def _try_service(config: Config) -> tuple[str, list[str]]:
+    """A line about the judge's service, and its problems: by its health, and by one question."""
+    assert config.judge.service is not None
+    url = config.judge.service.judge_url
+    once = {"max_retries": 0, "deadline": TRIAL_SECONDS, "timeout": TRIAL_SECONDS}
+    service = config.judge.service.model_copy(update=once)
+    alone = config.judge.model_copy(update={"service": service, "panel": (), "weights": ()})
+    async with open_judge(alone, None, {}) as judge:
+        problems = await judge.check()
+        stands_in = " (simulated)" if judge.simulated else ""
+        if not problems and judge.service is not None:
+            verdict = await judge.service.judge(TRIAL)
+            if verdict.status in ("unavailable", "refused", "timeout", "overloaded"):
+                problems = [
+                    f"judge.service: {url} gave no verdict on a trial question ({verdict.status}: "
+                    f"{verdict.reason}); judge_url is that of a judge service, a model's server is "
+                    "an entry of llm.file"
+                ]
+    return f"judge service at {url}{stands_in}", problems

@@ -1,0 +1,294 @@
+"""Workflows: the policy writes a program, operators run it, a judge decides on the answer."""
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from flowright.config import SIMULATED, Config
+from flowright.core.errors import DataError, UserError
+from flowright.data.loading import load_problems
+from flowright.data.mixture import tasks_by_kind
+from flowright.data.sources import Split
+from flowright.data.splits import Splits, check_disjoint
+from flowright.data.task import KINDS, Problem, Task
+from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
+from flowright.environments.metrics import mean_of, outcome_metrics
+from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.workflow.checks import budgets, check_servers
+from flowright.environments.workflow.display import DISPLAY
+from flowright.environments.workflow.judge import models_that_judge, settings_of_judge
+from flowright.environments.workflow.rollout import (
+    WorkflowRollouts,
+    details_of,
+    query_about,
+    workflow_record,
+)
+from flowright.grading.gold import algebra
+from flowright.judging.build import OpenJudge, open_judge
+from flowright.judging.panel import families
+from flowright.judging.verdict import Judge, JudgeQuery
+from flowright.judging.wording import wording_hash
+from flowright.llm.chat import Message
+from flowright.llm.counters import Counters
+from flowright.sandbox import Limits, Sandbox
+from flowright.simulation.opening import Models, open_models
+from flowright.workflows.executor import Executor
+from flowright.workflows.grammar import draw_program, fixed_workflows, self_consistency
+from flowright.workflows.operators import OPERATORS
+from flowright.workflows.prompt import build_messages
+
+MOST_SAMPLES = 12
+"""Of self-consistency at equal tokens; a workflow's budget of model calls ends soon after."""
+
+PLAIN = "plain"
+"""In records, of a program that calls none of the operators that end one."""
+
+_SHOWN = ("direct", "step_by_step")  # those that answer once
+
+
+class WorkflowEnvironment(Environment):
+    """The environment of ``environment: workflow``, the default."""
+
+    display = DISPLAY
+
+    _sandbox: Sandbox
+    _models: Models
+    _judge: OpenJudge
+    _rollouts: WorkflowRollouts
+
+    def tasks(self) -> TaskSets:
+        """Both datasets, read or built. An overlap between them is a DataError."""
+        problems: list[str] = []
+        loaded: list[Sequence[Problem]] = []
+        wanted: tuple[tuple[str, Split], ...] = (
+            (self.config.train_dataset, "train"),
+            (self.config.val_dataset, "val"),
+        )
+        for name, split in wanted:
+            try:
+                loaded.append(load_problems(name, split))
+            except UserError as error:
+                problems += error.problems
+        if problems:
+            raise DataError(*problems)
+        train, val = loaded
+        check_disjoint(Splits(tuple(train), tuple(val), ()))
+        return TaskSets(train, val)
+
+    def read_tasks(self, name: str) -> Sequence[Task]:
+        return load_problems(name, "test")
+
+    def messages(self, task: Task) -> list[Message]:
+        assert isinstance(task, Problem)
+        return build_messages(task, self.config.policy.prompt, self.config.workflow)
+
+    @asynccontextmanager
+    async def open(self, tasks: Sequence[Task]) -> AsyncIterator[None]:
+        config = self.config
+        async with AsyncExitStack() as stack:
+            await self._open(stack, tasks, config.models)
+            model = self._models.clients[config.aflow_executor_model]
+            executor = await stack.enter_async_context(
+                Executor(model, self._sandbox, config.workflow, config.executor)
+            )
+            self._rollouts = WorkflowRollouts(
+                executor, self._judge.judge, self._sandbox, config.reward, config.judge
+            )
+            yield
+
+    async def _open(
+        self, stack: AsyncExitStack, tasks: Sequence[Task], names: Collection[str]
+    ) -> None:
+        """Models by these names, the judge and the sandbox."""
+        config = self.config
+        problems = [task for task in tasks if isinstance(task, Problem)]
+        self._models = models = await stack.enter_async_context(
+            open_models(names, config.llm, config.simulated, config.sandbox, problems)
+        )
+        self._sandbox = open_sandbox(config)
+        self._judge = await stack.enter_async_context(
+            open_judge(config.judge, config.judge_model, models.clients, algebra(self._sandbox))
+        )
+        lines = [*await models.check(budgets(config)), *await self._judge.check()]
+        if lines:
+            raise UserError(*lines)
+        await stack.enter_async_context(self._sandbox)
+
+    def judge_settings(self) -> Mapping[str, Any] | None:
+        return settings_of_judge(self.config)
+
+    def query(self, rollout: Rollout, key: str) -> JudgeQuery | None:
+        return query_about(rollout, key)
+
+    @asynccontextmanager
+    async def open_judge(self) -> AsyncIterator[Judge]:
+        names = models_that_judge(self.config)
+        tasks: list[Task] = []
+        if SIMULATED in names:  # it knows right from wrong by the task
+            known = self.tasks()
+            tasks = [*known.train, *known.val]
+        async with AsyncExitStack() as stack:
+            await self._open(stack, tasks, names)
+            yield self._judge.judge
+
+    async def rollout(self, groups: Sequence[Sequence[Completion]]) -> list[list[Rollout]]:
+        return await self._rollouts.rollout(groups)
+
+    def summarise(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        return workflow_metrics(rollouts) | self._sandbox.metrics()
+
+    def mix(self, rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+        return operator_mix(rollouts)
+
+    def record(self, rollout: Rollout) -> Mapping[str, Any]:
+        """Where some operators end a workflow, such as ways of presenting an answer, also which of
+        them the program calls."""
+        workflow = details_of(rollout).workflow
+        if not (endings := self._endings()):
+            return workflow_record(rollout)
+        called = [name for name in endings if workflow and name in workflow.calls]
+        shown = called or ([PLAIN] if workflow else [])
+        return {**workflow_record(rollout), "presentation": shown}
+
+    def _endings(self) -> list[str]:
+        """The operators of ``workflow.operators`` that end a workflow."""
+        own = OPERATORS.with_modules(self.config.workflow.operators).values()
+        return [operator.name for operator in own if operator.ends]
+
+    def sample_text(self, rollout: Rollout) -> str:
+        return f"```python\n{rollout.sample.text}\n```"
+
+    def baselines(self) -> Sequence[Baseline]:
+        return [
+            Baseline(f"fixed: {name}", program, name in _SHOWN)
+            for name, program in fixed_workflows().items()
+        ]
+
+    def equal_tokens(self, policy: float, spent: Mapping[str, float]) -> Baseline | None:
+        """Self-consistency over as many answers as cost what the policy does."""
+        share = policy / max(1.0, spent["fixed: step_by_step"])
+        samples = min(MOST_SAMPLES, max(1, round(share)))
+        name = f"fixed: vote of {samples}, same tokens"
+        return Baseline(name, self_consistency(samples), shown=True)
+
+    def demonstrations(
+        self, tasks: Sequence[Task], count: int, completions: int, seed: int
+    ) -> list[Demonstration]:
+        """Problems, every kind as often, each with some programs that the operators' documentation
+        calls applicable to its kind, uniformly among those; where ``workflow.operators`` has some
+        that end a workflow, some of the programs end with them."""
+        rng = random.Random(seed)
+        by_kind = tasks_by_kind([task for task in tasks if isinstance(task, Problem)])
+        endings = self._endings()
+        drawn = []
+        for _ in range(count):
+            task = rng.choice(by_kind[rng.choice(list(by_kind))])
+            programs = [draw_program(task.kind, rng, endings) for _ in range(completions)]
+            drawn.append(
+                Demonstration(build_messages(task, "compact", self.config.workflow), programs)
+            )
+        return drawn
+
+    @property
+    def simulated(self) -> bool:
+        return SIMULATED in self.config.models or self._judge.simulated
+
+    def counters(self) -> Sequence[Counters]:
+        return (*self._models.counters, *self._judge.counters)
+
+    def state(self, without: Sequence[str] = ()) -> Any:
+        """The judge's cache."""
+        return self._judge.state(without)
+
+    def restore(self, state: Any) -> None:
+        self._judge.restore(state)
+
+    def about(self) -> Mapping[str, Any]:
+        config, isolation = self.config, self._sandbox.isolation
+        weaker = [f"WEAKER ISOLATION than required: {isolation}"]
+        about = {
+            "executor": config.aflow_executor_model,
+            "judge": config.judge_names[0],
+            "isolation": str(isolation),
+            "warnings": [] if isolation.sufficient else weaker,
+        }
+        if config.judge_model is not None:
+            about["judge_wording"] = wording_hash(config.judge)
+        return about
+
+    def introduction(self) -> Sequence[str]:
+        config = self.config
+        lines = [
+            f"executor  {config.aflow_executor_model}    judge  {config.judge_names[0]}",
+            f"sandbox   {self._sandbox.isolation}",
+        ]
+        lines += [f"judge's note: {note}" for note in self._judge.notes]
+        if config.judge.panel:
+            lines.append(f"panel     {', '.join(config.judge.panel)} ({config.judge.combine})")
+        for name in sorted(set(config.judge_names)):
+            for family in families(name) & families(config.strategy_model):
+                lines.append(
+                    f"WARNING: judge {name} is of the policy's family ({family}): judges prefer "
+                    "the style of their own; compare judge/drift with another family's"
+                )
+        if self.simulated:
+            lines.append(
+                "SIMULATED: the embedded server answers and judges; its numbers are no claims"
+            )
+        return lines
+
+    def checks(self) -> Sequence[tuple[str, Callable[[], Awaitable[str]]]]:
+        return (("servers", self._check_servers), ("sandbox", self._check_sandbox))
+
+    async def _check_servers(self) -> str:
+        return await check_servers(self.config)
+
+    async def _check_sandbox(self) -> str:
+        async with open_sandbox(self.config) as sandbox:
+            return str(sandbox.isolation)
+
+
+def open_sandbox(config: Config) -> Sandbox:
+    """The sandbox as configured, not yet entered."""
+    section = config.sandbox
+    limits = Limits(
+        cpu_seconds=section.cpu_seconds,
+        wall_seconds=10 * section.cpu_seconds,
+        memory_bytes=section.memory_mb << 20,
+    )
+    return Sandbox(
+        limits,
+        workers=section.workers,
+        allow_weaker=section.allow_weaker,
+        patience_seconds=section.patience_seconds,
+    )
+
+
+def workflow_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Metrics of workflows' rollouts; a share of nothing is left out."""
+    workflows = [w for r in rollouts if (w := details_of(r).workflow)]
+    repairs = Counter(name for workflow in workflows for name in workflow.repairs)
+    return {
+        **outcome_metrics(rollouts),
+        **mean_of("rollout/repaired", [float(bool(w.repairs)) for w in workflows]),
+        **{f"repair/{name}": n / len(rollouts) for name, n in repairs.items()},
+        **{
+            f"operators/{kind}/{name}": mean
+            for kind, mix in operator_mix(rollouts).items()
+            for name, mean in mix.items()
+        },
+    }
+
+
+def operator_mix(rollouts: Sequence[Rollout]) -> dict[str, dict[str, float]]:
+    """Mean calls of each operator in the text of a valid workflow, by kind of problem."""
+    mix: dict[str, dict[str, float]] = {}
+    for kind in KINDS:
+        some = [details_of(r).workflow for r in rollouts if r.task.kind == kind]
+        calls = [workflow.calls for workflow in some if workflow]
+        counts = Counter(name for names in calls for name in names)
+        if counts:
+            mix[kind] = {name: n / len(calls) for name, n in counts.most_common()}
+    return mix

@@ -1,4 +1,0 @@
-"""Following instructions, trained: prompts whose answers are rewarded by criteria, as the
-environment ``instructions``. What an answer earns by them is :mod:`flowright.rubrics`'s and
-:mod:`flowright.constraints`'s.
-"""

@@ -1,0 +1,257 @@
+"""One question put to one model, attempt by attempt, until each of its fields has been read.
+
+This module owns every retry that is about what the judge said. Retries that are about transport are
+the chat model's, inside one call. What the values mean is not known here.
+"""
+
+import math
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from flowright.config import JudgeSection
+from flowright.core import untrusted
+from flowright.core.errors import FailureError
+from flowright.core.off_loop import off_loop
+from flowright.judging.parsing import Form, Reading, parse_reply
+from flowright.judging.prompts import Question
+from flowright.judging.retries import (
+    NO_ATTEMPTS,
+    STATUS,
+    Attempt,
+    Ending,
+    Forms,
+    first_attempt,
+    is_last_word,
+    next_attempt,
+)
+from flowright.judging.schemas import REASON_CHARS, Field, Value
+from flowright.judging.verdict import RawReply, Status
+from flowright.llm.chat import (
+    LENGTH_STOPS,
+    REFUSAL,
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    RequestRefused,
+    ServerMisconfigured,
+    Usage,
+)
+from flowright.llm.context import too_long
+
+FILTER_STOPS = frozenset({"content_filter", REFUSAL})
+
+ReadReply = Callable[[str, Form, Sequence[Field]], Reading]
+"""Reads the fields out of a reply to a request of a form."""
+
+_OPEN_REASON = re.compile(
+    rf'\s*\{{\s*"reason"\s*:\s*"(?:[^"\\]|\\(?:u[0-9a-fA-F]{{4}}|[^u])){{{REASON_CHARS + 1}}}'
+)
+_REFUSAL = re.compile(
+    r"\W*(?:(?:i'?m|i am)?\s*(?:very |so |truly )?sorry\b|i apologi[sz]e\b|unfortunately\b)?"
+    r"[^.!?]{0,60}?"
+    r"\bi(?:'m| am)? (?:can(?:no|')t|won't|will not|unable to|not able to|not comfortable)\b"
+    r"|\W*(?:抱歉|对不起|很抱歉|我无法|我不能|申し訳)",
+    re.IGNORECASE,
+)
+PROMPT_CHARS = 4000
+"""Of a question that are kept beside the reply to it."""
+_LONGEST_REFUSAL = 600  # characters; who explains more has not just declined
+_WRITTEN = 0.8  # of the tokens that a server wrote in such a time before
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionResult:
+    """How it ended. ``values`` are those of the fields that were read; ``status`` is "ok" when
+    none is missing. ``reason`` is the judge's own, or tells what went wrong attempt by attempt;
+    ``replies`` are those that came."""
+
+    values: Mapping[str, Value]
+    status: Status
+    reason: str
+    attempts: int
+    usage: Usage
+    replies: tuple[RawReply, ...] = ()
+
+
+@dataclass(slots=True)
+class _State:
+    """``left``: seconds of the deadline that are not spent."""
+
+    question: Question
+    left: float
+    most: int  # attempts
+    values: dict[str, Value] = field(default_factory=dict)
+    reason: str = ""  # the judge's own
+    notes: list[str] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    last: Ending | None = None
+    cut_at: int = 0  # tokens of the latest reply that ended by its length
+    pace: float = 0.0  # tokens a second of the fastest reply; 0 before there is one
+    prompt_tokens: int = 0  # of the latest reply
+    room: float = math.inf  # tokens that the server has for a reply, as far as it told
+    replies: list[RawReply] = field(default_factory=list)
+
+    def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
+        self.last = ending
+        self.notes.append(f"attempt {attempt.number} ({attempt.form}): {ending}: {note}")
+        return ending
+
+
+class RetryingAsker:
+    """Asks one model, at most ``section.max_attempts`` times a question.
+
+    All attempts at a question share ``section.deadline_seconds``, counted as the model counts it (a
+    :class:`~flowright.llm.client.ChatClient` leaves out the wait for one of its own slots). An
+    attempt may spend half of what is left, the last one all of it, so that one hanging request does
+    not take the others' time. A retry gets no more tokens than the server can write by then, as far
+    as its replies to this question tell, so that an answer that is thought about for ever is cut
+    and does not become a timeout. :mod:`flowright.judging.retries` says what each attempt changes;
+    fields that have been read are not asked for again. ``forms`` is what another asker of this
+    model has learned, for one that is ``strict``; ``read`` is for questions that ask for a form of
+    their own.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        section: JudgeSection,
+        forms: Forms | None = None,
+        strict: bool = False,
+        read: ReadReply = parse_reply,
+    ) -> None:
+        self._model = model
+        self._section = section
+        self._strict = strict
+        self._reads = read
+        self.forms = forms or Forms()
+
+    async def ask(self, question: Question, key: str) -> QuestionResult:
+        """``key`` names what is asked; seeds are derived from it."""
+        state = _State(question, self._section.deadline_seconds, self._section.max_attempts)
+        spared = NO_ATTEMPTS
+        attempt = first_attempt(self._section, self.forms.start, self.forms.bounded)
+        while True:
+            previous = state.last
+            ending = await self._attempt(state, attempt, key)
+            if ending in spared:
+                state.most += 1
+                spared -= {ending}
+            if ending is None or attempt.number >= state.most or state.left <= 0:
+                break
+            if is_last_word(attempt, ending, previous, self._strict, state.room):
+                break
+            attempt = next_attempt(
+                attempt, ending, previous, self._section, self._strict, state.room
+            )
+            _, room = self._allowed(state, attempt)
+            if ending == "truncated" and room < attempt.max_tokens and room <= state.cut_at:
+                break  # there is no time for more
+            if ending == "overlong" and room <= state.cut_at and not self._strict:
+                break  # nor is there room
+        reason = state.reason if ending is None else "; ".join(state.notes)
+        replies = tuple(state.replies)
+        # A cut reply that cannot have more room is what happened, not the refusal of more.
+        status = STATUS["truncated" if ending == "overlong" and state.cut_at else ending]
+        return QuestionResult(state.values, status, reason, attempt.number, state.usage, replies)
+
+    async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
+        """Ask once; None when nothing is missing any more, else what went wrong."""
+        allowed, room = self._allowed(state, attempt)
+        attempt = replace(attempt, max_tokens=room)
+        question = state.question
+        shown = [block.text for block in question.blocks]
+        request = ChatRequest(
+            messages=await off_loop(lambda: question.messages(attempt.form), *shown),
+            temperature=attempt.temperature,
+            max_tokens=attempt.max_tokens,
+            seed=attempt.seed(key),
+            response_format=state.question.response_format(attempt.form, attempt.bounded),
+            reasoning_effort=attempt.effort,
+        )
+        began = time.monotonic()
+        try:
+            reply = await self._model.chat(request, deadline=allowed)
+        except FailureError as error:
+            elapsed = time.monotonic() - began
+            state.left -= min(elapsed, allowed)
+            ending: Ending = "timeout" if elapsed >= 0.99 * allowed else "unavailable"
+            if isinstance(error, RequestRefused):
+                ending = self._refusal(state, error.failure.message, request, attempt)
+            elif isinstance(error, ServerMisconfigured):
+                ending = "misconfigured"
+            return state.failed(attempt, ending, error.failure.message)
+        state.left -= min(reply.seconds, allowed)
+        state.usage += reply.usage
+        if reply.seconds > 0:
+            # A usage may leave out the thinking; who was cut has written all that was allowed.
+            cut = attempt.max_tokens if reply.finish_reason in LENGTH_STOPS else 0
+            written = max(cut, reply.usage.completion_tokens)
+            state.pace = max(state.pace, written / reply.seconds)
+        state.prompt_tokens = reply.usage.prompt_tokens
+        state.room = min(state.room, reply.room)
+        if state.last == "refused":
+            self.forms.refused(served=attempt.form)
+        elif state.last == "bounds":
+            self.forms.bounds_refused()
+        how = await self._read(state, reply, attempt)
+        asked = untrusted.cut("\n\n".join(each.content for each in request.messages), PROMPT_CHARS)
+        known = ", ".join(f"{name}: {value}" for name, value in state.values.items())
+        told = known if how is None else state.notes[-1]
+        state.replies.append(
+            RawReply(reply.text, reply.finish_reason, reply.reasoning, asked, told)
+        )
+        return how
+
+    def _refusal(
+        self, state: _State, message: str, request: ChatRequest, attempt: Attempt
+    ) -> Ending:
+        """What a server refuses, by its own words: the length, a bound of the schema, or else."""
+        if (found := too_long(message)) is not None:
+            state.room = found.room(request.messages, state.prompt_tokens)
+            return "overlong"
+        has_bounds = attempt.form == "json_schema" and attempt.bounded
+        return "bounds" if has_bounds and "maxlength" in message.casefold() else "refused"
+
+    def _allowed(self, state: _State, attempt: Attempt) -> tuple[float, int]:
+        """Seconds and tokens of an attempt: half of the time that is left, or all of it for the
+        last attempt and where half is too little for its room, if that has grown. Never fewer
+        tokens than configured: a server too slow for these runs into a timeout, which is our
+        fault, and not into a length stop, which may be the answer's."""
+        is_last = attempt.number >= state.most
+        writes = _WRITTEN * (state.pace or math.inf)
+        room, least = attempt.max_tokens, self._section.max_tokens
+        if not is_last and (room <= least or writes * state.left / 2 >= room):
+            return state.left / 2, room
+        fits = max(least, int(min(room, writes * state.left)))
+        return state.left, min(room, fits)
+
+    async def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
+        stopped = reply.finish_reason
+        if stopped in LENGTH_STOPS:
+            state.cut_at = int(min(attempt.max_tokens, state.room))
+            shown = "in the middle" if reply.text.strip() else "before any content"
+            if attempt.form == "json_schema" and attempt.bounded and _OPEN_REASON.match(reply.text):
+                shown = f"in a reason that the server does not hold to {REASON_CHARS} characters"
+            return state.failed(attempt, "truncated", f"{state.cut_at} tokens ended {shown}")
+        if stopped in FILTER_STOPS:
+            return state.failed(attempt, "declined", f"the server stopped the reply ({stopped})")
+        fields = state.question.fields
+        reading = await off_loop(lambda: self._reads(reply.text, attempt.form, fields), reply.text)
+        state.values.update(reading.values)
+        if reading.values:
+            self.forms.parsed(attempt.form)
+        if reading.fault is None:
+            state.reason = reading.reason
+            return None
+        if reading.values:
+            missing = {f.key for f in state.question.fields} - reading.values.keys()
+            state.question = state.question.narrowed(missing)
+        elif reading.fault == "no_verdict":
+            if len(reply.text) <= _LONGEST_REFUSAL and _REFUSAL.match(reply.text):
+                return state.failed(attempt, "declined", f"it says {reply.text.strip()[:80]!r}")
+            if attempt.form != "text":
+                self.forms.ignored(attempt.form)
+        ending: Ending = "empty" if reading.fault == "empty" else "unparsed"
+        return state.failed(attempt, ending, reading.reason)

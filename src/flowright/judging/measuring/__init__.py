@@ -1,0 +1,1 @@
+"""Exams and benchmarks of judges."""

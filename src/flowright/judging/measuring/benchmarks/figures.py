@@ -1,0 +1,200 @@
+"""From games to figures: what share of the human labels a judge meets, by subset, with intervals.
+
+What each pair adds is :mod:`flowright.judging.measuring.benchmarks.counting`'s. Intervals are at 95 %, by a
+bootstrap over prompts, since pairs of one prompt stand or fall together.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from flowright.core.statistics import SHARE, Array, Estimate, Resampler, Statistic, mean, unanimous
+from flowright.data.preferences import PREFERRED, Pair, Preferred
+from flowright.judging.measuring.benchmarks.counting import (
+    KAPPA,
+    MEASURES,
+    READINGS,
+    SAID,
+    Counted,
+    Judged,
+    Reading,
+    confusion,
+    is_read,
+    kappa,
+    mean_of_shares,
+    verdict_of,
+)
+
+ALL = "all"
+_NOT_AVERAGED = (KAPPA, "consistency", "first_place", "longer")
+"""Measures of which no benchmark tells a mean of subsets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number. ``rows`` are the pairs (of RewardBench 2: the prompts) that it is of."""
+
+    measure: str
+    group: str
+    reading: Reading
+    estimate: Estimate
+    rows: int
+
+
+def prompt_of(pair: Pair) -> str:
+    """The prompt that a pair belongs to: pairs with the same conversation are drawn together."""
+    return "\0".join(f"{turn.role} {' '.join(turn.content.split())}" for turn in pair.conversation)
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """A mean of subsets' shares, each counting alike. ``categories`` None: all that there are."""
+
+    name: str
+    categories: tuple[str, ...] | None = None
+
+
+class Figures:
+    """The figures of one judge on some pairs; the same draws for each."""
+
+    def __init__(self, rows: Sequence[Judged], resamples: int, seed: int) -> None:
+        self._rows = rows
+        self._resampler = Resampler((prompt_of(row.pair) for row in rows), resamples, seed)
+
+    def shares(self, measures: Iterable[str], macros: Sequence[Macro] = ()) -> list[Figure]:
+        """Each measure of all pairs, of each subset, and the means of subsets."""
+        found: list[Figure] = []
+        for measure in measures:
+            for reading in READINGS:
+                for group, rows in groups_of(self._rows).items():
+                    if measure == KAPPA:
+                        found.append(self._kappa(group, rows, reading))
+                    else:
+                        found.append(self._share(measure, group, rows, reading))
+                for macro in macros if measure not in _NOT_AVERAGED else ():
+                    found += self._macro(measure, macro, reading)
+        return found
+
+    def annotators(self) -> list[Figure]:
+        """The verdict against each annotator, and the annotators against each other, both as the
+        mean over those: what a judge that is one more annotator would reach."""
+        rows = [row for row in self._rows if len(row.pair.votes) > 1]
+        sums = [
+            [
+                sum(verdict_of(row.games) == vote for vote in row.pair.votes),
+                len(row.pair.votes),
+                *_agreeing(row.pair.votes),
+            ]
+            for row in rows
+        ]
+        judge = self._estimate(rows, [s[:2] for s in sums], mean, SHARE)
+        people = self._estimate(rows, [s[2:] for s in sums], mean, SHARE)
+        kappas = self._estimate(rows, [_kappa_columns(row) for row in rows], _mean_kappa)
+        named = {"annotators": judge, "annotators_kappa": kappas, "among_annotators": people}
+        return [Figure(name, ALL, "published", e, len(rows)) for name, e in named.items() if rows]
+
+    def _share(self, measure: str, group: str, rows: Sequence[Judged], reading: Reading) -> Figure:
+        kept, counts = _counted(measure, rows, reading)
+        return Figure(measure, group, reading, self._estimate(kept, counts, mean, SHARE), len(kept))
+
+    def _kappa(self, group: str, rows: Sequence[Judged], reading: Reading) -> Figure:
+        kept = [row for row in rows if reading == "published" or is_read(row)]
+        counts = [confusion(verdict_of(row.games), row.pair.label) for row in kept]
+        return Figure(KAPPA, group, reading, self._estimate(kept, counts, kappa), len(kept))
+
+    def _macro(self, measure: str, macro: Macro, reading: Reading) -> list[Figure]:
+        """For each set of subsets (all, or those of one prefix): only where there are several."""
+        found: list[Figure] = []
+        for prefix, categories in _sets(self._rows).items():
+            taken = [
+                c for c in categories if macro.categories is None or _leaf(c) in macro.categories
+            ]
+            rows = [row for row in self._rows if row.pair.category in taken]
+            kept, counts = _counted(measure, rows, reading)
+            if len({row.pair.category for row in kept}) < 2:
+                continue
+            columns = []
+            for row, (above, below) in zip(kept, counts, strict=True):
+                values = np.zeros((len(taken), 2))
+                values[taken.index(row.pair.category)] = above, below
+                columns.append(values.ravel().tolist())
+            estimate = self._estimate(kept, columns, mean_of_shares, SHARE)
+            name = f"{prefix}/{macro.name}" if prefix else macro.name
+            found.append(Figure(measure, name, reading, estimate, len(kept)))
+        return found
+
+    def _estimate(
+        self,
+        rows: Sequence[Judged],
+        sums: Sequence[Sequence[float]],
+        statistic: Statistic,
+        within: tuple[float, float] | None = None,
+    ) -> Estimate:
+        questions = [prompt_of(row.pair) for row in rows]
+        return estimated(self._resampler, questions, sums, statistic, within)
+
+
+def estimated(
+    resampler: Resampler,
+    questions: Sequence[str],
+    sums: Sequence[Sequence[float]],
+    statistic: Statistic,
+    within: tuple[float, float] | None = None,
+) -> Estimate:
+    """As :meth:`flowright.core.statistics.Resampler.estimate`, with Wilson's interval where a share is 0
+    or 1 whatever it is a mean of; one prompt alone has none."""
+    found = resampler.estimate(questions, sums, statistic, within)
+    prompts = len(set(questions))
+    if within is None or prompts < 2 or found.value is None or found.value not in within:
+        return found
+    return Estimate(found.value, *unanimous(found.value, prompts, within))
+
+
+def groups_of(rows: Sequence[Judged]) -> dict[str, list[Judged]]:
+    """All pairs, and those of each category; a category ``set/subset`` is of its set, too."""
+    groups: dict[str, list[Judged]] = {ALL: list(rows)}
+    for row in rows:
+        parts = row.pair.category.split("/") if row.pair.category else []
+        for depth in range(1, len(parts) + 1):
+            groups.setdefault("/".join(parts[:depth]), []).append(row)
+    return groups
+
+
+def _sets(rows: Sequence[Judged]) -> dict[str, list[str]]:
+    """The categories below each prefix, in the order of the rows."""
+    found: dict[str, list[str]] = {}
+    for category in dict.fromkeys(row.pair.category for row in rows):
+        if category:
+            found.setdefault(category.rpartition("/")[0], []).append(category)
+    return found
+
+
+def _leaf(category: str) -> str:
+    return category.rpartition("/")[2]
+
+
+def _counted(
+    measure: str, rows: Sequence[Judged], reading: Reading
+) -> tuple[list[Judged], list[Counted]]:
+    """The pairs that a measure is of, and what each adds."""
+    both = [(row, counted) for row in rows if (counted := MEASURES[measure](row, reading))]
+    return [row for row, _ in both], [counted for _, counted in both]
+
+
+def _agreeing(votes: Sequence[Preferred]) -> tuple[int, int]:
+    """Pairs of annotators that agree, and pairs of annotators."""
+    couples = [(a, b) for place, a in enumerate(votes) for b in votes[place + 1 :]]
+    return sum(a == b for a, b in couples), len(couples)
+
+
+def _kappa_columns(row: Judged) -> list[float]:
+    said = verdict_of(row.games)
+    return [count for vote in row.pair.votes for count in confusion(said, vote)]
+
+
+def _mean_kappa(sums: Array) -> Array:
+    """The mean of the kappas with each annotator."""
+    size = len(PREFERRED) * len(SAID)
+    each = [kappa(sums[..., at : at + size]) for at in range(0, sums.shape[-1], size)]
+    return np.mean(each, axis=0)

@@ -1,0 +1,220 @@
+"""A labelled set from tasks: each reference as a right answer, and a mistake as a wrong one.
+
+Both labels go by the gold check, never by how an answer was made: a reference that its own check
+refuses and a mistake that passes are left out. Programs are run, in the sandbox, and what was seen
+of their tests is their evidence.
+"""
+
+import asyncio
+import random
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+
+from flowright.data.task import Problem
+from flowright.grading import gold_check
+from flowright.judging.measuring.exam.labelled import LabelledItem
+from flowright.judging.query import answer_type_of, query_of
+from flowright.sandbox import Sandbox
+
+_TRIES = 6  # mistakes graded for one task at most
+_IN_FLIGHT = 8
+_WORDINGS = (
+    "{}",
+    "The answer is {}.",
+    "Answer: {}",
+    "Therefore, the final answer is {}.",
+    "Going by what is given, the answer is {}.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledSet:
+    """``left_out`` counts tasks that gave no pair, by why."""
+
+    items: Sequence[LabelledItem]
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+async def labelled_set(
+    tasks: Sequence[Problem],
+    sandbox: Sandbox,
+    seed: int,
+    limit: int | None = None,
+    tell: Callable[[], None] = lambda: None,
+) -> LabelledSet:
+    """A right and a wrong answer to each task, two rows of the same question.
+
+    ``limit`` takes so many tasks, the kinds in turn; ``tell`` is called as each is done. The same
+    for the same tasks, seed and limit.
+    """
+    chosen = _chosen(tasks, seed, limit)
+    pools: dict[tuple[str, str], list[str]] = {}
+    for task in tasks:
+        if task.kind != "code" and task.reference not in dict(task.choices):
+            pools.setdefault(pool_of(task), []).append(task.reference)
+    slots = asyncio.Semaphore(_IN_FLIGHT)
+
+    async def one(task: Problem) -> tuple[LabelledItem, LabelledItem] | str:
+        async with slots:
+            found = await _pair(task, pools, sandbox, seed)
+        tell()
+        return found
+
+    found = await asyncio.gather(*map(one, chosen))
+    pairs = [pair for pair in found if not isinstance(pair, str)]
+    left_out = Counter(reason for reason in found if isinstance(reason, str))
+    return LabelledSet([item for pair in pairs for item in pair], left_out)
+
+
+def _chosen(tasks: Sequence[Problem], seed: int, limit: int | None) -> list[Problem]:
+    """Tasks of all kinds in turn, in an order that is drawn."""
+    drawn = random.Random(f"{seed}/chosen").sample(list(tasks), len(tasks))
+    rounds: defaultdict[str, count[int]] = defaultdict(count)
+    ranked = sorted((next(rounds[task.kind]), order) for order, task in enumerate(drawn))
+    return [drawn[order] for _, order in ranked][:limit]
+
+
+async def _pair(
+    task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], sandbox: Sandbox, seed: int
+) -> tuple[LabelledItem, LabelledItem] | str:
+    """Both answers, or why there are none."""
+    draw = random.Random(f"{seed}/worded/{task.id}")
+    right = await _graded(task, task.reference, True, draw, sandbox)
+    if right is None:
+        return "the gold check does not accept the reference"
+    for value in mistakes(task, pools, seed)[:_TRIES]:
+        wrong = await _graded(task, value, False, draw, sandbox)
+        if wrong is not None:
+            return right, wrong
+    return "no mistake was found that the gold check refuses"
+
+
+async def _graded(
+    task: Problem, value: str, label: bool, draw: random.Random, sandbox: Sandbox
+) -> LabelledItem | None:
+    """The value as an answer, if gold says what the label does; in plain form where its wording
+    changes what gold makes of it."""
+    for answer in dict.fromkeys((_worded(task, value, draw), _bare(task, value))):
+        gold = await gold_check(task, answer, sandbox)
+        if gold.correct is label:
+            name = f"{task.id}/{'right' if label else 'wrong'}"
+            query = query_of(task, answer, key=name, evidence=gold.evidence)
+            return LabelledItem(
+                id=name,
+                question=query.question,
+                answer=answer,
+                reference=query.reference,
+                label=label,
+                answer_type=query.answer_type,
+                alternatives=query.alternatives,
+                evidence=query.evidence,
+            )
+    return None
+
+
+def _worded(task: Problem, value: str, draw: random.Random) -> str:
+    if task.kind == "code" or "\n" in value:
+        return _bare(task, value)
+    return draw.choice(_WORDINGS).format(value)
+
+
+def _bare(task: Problem, value: str) -> str:
+    return f"```python\n{value.strip()}\n```" if task.kind == "code" else value
+
+
+# Mistakes: what a solver who erred might have said. Whoever uses one has it graded first.
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_SWAPS = (
+    ("yes", "no"), ("true", "false"), ("left", "right"), ("north", "south"), ("east", "west"),
+    ("before", "after"), ("odd", "even"), ("increase", "decrease"), ("valid", "invalid"),
+)  # fmt: skip
+# One small slip in a program each; the first that its tests notice is used.
+_SLIPS = (
+    (" + ", " - "), (" - ", " + "), (" <= ", " < "), (" < ", " <= "), (" >= ", " > "),
+    (" > ", " >= "), (" == ", " != "), (" and ", " or "), ("min(", "max("), ("max(", "min("),
+    (" * ", " + "), (" % ", " // "), ("True", "False"), ("[0]", "[1]"), ("[1:]", "[2:]"),
+    (" + 1", ""), (" - 1", ""), ("*", "+"), ("+", "-"),
+)  # fmt: skip
+_LAST_RESORT = ("return ", "return not ")
+
+
+def mistakes(task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], seed: int) -> list[str]:
+    """Wrong answers to try, the most plausible first; fixed by the seed and the task."""
+    draw = random.Random(f"{seed}/mistakes/{task.id}")
+    if task.kind == "code":
+        return list(_slips(task.reference, draw))
+    if task.reference in dict(task.choices):
+        others = [label for label, _ in task.choices if label != task.reference]
+        return draw.sample(others, len(others))
+    found = [*_opposite(task.reference), *_other_numbers(task.reference, task.question, draw)]
+    if answer_type_of(task) not in ("number", "math_expression"):
+        pool = [other for other in pools.get(pool_of(task), ()) if other != task.reference]
+        pool.sort(key=lambda other: abs(len(other.split()) - len(task.reference.split())))
+        near = pool[:40]
+        found += draw.sample(near, min(8, len(near)))
+        found += _shuffled(task.reference, draw)
+    return list(dict.fromkeys(found))
+
+
+def pool_of(task: Problem) -> tuple[str, str]:
+    """Tasks whose answers could be taken for each other's: of one source and one look."""
+    reference = task.reference
+    look = "digits" if reference[:1].isdigit() else "name" if reference[:1].isupper() else "words"
+    return task.source, look
+
+
+def _slips(code: str, draw: random.Random) -> Iterator[str]:
+    for old, new in (*draw.sample(_SLIPS, len(_SLIPS)), _LAST_RESORT):
+        places = [match.start() for match in re.finditer(re.escape(old), code)]
+        if places:
+            place = draw.choice(places)
+            yield code[:place] + new + code[place + len(old) :]
+
+
+def _opposite(reference: str) -> list[str]:
+    for pair in _SWAPS:
+        for old, new in (pair, pair[::-1]):
+            match = re.search(rf"\b{old}\b", reference, re.I)
+            if match:
+                word = new.capitalize() if match[0][0].isupper() else new
+                return [reference[: match.start()] + word + reference[match.end() :]]
+    return []
+
+
+def _other_numbers(reference: str, question: str, draw: random.Random) -> list[str]:
+    """The reference with one of its numbers changed as people get numbers wrong: off by one or by
+    a step, doubled, halved, two digits exchanged, a number of the question too much or missing."""
+    found = list(_NUMBER.finditer(reference))
+    if not found:
+        return []
+    spot = draw.choice(found)
+    _, dot, decimals = spot[0].partition(".")
+    scale = 10 ** len(decimals)
+    value = int(spot[0].replace(".", ""))
+    given = [int(n.replace(",", "")) * scale for n in re.findall(r"\d[\d,]*", question)[:6]]
+    changed = [value + scale, value - scale, value + 10 * scale, 2 * value, value // 2]
+    changed += [value + n for n in given] + [value - n for n in given] + [_exchanged(value)]
+    others = [n for n in dict.fromkeys(changed) if n >= 0 and n != value]
+    draw.shuffle(others)
+    written = [f"{n // scale}.{n % scale:0{len(decimals)}d}" if dot else str(n) for n in others]
+    return [reference[: spot.start()] + new + reference[spot.end() :] for new in written]
+
+
+def _exchanged(value: int) -> int:
+    digits = str(value)
+    return int(digits[:-2] + digits[-1] + digits[-2]) if len(digits) > 1 else value + 2
+
+
+def _shuffled(reference: str, draw: random.Random) -> list[str]:
+    """Its words, or the letters of its one word, with two neighbours exchanged."""
+    words = reference.split()
+    parts, glue = (words, " ") if len(words) > 1 else (list(reference), "")
+    if len(parts) < 2:
+        return []
+    place = draw.randrange(len(parts) - 1)
+    parts[place], parts[place + 1] = parts[place + 1], parts[place]
+    return [glue.join(parts)]

@@ -1,0 +1,155 @@
+"""Several judges as one: each is asked, those that failed leave the vote.
+
+Members of one family share their mistakes, and a judge of the policy's own family prefers its
+style; :func:`families` is for the warnings about that.
+"""
+
+import asyncio
+import re
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from flowright.config.judge import COMBINE
+from flowright.judging.verdict import DOWN, Judge, JudgeQuery, Status, Verdict
+from flowright.llm.chat import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Vote:
+    """What a member said: its ``score``, and ``right`` is 1 for right, 0 for wrong, a half for a
+    tie."""
+
+    score: float
+    right: float
+    weight: float
+
+
+Combine = Callable[[Sequence[Vote]], float]
+"""From the votes of one member or more to a score in [0, 1]."""
+
+
+def majority(votes: Sequence[Vote]) -> float:
+    """The (weighted) share of votes for right."""
+    return sum(vote.right * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
+
+
+def mean(votes: Sequence[Vote]) -> float:
+    """The (weighted) mean of the scores."""
+    return sum(vote.score * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
+
+
+def median(votes: Sequence[Vote]) -> float:
+    """The median of the scores, weights aside."""
+    return statistics.median(vote.score for vote in votes)
+
+
+@dataclass(eq=False)
+class Panel:
+    """Asks all ``members`` at the same time and combines what they say.
+
+    ``combine`` names how, as ``judge.combine`` does; without ``weights`` all votes are equal. Above
+    a half is right, below is wrong, and a half exactly is an abstention, or between two answers a
+    tie. Fewer than ``quorum`` members with a verdict make none: the status is then the commonest
+    among the failures, of those that are down where too few others are left, else of the others.
+    Nor is there one where the confidence, the share of (weighted) votes on the
+    winning side, is below ``min_confidence``: the panel abstains, or where a member is down has its
+    status, since that one's vote might have decided. ``members`` of the verdict are
+    the single ones.
+
+    Raises ValueError for no members, weights that are not one positive number a member, or a
+    quorum that they cannot reach; ConfigError for a ``combine`` that cannot be imported.
+    """
+
+    members: Sequence[Judge]
+    combine: str = "majority"
+    quorum: int = 1
+    weights: Sequence[float] = ()
+    min_confidence: float = 0.0
+
+    def __post_init__(self) -> None:
+        count = len(self.members)
+        self.weights = self.weights or [1.0] * count
+        if not count or len(self.weights) != count or min(self.weights) <= 0:
+            raise ValueError(f"{count} members with the weights {self.weights}")
+        if not 1 <= self.quorum <= count:
+            raise ValueError(f"a quorum of {self.quorum} with {count} members")
+        self._combined: Combine = COMBINE.load(self.combine)
+
+    @property
+    def name(self) -> str:
+        counted = Counter(member.name for member in self.members)
+        names = ", ".join(name if n == 1 else f"{n} x {name}" for name, n in counted.items())
+        return names if len(counted) == 1 else f"panel({names})"
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        began = time.monotonic()
+        verdicts = await asyncio.gather(*(member.judge(query) for member in self.members))
+        said = "; ".join(
+            f"{v.judge or member.name}: {_told(v)}"
+            for v, member in zip(verdicts, self.members, strict=True)
+        )
+        votes = [
+            Vote(v.score, 0.5 if v.correct is None else float(v.correct), weight)
+            for v, weight in zip(verdicts, self.weights, strict=True)
+            if v.score is not None
+        ]
+        down: list[Status] = [v.status for v in verdicts if v.status in DOWN]
+        score: float | None = None
+        status: Status = down[0] if down else "abstain"
+        if len(votes) < self.quorum:
+            # Those that are down explain it only where too few are left without them.
+            failed: list[Status] = [v.status for v in verdicts if v.status not in ("ok", *DOWN)]
+            enough = len(verdicts) - len(down) >= self.quorum
+            status = Counter[Status](failed if enough else down).most_common(1)[0][0]
+            reason = f"{len(votes)} of {len(verdicts)} members, {self.quorum} needed ({said})"
+        elif (confidence := max(majority(votes), 1 - majority(votes))) < self.min_confidence:
+            reason = f"{confidence:.0%} agree, {self.min_confidence:.0%} needed ({said})"
+        else:
+            score = self._combined(votes)
+            if not 0 <= score <= 1:
+                raise ValueError(f"judge.combine gives {score}, not a score from 0 to 1")
+            reason = f"{'a tie' if score == 0.5 else f'{score:.2f}'} ({said})"
+        if score == 0.5 and query.rival is None:
+            score = None
+        return Verdict(
+            score=score,
+            correct=None if score is None or score == 0.5 else score > 0.5,
+            source="llm",
+            status=status if score is None else "ok",
+            reason=reason,
+            attempts=sum(v.attempts for v in verdicts),
+            judge=self.name,
+            usage=sum((v.usage for v in verdicts), Usage()),
+            seconds=time.monotonic() - began,
+            members=tuple(verdicts),
+        )
+
+
+def _told(verdict: Verdict) -> str:
+    return verdict.status if verdict.score is None else f"{verdict.score:g}"
+
+
+def disagreement(verdict: Verdict) -> float | None:
+    """The share of a panel's scored members that say otherwise than most of them (0 to a half);
+    None where fewer than two have a verdict."""
+    said = [member.correct for member in verdict.members if member.correct is not None]
+    if len(said) < 2:
+        return None
+    return min(said.count(True), said.count(False)) / len(said)
+
+
+# In the names of models as their makers and repacks write them.
+_FAMILIES = (
+    "qwen", "llama", "mistral", "mixtral", "gemma", "phi", "deepseek", "gpt", "claude", "gemini",
+    "glm", "internlm", "yi", "kimi", "olmo", "granite", "command-r", "simulated",
+)  # fmt: skip
+
+
+def families(model: str) -> frozenset[str]:
+    """The families that a model's name or path tells: two for a distilled one."""
+    name = model.rstrip("/").rpartition("/")[2].casefold()
+    found = {f for f in _FAMILIES if re.search(rf"(?<![a-z]){re.escape(f)}(?![a-z])", name)}
+    return frozenset("mistral" if family == "mixtral" else family for family in found)

@@ -1,0 +1,247 @@
+"""Reading a judge's reply: an anchored parser that would rather find no verdict than a wrong one.
+
+The reply is all it reads: what the judge was shown cannot change how its reply is understood. No
+prompts and no calls here.
+
+A reply is read in this order. Thinking is cut off; a reply that ends inside its thinking holds no
+verdict. Blocks between the fences that the prompt puts around untrusted text are an echo of the
+prompt and are cut off. In what is left a verdict counts
+
+- where it stands as it was asked for: a line of text, a tag, a JSON object of its own;
+- as the last word: prose behind it may take it back, and no list of words can tell;
+- as the judge's own: not in a sentence that quotes or that states a condition;
+- if the reply says nothing else of that field, anywhere and in any notation.
+
+Else the field is unread, and the judge is asked again. A reply that is one JSON object as a whole,
+the reason and then the values as the schema has them, is that object where the server was to hold
+it to the schema. Where several fields are asked for, each is read by itself, prose may stand
+between their lines, and what was not said is missing while the rest stands.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from flowright.judging.doubts import (
+    is_attributed,
+    is_closed,
+    is_introduced,
+    is_taken_back,
+    require_agreement,
+    require_scale,
+    require_unanimous,
+)
+from flowright.judging.objects import ObjectPage, whole_object
+from flowright.judging.reading import Fault, Reading, Unread, normal, value_of
+from flowright.judging.schemas import WRAPPING, Field, Value, folded
+from flowright.llm.fences import without_echoes
+from flowright.llm.replies import strip_thinking
+
+__all__ = ["MAX_READ_CHARS", "Fault", "Form", "Reading", "parse_reply"]
+
+Form = Literal["json_schema", "json_object", "text"]
+"""How a verdict is asked for: a JSON object held to a schema by the server, a JSON object that the
+server only guarantees to be JSON, or last lines in plain text."""
+
+MAX_READ_CHARS = 16_000
+"""Only the end of a longer reply is read; a verdict stands at the end."""
+
+_MAX_WHOLE_CHARS = 200_000  # of a reply that is one object, with a long reason
+_MAX_REASON_CHARS = 2_000
+
+
+def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
+    """Read the fields out of a judge's reply to a request of this form."""
+    try:
+        if not text.strip():
+            raise Unread("empty", "the reply is empty")
+        if form != "text" and len(text) <= _MAX_WHOLE_CHARS and whole_object(text) is not None:
+            return _collected(fields, ObjectPage(text, fields, enforced=form == "json_schema"))
+        spoken = strip_thinking(text)
+        if spoken is None:
+            raise Unread("unclosed_thinking", "the reply ends inside its thinking")
+        whole = _WRAPPED.fullmatch(spoken) if len(spoken) < len(text) else None
+        spoken = without_echoes(whole[2] if whole else spoken)
+        spoken = _without_end_tokens(spoken)[-MAX_READ_CHARS:].strip()
+        if not spoken:
+            raise Unread("empty", "nothing is left of the reply without thinking and echoes")
+        _require_closed_tags(spoken, fields)
+        page = _TextPage(spoken, fields) if form == "text" else ObjectPage(spoken, fields)
+    except Unread as unread:
+        return Reading({}, unread.reason, unread.fault)
+    return _collected(fields, page)
+
+
+def _collected(fields: Sequence[Field], page: "_TextPage | ObjectPage") -> Reading:
+    values: dict[str, Value] = {}
+    unread: list[Unread] = []
+    for field in fields:
+        try:
+            values[field.key] = page.value(field)
+        except Unread as error:
+            unread.append(error)
+    if not unread:
+        return Reading(values, _shortened(page.reason))
+    # What was said, but badly, tells more than what was not said at all.
+    worst = next((error for error in unread if error.fault != "no_verdict"), unread[0])
+    more = f", and {len(unread) - 1} more" if len(unread) > 1 else ""
+    return Reading(values, worst.reason + more, worst.fault)
+
+
+# What a model says after its thinking, where its template names that, too.
+_WRAPPED = re.compile(r"\s*<(answer|response)>(.*)</\1>\s*", re.DOTALL | re.IGNORECASE)
+_END_TOKEN = re.compile(
+    r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>|<(?:seed:)?eos>|<end_of_turn>|<turn\|>|<SPECIAL_\d{1,4}>"
+    r"|\[e~\[)\Z"
+)
+_BEGINNINGS = frozenset({"s", "bos"})  # tokens, not tags: nothing closes them
+_LINE_TAG = re.compile(r"^[ \t]*<(/?)([a-z][\w:.-]{0,40})>", re.IGNORECASE | re.MULTILINE)
+
+
+def _without_end_tokens(text: str) -> str:
+    text = text.rstrip()
+    while token := _END_TOKEN.search(text, max(0, len(text) - 44)):
+        text = text[: token.start()].rstrip()
+    return text
+
+
+def _require_closed_tags(text: str, fields: Sequence[Field]) -> None:
+    """Raises Unread for a text that ends inside of a tag that begins a line: thinking by another
+    name, or a quotation."""
+    keys = {field.key.casefold() for field in fields} | _BEGINNINGS
+    last = {tag[2].casefold(): tag for tag in _LINE_TAG.finditer(text)}
+    for name, tag in last.items():
+        closes = tag[1] or f"</{name}>" in text[tag.end() :].casefold()
+        if name not in keys and not closes:
+            raise Unread("misplaced", f"the reply ends inside <{name}>")
+
+
+def _shortened(text: str) -> str:
+    text = text.strip().encode("utf-8", "replace").decode()  # JSON can hold lone surrogates
+    return text if len(text) <= _MAX_REASON_CHARS else text[: _MAX_REASON_CHARS - 1] + "…"
+
+
+# Plain text.
+
+_LEAD = r"(?:#{1,6}\s+|[-*+]\s+|\d{1,2}[.)]\s+)?"
+_WRAP = r"[*_`\"'“”‘’]*"
+_KEY = re.compile(
+    rf"{_LEAD}{_WRAP}\s*(?:final\s+)?([a-z][a-z0-9_ -]{{0,50}}?)\s*{_WRAP}\s*", re.IGNORECASE
+)
+_MAX_KEY_CHARS = 80
+_FENCE_LINE = re.compile(r"`{3,}\s*\w*")
+_OR = re.compile(r"\||/|\bor\b")
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A line ``Key: value``, a key over its value, or a tag, and its span in the text."""
+
+    key: str
+    raw: str
+    start: int
+    end: int
+
+
+class _TextPage:
+    """A reply in plain text. What the request itself shows (`Verdict: True|False`) is left out:
+    repeated it is no verdict."""
+
+    def __init__(self, text: str, fields: Sequence[Field]) -> None:
+        known = {normal(field.key): field for field in fields}
+        tagged = [field for field in fields if field.tagged]
+        for field in tagged:
+            text = _tag(field.key).sub(lambda m, f=field: "" if _is_echo(m[1], f) else m[0], text)
+        lines = [folded(line) for line in text.splitlines()]
+        lines = ["" if _FENCE_LINE.fullmatch(line) else line for line in lines]
+        pairs = [_key_and_value(line) for line in lines]
+        kept = [i for i, (k, v) in enumerate(pairs) if k not in known or not _is_echo(v, known[k])]
+        self._text = "\n".join(lines[i] for i in kept)
+        self._said = list(_lines(self._text, known.keys())) if not tagged else []
+        for field in tagged:
+            found = _tag(field.key).finditer(self._text)
+            self._said += (_Said(normal(field.key), m[1], m.start(), m.end()) for m in found)
+
+    @property
+    def reason(self) -> str:
+        """What stands outside the verdicts."""
+        ends = [0, *(said.end for said in self._said)]
+        starts = [*(said.start for said in self._said), len(self._text)]
+        outside = "".join(self._text[a:b] for a, b in zip(ends, starts, strict=True))
+        return "\n".join(line for line in outside.split("\n") if line.strip(WRAPPING))
+
+    def value(self, field: Field) -> Value:
+        """What the reply says of a field. Raises Unread."""
+        text, key = self._text, normal(field.key)
+        mine = [said for said in self._said if said.key == key]
+        if not mine:
+            where = f"no <{field.key}> is closed" if field.tagged else "no line begins with it"
+            fault = "misplaced" if f"<{field.key}>" in text.casefold() else "no_verdict"
+            raise Unread(fault, f"{field.key} is not there: {where}")
+        last = mine[-1]
+        value = value_of(field, last.raw)
+        for said in mine[:-1]:
+            if field.schema.read(said.raw) != value and not is_attributed(text[: said.start]):
+                shown = said.raw[:80]
+                raise Unread("conflict", f"{field.key} is {value}, and {shown!r} before that")
+        self._require_last_word(field, last)
+        begin = max((said.end for said in self._said if said.end <= last.start), default=0)
+        if is_introduced(text[begin : last.start]):
+            raise Unread("misplaced", f"the {field.key} is quoted, or given under a condition")
+        spans = [(said.start, said.end) for said in mine]
+        require_unanimous(field, value, text, spans, last.start)
+        require_agreement(field, value, text[: last.start])
+        require_scale(field, value, text)
+        return value
+
+    def _require_last_word(self, field: Field, last: _Said) -> None:
+        """Raises Unread where text behind a verdict may take it back. Between two verdicts it may
+        be the reason of either."""
+        following = min((s.start for s in self._said if s.start >= last.end), default=None)
+        after = self._text[last.end : following]
+        if is_taken_back(after) if following is not None else not is_closed(after):
+            raise Unread("misplaced", f"text follows the {field.key}, and may take it back")
+
+
+def _lines(text: str, keys: Collection[str]) -> Iterator[_Said]:
+    end = -1
+    over: _Said | None = None  # a key whose value stands on a line below
+    for line in text.split("\n"):
+        start, end = end + 1, end + 1 + len(line)
+        key, value = _key_and_value(line)
+        if over is not None and line:
+            is_next = key in keys
+            if not is_next or key != over.key:  # else it is a title above the verdict
+                raw = "" if is_next else line
+                yield _Said(over.key, raw, over.start, start if is_next else end)
+            over = None
+        if key in keys:
+            said = _Said(key, value, start, end)
+            if value:
+                yield said
+            else:
+                over = said
+    if over is not None:
+        yield over
+
+
+@cache
+def _tag(key: str) -> re.Pattern[str]:
+    key = re.escape(key)
+    return re.compile(rf"<{key}>(.{{0,80}}?)</{key}>", re.IGNORECASE | re.DOTALL)
+
+
+def _key_and_value(line: str) -> tuple[str, str]:
+    head, colon, value = line.partition(":")
+    match = _KEY.fullmatch(head) if colon and len(head) <= _MAX_KEY_CHARS else None
+    return (normal(match[1]), value.strip(WRAPPING)) if match else ("", "")
+
+
+def _is_echo(value: str, field: Field) -> bool:
+    """Whether a value is the choice itself, as the request shows it or in words."""
+    if len(value) > 60:
+        return False
+    words = [word.strip(WRAPPING + "<>[](){}") for word in _OR.split(folded(value).casefold())]
+    return words == field.schema.shown.casefold().split("|")

@@ -1,0 +1,111 @@
+"""A judge service as the reward function of TRL.
+
+    trainer = GRPOTrainer(..., reward_funcs=trl_reward("reward.yaml", answer_column="solution"))
+
+TRL itself is not imported here. docs/other_trainers.md has the lines to copy.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flowright.core.errors import UserError
+from flowright.judging.reward.adapter import Config, create_judge_reward
+from flowright.judging.reward.arguments import ANSWERS, request_of
+
+
+class TrlReward:
+    """A reward function of TRL's trainers; see :func:`trl_reward`, which makes it."""
+
+    def __init__(
+        self, config: Config, answer_column: str | None, also: Sequence[str], name: str
+    ) -> None:
+        self.__name__ = name
+        self._made_of = (config, answer_column, tuple(also), name)
+        self._column = answer_column
+        self._also = also
+        self._system = create_judge_reward(config)
+
+    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
+        return type(self), self._made_of
+
+    def __call__(
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        asked = self._requests(prompts, completions, columns)
+        return _rewards(self._system.reward_batch(asked), columns.get("log_metric"))
+
+    def close(self) -> None:
+        """End the thread that asks the service."""
+        self._system.close()
+
+    def _requests(
+        self, prompts: Sequence[Any], completions: Sequence[Any], columns: Mapping[str, Any]
+    ) -> list[dict[str, Any]]:
+        names = ANSWERS if self._column is None else (self._column,)
+        column = next((name for name in names if name in columns), None)
+        if column is None and self._column != "":
+            had = ", ".join(sorted(columns.keys() - _TRLS_OWN)) or "none"
+            raise UserError(
+                f"answer_column: no column {' or '.join(names)} in the dataset, whose further "
+                f'columns are {had}; "" judges without a reference'
+            )
+        more = [name for name in self._also if name in columns]
+        return [
+            request_of(
+                prompt,
+                completion,
+                None if column is None else columns[column][i],
+                {name: columns[name][i] for name in more},
+            )
+            for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True))
+        ]
+
+
+class AsyncTrlReward(TrlReward):
+    """As :class:`TrlReward`, to be awaited: TRL runs such functions beside each other."""
+
+    async def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
+    ) -> list[float | None]:
+        asked = self._requests(prompts, completions, columns)
+        return _rewards(await self._system.areward_batch(asked), columns.get("log_metric"))
+
+
+def trl_reward(
+    config: Config,
+    answer_column: str | None = None,
+    *,
+    also: Sequence[str] = ("answer_type",),
+    asynchronous: bool = False,
+    name: str = "judge_reward",
+) -> TrlReward:
+    """A function for ``reward_funcs`` of TRL's GRPOTrainer and RLOOTrainer (TRL 1.0 and later).
+
+    It takes prompts and completions as texts or message lists and the dataset's columns as
+    keywords, and gives a list of rewards in [0, 1], None where the judge failed: TRL leaves such a
+    sample out (law 1). ``answer_column`` is the reference's; None: the first of ``ANSWERS`` that
+    there is; "": none, so that the judge goes by the question alone. ``also`` are further columns
+    that a request may have, such as ``evidence``. TRL shows the function as
+    ``rewards/<name>/mean``, and the shares without a verdict and with one by rules in the judge's
+    place as ``judge/unscored`` and ``judge/fallback``. It can be pickled; a copy opens its own
+    connections.
+
+    Raises ConfigError for a ``config`` with mistakes, and when called UserError where the dataset
+    has no such column.
+    """
+    made = AsyncTrlReward if asynchronous else TrlReward
+    return made(config, answer_column, also, name)
+
+
+_TRLS_OWN = {"completion_ids", "trainer_state", "log_extra", "log_metric", "environments"}
+
+
+def _rewards(
+    told: Sequence[Mapping[str, Any]], log_metric: Callable[[str, float], None] | None
+) -> list[float | None]:
+    rewards = [each["reward"] for each in told]
+    if log_metric is not None and rewards:
+        log_metric("judge/unscored", rewards.count(None) / len(rewards))
+        by_rules = sum(each["source"] == "rule_fallback" for each in told)
+        log_metric("judge/fallback", by_rules / len(rewards))
+    return rewards

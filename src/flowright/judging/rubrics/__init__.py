@@ -1,0 +1,1 @@
+"""Grading of an answer against rubrics, by a judge and by checkers."""

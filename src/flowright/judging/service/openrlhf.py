@@ -1,0 +1,150 @@
+"""OpenRLHF's remote reward model as an endpoint of the judge service, for ``--remote_rm_url``.
+
+Only its wire format and what it is told are here; judging is the service's. OpenRLHF's client sends
+``{"query": [...], "prompts": [...], "labels": [...]}``, one sample a request, repeats a failed one
+four times at once and then goes on without a reward. So an overload is waited out here; a sample
+without a verdict gets its group's mean, marked in ``extra_logs``
+(:mod:`flowright.judging.reward.stand_ins`), or, where no sample has one, 503.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import Body, FastAPI, Request
+from fastapi.exceptions import HTTPException
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from flowright.core.errors import RunPaused
+from flowright.core.off_loop import in_thread
+from flowright.judging.messages import whole_characters
+from flowright.judging.reward.arguments import query_of
+from flowright.judging.reward.stand_ins import StandIns
+from flowright.judging.service.wire import JudgeRequest, JudgeResponse, error_message
+
+PATH = "/openrlhf"
+
+_PATIENCE = 150.0  # seconds that an overload is waited for; its client gives up after 180
+_PAUSE = 0.5
+_LONGEST_TOKEN = 48  # characters of a control token at the end of an answer
+_ENDS = ("</s>", "<eos>", "<end_of_turn>", "<pad>")
+
+Judging = Callable[[Sequence[JudgeRequest], Request], Awaitable[list[JudgeResponse]]]
+"""Judges all that an HTTP request asks at once; raises HTTPException(429) without room."""
+
+
+class RewardRequest(BaseModel):
+    """What OpenRLHF sends. Further keys of other versions are not read."""
+
+    model_config = ConfigDict(frozen=True)
+
+    query: list[str] = Field(description="Prompt and completion, as the tokenizer decodes them.")
+    prompts: list[str] = Field(description="The prompts alone.")
+    labels: list[Any] = Field(description="The references (`--label_key`).")
+
+
+class RewardResponse(BaseModel):
+    """One number for each query."""
+
+    model_config = ConfigDict(frozen=True)
+
+    rewards: list[float]
+    scores: list[float] = Field(description="The same, for dynamic filtering.")
+    extra_logs: dict[str, list[float]] = Field(
+        description="`unscored`: 1 where the reward is the group's mean and no verdict."
+    )
+
+
+def add_openrlhf(
+    app: FastAPI, judging: Judging, responses: dict[int | str, Any], guarded: Sequence[Any]
+) -> None:
+    """Add the endpoint to the service's app."""
+    seen = StandIns()
+
+    @app.post(PATH, responses=responses, dependencies=guarded)
+    async def openrlhf(asked: Annotated[RewardRequest, Body()], request: Request) -> RewardResponse:
+        """Judge completions for OpenRLHF's `--remote_rm_url`."""
+        questions = await in_thread(lambda: _questions(asked))
+        verdicts = await _patiently(partial(judging, questions, request))
+        for prompt, verdict in zip(asked.prompts, verdicts, strict=True):
+            seen.note(prompt, verdict.score)
+        try:
+            rewards = [
+                seen.mean(prompt) if verdict.score is None else verdict.score
+                for prompt, verdict in zip(asked.prompts, verdicts, strict=True)
+            ]
+        except RunPaused as error:
+            raise HTTPException(503, str(error), {"Retry-After": "1"}) from None
+        unscored = [float(verdict.score is None) for verdict in verdicts]
+        return RewardResponse(rewards=rewards, scores=rewards, extra_logs={"unscored": unscored})
+
+
+def completion_of(query: str, prompt: str) -> str:
+    """The completion behind its prompt, without control tokens at its end. Space may have changed
+    where the tokenizer decoded. Raises ValueError where the query does not hold the prompt."""
+    start = query.find(prompt)
+    if start >= 0:
+        return _without_end(query[start + len(prompt) :])
+    places = [i for i, character in enumerate(query) if not character.isspace()]
+    wanted = "".join(prompt.split())
+    start = "".join(query[i] for i in places).find(wanted)
+    if start < 0:
+        raise ValueError("the query does not hold its prompt")
+    end = start + len(wanted)
+    return _without_end(query[places[end] :] if end < len(places) else "")
+
+
+def _without_end(text: str) -> str:
+    end = len(text)
+    while True:
+        while end and text[end - 1].isspace():
+            end -= 1
+        begins = text.rfind("<|", max(0, end - _LONGEST_TOKEN), end)
+        token = next((token for token in _ENDS if text.endswith(token, 0, end)), "")
+        if begins >= 0 and text.endswith("|>", 0, end) and " " not in text[begins:end]:
+            token = text[begins:end]
+        if not token:
+            return text[:end]
+        end -= len(token)
+
+
+def _questions(request: RewardRequest) -> list[JudgeRequest]:
+    """Raises HTTPException for lists that do not fit, and for what cannot be judged: it would
+    never be scored, so the run's settings are to be mended. A label that is missing leaves the
+    judge to the question alone."""
+    if not len(request.query) == len(request.prompts) == len(request.labels):
+        raise HTTPException(422, "query, prompts and labels must be of one length")
+    questions: list[JudgeRequest] = []
+    for number, (query, prompt, label) in enumerate(
+        zip(request.query, request.prompts, request.labels, strict=True)
+    ):
+        try:
+            said = completion_of(query, prompt)
+            asked = query_of({"prompt": prompt, "completion": said, "answer": label})
+            question = JudgeRequest(
+                prompt=whole_characters(prompt),
+                completion=whole_characters(said),
+                answer=asked.reference,
+                alternatives=asked.alternatives,
+            )
+        except ValidationError as error:
+            raise HTTPException(422, error_message(error.errors(include_input=False))) from None
+        except ValueError as error:
+            raise HTTPException(422, f"sample {number}: {error}") from None
+        questions.append(question)
+    return questions
+
+
+async def _patiently(
+    judging: Callable[[], Awaitable[list[JudgeResponse]]],
+) -> list[JudgeResponse]:
+    ends = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return await judging()
+        except HTTPException as error:
+            if error.status_code != 429 or time.monotonic() > ends:
+                raise
+        await asyncio.sleep(_PAUSE)

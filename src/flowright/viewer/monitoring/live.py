@@ -1,0 +1,223 @@
+"""``monitor.sh``: the newest run, or a named one, drawn in the terminal until Ctrl-C or q.
+
+It only reads. In a terminal the screen is drawn anew every second on the alternate buffer, so that
+it follows a resize and leaves nothing behind but its last state; into a pipe, or with ``--once``,
+it is printed once as plain text. Nothing of the training is imported.
+"""
+
+import argparse
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from flowright.config import RunSection
+from flowright.core.checkout import here
+from flowright.core.errors import RunError, UserError
+from flowright.runs import newest_run, read_state, rollout_steps
+from flowright.viewer.monitoring.health import Health, Watch
+from flowright.viewer.monitoring.keys import Keys
+from flowright.viewer.monitoring.screen import Screen, notices
+from flowright.viewer.monitoring.snapshot import (
+    QUIET_SECONDS,
+    RECENT,
+    Snapshot,
+    Watcher,
+    eta_seconds,
+    failures,
+    take_snapshot,
+)
+from flowright.viewer.monitoring.view import View
+from flowright.viewer.rendering.glyphs import UNICODE
+
+START = "python train.py --config config/quickstart.yaml"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code: 0, or 2 when there is nothing to show."""
+    options = _parser().parse_args(arguments)
+    console = make_console()
+    try:
+        if options.json:
+            run = find_run(options.run, options.output_dir)
+            told = summary(take_snapshot(run), Watch(options.server).look())
+            print(json.dumps(told, indent=2))
+        elif options.once or not console.is_terminal or console.is_dumb_terminal:
+            run = find_run(options.run, options.output_dir)
+            console.print(screen_of(Watcher(run), Watch(options.server).look(), full=True))
+        else:
+            _watch(console, options.run, options.output_dir, options.interval, options.server)
+    except UserError as error:
+        for problem in error.problems:
+            print(problem, file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def make_console() -> Console:
+    """A console that never fails on a character that the terminal's encoding lacks."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    return Console(highlight=False, soft_wrap=False)
+
+
+def find_run(name: str | None, output_dir: Path) -> Path:
+    """The run that a user means: a directory, a name under ``output_dir``, or the newest one.
+
+    Raises RunError, with what to do, when there is none.
+    """
+    if name is None:
+        newest = newest_run(output_dir)
+        if newest is None:
+            raise RunError(
+                f"{output_dir.resolve()}: no run here yet; start one with "
+                f"{here(START)}, or name a run directory"
+            )
+        return newest
+    for path in (Path(name), output_dir / name):
+        if read_state(path) or (path / "config.json").is_file():
+            return path
+    raise RunError(f"{name}: no run of this name in {output_dir.resolve()}, nor a run directory")
+
+
+def _watch(
+    console: Console, name: str | None, output_dir: Path, interval: float, servers: Sequence[str]
+) -> None:
+    """Draw until Ctrl-C or q; then leave the last screen in the terminal's scrollback."""
+    watcher: Watcher | None = None
+    view, health = View(), Watch(servers)
+    if servers:
+        health.start()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt):
+        live = Live(console=console, screen=True, auto_refresh=False, transient=True)
+        with live, Keys() as keys:
+            while not view.over:
+                watcher = _follow(watcher, name, output_dir)
+                screen = screen_of(watcher, health.known) if watcher else None
+                shown = replace(screen, view=view) if screen else _waiting(output_dir)
+                live.update(shown, refresh=True)
+                for key in keys.wait(interval):
+                    if key in ("n", "p") and watcher is not None:
+                        name = str(beside(watcher.run, key == "n"))
+                        watcher = Watcher(Path(name))
+                    all_lines = screen.lines(console.width, None, UNICODE) if screen else ()
+                    view = view.after(key, console.height - 1, len(all_lines))
+    if watcher:
+        console.print(screen_of(watcher, health.known, full=True))
+
+
+def beside(run: Path, older: bool) -> Path:
+    """The run beside this one in its folder, by when their states changed: the one before it, or
+    after it; itself at an end."""
+    states = sorted(run.parent.glob("*/state.json"), key=lambda path: path.stat().st_mtime)
+    runs = [path.parent for path in states]
+    if run not in runs:
+        return run
+    place = runs.index(run) + (-1 if older else 1)
+    return runs[place] if 0 <= place < len(runs) else run
+
+
+def summary(snapshot: Snapshot, health: Mapping[str, Health]) -> dict[str, Any]:
+    """What a program asks of a run: where it stands, what has to be known before its numbers are
+    believed, the newest of each metric, and the failures of the recent steps."""
+    state, rows = snapshot.state, snapshot.training_rows
+    newest: dict[str, Any] = {}
+    for row in snapshot.rows:
+        newest |= row
+    return {
+        "run": str(snapshot.run.resolve()),
+        "status": snapshot.status,
+        "stage": state.get("stage"),
+        "step": state.get("step"),
+        "steps": state.get("steps"),
+        "eta_seconds": eta_seconds(snapshot),
+        "quiet_seconds": round(snapshot.quiet_seconds, 1),
+        "simulated": snapshot.simulated,
+        "notices": [text for text, _ in notices(snapshot)],
+        "failures": failures(rows[-RECENT:]) if rows else {},
+        "metrics": newest,
+        "servers": {url: asdict(each) for url, each in health.items()},
+    }
+
+
+def _follow(watcher: Watcher | None, name: str | None, output_dir: Path) -> Watcher | None:
+    """The watcher to go on with. Without a name, a newer run is taken up once the present one has
+    ended or fallen silent; two runs at a time do not make the screen jump between them."""
+    if name is not None:
+        return watcher or Watcher(find_run(name, output_dir))
+    if watcher:
+        now = watcher.look()
+        if now.running and now.quiet_seconds < QUIET_SECONDS:
+            return watcher
+    newest = newest_run(output_dir)
+    if newest is None or (watcher and newest == watcher.run):
+        return watcher
+    return Watcher(newest)
+
+
+def screen_of(watcher: Watcher, health: Mapping[str, Health], full: bool = False) -> Screen:
+    steps = rollout_steps(watcher.run)
+    return Screen(watcher.look(), watcher.rollouts(steps[-1]) if steps else (), full, health)
+
+
+def _waiting(output_dir: Path) -> Text:
+    return Text(
+        f"No run in {output_dir.resolve()} yet; waiting for one.\n\n"
+        f"Start one with\n  {here(START)}\n\nCtrl-C ends this."
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="monitor.sh",
+        description="Watch a run. Reads its files only; ending the monitor does not end the run.",
+    )
+    add_run_arguments(parser)
+    parser.add_argument("--once", action="store_true", help="print once and exit")
+    parser.add_argument(
+        "--json", action="store_true", help="print once, for a program to read, and exit"
+    )
+    parser.add_argument(
+        "--server", action="append", default=[], metavar="URL",
+        help="show how busy this vLLM server is, by its /metrics; may be repeated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between two looks"
+    )
+    return parser
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments from which :func:`find_run` finds a run."""
+    parser.add_argument(
+        "run", nargs="?", help="a run directory, or a name under --output-dir; default: the newest"
+    )
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=RunSection().output_dir,
+        help="where run directories live (default: %(default)s)",
+    )
+
+
+def seconds(text: str) -> float:
+    """A pause that argparse accepts; a ValueError is its "invalid seconds value"."""
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be between 0.05 and 3600 seconds")
+    return value

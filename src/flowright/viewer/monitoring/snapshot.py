@@ -1,0 +1,305 @@
+"""A run as its files tell it at one moment, read again and again while it goes on, and the sums
+that every screen shows. No drawing here.
+
+Keys may be absent: a run that has just started has few, another version's may have others. What
+is absent is None or an empty list here, and the screens leave it out.
+"""
+
+import shlex
+import socket
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import zstandard
+from pydantic import ValidationError
+
+from flowright.config import AlarmSection
+from flowright.core.checkout import here
+from flowright.core.errors import Blame, Reason
+from flowright.core.formatting import Point, Record, is_number, object_of
+from flowright.core.untrusted import one_line
+from flowright.environments.display import Display, display_of
+from flowright.runs import (
+    is_held,
+    read_calibration,
+    read_config,
+    read_evaluation,
+    read_metrics,
+    read_plan,
+    read_rollouts,
+    read_state,
+)
+from flowright.runs.alarm import DRIFT, drifting
+
+_OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
+FAILED = "rollout/failed/"
+STAGES = ("sample", "rollout", "update", "evaluate")
+QUIET_SECONDS = 120.0  # without news of a running run before the screens remark on it
+RECENT = 10  # steps that "recent" means
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the files of a run say. ``rows`` are the metrics, one row a step, ascending;
+    ``alive`` tells, for a state that says "running", whether a trainer owns the directory; None
+    where that cannot be seen from here (another host, a copy)."""
+
+    run: Path
+    state: Record = field(default_factory=dict)
+    rows: Sequence[Record] = ()
+    evaluation: Record | None = None
+    config: Record = field(default_factory=dict)
+    plan: Record = field(default_factory=dict)
+    calibration: Record = field(default_factory=dict)
+    alive: bool | None = None
+    quiet_seconds: float = 0.0
+
+    @property
+    def died(self) -> bool:
+        return self.state.get("status") == "running" and self.alive is False
+
+    @property
+    def status(self) -> str:
+        if self.died:
+            return "died"
+        # An evaluation on its own has no state, and its table once it is measured.
+        unknown = "starting" if self.evaluation is None else "finished"
+        return str(self.state.get("status", unknown))
+
+    @property
+    def running(self) -> bool:
+        return self.status == "running"
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any number comes from the embedded server, by whatever file says so first."""
+        models = (self.config.get("aflow_executor_model"), self.setting("judge", "model"))
+        told = (self.state.get("simulated"), (self.evaluation or {}).get("simulated"))
+        known = [said for said in told if said is not None]
+        return any(known) if known else "simulated" in models
+
+    @property
+    def training_rows(self) -> list[Record]:
+        """Rows of steps that were trained on; an evaluation's row (step 0) holds no rollouts."""
+        return [row for row in self.rows if any(n.startswith("rollout/") for n in row)]
+
+    @property
+    def display(self) -> Display:
+        """How records of this run's environment are shown."""
+        return display_of(self.config)
+
+    @property
+    def compared(self) -> list[Record]:
+        """The rows of the evaluation, of policies and baselines."""
+        rows = (self.evaluation or {}).get("rows")
+        known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        told = [row | {key: cells_of(row, key) for key in ("kinds", "sources")} for row in known]
+        return [row for row in told if row["kinds"] and row.get("name")]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What makes the numbers of a run less than they seem, as the run itself says it."""
+        told = self.state.get("warnings")
+        told = told if isinstance(told, list) else ()
+        return [one_line(warning, 300) for warning in told]
+
+    @property
+    def resume_command(self) -> str:
+        config = shlex.quote(f"{self.run}/config.json")
+        return here(f"python train.py --config {config} --resume")
+
+    def series(self, name: str) -> list[Point]:
+        """``(step, value)`` wherever the metric has a value."""
+        return [(row["step"], row[name]) for row in self.rows if is_number(row.get(name))]
+
+    def names(self, prefix: str) -> list[str]:
+        """Metrics that begin with ``prefix``, in the order in which they first appear."""
+        return list(dict.fromkeys(n for row in self.rows for n in row if n.startswith(prefix)))
+
+    def latest(self, name: str) -> float | None:
+        points = self.series(name)
+        return points[-1][1] if points else None
+
+    @property
+    def drift_alarm(self) -> AlarmSection:
+        """From which drift on the screens are alarmed: the run's ``judge.alarm``, or the default
+        where its configuration has none that can be read."""
+        try:
+            return AlarmSection.model_validate(self.setting("judge", "alarm") or {})
+        except ValidationError:
+            return AlarmSection()
+
+    @property
+    def drift(self) -> float | None:
+        """By how much the judge calls more answers right than gold does, or fewer (below 0), of
+        late, where that is enough for the alarm; else None."""
+        return drifting(self.series(DRIFT), self.drift_alarm)
+
+    def setting(self, section: str, key: str) -> Any:
+        """A value of the run's configuration, or None."""
+        found = self.config.get(section)
+        return found.get(key) if isinstance(found, dict) else None
+
+
+def cells_of(row: Record, key: str) -> dict[str, Record]:
+    """The cells of a row of an evaluation, by kind or data set, and of these the numbers."""
+    return {
+        name: {
+            measure: value for measure, value in cell.items() if value is None or is_number(value)
+        }
+        for name, cell in object_of(row, key).items()
+        if isinstance(cell, dict)
+    }
+
+
+def first(points: Sequence[Point], count: int) -> float | None:
+    """Mean of the first values, None without any."""
+    return fmean(value for _, value in points[:count]) if points else None
+
+
+def last(points: Sequence[Point], count: int) -> float | None:
+    """Mean of the last values, None without any."""
+    return fmean(value for _, value in points[-count:]) if points else None
+
+
+def edge(count: int) -> int:
+    """How many steps "the first" and "the last" stand for: a tenth, at least 1 and at most 10."""
+    return max(1, min(10, count // 10 or 1))
+
+
+def failures(rows: Iterable[Record]) -> dict[str, float]:
+    """Mean share of a step's rollouts that failed, by reason, largest first."""
+    rows = list(rows)
+    totals: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name.startswith(FAILED) and is_number(value) and value > 0:
+                reason = name.removeprefix(FAILED)
+                totals[reason] = totals.get(reason, 0.0) + value / len(rows)
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def is_ours(reason: str) -> bool:
+    """Whether a failure of this name is the infrastructure's (law 1); unknown names are not."""
+    return reason in _OURS
+
+
+def kinds(snapshot: Snapshot) -> list[str]:
+    """The kinds of problem that the run's metrics speak of, in their usual order."""
+    usual = snapshot.display.kinds
+    prefixes = ["gold/accuracy/", "val/gold/", "reward/by_kind/"]
+    prefixes += [f"{mix.prefix}/" for mix in snapshot.display.mixes]
+    names = [n.removeprefix(p) for p in prefixes for n in snapshot.names(p)]
+    found = {name.split("/")[0] for name in names}
+    return [k for k in usual if k in found] + sorted(found - set(usual))
+
+
+def stage_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
+    """Mean seconds of each stage over the last steps that had it; stages may overlap."""
+    return _seconds(snapshot, STAGES, count)
+
+
+def rollout_seconds(snapshot: Snapshot, count: int = 10) -> dict[str, float]:
+    """Mean seconds that one rollout spends on each of its parts, such as its verdict; many are
+    under way at once, so these do not add up to a stage."""
+    return _seconds(snapshot, snapshot.display.seconds, count)
+
+
+def _seconds(snapshot: Snapshot, names: Sequence[str], count: int) -> dict[str, float]:
+    means = {name: last(snapshot.series(f"time/{name}"), count) for name in names}
+    return {name: value for name, value in means.items() if value is not None}
+
+
+def eta_seconds(snapshot: Snapshot) -> float | None:
+    """Seconds until the last step at the present pace; None when nothing tells."""
+    step, steps = snapshot.state.get("step"), snapshot.state.get("steps")
+    pace = last(snapshot.series("time/step"), 10)
+    if not snapshot.running or pace is None or not is_number(step) or not is_number(steps):
+        return None
+    return max(0.0, (steps - step) * pace)
+
+
+class Watcher:
+    """Takes snapshots of one run again and again, reading only what changed."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._rows: list[Record] = []
+        self._rows_stamp: tuple[int, int] | None = None
+        self._rollouts: list[Record] = []
+        self._rollouts_step: int | None = None
+        self._dead_since: object = None
+
+    def look(self) -> Snapshot:
+        """Raises RunError when a file of the run is damaged."""
+        state = read_state(self.run)
+        stamp = _stamp(self.run / "metrics.jsonl")
+        if stamp != self._rows_stamp:
+            self._rows, self._rows_stamp = merge_steps(read_metrics(self.run)), stamp
+        updated = state.get("updated")
+        return Snapshot(
+            run=self.run,
+            state=state,
+            rows=self._rows,
+            evaluation=read_evaluation(self.run),
+            config=read_config(self.run),
+            plan=read_plan(self.run),
+            calibration=read_calibration(self.run),
+            alive=self._alive(state),
+            quiet_seconds=max(0.0, time.time() - updated) if is_number(updated) else 0.0,
+        )
+
+    def rollouts(self, step: int) -> list[Record]:
+        """The rollouts of a step, kept until another step is asked for."""
+        if step != self._rollouts_step:
+            self._rollouts = load_rollouts(self.run, step)
+            self._rollouts_step = step if self._rollouts else None
+        return self._rollouts
+
+    def _alive(self, state: Record) -> bool | None:
+        # The lock, not the process id: ids are reused, and containers number on their own. A dead
+        # run is asked about once, so that a trainer resuming it never meets our hand on the lock.
+        if state.get("status") != "running":
+            return None
+        identity = (state.get("pid"), state.get("updated"))
+        if self._dead_since == identity:
+            return False
+        if state.get("host") not in (None, socket.gethostname()):
+            return None
+        held = is_held(self.run)
+        if held is False:
+            self._dead_since = identity
+        return held
+
+
+def take_snapshot(run: Path) -> Snapshot:
+    """One look at a run. Raises RunError when a file of it is damaged."""
+    return Watcher(run).look()
+
+
+def load_rollouts(run: Path, step: int) -> list[Record]:
+    """A step's rollouts; none when they were pruned meanwhile or cannot be read any more."""
+    try:
+        return list(read_rollouts(run, step))
+    except (OSError, ValueError, zstandard.ZstdError):
+        return []
+
+
+def merge_steps(rows: Iterable[Record]) -> list[Record]:
+    """One row a step, ascending: rows of the same step, such as an evaluation's, are joined."""
+    merged: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        merged.setdefault(row.get("step", 0), {}).update(row)
+    return [{"step": step, **row} for step, row in sorted(merged.items())]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size

@@ -1,0 +1,254 @@
+"""The viewer over HTTP: pages made from a run's files and its index. It only reads, but for the
+index. Loopback is the default; whoever serves it elsewhere serves the runs to all who reach it.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from flowright.core.errors import UserError
+from flowright.simulation.process import LOOPBACK, is_loopback, listen, quiet_server
+from flowright.viewer.attempt_page import attempt_body
+from flowright.viewer.attempts_page import attempts_body
+from flowright.viewer.compare_page import Side, compare_body
+from flowright.viewer.exports import jsonl, parquet
+from flowright.viewer.filters import Filter, Range, joined
+from flowright.viewer.group_page import group_body
+from flowright.viewer.inspect_log import inspect_log
+from flowright.viewer.notes import notes_of
+from flowright.viewer.opened import OpenedRun, Refresher, Shelf, attempt_at, group_of
+from flowright.viewer.problem_page import problem_body
+from flowright.viewer.records import step_files
+from flowright.viewer.rendering.markup import Child, el, join
+from flowright.viewer.run_page import run_body
+from flowright.viewer.runs_page import runs_body
+from flowright.viewer.shell import Links, document, policy
+
+HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+
+
+def create_app(shelf: Shelf, hosts: Sequence[str] = LOOPBACK) -> Starlette:
+    """The viewer of some runs. ``hosts``: names that it answers to, so that no page of another site
+    can read it by a name of its own."""
+
+    def runs(request: Request) -> Response:
+        body = runs_body(shelf.runs(), Links(), request.query_params.get("against", ""))
+        return html(document("Runs", body, Links(), "runs"))
+
+    def compare(request: Request) -> Response:
+        return _compare(request, shelf)
+
+    at = "{step}/{group}"
+    routes = [
+        Route("/", runs),
+        Route("/compare", compare),
+        Route("/run/{run}/", _page(shelf, _run)),
+        Route("/run/{run}/attempts", _page(shelf, _attempts)),
+        Route(f"/run/{{run}}/attempt/{at}/{{index}}", _page(shelf, _attempt)),
+        Route(f"/run/{{run}}/group/{at}", _page(shelf, _group)),
+        Route("/run/{run}/problem", _page(shelf, _problem)),
+        Route("/run/{run}/export.{form}", _exported(shelf)),
+    ]
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))],
+        exception_handlers={HTTPException: _refused, UserError: _refused, Exception: _broken},
+    )
+
+
+Body = tuple[str, str, Child]
+"""Which page it is, its title, and what is on it."""
+
+
+def _page(
+    shelf: Shelf, make: Callable[[Request, OpenedRun, Links], Body]
+) -> Callable[[Request], Response]:
+    """A page of a run as an endpoint; it runs on a thread, not on the loop."""
+
+    def answer(request: Request) -> Response:
+        run = shelf.run(request.path_params["run"])
+        if run is None:
+            raise HTTPException(404, "no run of this name")
+        links = Links(run.name, parts=shelf.links(run))
+        here, title, body = make(request, run, links)
+        return html(document(f"{title} - {run.name}", body, links, here, notes_of(run)))
+
+    return answer
+
+
+def html(page: str, status: int = 200) -> HTMLResponse:
+    """A page with the headers that fence it in."""
+    headers = {**HEADERS, "Content-Security-Policy": policy()}
+    return HTMLResponse(page.encode("utf-8", "replace"), status, headers)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    told = error.detail if isinstance(error, HTTPException) else str(error)
+    body = el("div", el("h1", "Not found" if status == 404 else "Not possible"), el("p", told))
+    return html(document("Not found", body, Links()), status)
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    told = (
+        "A file of this run holds something that this page does not expect "
+        f"({type(error).__name__}); the terminal has the place. Other pages are not concerned."
+    )
+    return html(
+        document("Not shown", el("div", el("h1", "Not shown"), el("p", told)), Links()), 500
+    )
+
+
+def _query(request: Request) -> Mapping[str, str]:
+    return joined(request.query_params.multi_items())
+
+
+def _place(request: Request, *names: str) -> list[int]:
+    """Numbers of an address."""
+    told = [request.path_params[name] for name in names]
+    if not all(re.fullmatch(r"[0-9]{1,18}", text) for text in told):
+        raise HTTPException(404, "an attempt is STEP/GROUP/INDEX, such as 30/2/5")
+    return [*map(int, told)]
+
+
+def _run(request: Request, run: OpenedRun, links: Links) -> Body:
+    if run.part:
+        return _attempts(request, run, links)
+    with run.found() as found:
+        return "run", "Run", run_body(found, run.snapshot(), links)
+
+
+def _attempts(request: Request, run: OpenedRun, links: Links) -> Body:
+    chosen = Filter.read(_query(request))
+    with run.found() as found:
+        return "attempts", "Attempts", attempts_body(found, chosen, links, run.steps())
+
+
+def _attempt(request: Request, run: OpenedRun, links: Links) -> Body:
+    step, group, index = _place(request, "step", "group", "index")
+    chosen = Filter.read(_query(request))
+    with run.found() as found:
+        attempt = attempt_at(found, step, group, index)
+        if attempt is None:
+            raise HTTPException(404, f"no attempt {step}/{group}/{index} in the index (yet)")
+        beside = found.beside(chosen, attempt)
+    record = run.record(attempt)
+    body = attempt_body(record, attempt, run, links, chosen, beside)
+    return "attempt", f"Attempt {attempt.place}", body
+
+
+def _group(request: Request, run: OpenedRun, links: Links) -> Body:
+    step, group = _place(request, "step", "group")
+    with run.found() as found:
+        attempts = group_of(found, step, group)
+        if not attempts:
+            raise HTTPException(404, f"no group {step}/{group} in the index (yet)")
+        records = [run.record(attempt) for attempt in attempts]
+        return "group", f"Group {step}/{group}", group_body(found, attempts, records, links)
+
+
+def _problem(request: Request, run: OpenedRun, links: Links) -> Body:
+    task = request.query_params.get("task", "")
+    with run.found() as found:
+        body = problem_body(found, task, links, run.record)
+    if body is None:
+        raise HTTPException(404, f"no attempt at a problem {task[:80]!r} in the index (yet)")
+    return "problem", "A problem over time", body
+
+
+def _compare(request: Request, shelf: Shelf) -> Response:
+    """Two runs or more; of a single one its first against its last steps."""
+    names = list(dict.fromkeys(request.query_params.getlist("run")))
+    runs = [run for name in names if (run := shelf.run(name)) is not None]
+    if not runs or len(runs) < len(names):
+        raise HTTPException(404, "mark two or more runs to compare them")
+    steps = [request.query_params.get(f"steps{n}", "").strip() for n in (1, 2)]
+    problems = [
+        f"steps: {text[:60]!r} is no range" for text in steps if text and not Range.read(text)
+    ]
+    steps = [text if text and Range.read(text) else "" for text in steps]
+    if len(runs) == 1:
+        runs *= 2
+        if not any(steps):
+            steps = list(halves(runs[0]))
+    chosen = [*steps, *[""] * (len(runs) - 2)]
+    sides = [Side(run, run.snapshot(), told) for run, told in zip(runs, chosen, strict=True)]
+    notes = join(dict.fromkeys(strip for run in runs for strip in notes_of(run)))
+    return html(document("Compared", compare_body(sides, problems), Links(), "runs", notes))
+
+
+def halves(run: OpenedRun) -> tuple[str, str]:
+    """The first and the second half of a run's steps, as ranges."""
+    steps = [file.step for file in step_files(run.folder)]
+    if len(steps) < 2:
+        return "", ""
+    middle = len(steps) // 2
+    return f"{steps[0]}..{steps[middle - 1]}", f"{steps[middle]}..{steps[-1]}"
+
+
+FORMS = {
+    "jsonl": "application/x-ndjson",
+    "parquet": "application/vnd.apache.parquet",
+    "inspect.json": "application/json",
+}
+
+
+def _exported(shelf: Shelf) -> Callable[[Request], Response]:
+    """A selection as a file."""
+
+    def answer(request: Request) -> Response:
+        run, form = shelf.run(request.path_params["run"]), request.path_params["form"]
+        if run is None or form not in FORMS:
+            raise HTTPException(404, "no such run or form")
+        chosen = Filter.read(_query(request))
+        name = f"{''.join(c if c.isalnum() or c in '-_.' else '_' for c in run.name)}.{form}"
+        headers = {**HEADERS, "Content-Disposition": f'attachment; filename="{ascii(name)[1:-1]}"'}
+        if form == "jsonl":
+            return StreamingResponse(_streamed(run, chosen), 200, headers, FORMS[form])
+        make = parquet if form == "parquet" else inspect_log
+        with run.found() as found:
+            return Response(make(run, found, chosen), 200, headers, FORMS[form])
+
+    return answer
+
+
+def _streamed(run: OpenedRun, chosen: Filter) -> Iterator[bytes]:
+    with run.found() as found:
+        yield from jsonl(run, found, chosen)
+
+
+def serve(root: Path, host: str, port: int, say: Callable[[str], None]) -> int:
+    """Serve until Ctrl-C or SIGTERM; returns the exit status. Raises UserError where the port is
+    taken."""
+    listener = listen(host, port)
+    shelf = Shelf(root)
+    refresher = Refresher(shelf)
+    with contextlib.closing(listener):
+        loopback = is_loopback(host)
+        app = create_app(shelf, LOOPBACK if loopback else ("*",))
+        shown = f"[{host}]" if ":" in host else host
+        say(f"http://{shown}:{listener.getsockname()[1]}/  (Ctrl-C ends it)")
+        if not loopback:
+            say("whoever reaches this address can read these runs; there is no key")
+        refresher.start()
+        try:
+            uvicorn.Server(quiet_server(app)).run(sockets=[listener])
+        finally:
+            refresher.stop()
+    return 0

@@ -1,0 +1,220 @@
+"""Runs whose files hold what nobody expects there: every page and screen is still made, since one
+odd value must not hide the rest.
+"""
+
+import copy
+import io
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from monitoring_run import make_run
+from rich.console import Console
+from starlette.testclient import TestClient
+from viewer_run import records_of, write_run
+
+from flowright.core.errors import RunError, UserError
+from flowright.runs import rollouts_path, write_json, write_rollouts
+from flowright.viewer.monitoring.live import screen_of, summary
+from flowright.viewer.monitoring.report import write_report
+from flowright.viewer.monitoring.snapshot import Snapshot, Watcher
+from flowright.viewer.opened import Shelf
+from flowright.viewer.server import create_app
+from flowright.viewer.static import export_pages
+
+ODD = (None, 5, "x", [5], {"a": 1}, 10**400)
+Path_ = tuple[Any, ...]
+
+
+def places(value: Any, at: Path_ = ()) -> Iterator[Path_]:
+    """Where something stands in a JSON value; of lists the first item."""
+    if at:
+        yield at
+    if isinstance(value, Mapping):
+        for key in value:
+            yield from places(value[key], (*at, key))
+    elif isinstance(value, list) and value:
+        yield from places(value[0], (*at, 0))
+
+
+def changed(value: Any, at: Path_, odd: Any) -> Any:
+    """A copy with something else at a place."""
+    value = copy.deepcopy(value)
+    inner = value
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = odd
+    return value
+
+
+def client_of(root: Path) -> TestClient:
+    shelf = Shelf(root)
+    for run in shelf.runs():
+        run.update()
+    return TestClient(create_app(shelf), "http://localhost", raise_server_exceptions=True)
+
+
+def test_an_attempt_is_shown_whatever_its_record_holds(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "one", 1)
+    seen: set[Path_] = set()
+    records: list[dict[str, Any]] = []
+    for record in records_of(1):
+        for at in places(record):
+            if at in seen or at[0] in ("step", "group", "index"):
+                continue
+            seen.add(at)
+            for odd in ODD:
+                own = {"step": 1, "group": len(records), "index": 0}
+                records.append(changed(record, at, odd) | own)
+    assert len(seen) > 40
+    write_rollouts(run, 1, records)
+    with client_of(tmp_path) as client:
+        for group in range(len(records)):
+            for page in (f"attempt/1/{group}/0", f"group/1/{group}"):
+                reply = client.get(f"/run/one/{page}")
+                assert reply.status_code == 200, (page, reply.text)
+        for page in ("", "attempts", "export.jsonl", "export.parquet", "export.inspect.json"):
+            assert client.get(f"/run/one/{page}").status_code == 200
+        assert client.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["state.json", "evaluation.json", "metrics.jsonl"])
+def test_a_run_is_shown_whatever_its_files_hold(tmp_path: Path, name: str) -> None:
+    run = make_run(tmp_path / "one", steps=3)
+    lines = (run / name).read_text().splitlines()
+    given = json.loads(lines[-1] if name == "metrics.jsonl" else "".join(lines))
+    console = Console(file=io.StringIO(), width=100)
+    with client_of(tmp_path) as client:
+        for number, at in enumerate(at for at in places(given) if at != ("step",)):
+            odd = ODD[number % 5]
+            told = changed(given, at, odd)
+            if name == "metrics.jsonl":
+                (run / name).write_text("\n".join([*lines[:-1], json.dumps(told)]) + "\n")
+            else:
+                write_json(run / name, told)
+            for page in ("/", "/run/one/", "/run/one/attempts"):
+                reply = client.get(page)
+                assert reply.status_code == 200, (page, at, odd)
+                assert "its files hold something" not in reply.text, (page, at, odd)
+            json.dumps(summary(Watcher(run).look(), {}))
+            console.print(screen_of(Watcher(run), {}, full=True))
+        write_report(run)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[httpx2.Client]:
+    write_run(tmp_path / "one", 1)
+    write_run(tmp_path / "two", 1)
+    with client_of(tmp_path) as client:
+        yield client
+
+
+@pytest.mark.parametrize("text", ["[1]", "null", "{", "\x00", '{"step": NaN, "steps": 1e999}'])
+@pytest.mark.parametrize("name", ["state.json", "config.json", "evaluation.json"])
+def test_a_damaged_run_hides_no_other(
+    client: httpx2.Client, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / "one" / name).write_text(text)
+    page = client.get("/").text
+    assert "/run/two/" in page
+    assert (">damaged<" in page) is not text.startswith('{"step"')
+    for _ in range(2):  # its index is up to date; that does not mend the file
+        told = client.get("/run/one/attempts").text
+        assert (f"{name}: " in told) is not text.startswith('{"step"')
+    try:
+        Watcher(tmp_path / "one").look()
+    except UserError as error:
+        assert name in str(error)
+
+
+@pytest.mark.parametrize(
+    ("address", "status"),
+    [
+        (f"/run/one/attempt/{'9' * 5000}/0/0", 404),
+        ("/run/one/attempt/1/x/0", 404),
+        ("/run/one/group/-1/0", 404),
+        ("/run/one/export.jsonl?step=1e999", 200),
+        ("/run/one/attempts?step=1e999..&reward=1e999", 200),
+        (f"/run/one/attempts?reward={'1' * 400}", 200),
+        ("/run/one/attempts?after=" + "[" * 5000, 200),
+        ("/compare?run=one&run=two&steps1=1e999", 200),
+    ],
+)
+def test_odd_addresses(client: httpx2.Client, address: str, status: int) -> None:
+    assert client.get(address).status_code == status
+
+
+def test_runs_of_one_name_links_and_names_that_are_no_text(tmp_path: Path) -> None:
+    for name in ("a/b", "a~b", "index", "bad\udcff"):
+        write_run(tmp_path / name, 1)
+    write_run(tmp_path / "one~evaluation", 1)
+    write_rollouts(write_run(tmp_path / "one", 1) / "evaluation", 0, records_of(1))
+    (tmp_path / "a" / "loop").symlink_to(tmp_path, target_is_directory=True)
+    (tmp_path / "again").symlink_to(tmp_path / "one", target_is_directory=True)
+    shelf = Shelf(tmp_path)
+    runs = shelf.runs()
+    names = {run.name for run in runs}
+    assert names == {"a~b", "a~b~2", "index", "bad\\udcff", "one", "one~evaluation"}
+    (one,) = [run for run in runs if run.name == "one"]
+    assert [part.name for part in shelf.parts(one)] == ["one", "one~evaluation~2"]
+    assert {run.name for run in shelf.runs()} == names
+    with client_of(tmp_path) as client:
+        for run in runs:
+            assert client.get(f"/run/{run.name}/").status_code == 200
+
+
+def test_the_others_are_followed_where_one_run_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "one", 2)
+    shelf = Shelf(tmp_path)
+    (opened,) = shelf.runs()
+    rollouts_path(run, 2).write_bytes(b"no zstd")
+    opened.update()
+    assert not opened.trouble and opened.progress.attempts > 0
+
+    def lost(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("flowright.viewer.index.step_files", lost)
+    opened.update()
+    assert "Permission denied" in opened.trouble
+    monkeypatch.undo()
+    opened.update()
+    assert not opened.trouble
+
+
+def test_what_nobody_thought_of_in_one_run_leaves_the_others_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        write_run(tmp_path / name, 1)
+    whole = Watcher.look
+
+    def look(self: Watcher) -> Snapshot:
+        if self.run.name == "one":
+            raise KeyError("unheard of")
+        return whole(self)
+
+    monkeypatch.setattr(Watcher, "look", look)
+    with client_of(tmp_path) as client:
+        page = client.get("/").text
+    assert "/run/two/" in page and "unheard of" in page
+
+
+def test_pages_of_runs_with_odd_names_are_exported(tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for name in ("index", "bad\udcff"):
+        write_run(root / name, 1)
+    count = export_pages(root, tmp_path / "pages", "kind=math", 3)
+    pages = {path.name for path in (tmp_path / "pages").iterdir()}
+    assert len(pages) == count and {"index.html", "index-run.html", "bad\\udcff.html"} <= pages
+    assert 'href="index-run.html"' in (tmp_path / "pages/index.html").read_text()
+    with pytest.raises(RunError, match="no filter has this name"):
+        export_pages(root, tmp_path / "other", "knd=math", 3)
+    write_run(root / "index-attempts", 1)
+    with pytest.raises(RunError, match="two runs have a page of this name"):
+        export_pages(root, tmp_path / "third", "", 3)
