@@ -91,12 +91,12 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
 
     from flowright.config import load_judge_server
     from flowright.data.preference_sources import read_pairs
-    from flowright.judging.measuring.exam.exam import Plan
-    from flowright.judging.measuring.exam.session import (
-        Sitting,
+    from flowright.judging.measuring.exam_probes import ExamPlan
+    from flowright.judging.measuring.judge_exam import (
+        ExamRequest,
         build_file,
         chosen_perturbations,
-        sit,
+        run_exam,
     )
 
     def progress(name: str, total: int) -> Callable[[], None]:
@@ -107,7 +107,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     if options.build:
         built = build_file(options.build, options.out, options.limit, options.seed, progress, say)
         return uvloop.run(built)
-    plan = Plan(
+    plan = ExamPlan(
         perturbations=chosen_perturbations(options.perturbations),
         repeats=options.repeats,
         seed=options.seed,
@@ -120,16 +120,15 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     if options.evalbiasbench:
         biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
     with_pairs = not options.no_pairs
-    sitting = Sitting(config, options.data, plan, options.limit, with_pairs, options.out, biased)
-    return uvloop.run(sit(sitting, progress, say))
+    request = ExamRequest(config, options.data, plan, options.limit, with_pairs, options.out, biased)
+    return uvloop.run(run_exam(request, progress, say))
 
 
 def show(folder: Path) -> None:
     """The table, and where everything is."""
-    from rich.console import Console
-
     from flowright.judging.measuring.exam.page import write_exam_page
     from flowright.judging.measuring.exam.screen import exam_screen
+    from rich.console import Console
 
     page = write_exam_page(folder)
     console = Console()

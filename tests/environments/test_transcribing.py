@@ -16,7 +16,7 @@ from flowright.environments.judging.frames import wording_of
 from flowright.environments.judging.reading import Reading, read, reply_text
 from flowright.environments.judging.rows import JudgedRow, SftRow
 from flowright.environments.judging.transcripts import Kept, Tried, transcribe
-from flowright.judging.measuring.exam.asking import JudgeDown
+from flowright.judging.measuring.exam_probes import ServerDown
 
 ROOT = Path(__file__).parents[2]
 WORDS = wording_of("short")

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from exam_doubles import Comparing, Gullible, items
+from flowright.judging.measuring.exam.page import render_exam, write_exam_page
+from flowright.judging.measuring.exam.screen import exam_screen
 from rich.console import Console
 
 from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
 from flowright.core.errors import DataError, UserError
 from flowright.data.task import Problem, write_tasks
-from flowright.judging.measuring.exam.exam import EQUAL, Plan, hold_exam
-from flowright.judging.measuring.exam.labelled import read_labelled, write_labelled
-from flowright.judging.measuring.exam.page import render_exam, write_exam_page
-from flowright.judging.measuring.exam.screen import exam_screen
-from flowright.judging.measuring.exam.session import examined_section, open_examinee
+from flowright.judging.measuring.exam_probes import EQUAL, ExamPlan
+from flowright.judging.measuring.judge_exam import section_for_exam, hold_exam, open_exam_judges
+from flowright.judging.measuring.labelled_answers import read_labelled, write_labelled
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "config/judge_server.yaml")
@@ -63,10 +63,10 @@ async def test_what_was_planted_is_found_and_nothing_else() -> None:
             judge_true_positive=0.8, judge_false_positive=0.2, judge_biases=weights
         ),
     )
-    plan = Plan(perturbations=("tone", "formatting", "injection"), repeats=1, resamples=2000)
-    async with open_examinee(config, pairs=True) as examinee:
-        assert examinee.simulated
-        record = await hold_exam(items(100), examinee.judge, examinee.pair_judge, plan)
+    plan = ExamPlan(perturbations=("tone", "formatting", "injection"), repeats=1, resamples=2000)
+    async with open_exam_judges(config, pairs=True) as judges:
+        assert judges.simulated
+        record = await hold_exam(items(100), judges.judge, judges.pair_judge, plan)
     effects = {e["bias"]: e for e in record["effects"] if not e["label"]}
     assert effects["injection"]["found"] == record["pairs"][EQUAL]["found"] == "raises"
     assert effects["injection"]["own"]["value"] == pytest.approx(0.5, abs=0.2)
@@ -132,10 +132,10 @@ def test_arguments_that_do_not_go_together(main: Main, capsys: pytest.CaptureFix
 
 def test_the_judge_is_asked_anew_every_time() -> None:
     served = JudgeSection(model="m", cache_size=500, breaker_threshold=5)
-    examined = examined_section(served)
+    examined = section_for_exam(served)
     assert (examined.cache_size, examined.breaker_threshold) == (0, 0)
     with pytest.raises(UserError, match=r"judge\.ask: rubric"):
-        examined_section(JudgeSection(ask="rubric"))
+        section_for_exam(JudgeSection(ask="rubric"))
 
 
 # What is drawn of a record.
@@ -154,7 +154,7 @@ ABOUT = {
 
 async def recorded(folder: Path, judge: Gullible) -> Path:
     pairs = Comparing(lambda query: (1.0, 0.5))
-    record = await hold_exam(items(6), judge, pairs, Plan(repeats=1, resamples=200))
+    record = await hold_exam(items(6), judge, pairs, ExamPlan(repeats=1, resamples=200))
     (folder / "exam.json").write_text(json.dumps({"about": ABOUT, **record}))
     return folder
 

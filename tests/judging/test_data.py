@@ -10,10 +10,11 @@ import pytest
 from flowright.core.errors import DataError
 from flowright.data.task import Problem, write_tasks
 from flowright.grading import gold_check
-from flowright.judging.measuring.exam.construct import labelled_set, mistakes
-from flowright.judging.measuring.exam.labelled import (
+from flowright.judging.measuring.labelled_answers import (
     LabelledItem,
     is_task_file,
+    labelled_set,
+    mistakes,
     read_labelled,
     write_labelled,
 )

@@ -19,7 +19,7 @@ from flowright.judging.measuring.benchmarks.page import render
 from flowright.judging.measuring.benchmarks.record import read_record
 from flowright.judging.measuring.benchmarks.screen import benchmark_screen
 from flowright.judging.measuring.benchmarks.sheet import PairSheet
-from flowright.judging.measuring.exam.asking import JudgeDown
+from flowright.judging.measuring.exam_probes import JudgeDown
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]

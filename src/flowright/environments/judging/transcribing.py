@@ -29,7 +29,7 @@ from flowright.environments.judging.transcripts import (
 )
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
-from flowright.judging.measuring.exam.asking import JudgeDown
+from flowright.judging.measuring.exam_probes import JudgeDown
 from flowright.llm.chat import ChatModel, ChatRequest, Message
 from flowright.simulation.opening import open_models
 

@@ -7,7 +7,7 @@ from flowright.core.errors import RunError
 from flowright.judging.measuring.benchmarks.contenders import Contender
 from flowright.judging.measuring.benchmarks.ledger import Ledger
 from flowright.judging.measuring.benchmarks.sheet import R, Sheet
-from flowright.judging.measuring.exam.asking import JudgeDown
+from flowright.judging.measuring.exam_probes import JudgeDown
 
 _PATIENCE = 20  # failures in a row from the start after which a judge counts as down
 

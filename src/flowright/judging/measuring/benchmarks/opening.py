@@ -17,7 +17,7 @@ from flowright.judging.measuring.benchmarks.asked import (
     measured_section,
 )
 from flowright.judging.measuring.benchmarks.contenders import Chance, Contender, Length, Several
-from flowright.judging.measuring.exam.asking import JudgeDown
+from flowright.judging.measuring.exam_probes import JudgeDown
 from flowright.judging.remote import RemoteJudge
 from flowright.simulation.opening import open_models
 
