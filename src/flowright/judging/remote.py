@@ -28,9 +28,8 @@ from flowright.judging.remote_wire import (
     request_of,
 )
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
-from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Call, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,

@@ -82,7 +82,7 @@ class Reach:
             # the queue as long as nobody else needs it.
             room = limits.in_flight + (limits.queue or 0)
             most = min(room, section.max_concurrent_requests * section.max_batch_size)
-            self.window.told(2 * limits.in_flight, most)
+            self.window.set_limits(2 * limits.in_flight, most)
 
     def batches(self, waiting: Sequence[Sized]) -> Iterator[list[Sized]]:
         """In order, none larger than the service takes, but for a question that is so by itself."""

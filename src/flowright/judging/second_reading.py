@@ -15,9 +15,9 @@ from flowright.grading.text import extract_answer
 from flowright.judging.schemas import normalised
 from flowright.judging.verdict import Judge, JudgeQuery, Source, Status, Verdict, Wrapper
 from flowright.llm.chat import Usage
+from flowright.llm.context import last_tokens
 from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer
-from flowright.llm.sizes import last_tokens
 
 STEERABLE: frozenset[Status] = frozenset(
     {"abstain", "declined", "parse_error", "refused", "truncated"}
