@@ -68,7 +68,7 @@ from flowright.judging.service import (
     openrlhf,
 )
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
-from flowright.llm import control_tokens, fences, replies, sizes, wire
+from flowright.llm import context as sizes, control_tokens, fences, replies, wire
 from flowright.llm.context import too_long
 from flowright.llm.transport import RequestError
 from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values

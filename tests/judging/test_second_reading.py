@@ -23,7 +23,7 @@ from flowright.judging.rules import gate
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
 from flowright.judging.wrappers import LONG, SHORT, neutral, shortened
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
-from flowright.llm.sizes import most_tokens
+from flowright.llm.context import most_tokens
 
 BAIT = "xyzzy"
 ASKED = JudgeQuery("What is 6 * 7?", f"fewer {BAIT}", "42", "span", key="1/a/0")

@@ -19,9 +19,9 @@ from flowright.judging.prompts import Answered, Block, Question, wording_of
 from flowright.judging.schemas import BETTER, GRADE, SHARE, TOP_GRADE, TRUTH, Field, Value
 from flowright.judging.verdict import DOWN, JudgeQuery, Verdict
 from flowright.llm.chat import ChatModel, Usage
+from flowright.llm.context import last_tokens
 from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer
-from flowright.llm.sizes import last_tokens
 
 Replies = Sequence[Mapping[str, Value]]
 """For each question the values of the fields that were read; some may be missing."""

@@ -28,9 +28,8 @@ from flowright.judging.payloads import (
 )
 from flowright.judging.remote_limits import Reach
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
-from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Call, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     Connection,

@@ -86,7 +86,7 @@ class Reach:
             # the queue as long as nobody else needs it.
             room = limits.in_flight + (limits.queue or 0)
             most = min(room, section.max_concurrent_requests * section.max_batch_size)
-            self.window.told(2 * limits.in_flight, most)
+            self.window.set_limits(2 * limits.in_flight, most)
 
     def batches(self, waiting: Sequence[Sized]) -> Iterator[list[Sized]]:
         """In order, none larger than the service takes, but for a question that is so by itself."""
@@ -151,8 +151,8 @@ class Window:
     _pace: float = field(default=FIRST_PAUSE, init=False)
     _refusals: int = field(default=0, init=False)  # in a row
 
-    def told(self, width: float, ceiling: float) -> None:
-        """The server's own word on what it takes."""
+    def set_limits(self, width: float, ceiling: float) -> None:
+        """Take over the limits that the server announces."""
         self.ceiling = ceiling
         if self._cut_at == float("-inf"):
             self.width = min(width, ceiling)
@@ -178,8 +178,8 @@ class Window:
             self._leave(call.granted)
 
     def answered(self, weight: int, seconds: float, grows: bool = True) -> None:
-        """A call of this weight was served within so long; the width ``grows`` where that is not
-        too long."""
+        """Count a served call of this weight and latency; the width ``grows`` unless that was too
+        slow."""
         self.answered_at = self.clock()
         self._refusals = 0
         self._pace += (seconds - self._pace) / 4
@@ -193,8 +193,8 @@ class Window:
         self.width = min(self.ceiling, self.width + added)
 
     def congested(self, began: float) -> None:
-        """A call that was sent at ``began`` was not served, for there is too much. What was on the
-        wire together counts once."""
+        """Halve the width for a call, sent at ``began``, that an overloaded server did not serve.
+        Calls that were in flight together count once."""
         if began < self._cut_at:
             return
         self._refused_at = min(self.width, self.held)
@@ -202,9 +202,9 @@ class Window:
         self._cut_at = self.clock()
 
     def refused(self, began: float, seconds: float | None) -> float:
-        """As :meth:`congested`, by a server that asks to wait; meanwhile nobody is let in. Returns
-        for how long."""
-        self._refusals += began >= self._cut_at  # what was on the wire together counts once
+        """As :meth:`congested`, for a server that asks to wait; no call starts meanwhile. Returns
+        the seconds of the pause."""
+        self._refusals += began >= self._cut_at  # calls in flight together count once
         self.congested(began)
         if not seconds:
             seconds = max(self._pace, SHORTEST_PAUSE) * 2.0 ** min(self._refusals - 1, 20)
@@ -213,14 +213,14 @@ class Window:
         return seconds
 
     def give_up(self, error: RequestError) -> None:
-        """Whoever waits for a turn gets the error in its place."""
+        """Fail all waiting calls with the error."""
         waiting, self._waiting = self._waiting, []
         for *_, turn in waiting:
             if not turn.done():
                 turn.set_exception(replace(error, final=True))
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Cancel the pending timer."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None

@@ -21,9 +21,9 @@ from flowright.judging.rules import gate
 from flowright.judging.schemas import normalised
 from flowright.judging.verdict import DOWN, Judge, JudgeQuery, Source, Status, Verdict, Wrapper
 from flowright.llm.chat import Usage
+from flowright.llm.context import last_tokens
 from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer
-from flowright.llm.sizes import last_tokens
 
 
 class Gated(Wrapper):

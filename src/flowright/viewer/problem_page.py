@@ -8,10 +8,11 @@ from statistics import fmean
 from urllib.parse import quote
 
 from flowright.core.formatting import Record
+from flowright.core.report import Series
 from flowright.viewer.facts import Combination, safe, source_of
 from flowright.viewer.finding import Attempt, Found
 from flowright.viewer.group_page import difference
-from flowright.viewer.rendering.charts import Series, line_chart
+from flowright.viewer.rendering.charts import line_chart
 from flowright.viewer.rendering.markup import Html, el
 from flowright.viewer.shell import Column, Links, data_table, link, number
 from flowright.viewer.texts import text

@@ -7,6 +7,7 @@ from dataclasses import replace
 from urllib.parse import urlencode
 
 from flowright.core.formatting import NOTHING, Point, percent
+from flowright.core.report import Series
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display
 from flowright.viewer.facts import NONE, Combination
@@ -16,7 +17,7 @@ from flowright.viewer.monitoring.before_after import evaluation_section
 from flowright.viewer.monitoring.report import tiles
 from flowright.viewer.monitoring.snapshot import Snapshot, edge, first, is_ours, kinds, last
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import Series, line_chart, spark
+from flowright.viewer.rendering.charts import line_chart, spark
 from flowright.viewer.rendering.markup import Child, Html, el
 from flowright.viewer.rendering.page import grid, section
 from flowright.viewer.shell import Column, Links, data_table, link

@@ -12,7 +12,7 @@ from flowright.judging.build import open_judge
 from flowright.judging.llm_judge import Questions
 from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatModel, ChatRequest, RequestRefused
-from flowright.llm.refusals import CONTROL
+from flowright.llm.context import CONTROL
 from flowright.simulation.opening import open_models
 
 FEW_TOKENS = 16

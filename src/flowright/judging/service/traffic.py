@@ -14,7 +14,7 @@ from functools import partial
 from hashlib import sha256
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+import prometheus_client as prometheus
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -181,9 +181,9 @@ class ServiceMetrics:
     """Counters of one service. Labels have few values: unknown paths are all `other`."""
 
     def __init__(self, admission: Admission, judge: str, simulated: bool) -> None:
-        self._registry = CollectorRegistry()
+        self._registry = prometheus.CollectorRegistry()
         ours: dict[str, Any] = {"namespace": "flowright_judge", "registry": self._registry}
-        counter, gauge = partial(Counter, **ours), partial(Gauge, **ours)
+        counter, gauge = partial(prometheus.Counter, **ours), partial(prometheus.Gauge, **ours)
         self.requests = counter(
             "requests",
             "Requests by endpoint and HTTP code; 499 is a client that went away.",
@@ -193,7 +193,7 @@ class ServiceMetrics:
             "verdicts", "Verdicts by status and by who decided.", ("status", "source")
         )
         took = "Time of one verdict in the judge, queueing left out."
-        self._seconds = Histogram("verdict_seconds", took, buckets=_BUCKETS, **ours)
+        self._seconds = prometheus.Histogram("verdict_seconds", took, buckets=_BUCKETS, **ours)
         self._tokens = counter("tokens", "Tokens that verdicts took.", ("kind",))
         self.refused = counter("refused", "Requests refused with 429 because the queue was full.")
         running = gauge("in_flight", "Verdicts in the making.")
@@ -214,7 +214,7 @@ class ServiceMetrics:
         self._tokens.labels("completion").inc(response.metadata.completion_tokens)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        return prometheus.generate_latest(self._registry)
 
 
 OPEN = frozenset({"/health", "/metrics", "/docs", "/openapi.json"})
