@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 from flowright.core.errors import FailureError, Reason
-from flowright.llm.sizes import most_tokens
+from flowright.llm.context import most_tokens
 from flowright.workflows.registry import Operator, ValueType
 
 MAX_LIST_ITEMS = 256
@@ -40,7 +40,7 @@ def bind(
 
     Raises FailureError: TYPE for a call that does not fit the signature, BAD_ARGUMENT for a value
     that is not what the signature says, SIZE_BUDGET when all texts together may have more than
-    ``max_chars`` tokens (:func:`~flowright.llm.sizes.most_tokens`).
+    ``max_chars`` tokens (:func:`~flowright.llm.context.most_tokens`).
     """
     try:
         given = operator.call_signature.bind(*args, **kwargs).arguments

@@ -25,7 +25,7 @@ from flowright.llm.chat import (
     RequestRefused,
     Usage,
 )
-from flowright.llm.refusals import SettingsRefused
+from flowright.llm.context import SettingsRefused
 from flowright.llm.replies import strip_thinking
 from flowright.sandbox import RunResult, TestReport
 from flowright.workflows.budget import Budget
