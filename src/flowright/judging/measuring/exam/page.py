@@ -31,8 +31,19 @@ from flowright.judging.measuring.exam.record import (
     title,
 )
 from flowright.runs import disk_errors, write_text
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import facts, grid, header, page, section, strip, table, tile
+from flowright.viewer.rendering.markup import (
+    Child,
+    Html,
+    el,
+    facts,
+    grid,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
 from flowright.viewer.rendering.report_charts import chart_html
 
 

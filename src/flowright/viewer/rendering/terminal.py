@@ -1,4 +1,4 @@
-"""The small things that a terminal screen is made of: bars, sparklines, rows."""
+"""Parts of a terminal screen: bars, sparklines, rows."""
 
 import itertools
 from collections.abc import Sequence

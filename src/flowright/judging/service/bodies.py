@@ -15,10 +15,38 @@ from pydantic import (
     ValidationError,
 )
 
-from flowright.judging.answer_types import read_answer_type
-from flowright.judging.messages import completion_text, prompt_text, whole_characters
-from flowright.judging.service.raw import RawReplyBody, raw_replies
+from flowright.judging.payloads import (
+    completion_text,
+    prompt_text,
+    read_answer_type,
+    whole_characters,
+)
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
+
+
+class RawReplyBody(BaseModel):
+    """What a model said to one attempt, before it was read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    finish_reason: str
+    reasoning: str | None = None
+
+
+def raw_replies(verdict: Verdict) -> tuple[RawReplyBody, ...]:
+    """The replies attempt by attempt; of a vote those of its members."""
+    if not verdict.replies:
+        return tuple(reply for member in verdict.members for reply in raw_replies(member))
+    return tuple(
+        RawReplyBody(
+            text=whole_characters(reply.text),
+            finish_reason=reply.finish_reason,
+            reasoning=None if reply.reasoning is None else whole_characters(reply.reasoning),
+        )
+        for reply in verdict.replies
+    )
+
 
 _LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
 _MOST_PROBLEMS = 5

@@ -1,21 +1,131 @@
-"""What goes over the wire to a judge behind HTTP, and how its answers are read. No requests here.
-
-Reads what the judge service says in full, and as much as a small server of somebody's own may say:
-a ``score`` alone is a verdict.
-"""
+"""The names of answer types as callers write them. What a type means is not known here."""
 
 import hashlib
 import json
 import math
+import re
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, get_args
 
-from flowright.judging.answer_types import shown_answer_type
-from flowright.judging.verdict import JudgeQuery, Source, Status, Verdict
+from flowright.core.plugins import suggest
+from flowright.judging.verdict import AnswerType, JudgeQuery, Source, Status, Verdict
 from flowright.llm.chat import Usage
+from flowright.llm.fences import fence_for, fenced
 from flowright.llm.transport import RequestError
+
+TYPES: tuple[AnswerType, ...] = get_args(AnswerType)
+
+_ALIASES: Mapping[str, AnswerType] = {
+    "numeric": "number", "integer": "number", "int": "number", "float": "number",
+    "math": "math_expression", "expression": "math_expression", "latex": "math_expression",
+    "formula": "math_expression", "choice": "multiple_choice", "mcq": "multiple_choice",
+    "text": "free_text", "string": "free_text", "free_form": "free_text", "any": "free_text",
+    "boolean": "free_text", "bool": "free_text", "ocr_text": "free_text", "ocrtext": "free_text",
+    "python": "code", "general_code": "code", "html_code": "code", "svg_code": "code",
+}  # fmt: skip
+
+
+def read_answer_type(given: object) -> AnswerType:
+    """The type that a caller means: in any case, in the plural (``MATH_EXPRESSIONS``), with ``-``
+    or a space for ``_``, by another usual name. None and "" are ``free_text``. Raises ValueError
+    that lists the known ones."""
+    if given is None or given == "":
+        return "free_text"
+    name = str(given).strip().lower().replace("-", "_").replace(" ", "_")
+    for word in (name, name.removesuffix("s")):
+        for known in TYPES:
+            if word == known:
+                return known
+        if word in _ALIASES:
+            return _ALIASES[word]
+    shown = f"answer_type {repr(given)[:60]}{suggest(name[:60], TYPES)}"
+    raise ValueError(f"{shown}; known are {', '.join(TYPES)}")
+
+
+def shown_answer_type(known: AnswerType) -> str:
+    """As judges behind HTTP and judge models of one's own get it, such as ``MATH_EXPRESSIONS``."""
+    return "MATH_EXPRESSIONS" if known == "math_expression" else known.upper()
+
+
+_ROLE = re.compile(r"[\w -]{1,40}")
+
+
+def prompt_text(prompt: object) -> str:
+    """A prompt as text. The content of a single message; of several each between two lines of a
+    fence that it cannot close, behind its role, so that no turn can pass for another's.
+
+    Raises ValueError for what is neither text nor messages.
+    """
+    if isinstance(prompt, str):
+        return prompt
+    turns = [(_role(message), _content(message)) for message in _messages(prompt)]
+    if len(turns) == 1:
+        return turns[0][1]
+    fence = fence_for(text for _, text in turns)
+    return "\n\n".join(fenced(text, f" {role}", fence) for role, text in turns)
+
+
+def completion_text(completion: object) -> str:
+    """What is to be judged of a completion: of messages the last one of the assistant, whatever
+    tools and others said in between; nothing where there is none.
+
+    Raises ValueError as :func:`prompt_text`.
+    """
+    if isinstance(completion, str):
+        return completion
+    said = [m for m in _messages(completion) if _role(m) in ("assistant", "model")]
+    return _content(said[-1]) if said else ""
+
+
+def whole_characters(text: str) -> str:
+    """Half of a surrogate pair, which no request can carry, as ``?``: a policy that wrote one wrote
+    something else than was asked, and is no less to be judged."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _messages(given: object) -> list[Mapping[str, Any]]:
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, Iterable):
+        raise ValueError(f"text or a list of messages is expected, not {type(given).__name__}")
+    messages = list(given)
+    if not messages:
+        raise ValueError("the list of messages is empty")
+    for message in messages:
+        if not isinstance(message, Mapping) or "content" not in message:
+            raise ValueError("a message is an object with role and content")
+    return messages
+
+
+def _role(message: Mapping[str, Any]) -> str:
+    role = message.get("role", "assistant")
+    if not isinstance(role, str) or not _ROLE.fullmatch(role):
+        raise ValueError("a message's role is a word, such as user or assistant")
+    return role
+
+
+def _content(message: Mapping[str, Any]) -> str:
+    """Text as it is; of a list of parts the texts, and the kinds of the others."""
+    content = message["content"]
+    if content is None:  # a message that only calls tools
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Mapping) or not isinstance(content, Iterable):
+        raise ValueError("a message's content is text or a list of parts")
+    return "\n".join(map(_part, content))
+
+
+def _part(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        raise ValueError("a part of a message's content is text or an object with a type")
+    text = part.get("text")
+    return text if isinstance(text, str) else f"[{str(part.get('type', 'part'))[:40]}]"
+
 
 CLIENT_HEADER = "X-Client-Id"
 """Names whoever shares a service with others, so that each gets a fair share of it."""

@@ -11,11 +11,10 @@ from typing import Any
 from flowright.core.errors import RunError, UserError, boundary
 from flowright.core.untrusted import one_line
 from flowright.runs import HELD_OUT, rollout_steps
-from flowright.viewer.facts import safe
-from flowright.viewer.finding import Attempt, Found
 from flowright.viewer.index import Indexer, Progress, first_id, index_path
 from flowright.viewer.monitoring.snapshot import Snapshot, Watcher
-from flowright.viewer.records import record_at
+from flowright.viewer.rollout_records import record_at, safe
+from flowright.viewer.search import Attempt, Found
 
 PAUSE = 2.0  # seconds between two looks for new steps
 MARKS = ("config.json", "state.json", "metrics.jsonl")
@@ -140,7 +139,7 @@ class Shelf:
         return [self._named[place] for place in places if place in self._named]
 
     def links(self, run: OpenedRun) -> tuple[tuple[str, str], ...]:
-        """The run and its parts, as :class:`flowright.viewer.shell.Links` has them."""
+        """The run and its parts, as :class:`flowright.viewer.layout.Links` has them."""
         return tuple((one.part.capitalize() or "Attempts", one.name) for one in self.parts(run))
 
     def run(self, name: str) -> OpenedRun | None:

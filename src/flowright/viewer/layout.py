@@ -13,10 +13,9 @@ from importlib.resources import files
 from urllib.parse import quote
 
 from flowright.core.formatting import NOTHING
-from flowright.viewer.facts import safe
-from flowright.viewer.finding import Attempt
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import asset
+from flowright.viewer.rendering.markup import Child, Html, asset, el
+from flowright.viewer.rollout_records import safe
+from flowright.viewer.search import Attempt
 
 
 @dataclass(frozen=True, slots=True)

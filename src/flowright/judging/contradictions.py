@@ -9,8 +9,7 @@ looks at a bounded stretch of text or is a single pass.
 import re
 from collections.abc import Iterable
 
-from flowright.judging.reading import Unread, normal
-from flowright.judging.schemas import BETTER, TRUTH, WRAPPING, Field, Value
+from flowright.judging.schemas import BETTER, TRUTH, WRAPPING, Field, Unread, Value, normal
 
 _NEAR = 300  # characters before a verdict that may introduce it
 

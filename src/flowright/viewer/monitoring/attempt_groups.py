@@ -16,9 +16,7 @@ from flowright.core.formatting import Record, duration, is_number, object_of
 from flowright.environments.display import Display, blocks_of
 from flowright.runs import rollout_steps
 from flowright.viewer.monitoring.snapshot import load_rollouts
-from flowright.viewer.rendering.block_markup import SHORT, blocks_html, document
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import folded
+from flowright.viewer.rendering.markup import SHORT, Html, blocks_html, document, el, folded
 
 SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick
 WIDEST, BEST, WORST, DISPUTED = 3, 2, 2, 4
