@@ -55,8 +55,8 @@ from flowright.judging.measuring.labelled_answers import (
     write_labelled,
 )
 from flowright.judging.measuring.perturbations import PERTURBATIONS
+from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, Status, Verdict
-from flowright.judging.wording import wording_hash
 from flowright.runs import check_writable, write_json
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
@@ -92,7 +92,10 @@ def chosen_perturbations(names: str | None) -> tuple[str, ...]:
     if unknown:
         known = ", ".join(PERTURBATIONS)
         raise UserError(
-            *(f"--perturbations {n}: not one of {known}{suggest(n, PERTURBATIONS)}" for n in unknown)
+            *(
+                f"--perturbations {n}: not one of {known}{suggest(n, PERTURBATIONS)}"
+                for n in unknown
+            )
         )
     return tuple(dict.fromkeys(wanted))
 

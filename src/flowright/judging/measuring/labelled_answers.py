@@ -24,9 +24,9 @@ from flowright.core.plugins import suggest
 from flowright.core.tables import Place, Row, read_rows
 from flowright.data.task import Problem
 from flowright.grading import gold_check
-from flowright.judging.query import answer_type_of, query_of
 from flowright.judging.verdict import AnswerType, JudgeQuery
 from flowright.runs import write_text
+from flowright.judging.verdict import answer_type_of, task_query
 from flowright.sandbox import Sandbox
 
 
@@ -208,7 +208,7 @@ async def _graded(
         gold = await gold_check(task, answer, sandbox)
         if gold.correct is label:
             name = f"{task.id}/{'right' if label else 'wrong'}"
-            query = query_of(task, answer, key=name, evidence=gold.evidence)
+            query = task_query(task, answer, key=name, evidence=gold.evidence)
             return LabelledItem(
                 id=name,
                 question=query.question,

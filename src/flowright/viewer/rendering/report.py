@@ -14,8 +14,18 @@ from flowright.core.report import (
     ReportTable,
 )
 from flowright.core.untrusted import one_line, visible
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import facts, grid, header, page, section, strip, table, tile
+from flowright.viewer.rendering.markup import (
+    Html,
+    el,
+    facts,
+    grid,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
 from flowright.viewer.rendering.report_charts import chart_html
 
 if TYPE_CHECKING:
