@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], None]) -> Path | None:
-    """Hold the exam and return its folder; or build, and return nothing."""
+    """Run the exam and return its folder; or build, and return None."""
     import uvloop
 
     from flowright.config import load_judge_server
@@ -120,19 +120,24 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     if options.evalbiasbench:
         biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
     with_pairs = not options.no_pairs
-    request = ExamRequest(config, options.data, plan, options.limit, with_pairs, options.out, biased)
+    request = ExamRequest(
+        config, options.data, plan, options.limit, with_pairs, options.out, biased
+    )
     return uvloop.run(run_exam(request, progress, say))
 
 
 def show(folder: Path) -> None:
-    """The table, and where everything is."""
-    from flowright.judging.measuring.exam.page import write_exam_page
-    from flowright.judging.measuring.exam.screen import exam_screen
+    """Print the report and the paths of the files."""
     from rich.console import Console
 
-    page = write_exam_page(folder)
+    from flowright.judging.measuring.exam_report import exam_report, read_exam
+    from flowright.viewer.rendering.report import report_text, write_report
+
+    report = exam_report(read_exam(folder))
+    page = folder / "exam.html"
+    write_report(report, page)
     console = Console()
-    console.print(exam_screen(folder))
+    console.print(report_text(report))
     console.print(f"{page}, exam.json and verdicts.jsonl beside it", markup=False)
 
 

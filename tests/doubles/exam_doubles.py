@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowright.judging.measuring.exam_probes import ProbeResult, Probe
+from flowright.judging.measuring.exam_probes import Probe, ProbeResult
 from flowright.judging.measuring.labelled_answers import LabelledItem
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage

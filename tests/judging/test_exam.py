@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from exam_doubles import Comparing, Gullible, items, verdict
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
 from flowright.data.preferences import Pair, Turn
 from flowright.judging.measuring.exam_probes import (
     EQUAL,
-    ProbeResult,
-    JudgeDown,
     ExamPlan,
     Probe,
+    ProbeResult,
     ask_probes,
     pairs_of,
     sample_items,
@@ -168,15 +168,24 @@ def test_the_two_orders_of_a_pair_are_no_retry() -> None:
 
 async def test_a_judge_that_is_down_is_not_asked_to_the_end() -> None:
     down = Gullible(silent=lambda query: True, status="unavailable")
-    with pytest.raises(JudgeDown, match="nothing was measured") as error:
+    with pytest.raises(ServerDown, match="no record was written") as error:
         await hold_exam(items(200), down, None, SMALL)
     assert error.value.exit_code == 1
     assert len(down.queries) < 40
 
 
+async def test_a_judge_that_dies_is_not_asked_to_the_end() -> None:
+    answers = iter([False] * 50)
+    dying = Gullible(silent=lambda query: next(answers, True), status="unavailable")
+    with pytest.raises(ServerDown, match="50 answered, 2. failed"):
+        await hold_exam(items(200), dying, None, SMALL)
+    assert len(dying.queries) < 80
+
+
 async def test_a_judge_that_is_down_now_and_then_is_examined() -> None:
     shaky = Gullible(silent=lambda query: "/False" in query.key, status="timeout")
-    record = await hold_exam(items(30), shaky, None, SMALL)
+    plan = replace(SMALL, perturbations=("tone",))  # master keys are wrong answers in a row
+    record = await hold_exam(items(30), shaky, None, plan)
     assert record["confusion"]["wrong_unscored"] == 30
     assert record["measures"]["all"]["false_positive_rate"]["value"] is None
     assert record["measures"]["all"]["false_negative_rate"]["value"] == 0.0

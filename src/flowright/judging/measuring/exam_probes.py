@@ -95,7 +95,7 @@ async def ask_probes(
         why=lambda result: f"{result.verdict.status}: {result.verdict.reason}",
         keep=lambda place, result: keep(result),
         name=f"judge {judge.name!r}",
-        remedy="start its server, or check its address in the LLM file; nothing was measured",
+        remedy="start its server, or check its address in the LLM file; no record was written",
     )
     return list(results.values())
 

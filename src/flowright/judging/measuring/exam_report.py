@@ -148,7 +148,7 @@ def _tile(name: str, estimate: object, form: Form) -> Tile:
 # Biases: the effects of perturbations, and of the order of two answers.
 
 _WRONG, _RIGHT, _EQUALS = "c5", "c1", "c2"
-_EFFECT_COLUMNS = ("called right", "perturbed", "effect, points",
+_EFFECT_COLUMNS = ("plain", "perturbed", "effect, points",
                    ReportColumn("to plain", page_only=True), "found", "compared")  # fmt: skip
 _PAIR_COLUMNS = (
     *("pairs of", "compared", "first wins - second, points", "found"),

@@ -24,9 +24,8 @@ from flowright.core.plugins import suggest
 from flowright.core.tables import Place, Row, read_rows
 from flowright.data.task import Problem
 from flowright.grading import gold_check
-from flowright.judging.verdict import AnswerType, JudgeQuery
+from flowright.judging.verdict import AnswerType, JudgeQuery, answer_type_of, task_query
 from flowright.runs import write_text
-from flowright.judging.verdict import answer_type_of, task_query
 from flowright.sandbox import Sandbox
 
 
@@ -90,7 +89,9 @@ def read_labelled(path: Path) -> list[LabelledItem]:
 
 def _rows(path: Path) -> Iterator[tuple[Place, Row]]:
     if not path.exists():
-        raise DataError(f"{path}: no such file; --build MIXTURE --out FILE makes one from a mixture")
+        raise DataError(
+            f"{path}: no such file; --build MIXTURE --out FILE makes one from a mixture"
+        )
     return read_rows(path)
 
 
