@@ -15,15 +15,15 @@ from judge_doubles import Step, in_form, reply, unavailable
 
 from flowright.config import JudgeSection, RewardSection
 from flowright.environments.reward import reward_of
+from flowright.judging.attempts import READING_ATTEMPTS
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge
-from flowright.judging.gate import gate
 from flowright.judging.measuring.exam.session import examined_section
-from flowright.judging.retries import READING_ATTEMPTS
-from flowright.judging.second_reading import LONG, SHORT, neutral, shortened
+from flowright.judging.rules import gate
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
+from flowright.judging.wrappers import LONG, SHORT, neutral, shortened
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
-from flowright.llm.sizes import most_tokens
+from flowright.llm.context import most_tokens
 
 BAIT = "xyzzy"
 ASKED = JudgeQuery("What is 6 * 7?", f"fewer {BAIT}", "42", "span", key="1/a/0")

@@ -23,11 +23,10 @@ from judge_serving import served, served_beside
 
 from flowright.config import JudgeServerSection
 from flowright.core.errors import ConfigError, RunPaused, UserError
-from flowright.judging.messages import completion_text, prompt_text
+from flowright.judging.payloads import completion_text, prompt_text
 from flowright.judging.reward import verl
-from flowright.judging.reward.stand_ins import WINDOW, StandIns
 from flowright.judging.reward.trl import trl_reward
-from flowright.judging.reward.verl import VerlReward
+from flowright.judging.reward.verl import WINDOW, StandIns, VerlReward
 from flowright.judging.service.app import create_app
 from flowright.judging.service.openrlhf import completion_of
 from flowright.judging.verdict import JudgeQuery, Status, Verdict

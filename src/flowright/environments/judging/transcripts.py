@@ -13,7 +13,7 @@ from flowright.environments.judging.frames import FrameWording, frame
 from flowright.environments.judging.reading import Reading, read, reply_text
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, SftRow
 from flowright.judging.measuring.exam.asking import JudgeDown
-from flowright.judging.messages import prompt_text
+from flowright.judging.payloads import prompt_text
 from flowright.judging.verdict import Judge, JudgeQuery, Status
 from flowright.llm.chat import Message
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowright.core.errors import UserError
 from flowright.judging.reward.adapter import Config, create_judge_reward
-from flowright.judging.reward.arguments import ANSWERS, request_of
+from flowright.judging.reward.calls import ANSWERS, request_of
 
 
 class TrlReward:

@@ -16,7 +16,7 @@ from itertools import count
 from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judging.measuring.exam.labelled import LabelledItem
-from flowright.judging.query import answer_type_of, query_of
+from flowright.judging.verdict import answer_type_of, task_query
 from flowright.sandbox import Sandbox
 
 _TRIES = 6  # mistakes graded for one task at most
@@ -101,7 +101,7 @@ async def _graded(
         gold = await gold_check(task, answer, sandbox)
         if gold.correct is label:
             name = f"{task.id}/{'right' if label else 'wrong'}"
-            query = query_of(task, answer, key=name, evidence=gold.evidence)
+            query = task_query(task, answer, key=name, evidence=gold.evidence)
             return LabelledItem(
                 id=name,
                 question=query.question,

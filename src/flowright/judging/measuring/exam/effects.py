@@ -12,9 +12,9 @@ from functools import partial
 from typing import Literal
 
 from flowright.core.statistics import DIFFERENCE, SHARE, Estimate, Resampler, mean
+from flowright.judging.llm_judge import ORDERS
 from flowright.judging.measuring.exam.asking import AskedAnswer
 from flowright.judging.measuring.exam.perturbations import CONTROL, control_of
-from flowright.judging.questions import ORDERS
 
 PLAIN = "plain"
 FOUND_AT = 0.05

@@ -5,8 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowright.core.formatting import NOTHING, Form, Record, duration, percent, points, said
+from flowright.core.report import (
+    ConfusionChart,
+    ForestChart,
+    ForestMark,
+    HistogramChart,
+    ReliabilityChart,
+)
 from flowright.core.untrusted import one_line
-from flowright.judging.measuring.exam.charts import Whisker, confusion_chart, forest, histogram
 from flowright.judging.measuring.exam.record import (
     MEASURES,
     NAMES,
@@ -25,10 +31,20 @@ from flowright.judging.measuring.exam.record import (
     title,
 )
 from flowright.runs import disk_errors, write_text
-from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import facts, grid, header, page, section, strip, table, tile
-from flowright.viewer.rendering.reliability import reliability_diagram
+from flowright.viewer.rendering.markup import (
+    Child,
+    Html,
+    el,
+    facts,
+    grid,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
+from flowright.viewer.rendering.report_charts import chart_html
 
 
 def write_exam_page(folder: Path) -> Path:
@@ -138,8 +154,10 @@ def _agreement(record: Record) -> Html:
     told = f"Asked {repeats} times, the verdict stays the same for {stable} of the answers."
     drawn = grid(
         [
-            confusion_chart("Labels and findings", record["confusion"]),
-            reliability_diagram("Reliability", record["reliability"]) if record["graded"] else None,
+            chart_html(_confusion(record["confusion"])),
+            chart_html(ReliabilityChart("Reliability", record["reliability"]))
+            if record["graded"]
+            else None,
         ],
         "charts two",
     )
@@ -163,7 +181,7 @@ def _row(name: str, cells: Sequence[Child]) -> Html:
 
 
 def _service(record: Record) -> Html:
-    figure = histogram("Seconds per verdict", record["service"].get("seconds"))
+    figure = chart_html(_histogram(record["service"].get("seconds") or {}))
     lead = "All verdicts of the exam. Attempts, tokens and seconds are of those that asked a model."
     shown = el("div", facts(service_facts(record)), figure, class_="pair")
     return section("service", "How the verdicts came about", lead, shown)
@@ -178,7 +196,7 @@ _COLUMNS = ("plain", "perturbed", "effect, points", "to plain", "found", "compar
 def biases_section(record: Record) -> Html:
     """Effects of perturbations, drawn and as tables."""
     rows = biases(record)
-    forest_rows: list[tuple[str, Sequence[Whisker]]] = []
+    forest_rows: list[tuple[str, Sequence[ForestMark]]] = []
     for bias, wrong, right in rows:
         name = NAMES.get(bias, bias)
         shown = [
@@ -193,7 +211,9 @@ def biases_section(record: Record) -> Html:
     if whisker is not None:
         forest_rows.append(("position", [whisker]))
     colours = [(_WRONG, "wrong answers"), (_RIGHT, "right answers"), ("c2", "pairs of equals")]
-    legend = svg.key(colours, "full: found; hollow: not")
+    chart = ForestChart(
+        "Effect on P(called right)", forest_rows, colours, "full: found; hollow: not"
+    )
     labels = (("Wrong answers", False), ("Right answers", True))
     tables = [
         el("section", table((name, *_COLUMNS), [_found_row(cells) for cells in shown]))
@@ -211,7 +231,7 @@ def biases_section(record: Record) -> Html:
         "biases",
         "Biases",
         lead,
-        grid([forest("Effect on P(called right)", forest_rows, legend)], "charts two"),
+        grid([chart_html(chart)], "charts two"),
         tables if tables else el("p", "No perturbation was asked for."),
     )
 
@@ -230,11 +250,11 @@ def with_interval(estimate: object, form: Form) -> list[Child]:
     return [said(value, form), el("small", f"{form(low)} to {form(high)}")]
 
 
-def _whisker(name: str, effect: Record | None, estimate: object, colour: str) -> Whisker | None:
+def _whisker(name: str, effect: Record | None, estimate: object, colour: str) -> ForestMark | None:
     value, low, high = ends(estimate)
     if effect is None or value is None or low is None or high is None:
         return None
-    return Whisker(name, colour, value, low, high, bool(effect.get("found")))
+    return ForestMark(name, colour, value, low, high, bool(effect.get("found")))
 
 
 def order_section(record: Record) -> Html | None:
@@ -248,3 +268,25 @@ def order_section(record: Record) -> Html | None:
     )
     shown = table(PAIR_COLUMNS, [_found_row(cells) for cells in rows])
     return section("order", "The order of two answers", lead, shown)
+
+
+def _confusion(counts: Record) -> ConfusionChart:
+    columns = ("called right", "called wrong", "no verdict")
+    rows = (
+        ("right", ("right_called_right", "right_called_wrong", "right_unscored")),
+        ("wrong", ("wrong_called_right", "wrong_called_wrong", "wrong_unscored")),
+    )
+    shown = [(label, [counts[key] for key in keys]) for label, keys in rows]
+    return ConfusionChart("Labels and findings", columns, shown)
+
+
+def _histogram(seconds: Record) -> HistogramChart:
+    marks = [(seconds["p50"], "median"), (seconds["p95"], "95 %")] if seconds else []
+    return HistogramChart(
+        "Seconds per verdict",
+        seconds.get("bins") or (),
+        seconds.get("edges") or (),
+        "seconds",
+        "verdicts",
+        marks,
+    )

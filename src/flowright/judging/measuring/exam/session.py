@@ -36,8 +36,8 @@ from flowright.judging.measuring.exam.labelled import (
     write_labelled,
 )
 from flowright.judging.measuring.exam.perturbations import PERTURBATIONS
+from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge
-from flowright.judging.wording import wording_hash
 from flowright.runs import check_writable, write_json
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
