@@ -5,7 +5,7 @@
     python scripts/examine_judge.py --build data/mixed/val_mixed.jsonl --out labelled.jsonl
 
 --data takes a mixture file as well. Writes exam.json, exam.html and verdicts.jsonl, and prints a
-table. docs/judge_exam.md says what is measured, and how.
+table. docs/measuring_judges.md says what is measured, and how.
 """
 
 import argparse
