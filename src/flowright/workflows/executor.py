@@ -10,7 +10,7 @@ from flowright.core.memo import Memo
 from flowright.core.off_loop import in_thread
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatModel
-from flowright.llm.refusals import WithControl
+from flowright.llm.context import WithControl
 from flowright.workflows.checker import ProgramChecker
 from flowright.workflows.context import CodeRunner
 from flowright.workflows.interpreter import Interpreter
