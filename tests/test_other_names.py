@@ -18,14 +18,14 @@ NAMES = {
         data/raw/hotpotqa/dev_distractor.json HumanEval GSM8K MMLU HotpotQA CommonsenseQA
         launch_vllm_safe.sh train.py config/training.yaml strategy_model aflow_executor_model
         train_dataset val_dataset physical_gpus config/aflow_llm.yaml config/aflow_llm.yaml.example
-        /path/to/gpt-oss-120b no_proxy monitor.sh monitor_training_live.py Qwen2.5-7B LoRA
+        api_type base_url model_name temperature top_p /path/to/gpt-oss-120b no_proxy monitor.sh monitor_training_live.py Qwen2.5-7B LoRA
         GPT-OSS-120B 8002 500~steps
     """,
     "Training judges (OpenJudge)": """
         judge~model reward~model verl==0.6.1 cookbooks/training_judge_model/sft run_sft_rm.sh
-        bradley-terry run_bt_rm.sh pointwise/run_pointwise.sh pairwise/run_pairwise.sh
+        cookbooks/training_judge_model/bradley-terry cookbooks/training_judge_model/grpo run_bt_rm.sh pointwise/run_pointwise.sh pairwise/run_pairwise.sh
         train_rm/sft train_rm/bradley_terry train_rm/grpo/pointwise train_rm/grpo/pairwise
-        messages chosen rejected MODEL_PATH ./models/Qwen3-14B ./models/Qwen3-8B Qwen/Qwen3-32B
+        HelpSteer2 messages chosen rejected MODEL_PATH ./models/Qwen3-14B ./models/Qwen3-8B Qwen/Qwen3-32B
         TRAIN_BATCH_SIZE MICRO_BATCH_SIZE MAX_LENGTH SP_SIZE TOTAL_EPOCHS LR STRATEGY fsdp fsdp2
         N_GPUS_PER_NODE RAY_ADDRESS ROLLOUT_N KL_LOSS_COEF train_batch_size micro_batch_size
         micro_batch_size_per_gpu max_length truncation:~right multiturn.enable messages_key lr
@@ -43,7 +43,7 @@ NAMES = {
         max_retries circuit_breaker_threshold circuit_breaker_timeout JUDGE_MODEL_URL
         JUDGE_MODEL_API_KEY JUDGE_MAX_BATCH_SIZE JUDGE_MAX_CONCURRENT
         llavaov15-8b_stage2_grpo.yaml trains/grpo.py workflow/vision_rlvr.py /judge /batch_judge
-        /health answer_type MATH_EXPRESSIONS MULTIPLE_CHOICE NUMBER detailed_scores confidence
+        /health answer_type MATH_EXPRESSIONS MULTIPLE_CHOICE NUMBER detailed_scores request_id confidence
         rule_fallback get_metrics cache_hit_rate error_rate current_queue_size circuit_breaker
         JudgeReward Circuit~breaker~open Request~queue~full Timeout~waiting~for~results
     """,
@@ -52,9 +52,11 @@ NAMES = {
         verinstruct_RuscaRL.sh verinstruct_RL_verif.sh verinstruct_RuscaRL_verif.sh
         verinstruct_eval_ckpt.sh CUDA_VISIBLE_DEVICES RAY_PORT VLLM_API_KEY data/verinstruct
         data/verinstruct_verif verinstruct_val.parquet global_step_350/actor merged_models
-        checkpoints generate_parquet_vllm_local.py --tp-size --gpu-mem-util --max-model-len
-        --n-samples verl.trainer.main_eval data.path custom_reward_function compute_score
-        health_bench/scaleai_batch_reward_fn.py vllm~serve --served-model-name 8000
+        checkpoints scripts/generate_parquet_vllm_local.py --model --data-path --output-path
+        --tp-size --gpu-mem-util --max-model-len --batch-size --n-samples --max-tokens --dtype
+        verl.trainer.main_eval data.path custom_reward_function compute_score
+        health_bench/scaleai_batch_reward_fn.py vllm~serve --served-model-name
+        --tensor-parallel-size --gpu-memory-utilization 8000
         instruction_following_eval absl-py langdetect nltk immutabledict nltk.download("punkt")
         scripts/ifeval_eval_vllm.sh --responses --ckpt-dir --merge-target input_response_data
         Pr(S) Ins(S) Pr(L) Ins(L) grading~failure~count NOT_PRESENT qwq-plus VLLMSampler
