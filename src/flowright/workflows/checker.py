@@ -23,7 +23,7 @@ from pydantic_monty import (
 )
 
 from flowright.core.errors import Failure, FailureError, Reason
-from flowright.workflows.interpreter import WorkerClock, hold_exit
+from flowright.workflows.interpreter import WorkerClock, hold_exit, quiet_binary
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import stubs
 from flowright.workflows.registry import STOP, Operators
@@ -56,7 +56,12 @@ class ProgramChecker:
         self._operators = operators
         self._stubs = stubs(operators)
         self._lock = asyncio.Lock()
-        self._pool = AsyncMonty(min_processes=1, max_processes=1, request_timeout=PATIENCE_SECONDS)
+        self._pool = AsyncMonty(
+            binary_path=quiet_binary(),
+            min_processes=1,
+            max_processes=1,
+            request_timeout=PATIENCE_SECONDS,
+        )
         self._stack = AsyncExitStack()
         self._session: AsyncMontySession | None = None
         self._session_stack = AsyncExitStack()
