@@ -1,7 +1,7 @@
-"""What is generated from a set of operators: prompt documentation, typing stubs, the docs page.
+"""Text generated from a set of operators: prompt documentation, typing stubs, the docs page.
 
-No operator is described anywhere else; tests hold docs/operators.md equal to :func:`docs_page`.
-Modules of a user's own are documented by ``python -m flowright.workflows.reference MODULE ...``.
+Operators are described in their docstrings alone. Document modules of your own with ``python -m
+flowright.workflows.reference MODULE ...``.
 """
 
 import re
