@@ -59,7 +59,7 @@ class Config(Section):
     """Of every draw of the run."""
     environment: str = "workflow"
     """What a completion means: `workflow`, `judging` (docs/training_judges.md), `instructions`
-    (docs/instructions_training.md), `presentation` (docs/study_world.md), or
+    (docs/instructions.md), `presentation` (docs/study.md), or
     `package.module:factory` for an environment of your own; see docs/extending/environment.md."""
     strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
