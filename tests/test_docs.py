@@ -1,5 +1,6 @@
 """What the documentation points at exists."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -80,3 +81,15 @@ def test_every_block_of_these_pages_is_a_file_that_tests_can_write(
 ) -> None:
     blocks = re.findall(r"^```(?:python|yaml)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(write_programs(f"extending/{page.name}", tmp_path)) == len(blocks) > 0
+
+
+def test_the_imports_of_every_page_exist() -> None:
+    lost = [
+        f"{page.name}: from {module} import {name}"
+        for page in PAGES
+        for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+        for module, names in re.findall(r"^ *from (flowright[\w.]*) import \(?([\w, ]+)", block, re.M)
+        for name in re.findall(r"\w+", names)
+        if not hasattr(importlib.import_module(module), name)
+    ]
+    assert lost == []
