@@ -88,7 +88,9 @@ def test_the_imports_of_every_page_exist() -> None:
         f"{page.name}: from {module} import {name}"
         for page in PAGES
         for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
-        for module, names in re.findall(r"^ *from (flowright[\w.]*) import \(?([\w, ]+)", block, re.M)
+        for module, names in re.findall(
+            r"^ *from (flowright[\w.]*) import \(?([\w, ]+)", block, re.M
+        )
         for name in re.findall(r"\w+", names)
         if not hasattr(importlib.import_module(module), name)
     ]
