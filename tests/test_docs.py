@@ -84,13 +84,12 @@ def test_every_block_of_these_pages_is_a_file_that_tests_can_write(
 
 
 def test_the_imports_of_every_page_exist() -> None:
+    imports = re.compile(r"^ *from (flowright[\w.]*) import \(?([\w, ]+)", re.MULTILINE)
     lost = [
         f"{page.name}: from {module} import {name}"
         for page in PAGES
         for block in re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
-        for module, names in re.findall(
-            r"^ *from (flowright[\w.]*) import \(?([\w, ]+)", block, re.M
-        )
+        for module, names in imports.findall(block)
         for name in re.findall(r"\w+", names)
         if not hasattr(importlib.import_module(module), name)
     ]
