@@ -47,7 +47,9 @@ def test_it_is_trained_and_compared(folder: Path, trained: subprocess.CompletedP
 
 
 def test_a_run_goes_on(folder: Path, trained: subprocess.CompletedProcess[str]):
-    again = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "--resume", "grpo.steps=6")
+    again = call(
+        folder, str(ROOT / "train.py"), "--config", "sums.yaml", "--resume", "grpo.steps=6"
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resumed from" in again.stdout
     assert [row["step"] for row in read_metrics(folder / "outputs/sums")][-1] == 6
@@ -57,7 +59,9 @@ def test_a_run_goes_on(folder: Path, trained: subprocess.CompletedProcess[str]):
 def test_it_is_checked_evaluated_watched_and_reported(
     folder: Path, trained: subprocess.CompletedProcess[str]
 ):
-    dry = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "--dry-run", "run.name=next")
+    dry = call(
+        folder, str(ROOT / "train.py"), "--config", "sums.yaml", "--dry-run", "run.name=next"
+    )
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert "small" in dry.stdout and "ready" in dry.stdout
     checkpoint = "outputs/sums/checkpoints/step_000004"
