@@ -115,7 +115,7 @@ _NO_TEXT: Mapping[str, str] = {
             presentation.environment presentation.judging presentation.measures
             presentation.rewards presentation.rollouts presentation.table presentation.tasks
             rendering.charts rendering.page
-            rendering.reliability rendering.series rendering.svg simulation.draws
+            rendering.report rendering.series rendering.svg simulation.draws
             simulation.faults simulation.table workflows.exit workflows.grammar workflows.prompt
             workflows.reference workflows.registry""",
         "asks others, which are timed": """

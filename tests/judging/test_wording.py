@@ -12,12 +12,12 @@ from judge_doubles import RIGHT, WRONG, ScriptedModel, question, reply
 
 from flowright.config import JudgeSection, load_config, load_judge_server
 from flowright.core.errors import ConfigError
+from flowright.judging.attempts import FORMS
 from flowright.judging.build import build_judge, fingerprint
+from flowright.judging.llm_judge import Questions
 from flowright.judging.parsing import parse_reply
-from flowright.judging.questions import Questions
-from flowright.judging.retries import FORMS
+from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import JudgeQuery
-from flowright.judging.wording import wording_hash
 
 QUERY = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "number", key="1/a/0")
 
@@ -64,9 +64,9 @@ async def test_a_model_is_asked_in_the_words_of_a_file(folder: Path) -> None:
 
 
 async def test_the_page_s_wording_is_asked_as_it_is_written(folder: Path) -> None:
-    written = write_programs("extending/judge_wording.md", folder)
-    assert written == ["mine.yaml", "my.yaml"]
-    section = load_config("my.yaml").judge
+    written = write_programs("extending.md", folder)
+    assert {"homework.yaml", "marked.yaml"} <= {*written}
+    section = load_config("marked.yaml").judge
     model = ScriptedModel([reply(RIGHT)])
     verdict = await build_judge(section, model).judge(QUERY)
     assert verdict.correct is True
@@ -238,7 +238,7 @@ async def test_votes_are_combined_by_a_function_of_ones_own(folder: Path) -> Non
 async def test_a_way_of_asking_of_ones_own_needs_words(folder: Path) -> None:
     (folder / "my_ask.py").write_text("""\
 from flowright.judging.prompts import Block, Question
-from flowright.judging.questions import Ask, Scored
+from flowright.judging.llm_judge import Ask, Scored
 from flowright.judging.schemas import TRUTH, Field
 
 LIES = Ask(

@@ -1,6 +1,6 @@
 """Which server gets the next attempt, and how long one that failed is left alone."""
 
-from flowright.llm.balance import REST_AFTER, REST_SECONDS, Balance
+from flowright.llm.retries import REST_AFTER, REST_SECONDS, Balance
 
 
 def test_a_resting_server_gets_a_single_probe():

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters, RoleCounts, outages
-from flowright.llm.retries import LONGEST_PAUSE, Call, Retries, RetryPolicy, backoff
+from flowright.llm.retries import LONGEST_PAUSE, Balance, Call, Lease, Retries, RetryPolicy, backoff
 from flowright.llm.transport import RequestError
 
 QUICK = RetryPolicy(attempts=3, first_pause=0.001)

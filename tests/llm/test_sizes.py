@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.llm.sizes import first_tokens, last_tokens, most_tokens
+from flowright.llm.context import first_tokens, last_tokens, most_tokens
 
 
 def test_a_character_may_be_several_tokens() -> None:

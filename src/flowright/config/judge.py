@@ -20,13 +20,13 @@ from flowright.core.plugins import Table
 
 _WAYS = ("true_false", "score", "pointwise", "pairwise", "rubric", "multi_aspect")
 ASK = Table(
-    "way of asking", {name: f"flowright.judging.questions:{name.upper()}" for name in _WAYS}
+    "way of asking", {name: f"flowright.judging.llm_judge:{name.upper()}" for name in _WAYS}
 )
 _VOTES = ("majority", "mean", "median")
 COMBINE = Table(
     "way to combine votes", {name: f"flowright.judging.panel:{name}" for name in _VOTES}
 )
-WORDING = Table("wording", {"standard": "flowright.judging.wording:STANDARD"})
+WORDING = Table("wording", {"standard": "flowright.judging.prompts:STANDARD"})
 
 
 class JudgeServiceSection(Section):

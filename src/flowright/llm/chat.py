@@ -1,4 +1,4 @@
-"""Chat types shared by every role that asks a large model. No transport here."""
+"""Chat messages, requests and replies."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from flowright.core.errors import FailureError, Reason
 Role = Literal["system", "user", "assistant"]
 Effort = Literal["low", "medium", "high"]
 LESS_EFFORT: Mapping[Effort, Effort] = {"high": "medium", "medium": "low", "low": "low"}
-"""What a reasoning model that spent its room thinking is asked for next."""
+"""The reasoning effort of a retry after a reply that spent its budget thinking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """One question to a model. None leaves a parameter to the model's entry in the LLM config.
-    ``top_k`` is none of OpenAI's: vLLM and its like know it, and others may refuse it.
+    """One request to a model; None leaves a parameter to the model's entry in the LLM config.
 
-    ``seed`` makes a sampled reply repeatable where the server supports it; callers derive it from
-    what they ask, never from the clock or the order of arrival, so that a run can be repeated.
+    ``top_k`` is vLLM's and not OpenAI's; some servers refuse it. ``seed`` makes a sampled reply
+    repeatable where the server supports it; derive it from the request, never from the clock or
+    the order of arrival.
     """
 
     messages: Sequence[Message]
@@ -40,7 +40,7 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What was spent: requests that reached a server and the tokens it counted."""
+    """Requests that reached a server and the tokens it counted."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -59,19 +59,18 @@ class Usage:
 
 
 REFUSAL = "refusal"
-"""The finish reason of a reply that is the model's refusal: the protocol has a field of its own for
-it, beside an ordinary finish reason."""
+"""The finish reason given to a reply in the protocol's ``refusal`` field."""
 
 
 LENGTH_STOPS = frozenset({"length", "max_tokens", "model_length"})
-"""The finish reasons of a reply that was cut."""
+"""The finish reasons of a truncated reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChatReply:
     """A model's reply. ``text`` may be empty: a reasoning model that spent its budget thinking
-    returns no content and ``finish_reason == "length"``. ``context`` is how many tokens its server
-    takes, prompt and reply together, where it has said so."""
+    returns no content and ``finish_reason == "length"``. ``context``: tokens of prompt and reply
+    together that the server admits, if known."""
 
     text: str
     finish_reason: str
@@ -84,8 +83,8 @@ class ChatReply:
 
     @property
     def room(self) -> float:
-        """The tokens that a reply to this prompt can have at most; infinite where nobody knows, or
-        where this one has more than what the server says leaves it."""
+        """Most tokens of a reply to this prompt; infinite if unknown, or if this reply is longer
+        than the server's own figure admits."""
         if self.context is None or not self.usage.prompt_tokens:
             return math.inf
         left = self.context - self.usage.prompt_tokens
@@ -93,26 +92,25 @@ class ChatReply:
 
 
 class RequestRefused(FailureError):
-    """The server understood the request and will not serve it as it stands (HTTP 400, 413 or 422):
-    a parameter that it does not know, a prompt that is too long or that a filter stops. It is up,
-    so this counts against no server and no breaker. Sending it again is useless; asking for less,
-    such as no ``response_format``, may work. Whose fault it is :mod:`flowright.llm.refusals` finds
-    out."""
+    """Raised for HTTP 400, 413 and 422: an unknown parameter, a prompt that is too long or that a
+    filter stops. Counts against no server. Repeating it is useless; asking for less, such as no
+    ``response_format``, may work. :class:`flowright.llm.context.WithControl` finds out whose fault
+    it is."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Reason.LLM_UNAVAILABLE, message)
 
 
 class ServerMisconfigured(FailureError):
-    """The server will serve no request of ours until somebody changes the configuration (HTTP 401,
-    403, 404 and the like): a wrong key, a model that it does not have. Asking again is useless."""
+    """Raised for HTTP 401, 403, 404 and the like: a wrong key or model name. Repeating it is
+    useless until the configuration changes."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Reason.LLM_UNAVAILABLE, message)
 
 
 class ChatModel(Protocol):
-    """Something that answers chat requests: the HTTP client, or a test's double.
+    """Anything that answers chat requests.
 
     ``chat`` raises :class:`flowright.core.errors.FailureError` with ``LLM_UNAVAILABLE`` once its
     retries and its deadline (seconds, for the whole call with retries) are spent, and its

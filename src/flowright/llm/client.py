@@ -1,7 +1,6 @@
-"""The one HTTP client for large models: its servers, its keys, and who asks. No prompts here.
+"""The HTTP client for large models.
 
-How often a request is tried is :mod:`flowright.llm.retries`'. A client belongs to one event loop;
-make one per model and share it between roles.
+A client belongs to one event loop; make one per model and share it between roles.
 """
 
 import asyncio
@@ -16,7 +15,6 @@ from typing import Any, Self
 from flowright.config import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.core.plugins import suggest
-from flowright.llm.balance import Balance, Lease
 from flowright.llm.chat import (
     LENGTH_STOPS,
     ChatReply,
@@ -28,7 +26,7 @@ from flowright.llm.chat import (
 from flowright.llm.context import context_of
 from flowright.llm.control_tokens import OwnTokens, tokens_of
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Call, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
 from flowright.llm.transport import (
     CONNECT_SECONDS,
     HINTS,
@@ -84,7 +82,7 @@ class ChatClient:
         self.counters = Counters(urls)
 
     def as_role(self, role: str) -> Self:
-        """This client, its calls counted under that role. What it holds is shared."""
+        """Return this client with its calls counted under ``role``; connections are shared."""
         client = copy(self)
         client._role = role
         return client
@@ -94,7 +92,8 @@ class ChatClient:
             await connection.aclose()
 
     async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
-        """The model's reply, empty ones included. ``deadline``: seconds, default from the config.
+        """Return the model's reply, which may be empty. ``deadline``: seconds, default from the
+        config.
 
         Raises FailureError(LLM_UNAVAILABLE) when attempts or deadline are spent, at once its
         subclass ServerMisconfigured on a status that no retry mends, and its subclass
@@ -122,8 +121,7 @@ class ChatClient:
         )
 
     def _encoded(self, request: ChatRequest) -> bytes:
-        """The body of a request whose messages hold no control token of the model: all that
-        stands in a message is text."""
+        """Encode a request, its messages free of the model's control tokens."""
         messages = tuple(
             replace(message, content=self._own_tokens.broken(message.content))
             for message in request.messages
@@ -147,7 +145,7 @@ class ChatClient:
         except MalformedReply as error:
             raise RequestError("malformed", f"{url}: {error}") from None
         if completion.finish_reason in LENGTH_STOPS and url not in self._contexts:
-            await self._learn_context(url, lease.key.value)  # whoever asks will want more room
+            await self._learn_context(url, lease.key.value)  # a retry will want more room
         return completion
 
     async def _learn_context(self, url: str, key: str) -> None:
@@ -163,15 +161,15 @@ class ChatClient:
             return ServerMisconfigured(f"{self.name}: {error.message}")
         kinds = ", ".join(f"{n} x {kind}" for kind, n in call.failures.most_common())
         made = f"{call.attempts} attempt{'s' * (call.attempts > 1)} in {call.spent:.3g} s"
-        told = f"no usable reply after {made} ({kinds}); last: {error.message}"
-        return FailureError(Reason.LLM_UNAVAILABLE, f"{self.name}: {told}")
+        message = f"no usable reply after {made} ({kinds}); last: {error.message}"
+        return FailureError(Reason.LLM_UNAVAILABLE, f"{self.name}: {message}")
 
     async def check(self, budgets: Mapping[str, int] | None = None) -> list[str]:
-        """What keeps this model from being used, one line per server; empty when all is well.
+        """Return one line for each server that cannot be used; empty when all can.
 
-        Asks every server for its list of models; one that has no such list passes. ``budgets``:
-        by the key that sets them, tokens that a reply may have, which must leave room for a prompt
-        where the server says how long its context is (vLLM's ``max_model_len``).
+        Asks every server for its list of models; one without such a list passes. ``budgets``:
+        tokens of a reply by configuration key; they must leave room for a prompt in the server's
+        context (vLLM's ``max_model_len``).
         """
         found = await asyncio.gather(
             *(self._check_server(url, budgets or {}) for url in self._connections)
@@ -220,15 +218,15 @@ class ChatClient:
 
 
 def openai_ends(url: str) -> dict[str, str]:
-    """Where the list of models may be, if not at ``url``: below it, or where it was copied from a
-    request's whole address."""
+    """Return other addresses of the list of models: below ``url``, or above it if it is the address
+    of a request."""
     root = url.removesuffix("/completions").removesuffix("/chat")
     ends = [f"{url}/v1", root, f"{root.rpartition('/')[0]}/v1"]
     return {end: "/models" for end in ends if end != url and end.count("/") > 2}
 
 
 def model_cards(response: Response) -> list[dict[str, Any]] | None:
-    """The rows of a list of models, each with an id; None where this is none."""
+    """Return the rows of a list of models, each with an id; None for anything else."""
     try:
         rows = json.loads(response.content)["data"]
         return [{**row, "id": row["id"]} for row in rows]

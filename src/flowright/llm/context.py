@@ -1,17 +1,49 @@
-"""How many tokens a server takes of prompt and reply together: from its list of models, and from
-what it says of a request that is longer. Nothing is asked here.
+"""Context lengths: bounds on a text's tokens, a server's limit, and refusals for length.
 
-The words of a refusal may quote the prompt, so they count for the request that was refused and are
-never kept.
+A refusal may quote the prompt, so its numbers hold for the refused request alone and are not kept.
+:class:`WithControl` finds out whether a refusal is the prompt's fault or that of our parameters.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flowright.llm.chat import Message
-from flowright.llm.sizes import most_tokens
+from flowright.core.memo import Memo
+from flowright.llm.chat import (
+    ChatModel,
+    ChatReply,
+    ChatRequest,
+    Message,
+    RequestRefused,
+    ServerMisconfigured,
+)
+
+
+def most_tokens(text: str) -> int:
+    """Return an upper bound on the tokens of a text: its bytes in UTF-8.
+
+    A byte-level tokenizer (GPT, GPT-OSS, Llama 3, Qwen, DeepSeek) makes at most one token of a
+    byte, one with byte fallback (Llama 2, Mistral, Gemma) at most one more in all. Characters are
+    no bound: ``"𓀀"`` is one character and four tokens.
+    """
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+
+
+def first_tokens(text: str, most: int) -> str:
+    """Return the longest prefix of whole characters with at most ``most`` tokens."""
+    if most_tokens(text) <= most:
+        return text
+    return text[:most].encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+
+
+def last_tokens(text: str, most: int) -> str:
+    """Return the longest suffix of whole characters with at most ``most`` tokens."""
+    if most_tokens(text) <= most:
+        return text
+    return text[-most:].encode("utf-8", "replace")[-most:].decode("utf-8", "ignore")
+
 
 _CARD_KEYS = ("max_model_len", "context_length", "context_window")  # vLLM, SGLang; hosted models
 _LONGEST = re.compile(
@@ -32,22 +64,22 @@ _BYTES_PER_TOKEN = 2  # at least, in prose of any script and in code
 
 @dataclass(frozen=True, slots=True)
 class TooLong:
-    """A refusal for the request's length: what the server takes, and the tokens of the prompt where
-    it tells. A limit of the reply alone is a context that the prompt takes nothing of."""
+    """A refusal for length: the server's limit, and the tokens of the prompt if it names them. A
+    limit on the reply alone is a context of which the prompt takes nothing."""
 
     context: int
     prompt_tokens: int | None
 
     def room(self, messages: Sequence[Message], prompt_tokens: int = 0) -> int:
-        """The tokens that are left for a reply; 0 or less where there are none. A prompt that
-        neither the server nor who asks has counted (``prompt_tokens``) is estimated by its size."""
+        """Return the tokens left for a reply, 0 or less for none. Without a count by the server or
+        the caller (``prompt_tokens``) the prompt's tokens are estimated by its size."""
         size = sum(most_tokens(message.content) for message in messages)
         counted = prompt_tokens or size // _BYTES_PER_TOKEN
         return self.context - (counted if self.prompt_tokens is None else self.prompt_tokens)
 
 
 def too_long(message: str) -> TooLong | None:
-    """What a server's refusal says of lengths: vLLM, SGLang, TGI, llama.cpp, OpenAI."""
+    """Parse the lengths in a refusal by vLLM, SGLang, TGI, llama.cpp or OpenAI; else None."""
     if (reply := _LONGEST_REPLY.search(message)) is not None:
         return TooLong(_number(reply), 0)
     longest = _LONGEST.search(message)
@@ -58,8 +90,8 @@ def too_long(message: str) -> TooLong | None:
 
 
 def context_of(cards: Sequence[Mapping[str, Any]], model: str) -> int | None:
-    """What the list of models says of one, or of the model that an adapter is of; where there is a
-    single one, whatever its name."""
+    """Return the context length in the list of models: of ``model`` or its parent, or of the only
+    model there is."""
     named = [card for card in cards if card.get("id") == model or len(cards) == 1]
     parents = [card.get("parent") for card in named]
     mine = [*named, *(card for card in cards if card.get("id") in parents)]
@@ -69,3 +101,52 @@ def context_of(cards: Sequence[Mapping[str, Any]], model: str) -> int | None:
 
 def _number(match: re.Match[str]) -> int:
     return int(next(filter(None, match.groups())))
+
+
+CONTROL = (Message("user", "Reply with the word yes."),)
+_KEPT = 16  # sets of parameters
+
+
+class SettingsRefused(ServerMisconfigured):
+    """Raised when the server refuses any prompt with these parameters."""
+
+
+@dataclass(eq=False)
+class WithControl:
+    """A :class:`~flowright.llm.chat.ChatModel` whose RequestRefused is about the prompt alone.
+
+    After a refusal (400, 413, 422) a control request is sent: the same parameters with a prompt of
+    five words, once for all callers that wait for it; a served one holds for ``seconds``. If it is
+    refused too, ``chat`` raises SettingsRefused; if the server fails otherwise, that failure.
+    """
+
+    inner: ChatModel
+    seconds: float = 60.0
+    clock: Callable[[], float] = time.monotonic
+    _served: Memo[ChatReply] = field(default_factory=lambda: Memo(_KEPT), init=False)
+    _since: dict[str, float] = field(default_factory=dict, init=False)
+
+    @property
+    def name(self) -> str:
+        return self.inner.name
+
+    async def chat(self, request: ChatRequest, deadline: float | None = None) -> ChatReply:
+        try:
+            return await self.inner.chat(request, deadline)
+        except RequestRefused as refused:
+            await self._control(request, refused)
+            raise
+
+    async def _control(self, request: ChatRequest, refused: RequestRefused) -> None:
+        control = replace(request, messages=CONTROL, seed=None)
+        asked, now = repr(control), self.clock()
+        if now - self._since.get(asked, -self.seconds) >= self.seconds:
+            self._since[asked] = now
+        try:
+            await self._served.get((asked, self._since[asked]), lambda: self.inner.chat(control))
+        except RequestRefused:
+            raise SettingsRefused(
+                f"{refused.failure.message}; it refuses a prompt of five words too, so change the "
+                "parameters: max_tokens, temperature, reasoning_effort of `executor` or of the "
+                "model's entry"
+            ) from None

@@ -1,10 +1,8 @@
-"""Control tokens of chat templates in text that is only text: what they look like, and which ones a
-model's own tokenizer names.
+"""Control tokens of chat templates inside ordinary text.
 
 A server turns the text ``<|im_end|>`` of a message into the token that ends it. One space behind
-the first character keeps a text readable and is not that token any more. Shapes are known for all
-models (:func:`broken`); the words of one model's tokenizer beside them where its files are at hand
-(:func:`tokens_of`). No fences and no prompts here.
+the first character keeps a text readable and breaks the token. :func:`broken` knows the shapes of
+all models, :func:`tokens_of` reads those of one model's tokenizer.
 """
 
 import json
@@ -46,7 +44,7 @@ _SHAPES = re.compile(f"{_ANGLE}|{_SQUARE}|{_MINIMAX}|{_SWITCH}|◁(?=/?think▷)
 
 
 def broken(text: str) -> str:
-    """The text with a space in each of its control tokens, whichever model they are of."""
+    """Return the text with a space in each control token of any model."""
     return _SHAPES.sub(lambda token: token[0] + " ", text)
 
 
@@ -65,14 +63,14 @@ _FILES = (
 
 
 class OwnTokens:
-    """Breaks the tokens that one model's tokenizer names."""
+    """Breaks the control tokens of one model's tokenizer."""
 
     def __init__(self, tokens: Collection[str]) -> None:
         longest_first = sorted(map(re.escape, tokens), key=len, reverse=True)
         self._pattern = re.compile("|".join(longest_first)) if tokens else None
 
     def broken(self, text: str) -> str:
-        """The text with a space behind the first character of each token."""
+        """Return the text with a space behind the first character of each token."""
         if self._pattern is None:
             return text
         return self._pattern.sub(lambda token: f"{token[0][0]} {token[0][1:]}", text)
@@ -80,9 +78,9 @@ class OwnTokens:
 
 @lru_cache(maxsize=16)
 def tokens_of(folder: Path) -> frozenset[str]:
-    """The control tokens that the tokenizer in a folder names, and those that its chat template
-    writes; of what is not called special those that hold a bracket or a bar. Empty for a folder
-    without a tokenizer's files. Raises ConfigError for files that cannot be read."""
+    """Return the control tokens of the tokenizer in a folder and of its chat template: special
+    tokens, and others that hold a bracket or a bar. Empty for a folder without tokenizer files.
+    Raises ConfigError for unreadable files."""
     found: set[str] = set()
     for file in (folder / name for name in _FILES):
         if not file.is_file():
@@ -126,7 +124,7 @@ def _named(data: Any) -> Iterator[str]:
 
 
 def _token(content: object, special: bool) -> Iterator[str]:
-    """A token, unless it is a word or a space that any text may hold."""
+    """Yield a token, unless it is a word or a space that any text may hold."""
     if not isinstance(content, str) or len(content) < 2 or content.isspace():
         return
     if _MARKED.search(content) or (special and not content.isalnum()):
@@ -134,7 +132,7 @@ def _token(content: object, special: bool) -> Iterator[str]:
 
 
 def _written(template: str) -> Iterator[str]:
-    """The control tokens among what a chat template writes."""
+    """Yield the control tokens in the string literals of a chat template."""
     for match in _LITERAL.finditer(template):
         for token in re.findall(r"<[^<>\s]{1,40}>|\[/?[A-Z_]{2,30}\]", match[1] or match[2]):
             yield from _token(token, False)

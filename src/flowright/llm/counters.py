@@ -1,8 +1,7 @@
-"""What the requests of each role came to: calls, attempts, failures, waiting, tokens, and which
-servers are waited for. No requests.
+"""Counts of requests by role: calls, attempts, failures, waiting, tokens, and current outages.
 
-Whoever owns connections has :class:`Counters`; :func:`metrics_since` and :func:`outages` put those
-of a run together.
+Each owner of connections has :class:`Counters`; :func:`metrics_since` and :func:`outages` merge
+those of a run.
 """
 
 from collections import defaultdict
@@ -19,9 +18,8 @@ FIGURES = (
 
 @dataclass(slots=True)
 class Outage:
-    """A server that has served nobody since an attempt that began at ``since`` (seconds of
-    ``time.monotonic``): how attempts fail, those who ask it by role, and how many calls wait for
-    it."""
+    """A server without a served request since ``since`` (seconds of ``time.monotonic``): how
+    attempts fail, the roles that ask it, and the calls that wait for it."""
 
     server: str
     since: float
@@ -46,18 +44,18 @@ class RoleCounts(defaultdict[str, float]):
         self._outages = {} if outages is None else outages
 
     def lost(self, url: str, kind: str, since: float, call: int) -> None:
-        """An attempt of a call, begun at ``since``, failed by the server's fault."""
+        """Count an attempt, begun at ``since``, that failed by the server's fault."""
         outage = self._outages.setdefault(url, Outage(url.rpartition("@")[2], since, kind))
         outage.kind = kind
         outage.roles.add(self._role)
         outage.calls.add(call)
 
     def answered(self, url: str) -> None:
-        """The server did, whatever it said."""
+        """End the server's outage."""
         self._outages.pop(url, None)
 
     def ended(self, call: int) -> None:
-        """A call that will not be tried again."""
+        """Drop a finished call from all outages."""
         for outage in self._outages.values():
             outage.calls.discard(call)
 
@@ -77,22 +75,22 @@ class RoleCounts(defaultdict[str, float]):
 
 
 class Counters:
-    """The counts of one owner of connections since it was made, by role."""
+    """Counts of one owner of connections, by role."""
 
     def __init__(self, urls: Iterable[str]) -> None:
         self.hosts = tuple(map(_host, urls))
         self._roles: dict[str, RoleCounts] = {}
         self.outages: dict[str, Outage] = {}
-        self._told: dict[str, dict[str, float]] = {}
+        self._reported: dict[str, dict[str, float]] = {}
 
     def role(self, name: str) -> RoleCounts:
-        """The role's counts, to be added to."""
+        """Return the role's counts, to be added to."""
         return self._roles.setdefault(name, RoleCounts(name, self.outages))
 
     def since(self) -> dict[str, dict[str, float]]:
-        """What was added since the last call of this method, by role and name."""
+        """Return what was added since the last call of this method, by role and name."""
         now = {role: dict(counts) for role, counts in self._roles.items()}
-        before, self._told = self._told, now
+        before, self._reported = self._reported, now
         return {
             role: {name: n - before.get(role, {}).get(name, 0) for name, n in counts.items()}
             for role, counts in now.items()
@@ -100,13 +98,11 @@ class Counters:
 
 
 def metrics_since(owners: Iterable[Counters]) -> dict[str, float]:
-    """The metrics of what was counted since they were last asked for, each as
-    ``servers/<role>/<name>``.
+    """Return the metrics ``servers/<role>/<name>`` counted since the last call.
 
-    ``failures`` are failed attempts of every kind, those with a name of their own (``http_429``,
-    ``http_5xx``, ``timeouts``) among them. Where a role has several servers, ``attempts`` and
-    ``failures`` are there for each, too, after its ``host:port``. A role of which nothing was
-    counted is left out.
+    ``failures`` are failed attempts of every kind, ``http_429``, ``http_5xx`` and ``timeouts``
+    among them. A role with several servers has ``attempts`` and ``failures`` for each
+    ``host:port``, too. A role without counts is left out.
     """
     roles: defaultdict[str, RoleCounts] = defaultdict(RoleCounts)
     hosts: defaultdict[str, set[str]] = defaultdict(set)
@@ -125,12 +121,12 @@ def metrics_since(owners: Iterable[Counters]) -> dict[str, float]:
 
 
 def outages(owners: Iterable[Counters]) -> list[Outage]:
-    """The servers that calls wait for, the longest away first."""
+    """Return the outages that calls wait for, the longest first."""
     found = [outage for owner in owners for outage in owner.outages.values() if outage.calls]
     return sorted(found, key=lambda outage: outage.since)
 
 
 @cache
 def _host(url: str) -> str:
-    """``host:port``, without a password."""
+    """Return ``host:port``, without a password."""
     return urlsplit(url).netloc.rpartition("@")[2]

@@ -1,8 +1,6 @@
-"""Text put into prompts: untrusted text between fences that it cannot close, fields filled in once.
+"""Untrusted text in prompts: fences that it cannot close, sanitising, fields filled in once.
 
-Untrusted is what this package did not write: problems, answers, replies of models. Both directions
-of a fence are here, because the one that is put around a text is the one that is looked for in an
-echo of it. What a reply says is :mod:`flowright.llm.replies`'s.
+Untrusted is all that this package did not write: problems, answers, replies of models.
 """
 
 import re
@@ -12,10 +10,10 @@ from typing import Literal
 from flowright.llm.control_tokens import broken
 
 Mark = Literal["`", "~"]
-"""What a fence is made of: backticks as in Markdown, or tildes, which hardly any text holds."""
+"""The character of a fence: backticks as in Markdown, or tildes, which hardly any text holds."""
 
 LEAST: dict[Mark, int] = {"`": 3, "~": 5}
-"""How long a fence is at least."""
+"""The shortest fence."""
 
 _LOOKALIKES = "～∼〜˜⁓∽〰"  # full-width tilde, tilde operator, wave dash, small tilde, swung dash
 # What takes no room of its own, so that a run with it inside looks like the run without it:
@@ -32,22 +30,22 @@ _MAX_RUN = 32
 
 
 def fence_for(texts: Iterable[str], mark: Mark = "`") -> str:
-    """A fence longer than any run of its mark, or of what looks like it, in the texts."""
+    """Return a fence longer than any run of its mark, or of lookalikes, in the texts."""
     found = (run[0] for text in texts for run in _RUNS[mark].finditer(text))
     longest = max((len(_HIDDEN_ONE.sub("", run)) for run in found), default=0)
     return mark * max(LEAST[mark], longest + 1)
 
 
 def fenced(text: str, info: str = "", fence: str | None = None) -> str:
-    """``text`` between two lines of a fence that it cannot close; ``info`` (a language, a title)
-    stands behind the first."""
+    """Return ``text`` between two lines of a fence that it cannot close; ``info`` (a language, a
+    title) follows the first."""
     fence = fence or fence_for([text])
     return f"{fence}{info}\n{text}\n{fence}"
 
 
 def without_echoes(text: str, mark: Mark = "~") -> str:
-    """The lines outside such fences, a rule in the place of each block, so that what led up to it
-    does not lead up to what follows; all that follows a fence left open is dropped."""
+    """Return the lines outside fences, with a rule in the place of each block, so that its lead-in
+    does not run on into the next text. An unclosed fence is dropped to the end."""
     kept: list[str] = []
     open_fence = 0
     for line in text.splitlines(keepends=True):
@@ -68,7 +66,7 @@ _FIELD = re.compile(r"\{([a-z_]+)\}")
 
 
 def fill(template: str, **values: str) -> str:
-    """Put values into ``{name}`` fields, in one pass: what a value contains is never expanded.
+    """Fill the ``{name}`` fields in one pass; fields inside values are not expanded.
 
     Raises KeyError for a field without a value.
     """
@@ -84,7 +82,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def sanitise(text: str) -> str:
-    """Untrusted text that can't act as anything else.
+    """Return untrusted text that cannot act as markup, control token or fence.
 
     Line breaks become ``\\n``; unseen characters go; lone surrogates, which no request can carry,
     become U+FFFD; a space after its first character breaks a control token such as ``<|im_end|>``,

@@ -1,7 +1,6 @@
-"""Replies of language models as text: what was said without the thinking, code, the final answer.
+"""Text of model replies: thinking stripped, code, the final answer.
 
-Pure functions, each in time linear in the text, because a model may write anything at any length.
-What goes into a prompt is :mod:`flowright.llm.fences`'s; whether an answer is right is grading's.
+Pure functions in time linear in the text: a model may write anything at any length.
 """
 
 import re
@@ -12,7 +11,7 @@ THINKING_TAG = (
     r"(?:[a-z]{1,12}[:_-])?(?:think(?:ing)?(?:_process)?|thoughts?(?:_process)?"
     r"|reasoning(?:_content|_process)?|scratchpad)"
 )
-"""What a tag around thinking is called, as a pattern: ``think``, ``seed:think``, ``reasoning``."""
+"""Pattern of the names of thinking tags: ``think``, ``seed:think``, ``reasoning``."""
 _OPENING = (
     rf"<{THINKING_TAG}(?:\s[^<>\n]{{0,200}})?>|\[THINK\]|◁think▷|<\|channel>(?:thought|analysis)\b"
     r"|<[|｜](?:begin|start)[_▁](?:of[_▁])?(?:thought|thinking|reasoning)[|｜]>"
@@ -40,7 +39,7 @@ _OPENS_THINKING = re.compile(
 
 
 def strip_thinking(text: str) -> str | None:
-    """The text without its thinking; None when it ends inside.
+    """Return the text without its thinking; None if it ends inside.
 
     Knows tags such as ``<think>``, also without an opening one (chat templates that put it into
     the prompt), and the channels of GPT-OSS, of which the final one counts. Tags in a block of code
@@ -76,17 +75,17 @@ def strip_thinking(text: str) -> str | None:
 
 
 def _final_channel(text: str) -> str | None:
-    """What the final channels of GPT-OSS hold if the last one is final, else None; a text without
-    channels as it is."""
+    """Return the text of GPT-OSS's final channels if the last one is final, else None; a text
+    without channels is returned as it is."""
     channels = list(_CHANNEL.finditer(text))
     if channels:
         ends = [*(channel.start() for channel in channels[1:]), len(text)]
-        said = [
+        final = [
             _MESSAGE_END.split(text[channel.end() : end], 1)[0]
             for channel, end in zip(channels, ends, strict=True)
             if channel[1] == "final"
         ]
-        return "\n".join(said) if channels[-1][1] == "final" else None
+        return "\n".join(final) if channels[-1][1] == "final" else None
     if _BARE_CHANNELS.match(text):
         _, mark, final = text.rpartition(_BARE_FINAL)
         return final if mark else None
@@ -99,8 +98,8 @@ def _is_line(text: str, mark: re.Match[str]) -> bool:
 
 
 def spoken_answer(answer: str) -> str:
-    """The answer without the thinking that it opens with; empty when it never stopped thinking.
-    Tags further on are part of it: an answer may be about them."""
+    """Return the answer without the thinking that it opens with; empty if the thinking never ends.
+    Later tags are part of it: an answer may be about them."""
     if not _OPENS_THINKING.match(answer) and not _BARE_CHANNELS.match(answer):
         return answer
     return strip_thinking(answer) or ""
@@ -113,8 +112,8 @@ _PYTHON = frozenset({"", "python", "python3", "py", "python3.11", "ipython"})
 
 
 def code_blocks(text: str) -> list[tuple[str, str]]:
-    """The fenced blocks of a text as pairs of language (lower case) and body, in order. A fence
-    that is never closed runs to the end."""
+    """Return the fenced blocks as pairs of language (lower case) and body, in order. An unclosed
+    fence runs to the end."""
     blocks: list[tuple[str, str]] = []
     fence = language = ""
     body: list[str] = []
@@ -139,9 +138,9 @@ def _closes(line: str, fence: str) -> bool:
 
 
 def extract_code(text: str, entry_point: str | None = None) -> str:
-    """The program in a text, without surrounding blank lines: the last fenced block that is or may
-    be Python, else the whole text. With an ``entry_point`` the last block that defines it, else all
-    such blocks together."""
+    """Return the program in a text, without surrounding blank lines: the last fenced block that is
+    or may be Python, else the whole text. With an ``entry_point``: the last block that defines it,
+    else all such blocks together."""
     text = spoken_answer(text)
     programs = [body for language, body in code_blocks(text) if language in _PYTHON]
     if entry_point is not None:
@@ -157,7 +156,7 @@ _MARKER = re.compile(r"^[ \t>*#_-]*(?:final\s+)?answer[ \t*_]*[:：][ \t*_]*", r
 
 
 def final_answer(text: str) -> str:
-    """What stands behind the last ``Answer:`` marker of a reply, else the whole reply, stripped."""
+    """Return the text after the last ``Answer:`` marker of a reply, else the whole, stripped."""
     end = 0
     for marker in _MARKER.finditer(text):
         end = marker.end()
@@ -168,7 +167,7 @@ _BRACE = re.compile(r"\\boxed\{|[{}]")
 
 
 def boxed(text: str) -> str | None:
-    """The content of the last ``\\boxed{...}`` whose braces balance."""
+    """Return the content of the last ``\\boxed{...}`` whose braces balance."""
     last: tuple[int, int] | None = None
     pending: list[int] = []  # where the contents of open braces begin; -1 where they are not boxed
     for brace in _BRACE.finditer(text):

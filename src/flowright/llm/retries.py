@@ -1,23 +1,146 @@
-"""The one owner of retries: attempts, pauses, deadline and failover of whatever asks a server.
+"""Retries of requests: attempts, pauses, deadline, and failover between servers and keys.
 
-Who asks decides by a :class:`RetryPolicy` how often, and by a function what one attempt is. What is
-sent is not known here.
+A caller brings a :class:`RetryPolicy` and a function that makes one attempt.
 """
 
 import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import Protocol, TypeVar
 
-from flowright.llm.balance import Balance, Lease, Server
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type
+
 from flowright.llm.counters import RoleCounts
 from flowright.llm.transport import RequestError
+
+REST_AFTER = 3  # failures in a row
+REST_SECONDS = 1.0  # doubles with every failed probe
+LONGEST_REST = 30.0
+
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """One base URL. ``failures`` counts those in a row; ``probing`` while its one probe is out."""
+
+    url: str
+    outstanding: int = 0
+    failures: int = 0
+    rests_until: float = 0.0
+    probing: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Key:
+    """One API key; ``refused`` after a 401 or 403."""
+
+    value: str
+    rests_until: float = 0.0
+    refused: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """The right to send one request; ended by exactly one of Balance's three reports."""
+
+    server: Server
+    key: Key
+    probe: bool
+
+
+class Balance:
+    """Least outstanding requests over healthy servers, keys in turn.
+
+    A server rests after REST_AFTER failures in a row, or at the first refused connection; when its
+    rest is over, one request probes it, and only a success lets the others follow. Where every
+    server rests, the one whose rest ends first is used: health decides between servers, it never
+    refuses work. A key that was refused is not used again; one that was limited rests.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], keys: Sequence[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.servers = tuple(Server(url) for url in urls)
+        self.keys = tuple(Key(key) for key in keys)
+        self._clock = clock
+        self._turn = 0
+        self._key_turn = 0
+
+    def lease(self, avoid: Server | None = None) -> Lease:
+        """Lease the server and key of the next attempt; ``avoid`` has just failed this request."""
+        now = self._clock()
+        ready = [s for s in self.servers if self._ready(s, now)]
+        if len(ready) > 1:
+            ready = [s for s in ready if s is not avoid]
+        least = min((s.outstanding for s in ready), default=0)
+        tied = [s for s in ready if s.outstanding == least]
+        server = tied[self._turn % len(tied)] if tied else min(self.servers, key=_end_of_rest)
+        self._turn += len(ready) > 1
+        probe = server.failures >= REST_AFTER and bool(ready)
+        server.probing = server.probing or probe
+        server.outstanding += 1
+        return Lease(server, self._next_key(now), probe)
+
+    def abandoned(self, lease: Lease) -> None:
+        """End a lease whose outcome is unknown, such as that of a cancelled call."""
+        lease.server.outstanding -= 1
+        if lease.probe:
+            lease.server.probing = False
+
+    def succeeded(self, lease: Lease) -> None:
+        """End a lease that the server answered, with whatever status."""
+        self.abandoned(lease)
+        lease.server.failures = 0
+
+    def failed(self, lease: Lease, at_once: bool = False) -> None:
+        """End a lease that failed; ``at_once``: the connection was refused, so rest at once."""
+        server = lease.server
+        self.abandoned(lease)
+        server.failures = max(server.failures + 1, REST_AFTER if at_once else 0)
+        over = server.failures - REST_AFTER
+        if over >= 0:
+            rest = min(REST_SECONDS * 2.0 ** min(over, 10), LONGEST_REST)
+            server.rests_until = self._clock() + rest
+
+    def limit_key(self, lease: Lease, seconds: float) -> None:
+        """Let the key of a lease rest for some seconds."""
+        lease.key.rests_until = self._clock() + seconds
+
+    def refuse_key(self, lease: Lease) -> bool:
+        """Use the key of a lease no more; returns whether another one is left to try."""
+        lease.key.refused = len(self.keys) > 1
+        return any(not key.refused for key in self.keys) and len(self.keys) > 1
+
+    def has_other(self, server: Server) -> bool:
+        """Return whether there is another healthy server."""
+        now = self._clock()
+        return any(s is not server and self._ready(s, now) for s in self.servers)
+
+    def has_other_key(self) -> bool:
+        """Return whether some key is neither refused nor resting."""
+        now = self._clock()
+        return any(not key.refused and key.rests_until <= now for key in self.keys)
+
+    def _ready(self, server: Server, now: float) -> bool:
+        return server.failures < REST_AFTER or (server.rests_until <= now and not server.probing)
+
+    def _next_key(self, now: float) -> Key:
+        usable = [key for key in self.keys if not key.refused] or list(self.keys)
+        awake = [key for key in usable if key.rests_until <= now]
+        if not awake:
+            return min(usable, key=_end_of_rest)
+        self._key_turn += 1
+        return awake[self._key_turn % len(awake)]
+
+
+def _end_of_rest(one: Server | Key) -> float:
+    return one.rests_until
+
 
 T = TypeVar("T")
 
@@ -27,7 +150,7 @@ _WAITING_PAUSE = 3.0  # at most, while a server that is away is waited for
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How long a call goes on; times are seconds.
+    """Limits of one call; times are seconds.
 
     ``attempts`` are made at most. Pauses double from ``first_pause`` to ``longest_pause``, scaled
     by a factor in [0.5, 1) drawn from a hash of what is sent, so that a repeated run pauses alike.
@@ -54,10 +177,9 @@ class RetryPolicy:
 
 @dataclass(slots=True)
 class Call:
-    """One request on its way: what became of it so far. ``key`` is what pauses are drawn from;
-    ``spent`` are the seconds of attempts and pauses. ``weight`` is how much of the slots it would
-    take on the wire, ``granted`` how much of that the slots let through this time, and the lowest
-    ``order`` gets them first, where slots know of that."""
+    """State of one request. Pauses are drawn from ``key``; ``spent`` are the seconds of attempts
+    and pauses. ``weight`` is the share of the slots that it asks for, ``granted`` what it got this
+    time; the lowest ``order`` is served first by slots that know an order."""
 
     policy: RetryPolicy
     key: bytes
@@ -88,9 +210,9 @@ class Call:
         """Seconds of the call since its first failure."""
         return 0.0 if self.failed_at is None else self.spent - self.failed_at
 
-    async def pause(self, error: RequestError, fails_over: bool = False) -> None:
-        """Wait for the time of the next attempt, which is now where it ``fails_over`` to another
-        server. Raises ``error`` where there is to be none."""
+    def next_pause(self, error: RequestError, fails_over: bool = False) -> float | None:
+        """Return the seconds until the next attempt, 0 if it ``fails_over`` to another server; None
+        if the call ends with this error."""
         policy = self.policy
         self.failed_at = self.spent if self.failed_at is None else self.failed_at
         is_away = error.kind in policy.away
@@ -100,13 +222,17 @@ class Call:
         self.uncounted += waits or has_no_room
         waited_enough = is_away and not waits and policy.ends_away
         if error.final or waited_enough or self.counted >= policy.attempts or self.left <= 0:
-            raise error
+            return None
         seconds = 0.0 if fails_over or error.elsewhere else self._seconds(error)
         seconds = min(seconds, _WAITING_PAUSE) if waits else seconds
         if seconds >= self.left:
             if error.retry_after:
                 error.message += f"; the server asks to wait {seconds:.3g} s"
-            raise error
+            return None
+        return seconds
+
+    async def sleep(self, seconds: float) -> None:
+        """Pause between attempts, counted in ``spent``."""
         if seconds > 0:
             await asyncio.sleep(seconds)
             self.spent += seconds
@@ -123,14 +249,14 @@ class Call:
 
 
 class Slots(Protocol):
-    """What bounds the attempts on the wire. ``hold`` waits for the call's turn and keeps its place
-    meanwhile; it may raise a final RequestError instead."""
+    """Bound on the attempts in flight. ``hold`` waits for a slot and holds it; it may raise a
+    final RequestError instead."""
 
     def hold(self, call: Call) -> AbstractAsyncContextManager[None]: ...
 
 
 class _Places:
-    """A fixed number of slots, first come, first served, whatever a call's weight."""
+    """Fixed number of slots, first come, first served."""
 
     def __init__(self, count: int) -> None:
         self._places = asyncio.Semaphore(count)
@@ -148,15 +274,26 @@ class Retries:
         self._slots = _Places(slots) if isinstance(slots, int) else slots
 
     async def run(self, call: Call, attempt: Callable[[Lease], Awaitable[T]]) -> T:
-        """What the first successful attempt returns. The first retries go to other servers, as
-        many as there are in health, without a pause. Raises the last attempt's RequestError where
-        there is no other."""
+        """Return the result of the first successful attempt. The first retries go to other healthy
+        servers without a pause. Raises the last attempt's RequestError when all are spent."""
+        pause: float | None = None
+
+        def wait(state: RetryCallState) -> float:  # tenacity asks this before `stop`
+            nonlocal pause
+            error = state.outcome.exception() if state.outcome else None
+            assert isinstance(error, RequestError)
+            pause = call.next_pause(error, self._fails_over(call))
+            return pause or 0.0
+
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(RequestError),
+            wait=wait,
+            stop=lambda _: pause is None,
+            sleep=call.sleep,
+            reraise=True,
+        )
         try:
-            while True:
-                try:
-                    return await self._once(call, attempt)
-                except RequestError as error:
-                    await call.pause(error, self._fails_over(call))
+            return await retrying(self._once, call, attempt)
         finally:
             call.counts.ended(id(call))
 
@@ -211,7 +348,7 @@ class Retries:
 
 
 def backoff(key: bytes, attempts: int, first: float, longest: float = LONGEST_PAUSE) -> float:
-    """Seconds to pause after so many failed attempts: ``first`` doubled each time, at most
+    """Return the pause in seconds after ``attempts`` failures: ``first`` doubled each time, at most
     ``longest``, times a factor in [0.5, 1) that is a function of the key and the attempt."""
     full = min(first * 2.0 ** min(attempts - 1, 60), longest)
     digest = blake2b(key, digest_size=4, salt=attempts.to_bytes(8, "little")).digest()

@@ -1,8 +1,7 @@
-"""Connections to servers: one kept pool each, and a proxy where the environment names one; and what
-a server's status and words mean.
+"""HTTP connections to servers, proxies, and errors by status.
 
-Built on ``aiohttp``: benchmarks/http_client.py compares what a call costs the trainer's only event
-loop with what it costs through the ``openai`` package.
+Built on ``aiohttp``: benchmarks/http_client.py compares its cost in the trainer's event loop with
+that of the ``openai`` package.
 """
 
 import asyncio
@@ -27,7 +26,7 @@ _LARGE_BODY = 1 << 20  # written in pieces, so that the loop goes on meanwhile
 
 
 def proxy_for(url: str, no_proxy: str | None) -> str | None:
-    """The proxy that the environment names for ``url``, or None for a direct connection.
+    """Return the proxy that the environment names for ``url``; None for a direct connection.
 
     ``no_proxy`` is added to the environment's ``NO_PROXY``: host names, domain suffixes,
     addresses, and networks such as ``10.0.0.0/8``. This machine itself is always reached directly.
@@ -70,7 +69,7 @@ class RequestError(Exception):
 
     @property
     def is_overload(self) -> bool:
-        """Whether the server is up and has no room (RFC 6585, 4; RFC 9110, 15.6.4)."""
+        """True for a server that is up and has no room (RFC 6585, 4; RFC 9110, 15.6.4)."""
         asks_to_wait = self.kind == "http_503" and self.retry_after is not None
         return self.kind == "http_429" or asks_to_wait
 
@@ -85,11 +84,11 @@ class Response:
 
 
 class Connection:
-    """The connections to one server, kept between calls; for one event loop.
+    """Pooled connections to one server, for one event loop.
 
-    The caller bounds how many requests are in flight. Trusts no proxy variables but those that
-    :func:`proxy_for` reads, follows no redirect (a redirected POST becomes a GET), and tries
-    nothing twice. A response of any status is one; without any, RequestError is raised.
+    The caller bounds the requests in flight. Reads no proxy variables but those of
+    :func:`proxy_for`, follows no redirect (a redirected POST becomes a GET), retries nothing.
+    Returns a response of any status; raises RequestError without one.
     """
 
     def __init__(
@@ -107,8 +106,8 @@ class Connection:
             await session.close()
 
     async def ask(self, path: str, key: str, seconds: float, body: bytes | None = None) -> Response:
-        """The response to a GET, or to the POST of a JSON ``body``, within so many seconds. Raises
-        RequestError."""
+        """Send a GET, or a POST of a JSON ``body``, and return the response within ``seconds``.
+        Raises RequestError."""
         if self._session is None:  # it needs the running loop
             self._session = self._open()
         try:
@@ -147,8 +146,8 @@ class Connection:
 async def misplaced(
     url: str, no_proxy: str | None, key: str, ends: Mapping[str, str]
 ) -> tuple[str, Response] | None:
-    """Where a server that knows nothing at ``url`` answers 200 after all, and with what: ``ends``
-    are further addresses, each with the path that is looked at there."""
+    """Return the first of other addresses that answers 200, and its response. ``ends``: addresses
+    with the path to ask there."""
     for other, path in ends.items():
         connection = Connection(other, no_proxy)
         try:
@@ -182,7 +181,7 @@ HINTS = {
 
 
 def status_error(response: Response, url: str, file: str) -> RequestError:
-    """The error that a status other than 200 means; ``file`` is where to mend it."""
+    """Return the error for a status other than 200; ``file`` holds the setting to mend."""
     status = response.status
     said = f"{url} answered {status}: {message_of(response)}"
     if status in RETRIED_STATUS or status >= 500:
@@ -196,7 +195,7 @@ def status_error(response: Response, url: str, file: str) -> RequestError:
 
 
 def message_of(response: Response) -> str:
-    """The server's own words, on one line: the OpenAI error object where there is one."""
+    """Return the server's message on one line, from an OpenAI error object if there is one."""
     if "location" in response.headers:
         return f"see {response.headers['location']}"
     text = response.content.decode("utf-8", "replace")
@@ -210,8 +209,8 @@ def message_of(response: Response) -> str:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a response asks to wait: ``retry-after-ms``, or ``Retry-After`` as seconds or
-    as a date (RFC 9110, section 10.2.3)."""
+    """Return the seconds of ``retry-after-ms`` or ``Retry-After``, which are seconds or a date
+    (RFC 9110, section 10.2.3)."""
     try:
         if "retry-after-ms" in headers:
             return max(0.0, float(headers["retry-after-ms"]) / 1000)

@@ -1,7 +1,6 @@
-"""Chat completions as bytes: what is sent, and how a whole or a streamed reply is read.
+"""Chat completions as bytes: encode a request, decode a whole or a streamed reply.
 
-The body is parsed by hand into the few fields that are used; a body that is not a chat completion
-raises :class:`MalformedReply`. Nothing is sent here.
+Replies are parsed by hand into the few fields that are used.
 """
 
 import json
@@ -13,7 +12,7 @@ from flowright.llm.chat import REFUSAL, ChatRequest
 
 
 class MalformedReply(Exception):
-    """A 200 whose body is not the chat completion that it claims to be."""
+    """Raised for a body of status 200 that is not a chat completion."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,7 @@ class Completion:
 
 
 def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
-    """The JSON body of a request; what the request leaves open, the model's entry decides."""
+    """Encode a request as JSON; parameters that it leaves open come from the model's entry."""
     body: dict[str, Any] = {
         "model": entry.model_name,
         "messages": [{"role": m.role, "content": m.content} for m in request.messages],
@@ -52,7 +51,7 @@ def encode_request(entry: ModelEntry, request: ChatRequest) -> bytes:
 
 
 def decode_reply(content: bytes) -> Completion:
-    """Read a JSON body or a server-sent event stream, whichever it is. Raises MalformedReply."""
+    """Decode a JSON body or a server-sent event stream. Raises MalformedReply."""
     head = content[:16].lstrip()
     if not head:
         raise MalformedReply("the body is empty")
@@ -112,7 +111,7 @@ def _decode_stream(content: bytes) -> Completion:
 
 
 def _first_choice(body: Any) -> dict[str, Any] | None:
-    """The choice with index 0. A streamed event may have none (the one that carries the usage)."""
+    """Return the choice with index 0; None in a streamed event that carries the usage alone."""
     choices = body.get("choices") if isinstance(body, dict) else None
     if not isinstance(choices, list):
         raise MalformedReply(f"no choices in it: {_shown(body)}")
@@ -140,7 +139,7 @@ def _completion(
 
 
 def _text(content: Any) -> str:
-    """Content is a string, null, or a list of parts, of which the text parts count."""
+    """Return the text of a content: a string, null, or a list of parts."""
     if isinstance(content, str):
         return content
     if content is None:
@@ -152,7 +151,7 @@ def _text(content: Any) -> str:
 
 
 def _reasoning(message: dict[str, Any]) -> str:
-    """vLLM's ``reasoning``; ``reasoning_content`` is its older name and DeepSeek's."""
+    """Return vLLM's ``reasoning``, or ``reasoning_content``, its older name and DeepSeek's."""
     for name in ("reasoning", "reasoning_content"):
         value = message.get(name)
         if isinstance(value, str) and value:

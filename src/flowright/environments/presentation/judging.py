@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from flowright.config import SIMULATED, Config, SimulatedSection
 from flowright.data.task import Task
-from flowright.judging.gate import gate
 from flowright.judging.panel import Vote, majority
+from flowright.judging.rules import gate
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 from flowright.simulation.assessor import check_biases, probability, trigger

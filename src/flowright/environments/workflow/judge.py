@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flowright.config import SIMULATED, Config, load_entries
-from flowright.judging.wording import wording_hash
+from flowright.judging.prompts import wording_hash
 
 _OPERATION = frozenset(
     {

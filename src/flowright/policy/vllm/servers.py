@@ -12,9 +12,8 @@ from typing import Any, TypeVar
 
 from flowright.config import PolicySection
 from flowright.core.errors import RunError, RunPaused, UserError
-from flowright.llm.balance import Balance, Lease
 from flowright.llm.counters import Counters
-from flowright.llm.retries import Call, Retries, RetryPolicy
+from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy
 from flowright.llm.transport import RequestError
 from flowright.policy.vllm.proof import Probe, Weights
 from flowright.policy.vllm.requests import BAD_REPLY
@@ -102,10 +101,10 @@ class Fleet:
             if near and len(near) < len(self.servers):
                 continue  # those that were away are tried before anything is waited for
             call.attempts += 1
-            try:
-                await call.pause(errors[0])
-            except RequestError as error:
-                raise _given_up(call, error, RunError) from None
+            pause = call.next_pause(errors[0])
+            if pause is None:
+                raise _given_up(call, errors[0], RunError)
+            await call.sleep(pause)
 
     def _call(self, key: str) -> Call:
         return Call(self._policy, key.encode(), self.counters.role(ROLE))

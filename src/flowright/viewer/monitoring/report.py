@@ -9,18 +9,40 @@ from pathlib import Path
 
 from flowright.core.errors import RunError
 from flowright.core.formatting import Form, Record, duration, is_number, percent, points
+from flowright.core.report import calibration_section
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display
 from flowright.runs import disk_errors, write_text
 from flowright.runs.alarm import DRIFT
 from flowright.viewer.monitoring import sections, trust
+from flowright.viewer.monitoring.attempt_groups import (
+    Selection,
+    exhibits,
+    select_groups,
+    single_exhibit,
+)
 from flowright.viewer.monitoring.before_after import evaluation_section
-from flowright.viewer.monitoring.exhibits import Selection, exhibits, select_groups, single_exhibit
-from flowright.viewer.monitoring.measured import Measured, measured_of
-from flowright.viewer.monitoring.snapshot import Snapshot, edge, first, last, take_snapshot
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import folded, header, page, section, strip, table, tile
-from flowright.viewer.rendering.reliability import calibration_section
+from flowright.viewer.monitoring.snapshot import (
+    Measured,
+    Snapshot,
+    edge,
+    first,
+    last,
+    measured_of,
+    take_snapshot,
+)
+from flowright.viewer.rendering.markup import (
+    Html,
+    el,
+    folded,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
+from flowright.viewer.rendering.report import section_html
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}
 
@@ -41,9 +63,10 @@ def write_report(run: Path) -> Path:
 
 def render(snapshot: Snapshot, selection: Selection) -> str:
     """The document."""
+    calibration = calibration_section(snapshot.calibration)
     shown = [
         ("table", "Before and after", evaluation_section(snapshot)),
-        ("calibration", "Calibration", calibration_section(snapshot.calibration)),
+        ("calibration", "Calibration", calibration and section_html(calibration)),
         ("curves", "Learning curves", sections.curves(snapshot)),
         *((m.prefix, m.title, sections.mix_section(snapshot, m)) for m in snapshot.display.mixes),
         ("failures", "Failures", trust.failure_taxonomy(snapshot, selection.messages)),

@@ -13,6 +13,7 @@ from flowright.core.formatting import (
     is_number,
     said,
 )
+from flowright.core.report import Series
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Mix
 from flowright.viewer.monitoring.snapshot import (
@@ -25,9 +26,8 @@ from flowright.viewer.monitoring.snapshot import (
     stage_seconds,
 )
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import Series, before_after, line_chart
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import grid, section, table
+from flowright.viewer.rendering.charts import before_after, line_chart
+from flowright.viewer.rendering.markup import Html, el, grid, section, table
 
 
 @dataclass(frozen=True, slots=True)

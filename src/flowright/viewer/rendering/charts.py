@@ -10,29 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from flowright.core.formatting import Form, Point, smooth
+from flowright.core.report import Series
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import asset
+from flowright.viewer.rendering.markup import Html, asset, el
 
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """One curve. ``marks`` draws points instead of a line; ``smoothed`` a bold moving mean over
-    the faint values."""
-
-    name: str
-    colour: str
-    points: Sequence[Point]
-    dashed: bool = False
-    marks: bool = False
-    smoothed: bool = False
-
-    @property
-    def swatch(self) -> str:
-        """The classes of its line."""
-        return f"{self.colour} dashed" if self.dashed else self.colour
 
 
 @dataclass(frozen=True, slots=True)

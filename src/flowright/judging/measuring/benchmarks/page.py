@@ -4,6 +4,7 @@ from itertools import groupby
 from pathlib import Path
 
 from flowright.core.formatting import Record
+from flowright.core.report import calibration_section
 from flowright.core.untrusted import one_line
 from flowright.judging.measuring.benchmarks.record import (
     COLUMNS,
@@ -17,9 +18,18 @@ from flowright.judging.measuring.benchmarks.record import (
 )
 from flowright.judging.measuring.benchmarks.trained_on import words
 from flowright.runs import check_writable, disk_errors, write_text
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import facts, header, page, section, strip, table, tile
-from flowright.viewer.rendering.reliability import calibration_section
+from flowright.viewer.rendering.markup import (
+    Html,
+    el,
+    facts,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
+from flowright.viewer.rendering.report import section_html
 
 _TILES = 4
 
@@ -37,6 +47,7 @@ def render(record: Record) -> str:
     simulated = record["about"].get("simulated")
     note = "The embedded server judged; these numbers say nothing about any real judge."
     trained = [one_line(line, 200) for line in words(record["about"])]
+    calibration = calibration_section(record.get("calibration") or {})
     body = [
         strip("Simulated numbers.", note) if simulated else None,
         strip(trained[0], " ".join(trained[1:])) if len(trained) > 1 else None,
@@ -45,7 +56,7 @@ def render(record: Record) -> str:
             _header(record),
             _tiles(record),
             _figures(record),
-            calibration_section(record.get("calibration") or {}),
+            calibration and section_html(calibration),
             _published(record),
             section("counts", "What the figures are of", " ".join(trained), facts(counted(record))),
             el("footer", f"{SIMULATED if simulated else ''} Written by Flowright."),

@@ -1,0 +1,225 @@
+"""A report as data: sections of facts, tables and charts, built once and rendered as a page or on a
+terminal by :mod:`flowright.viewer.rendering.report`. Texts may be untrusted: the renderers escape
+them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flowright.core.formatting import Form, Point, Record, percent, said
+from flowright.core.untrusted import one_line
+
+Where = Literal["both", "page", "terminal"]
+"""Where a block is shown. Charts and tiles are shown on pages only."""
+Style = Literal["", "good", "warn", "alarm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A paragraph; a ``soft`` one is printed in a fainter colour."""
+
+    text: str
+    soft: bool = False
+    where: Where = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class FactList:
+    """Names and values."""
+
+    rows: Sequence[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A headline number."""
+
+    title: str
+    value: str
+    note: str = ""
+    style: Style = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportCell:
+    """A table cell. ``note`` is printed smaller, such as an interval; ``text`` columns are aligned
+    left and wrapped."""
+
+    text: str
+    note: str = ""
+    style: Style = ""
+    is_text: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportColumn:
+    """A column head. Columns with ``page_only`` are left out on a terminal, which is narrow."""
+
+    title: str
+    page_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """Rows of cells below their columns; the first cell of a row is its name. Without rows nothing
+    is shown."""
+
+    columns: Sequence[ReportColumn | str]
+    rows: Sequence[Sequence[ReportCell | str]]
+    caption: str = ""
+    where: Where = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One curve. ``marks`` draws points instead of a line; ``smoothed`` a bold moving mean over
+    the faint values."""
+
+    name: str
+    colour: str
+    points: Sequence[Point]
+    dashed: bool = False
+    marks: bool = False
+    smoothed: bool = False
+
+    @property
+    def swatch(self) -> str:
+        """CSS classes of its line."""
+        return f"{self.colour} dashed" if self.dashed else self.colour
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """Curves over the training step. ``low`` and ``high`` are always within the axis."""
+
+    title: str
+    series: Sequence[Series]
+    form: Form
+    low: float | None = None
+    high: float | None = None
+    zero_line: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ForestMark:
+    """An estimate with its interval; a ``filled`` one is significant."""
+
+    name: str
+    colour: str
+    value: float
+    low: float
+    high: float
+    filled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ForestChart:
+    """Differences of shares with intervals beside each row's name, around a line at 0. ``key``
+    names the colours."""
+
+    title: str
+    rows: Sequence[tuple[str, Sequence[ForestMark]]]
+    key: Sequence[tuple[str, str]] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionChart:
+    """Counts of findings (``columns``) by label (``rows``: name and counts); colours tell cells on
+    the diagonal, off it, and in the last column."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[tuple[str, Sequence[int]]]
+
+
+@dataclass(frozen=True, slots=True)
+class HistogramChart:
+    """``counts`` of items between neighbouring ``edges``; ``marks`` are named values."""
+
+    title: str
+    counts: Sequence[int]
+    edges: Sequence[float]
+    unit: str
+    items: str
+    marks: Sequence[tuple[float, str]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReliabilityChart:
+    """Accuracy against confidence, from a half to 1. ``bins`` have their mean ``confidence``,
+    ``accuracy``, and number of ``verdicts``."""
+
+    title: str
+    bins: Sequence[Record]
+
+
+ReportChart = LineChart | ForestChart | ConfusionChart | HistogramChart | ReliabilityChart
+ReportBlock = Note | FactList | ReportTable | ReportChart
+
+
+@dataclass(frozen=True, slots=True)
+class ReportSection:
+    """Blocks under a heading; ``lead`` introduces them on a page. Without blocks nothing is shown
+    but a lead."""
+
+    anchor: str
+    title: str
+    blocks: Sequence[ReportBlock]
+    lead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A whole report. ``warnings`` (label and text) come before any number; ``chips`` are short
+    facts about the measurement; ``notes`` are remarks on the numbers."""
+
+    kind: str
+    title: str
+    sections: Sequence[ReportSection]
+    warnings: Sequence[tuple[str, str]] = ()
+    chips: Sequence[str] = ()
+    subtitle: str = ""
+    notes: Sequence[str] = ()
+    tiles: Sequence[Tile] = ()
+
+
+def calibration_section(record: Record) -> ReportSection | None:
+    """Build the section of a calibration record (``calibration.json``, or a benchmark's measurement
+    of it); None for an empty record."""
+    if not record:
+        return None
+    before, after = record["before"], record["after"]
+    others = " of other conversations" if "conversations" in record["measured"] else ""
+    lead = (
+        f"Scores are divided by a temperature of {record['temperature']:.3g}, fitted by maximum "
+        f"likelihood on {record['fitted']['pairs']:,} pairs "
+        f"({record['fitted']['conversations']:,} conversations). Measured on "
+        f"{record['measured']['pairs']:,} pairs{others}, from "
+        f"{one_line(record['data'], 120)}: how often the answer with the higher score is the "
+        f"preferred one, against the probability by the scores, in {record['bins']} bins."
+    )
+    if record.get("at_bound"):
+        lead += " The temperature is at the bound of its search: these scores determine none."
+    rows = [
+        ("expected calibration error", *map(_calibration_error, (before, after))),
+        ("log loss a pair", *(f"{each['log_loss']:.3f}" for each in (before, after))),
+        ("ranked as preferred", *(percent(each["accuracy"]) for each in (before, after))),
+    ]
+    blocks = (
+        ReliabilityChart("As trained", before["reliability"]),
+        ReliabilityChart("Calibrated", after["reliability"]),
+        ReportTable(("", "As trained", "Calibrated"), rows),
+    )
+    return ReportSection("calibration", "Calibration", blocks, lead)
+
+
+def _calibration_error(measured: Record) -> ReportCell:
+    error = measured["error"]
+    value = said(error["value"], percent)
+    if error["low"] is None:
+        return ReportCell(value)
+    return ReportCell(
+        value, f"{percent(error['low']).removesuffix(' %')} to {percent(error['high'])}"
+    )
