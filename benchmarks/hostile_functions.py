@@ -11,14 +11,11 @@ from flowright.core import untrusted
 from flowright.core.blocks import Fact, Text
 from flowright.core.errors import FlowrightError
 from flowright.criteria.constraints import (
-    capitals,
     checkers,
-    detection,
     ifbench_counts,
     ifeval_words,
     language as constraint_language,
     lines,
-    ngrams,
     scoring,
 )
 from flowright.criteria.constraints.files import Prompt
@@ -144,7 +141,7 @@ def _votes(kind: Kind, choices: tuple[tuple[str, str], ...] = ()) -> Callable[[s
 
 CACHED = (
     answers.extract_answer, answers.tokens, answers._spans, numbers.lone_number,
-    language.parse, language.nodes, constraint_language.sentences, detection._detect,
+    language.parse, language.nodes, constraint_language.sentences, constraint_language._detect,
 )  # fmt: skip
 """Emptied before each call."""
 
@@ -156,10 +153,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "constraints.language:sentences": constraint_language.sentences,
     "constraints.language:tokens": constraint_language.tokens,
     "constraints.language:syllables": constraint_language.syllables,
-    "constraints.capitals:capitals_are": lambda text: capitals.capitals_are((9).__le__, text),
-    "constraints.detection:detect": detection.detect,
-    "constraints.detection:language_of": detection.language_of,
-    "constraints.ngrams:plain": ngrams.plain,
+    "constraints.language:detect": constraint_language.detect,
     "constraints.ifbench_counts:trimmed": ifbench_counts.trimmed,
     "constraints.ifeval_words:first_word": ifeval_words.first_word,
     "constraints.scoring:variants": scoring.variants,
