@@ -24,9 +24,15 @@ from hostile_corpus import repeated  # noqa: E402
 
 from flowright.core.errors import DataError  # noqa: E402
 from flowright.criteria.constraints import language  # noqa: E402
-from flowright.criteria.constraints.checkers import IDS, make  # noqa: E402
-from flowright.criteria.constraints.files import Prompt, read_answers, read_prompts  # noqa: E402
-from flowright.criteria.constraints.scoring import join, variants  # noqa: E402
+from flowright.criteria.constraints.checkers import (  # noqa: E402  # noqa: E402  # noqa: E402
+    IDS,
+    Prompt,
+    join,
+    make,
+    read_answers,
+    read_prompts,
+    variants,
+)
 from flowright.criteria.constraints.table import KINDS, Kind, Met  # noqa: E402
 
 UNITS = ("*", "* ", "**", "(", "[", "<<", ">>", "<<a>", " ", "\n", "\r", "\u2028", "\n\n", "* \n",

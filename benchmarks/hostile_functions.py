@@ -12,13 +12,13 @@ from flowright.core.blocks import Fact, Text
 from flowright.core.errors import FlowrightError
 from flowright.criteria.constraints import (
     checkers,
+    checkers as scoring,
     ifbench_counts,
+    ifeval_form as lines,
     ifeval_words,
     language as constraint_language,
-    lines,
-    scoring,
 )
-from flowright.criteria.constraints.files import Prompt
+from flowright.criteria.constraints.checkers import Prompt
 from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
@@ -28,17 +28,17 @@ from flowright.environments.judging.rows import PointwiseRow
 from flowright.environments.presentation.choices import read_choice
 from flowright.environments.presentation.presenting import presented, with_answer_line
 from flowright.grading import (
-    around,
     choices,
+    choices as dates,
     compare,
-    dates,
     formulas,
-    number_words,
     numbers,
+    numbers as around,
+    numbers as number_words,
     text as answers,
+    text as spoken,
     units,
     votes,
-    words as spoken,
 )
 from flowright.judging import (
     contradictions as doubts,
@@ -238,7 +238,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ],
     "grading.words:same_words": lambda text: spoken.same_words(text, f"in {text}"),
     "grading.words:closed_answer": lambda text: spoken.closed_answer(f"Yes, {text}"),
-    "grading.words:says_nothing_is": spoken.says_nothing_is,
+    "grading.words:says_nothing_is": spoken.states_no_answer,
     "grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
     "grading.numbers:with_other_marks": numbers.with_other_marks,
     "grading.numbers:conclusion": numbers.conclusion,

@@ -73,8 +73,8 @@ def _letter_frequency(letter: str, enough: Callable[[int], bool]) -> Met:
 
 
 def draws_a_letter(letter: str) -> bool:
-    """Whether IFEval replaces what is to be counted by a letter at random: what is no letter of
-    ASCII, such as "#" and "!"."""
+    """Return whether IFEval replaces the character to be counted by a random letter: one that is no
+    letter of ASCII, such as "#" and "!"."""
     letter = letter.strip().lower()
     return len(letter) != 1 or letter not in LETTERS
 
@@ -147,7 +147,8 @@ def _nth_paragraph(arguments: Arguments, kept: Callable[[list[str]], list[str]])
 
 
 def first_word(paragraph: str) -> str | None:
-    """As IFEval reads it: lower case, less quotes before it, up to the first mark."""
+    """Return the first word as IFEval reads it: lower case, without leading quotes, up to the first
+    mark."""
     words = paragraph.split(None, 1)
     if not words:
         return None
@@ -186,8 +187,8 @@ def _capital(arguments: Arguments) -> Met:
     return lambda text: text.isupper() and english(text)
 
 
-@TABLE.fix("change_case:english_capital", "capitals are told to be German or Dutch, and differ "
-           "from one run to the next")  # fmt: skip
+@TABLE.fix("change_case:english_capital", "capitals are detected as German or Dutch, and "
+           "differ from one run to the next")  # fmt: skip
 def _capital_of_any_draw(arguments: Arguments) -> Met:
     return lambda text: text.isupper() and detect(text.lower()).language in (ENGLISH, None)
 

@@ -44,7 +44,7 @@ def sentences(text: str) -> tuple[str, ...]:
 
 
 def tokens(text: str) -> list[str]:
-    """Of each sentence, as ``nltk.word_tokenize``: words, and marks apart from them."""
+    """Split each sentence as ``nltk.word_tokenize``: words, and marks apart from them."""
     tokenizer = _word_tokenizer()
     return [token for sentence in sentences(text) for token in tokenizer.tokenize(sentence)]
 
@@ -127,7 +127,7 @@ def syllables(word: str) -> int:
 
 
 def missing() -> list[str]:
-    """What is to be installed before every checker can be made, in words."""
+    """List the packages and data to install before every checker can be made."""
     lacking = [name for name in ("nltk", "langdetect", "emoji", "syllapy") if not _installed(name)]
     for what in ("tokenizers/punkt_tab/english", "corpora/stopwords/english"):
         try:
