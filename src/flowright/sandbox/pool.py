@@ -173,7 +173,7 @@ class Sandbox:
         except BaseException as error:
             await self.__aexit__(None, None, None)
             if isinstance(error, WorkerLost):
-                raise UserError(f"sandbox: {error}; see docs/sandbox.md") from error
+                raise UserError(f"sandbox: {error}; see docs/workflows.md") from error
             raise
         return self
 
@@ -375,7 +375,7 @@ def _isolation(worker: Worker) -> Isolation:
 def _refusal(isolation: Isolation) -> str:
     return (
         f"sandbox: this machine cannot isolate untrusted code ({isolation}); needed is seccomp "
-        "(see docs/sandbox.md); run on another kernel or container runtime, or set "
+        "(see docs/workflows.md); run on another kernel or container runtime, or set "
         "sandbox.allow_weaker: true for code that you trust"
     )
 
