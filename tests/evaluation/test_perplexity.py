@@ -13,12 +13,12 @@ from tiny_policy import shake, tiny_policy
 from toy_run import TASKS, Toy, configured, train
 
 from flowright.app.terminal import findings
-from flowright.config import Config, GrpoSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.documents import read_documents
 from flowright.environments.environment import prompt_encoder
-from flowright.evaluation.comparison import TRAINED, UNTRAINED, summarise
-from flowright.evaluation.drift import LENGTH, PERPLEXITY, drift
+from flowright.evaluation.comparison import LENGTH, PERPLEXITY, TRAINED, UNTRAINED, drift, summarise
 from flowright.evaluation.evaluator import Evaluator, Row, make_row, row_of
 from flowright.evaluation.perplexity import (
     HeldOutText,

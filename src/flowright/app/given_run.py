@@ -14,19 +14,18 @@ from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.terminal import StepProgress
 from flowright.app.world import fitted, local_sampler, policy_in_turn
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.core.files import write_json
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
-from flowright.evaluation.evaluator import Evaluator, Row
+from flowright.evaluation.evaluator import Evaluator, Row, scored_row
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
     before_and_after,
     open_text,
 )
-from flowright.evaluation.scored import scored_row
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner

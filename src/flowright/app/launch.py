@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from rich.console import Console
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.core.command_line import telling
 from flowright.core.errors import RunPaused, UserError
@@ -111,8 +111,7 @@ def evaluate(
     console.print(
         f"problems  {data or config.held_out_from}", highlight=False, markup=False, soft_wrap=True
     )
-    from flowright.app.measuring import open_evaluation
-    from flowright.app.paper_table import show_papers
+    from flowright.app.measuring import open_evaluation, show_papers
     from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 
     checkpoints = [checkpoint_of(path) for path in checkpoints]
@@ -136,7 +135,7 @@ def evaluate(
             if papers:
                 show_papers(evaluation, data, console)
             return 0
-        with telling(evaluation.ledger.words):
+        with telling(evaluation.ledger.summary):
             _load_libraries(console)
             from flowright.app.session import run_evaluation
             from flowright.app.terminal import source_table
