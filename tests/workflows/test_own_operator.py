@@ -9,13 +9,12 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
 from flowright.config import WorkflowSection, load_config
 from flowright.core.errors import ConfigError, FailureError, Reason
-from flowright.workflows.arguments import bind
 from flowright.workflows.context import CallContext
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
 from flowright.workflows.reference import docs_page, stubs
-from flowright.workflows.registry import Operator, Operators, operator
+from flowright.workflows.registry import Operator, Operators, bind, operator
 
 LIMITS = WorkflowSection(operators=("my_operators",), workers=1)
 
@@ -23,8 +22,8 @@ LIMITS = WorkflowSection(operators=("my_operators",), workers=1)
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page's files in the working directory, with a corpus; its example program."""
-    written = write_programs("extending/operator.md", tmp_path)
-    assert written == ["my.yaml", "my_operators.py", "workflow.py"]
+    written = write_programs("extending.md", tmp_path)
+    assert {"retrieval.yaml", "my_operators.py", "workflow.py"} <= {*written}
     (tmp_path / "corpus").mkdir()
     text = "The Nile is a river in Africa.\n\nThe Danube flows through Vienna and Budapest.\n"
     (tmp_path / "corpus/rivers.txt").write_text(text, encoding="utf-8")
@@ -41,7 +40,7 @@ async def execution(text: str, limits: WorkflowSection, model: ScriptedModel) ->
 
 
 async def test_the_page_s_operator_serves_a_workflow(own: str) -> None:
-    assert load_config("my.yaml").workflow.operators == LIMITS.operators
+    assert load_config("retrieval.yaml").workflow.operators == LIMITS.operators
     model = ScriptedModel("Danube")
     done = await execution(own, LIMITS, model)
     assert done.answer == "Danube"

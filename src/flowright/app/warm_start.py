@@ -33,8 +33,8 @@ from flowright.environments.environment import Environment, make_environment, pr
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
 from flowright.grpo.batch import Group
+from flowright.grpo.fixed_data import completion_group
 from flowright.grpo.learner import Learner
-from flowright.grpo.lessons import completion_group
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.origin import Origin, origin_of

@@ -45,7 +45,7 @@ class NamedWordsSection(Section):
 
 class ScaffoldingSection(Section):
     """RuscaRL: some attempts of a group are sampled from a prompt that shows some criteria, and all
-    are learned on the bare one; see docs/rubrics.md."""
+    are learned on the bare one; see docs/instructions.md."""
 
     enabled: bool = False
     """Needs criteria in every row, or in `files`."""
@@ -64,7 +64,7 @@ class ScaffoldingSection(Section):
 
 class InstructionsSection(Section):
     """With `environment: instructions` the policy answers prompts, and criteria decide what an
-    answer earns; see docs/instructions_training.md."""
+    answer earns; see docs/instructions.md."""
 
     reward: RewardKind = "rubric"
     """`rubric`: the points of the criteria that a judge, or a rule, says are met; `verif`: the

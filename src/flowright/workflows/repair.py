@@ -10,16 +10,19 @@ from dataclasses import dataclass
 
 from flowright.workflows import aflow
 from flowright.workflows.assignment import maybe_unbound
-from flowright.workflows.edits import Edit, apply, keep_imports, replace
 from flowright.workflows.language import (
     FORGOTTEN,
     PREDEFINED,
+    Edit,
     Function,
+    apply,
     binds,
     bound_name,
     is_here,
+    keep_imports,
     nodes,
     parse,
+    replace,
 )
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.registry import Operators
@@ -210,7 +213,7 @@ def _first_statement(function: Function) -> ast.stmt:
 
 
 def _start_of(statement: ast.stmt) -> tuple[int, int]:
-    """Where a statement begins, its decorators included."""
+    """Return the first line of a statement, its decorators included."""
     decorators = getattr(statement, "decorator_list", [])
     if decorators:
         return decorators[0].lineno, decorators[0].col_offset - 1
