@@ -97,8 +97,8 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     """Measure, and return the record's path."""
     import uvloop
 
-    from flowright.judging.measuring.benchmarks.opening import Named
-    from flowright.judging.measuring.benchmarks.session import Measurement, measure
+    from flowright.judging.measuring.benchmark_judges import JudgeName
+    from flowright.judging.measuring.judge_benchmark import BenchmarkRequest, run_benchmark
 
     def progress(name: str, total: int) -> Callable[[], None]:
         bars.start()  # not before there is something to show
@@ -107,8 +107,10 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
 
     named = None
     if options.judge is not None:
-        named = Named(options.judge, options.config, options.overrides, options.ask, options.seed)
-    asked = Measurement(
+        named = JudgeName(
+            options.judge, options.config, options.overrides, options.ask, options.seed
+        )
+    asked = BenchmarkRequest(
         named=named,
         benchmark=options.benchmark,
         pairs=options.pairs,
@@ -122,15 +124,15 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
         trained_on=options.trained_on,
         allow_trained_on=options.allow_trained_on,
     )
-    return uvloop.run(measure(asked, progress, say))
+    return uvloop.run(run_benchmark(asked, progress, say))
 
 
 def show(out: Path, html: Path | None) -> None:
     """The table, and where everything is."""
     from rich.console import Console
 
+    from flowright.judging.measuring.benchmark_report import read_record
     from flowright.judging.measuring.benchmarks.page import write_page
-    from flowright.judging.measuring.benchmarks.record import read_record
     from flowright.judging.measuring.benchmarks.screen import benchmark_screen
 
     record = read_record(out)

@@ -9,7 +9,7 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Preferred
-from flowright.judging.measuring.benchmarks.calibration import (
+from flowright.judging.trained.calibration import (
     COLDEST,
     FILE,
     HOTTEST,

@@ -11,8 +11,7 @@ from pyarrow import parquet
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair, Turn
-from flowright.judging.measuring.benchmarks.files import read_pairs_file
-from flowright.judging.measuring.benchmarks.published_outputs import read_outputs
+from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file
 
 OURS = {"question": "2 + 2?", "first": "4", "second": "5", "label": "first"}
 TURNS = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]

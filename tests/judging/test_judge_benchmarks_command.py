@@ -13,13 +13,13 @@ from rich.console import Console
 
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, RunError
+from flowright.judging.measuring.benchmark_report import read_record
+from flowright.judging.measuring.benchmark_rows import PairRows
+from flowright.judging.measuring.benchmark_table import BENCHMARKS, own
 from flowright.judging.measuring.benchmarks.asking import ask_all
-from flowright.judging.measuring.benchmarks.benchmarks import BENCHMARKS, own
 from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
 from flowright.judging.measuring.benchmarks.page import render
-from flowright.judging.measuring.benchmarks.record import read_record
 from flowright.judging.measuring.benchmarks.screen import benchmark_screen
-from flowright.judging.measuring.benchmarks.sheet import PairSheet
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]
@@ -202,8 +202,8 @@ def test_a_server_that_is_down(
 # What is kept of a measurement that was cut off.
 
 
-def sheet(count: int = 8) -> PairSheet:
-    return PairSheet([pair(f"{n}") for n in range(count)], own(False))
+def sheet(count: int = 8) -> PairRows:
+    return PairRows([pair(f"{n}") for n in range(count)], own(False))
 
 
 async def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
@@ -314,6 +314,6 @@ def test_every_benchmark_is_told_by_figures_that_there_are() -> None:
     rows = [pair(f"{n}", category="ab"[n % 2]) for n in range(4)]
     for benchmark in BENCHMARKS.values():
         assert benchmark.published == () or benchmark.title == "JudgeBench"
-        told = PairSheet(rows, benchmark).figures({})
+        told = PairRows(rows, benchmark).figures({})
         assert {figure.measure for figure in told} == set(benchmark.measures)
         assert {figure.estimate.value for figure in told} == {None}

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import true_preferences
 
-from flowright.judging.measuring.benchmarks.record import read_record
+from flowright.judging.measuring.benchmark_report import read_record
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]

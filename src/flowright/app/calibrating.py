@@ -23,14 +23,14 @@ from flowright.environments.judging.tasks import JudgingTask
 from flowright.grpo.batch import scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
 from flowright.grpo.given import GivenBatches
-from flowright.judging.measuring.benchmarks.calibration import (
+from flowright.judging.measuring.pair_figures import prompt_of
+from flowright.judging.trained.calibration import (
     FILE,
     Calibration,
     ScoredPair,
     calibrate,
     write_calibration,
 )
-from flowright.judging.measuring.benchmarks.figures import prompt_of
 from flowright.llm.chat import Message
 from flowright.policy.model_thread import on_model_thread
 from flowright.runs import check_writable, step_name, write_json

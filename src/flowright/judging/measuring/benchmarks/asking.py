@@ -5,16 +5,16 @@ from collections.abc import Callable
 
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import RunError
-from flowright.judging.measuring.benchmarks.contenders import Contender
+from flowright.judging.measuring.benchmark_rows import BenchmarkRows, R
 from flowright.judging.measuring.benchmarks.ledger import Ledger
-from flowright.judging.measuring.benchmarks.sheet import R, Sheet
+from flowright.judging.measuring.measured_judges import MeasuredJudge
 
 _PATIENCE = 20  # failures in a row from the start after which a judge counts as down
 
 
 async def ask_all(
-    contender: Contender,
-    sheet: Sheet[R],
+    contender: MeasuredJudge,
+    sheet: BenchmarkRows[R],
     ledger: Ledger | None,
     concurrency: int,
     tell: Callable[[], None] = lambda: None,
@@ -54,7 +54,7 @@ async def ask_all(
     return {key: said[key] for key in sheet.keys}
 
 
-def _kept(sheet: Sheet[R], ledger: Ledger) -> dict[str, R]:
+def _kept(sheet: BenchmarkRows[R], ledger: Ledger) -> dict[str, R]:
     try:
         return {key: sheet.decode(ledger.said[key]) for key in sheet.keys if key in ledger.said}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -64,7 +64,9 @@ def _kept(sheet: Sheet[R], ledger: Ledger) -> dict[str, R]:
         ) from None
 
 
-def _down(contender: Contender, sheet: Sheet[R], answer: R, failures: int) -> ServerDown:
+def _down(
+    contender: MeasuredJudge, sheet: BenchmarkRows[R], answer: R, failures: int
+) -> ServerDown:
     return ServerDown(
         f"judge {contender.name!r} gives no verdict: the first {failures} rows failed "
         f"({sheet.why(answer)[:300]})",

@@ -6,7 +6,7 @@ from pathlib import Path
 from flowright.core.formatting import Record
 from flowright.core.report import calibration_section
 from flowright.core.untrusted import one_line
-from flowright.judging.measuring.benchmarks.record import (
+from flowright.judging.measuring.benchmark_report import (
     COLUMNS,
     NAMES,
     SIMULATED,
@@ -16,7 +16,7 @@ from flowright.judging.measuring.benchmarks.record import (
     published_rows,
     title,
 )
-from flowright.judging.measuring.benchmarks.trained_on import words
+from flowright.judging.measuring.judge_benchmark import overlap_lines
 from flowright.runs import check_writable, disk_errors, write_text
 from flowright.viewer.rendering.markup import (
     Html,
@@ -46,7 +46,7 @@ def render(record: Record) -> str:
     """The document."""
     simulated = record["about"].get("simulated")
     note = "The embedded server judged; these numbers say nothing about any real judge."
-    trained = [one_line(line, 200) for line in words(record["about"])]
+    trained = [one_line(line, 200) for line in overlap_lines(record["about"])]
     calibration = calibration_section(record.get("calibration") or {})
     body = [
         strip("Simulated numbers.", note) if simulated else None,

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from flowright.core.formatting import Record
 from flowright.core.untrusted import one_line
-from flowright.judging.measuring.benchmarks.record import (
+from flowright.judging.measuring.benchmark_report import (
     COLUMNS,
     NAMES,
     SIMULATED,
@@ -15,7 +15,7 @@ from flowright.judging.measuring.benchmarks.record import (
     published_rows,
     title,
 )
-from flowright.judging.measuring.benchmarks.trained_on import words
+from flowright.judging.measuring.judge_benchmark import overlap_lines
 
 
 def benchmark_screen(record: Record) -> Group:
@@ -29,7 +29,7 @@ def benchmark_screen(record: Record) -> Group:
 
 
 def _trained_on(record: Record) -> list[Text]:
-    first, *more = [one_line(line, 200) for line in words(record["about"])] or [""]
+    first, *more = [one_line(line, 200) for line in overlap_lines(record["about"])] or [""]
     style = "bold magenta" if more else "dim"
     return [Text(line, style=style) for line in (first, *more) if line]
 

@@ -1,6 +1,6 @@
 """RewardBench 2 (Malik et al. 2025, arXiv 2506.01937): rows with several answers, and their scores
 as the leaderboard's own program counts them (allenai/reward-bench, ``rewardbench/utils.py`` and
-``scripts/run_generative_v2.py``). Files are read by :mod:`flowright.judging.measuring.benchmarks.files`.
+``scripts/run_generative_v2.py``). Files are read by :mod:`flowright.judging.measuring.pair_files`.
 
 Five subsets ask for the best of four: in ratings mode the share of the chosen answer among the top
 ones, in ranking mode 1 or 0 for the answer that is named, 0.25 for a reply that cannot be read. The
@@ -18,18 +18,17 @@ import numpy as np
 
 from flowright.core.statistics import SHARE, Array, Resampler, mean, ratio
 from flowright.data.preferences import Turn
-from flowright.judging.measuring.benchmarks.benchmarks import Benchmark
-from flowright.judging.measuring.benchmarks.contenders import Contender
-from flowright.judging.measuring.benchmarks.counting import READINGS, Reading
-from flowright.judging.measuring.benchmarks.figures import ALL, Figure, estimated
-from flowright.judging.measuring.benchmarks.outcomes import (
+from flowright.judging.measuring.benchmark_rows import RESAMPLES, BenchmarkRows, sha256_of
+from flowright.judging.measuring.benchmark_table import Benchmark
+from flowright.judging.measuring.measured_judges import (
     Choice,
+    MeasuredJudge,
     Rating,
     choice_of,
     plain,
     rating_of,
 )
-from flowright.judging.measuring.benchmarks.sheet import RESAMPLES, Sheet, sha256_of
+from flowright.judging.measuring.pair_figures import ALL, READINGS, Figure, Reading, estimated
 
 TIES = "Ties"
 SUBSETS = ("Factuality", "Focus", "Math", "Precise IF", "Safety", TIES)
@@ -164,7 +163,7 @@ def ties_score(sums: Array) -> Array:
     return 0.30 * tied + 0.30 * ref + 0.20 * preferred + 0.20 * hard + 0.01 * term
 
 
-class BestSheet(Sheet[Ballot]):
+class BestOfRows(BenchmarkRows[Ballot]):
     """The rows of RewardBench 2; ``mode`` is how those outside Ties are asked about."""
 
     def __init__(self, rows: Sequence[Best], mode: Mode, seed: int = 0) -> None:
@@ -182,7 +181,7 @@ class BestSheet(Sheet[Ballot]):
     def about(self) -> dict[str, str]:
         return {"mode": self._mode}
 
-    async def ask(self, contender: Contender, key: str) -> Ballot:
+    async def ask(self, contender: MeasuredJudge, key: str) -> Ballot:
         row = self._rows[key]
         if self._mode == "ranking" and row.subset != TIES:
             order = list(range(SHOWN))

@@ -5,8 +5,7 @@ published. No rows here: those are read by :mod:`flowright.data` or come in a us
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flowright.judging.measuring.benchmarks.counting import KAPPA
-from flowright.judging.measuring.benchmarks.figures import Macro
+from flowright.judging.measuring.pair_figures import KAPPA, Macro
 
 
 @dataclass(frozen=True, slots=True)

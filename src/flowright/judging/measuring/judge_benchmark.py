@@ -8,41 +8,31 @@ import platform
 import random
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import flowright
-from flowright.core.errors import UserError
+from flowright.core.errors import DataError, UserError
 from flowright.core.plugins import suggest
+from flowright.data.contamination import TRAINED_ON, TrainedOn
 from flowright.data.preference_sources import read_pairs
 from flowright.data.preferences import Pair
+from flowright.judging.measuring.benchmark_judges import JudgeName, OpenedJudge, open_measured_judge
+from flowright.judging.measuring.benchmark_rows import BenchmarkRows, PairRows, R
+from flowright.judging.measuring.benchmark_table import BENCHMARKS, REWARDBENCH2, Benchmark, own
 from flowright.judging.measuring.benchmarks.asking import ask_all
-from flowright.judging.measuring.benchmarks.benchmarks import (
-    BENCHMARKS,
-    REWARDBENCH2,
-    Benchmark,
-    own,
-)
-from flowright.judging.measuring.benchmarks.calibration import (
-    Calibration,
-    ScoredPair,
-    reliability_of,
-)
-from flowright.judging.measuring.benchmarks.contenders import Contender, Length
-from flowright.judging.measuring.benchmarks.figures import Figure, prompt_of
-from flowright.judging.measuring.benchmarks.files import read_pairs_file, read_rewardbench2
 from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
-from flowright.judging.measuring.benchmarks.opening import Named, Opened, open_contender
-from flowright.judging.measuring.benchmarks.published_outputs import read_outputs
-from flowright.judging.measuring.benchmarks.rewardbench2 import TOLD, BestSheet, Mode
-from flowright.judging.measuring.benchmarks.sheet import PairSheet, R, Sheet
-from flowright.judging.measuring.benchmarks.trained_on import Places, as_pairs, look
+from flowright.judging.measuring.measured_judges import LengthJudge, MeasuredJudge
+from flowright.judging.measuring.pair_figures import Figure, prompt_of
+from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file, read_rewardbench2
+from flowright.judging.measuring.rewardbench2 import TOLD, Best, BestOfRows, Mode
+from flowright.judging.trained.calibration import Calibration, ScoredPair, reliability_of
 from flowright.runs import check_writable, disk_errors, write_json
 
-Progress = Callable[[str, int], Callable[[], None]]
+BenchmarkProgress = Callable[[str, int], Callable[[], None]]
 """Given what is done and how many, something to call as each is done."""
 Say = Callable[[str], None]
 
@@ -54,12 +44,12 @@ _SHOWN = 10  # lines about rows that cannot be used
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class BenchmarkRequest:
     """What the command line asks for: one of ``benchmark``, ``pairs`` and ``outputs``; ``named`` is
     None with the last. ``mode`` None is ranking for a judge that can be shown several answers.
     ``trained_on`` are folders that say what the judge was trained on, beside its own."""
 
-    named: Named | None
+    named: JudgeName | None
     benchmark: str | None = None
     pairs: Path | None = None
     outputs: Path | None = None
@@ -73,7 +63,7 @@ class Measurement:
     allow_trained_on: bool = False
 
 
-async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
+async def run_benchmark(asked: BenchmarkRequest, progress: BenchmarkProgress, say: Say) -> Path:
     """Measure and write the record; returns its path. What was said stands in a ledger beside it
     from the moment that it was said. Raises UserError, ServerDown."""
     check_writable((asked.out or OUT).parent)
@@ -84,25 +74,25 @@ async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
         best = read_rewardbench2(asked.folder / REWARDBENCH2)
         _told(best.problems, say)
         rows = _part(best.rows, lambda row: row.cluster, asked)
-        async with open_contender(asked.named) as opened:
+        async with open_measured_judge(asked.named) as opened:
             mode = _mode(asked, opened.contender)
             known = _known(asked, opened, as_pairs(rows))
-            sheet = BestSheet(rows, mode, asked.seed)
+            sheet = BestOfRows(rows, mode, asked.seed)
             return await _measured(asked, asked.named, opened, sheet, TOLD[mode], progress, known)
     benchmark, pairs = _pairs(asked, say)
-    async with open_contender(asked.named) as opened:
+    async with open_measured_judge(asked.named) as opened:
         known = _known(asked, opened, pairs)
-        sheet = PairSheet(pairs, benchmark, asked.seed)
+        sheet = PairRows(pairs, benchmark, asked.seed)
         return await _measured(asked, asked.named, opened, sheet, benchmark, progress, known)
 
 
 async def _measured(
-    asked: Measurement,
-    named: Named,
-    opened: Opened,
-    sheet: Sheet[R],
+    asked: BenchmarkRequest,
+    named: JudgeName,
+    opened: OpenedJudge,
+    sheet: BenchmarkRows[R],
     benchmark: Benchmark,
-    progress: Progress,
+    progress: BenchmarkProgress,
     known: Mapping[str, Any],
 ) -> Path:
     contender = opened.contender
@@ -132,20 +122,20 @@ async def _measured(
     return out
 
 
-def _known(asked: Measurement, opened: Opened, rows: Sequence[Pair]) -> dict[str, Any]:
+def _known(asked: BenchmarkRequest, opened: OpenedJudge, rows: Sequence[Pair]) -> dict[str, Any]:
     """What is known of the judge's training. Raises DataError where it was trained on the rows and
     that is not allowed."""
     if opened.folders is None and not asked.trained_on:
         return {}
     places = Places(asked.trained_on, opened.folders or (), asked.allow_trained_on)
-    return {"trained_on": look(places, rows)}
+    return {"trained_on": training_overlap(places, rows)}
 
 
-async def _recount(asked: Measurement, outputs: Path, say: Say) -> Path:
+async def _recount(asked: BenchmarkRequest, outputs: Path, say: Say) -> Path:
     read = read_outputs(outputs)
     _told(read.problems, say)
     benchmark = BENCHMARKS["judgebench"]
-    sheet = PairSheet(read.pairs, benchmark, asked.seed)
+    sheet = PairRows(read.pairs, benchmark, asked.seed)
     out = asked.out or OUT / f"{_file_name(outputs.stem)}.json"
     about = {
         "judge": read.judge,
@@ -163,14 +153,14 @@ async def _recount(asked: Measurement, outputs: Path, say: Say) -> Path:
 async def _write(
     out: Path,
     about: Mapping[str, Any],
-    sheet: Sheet[R],
+    sheet: BenchmarkRows[R],
     said: Mapping[str, R],
     told: Benchmark,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
     """The record: the figures of the judge and of the length of answers, on the same rows, and
     ``more``."""
-    longest = await ask_all(Length(), sheet, None, 1)
+    longest = await ask_all(LengthJudge(), sheet, None, 1)
     judged = {key: answer for key, answer in said.items() if not sheet.failed(answer)}
     record = {
         "about": {
@@ -227,7 +217,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
     }
 
 
-def _pairs(asked: Measurement, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
+def _pairs(asked: BenchmarkRequest, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
     """What is measured on, a part of it where there is a limit."""
     if asked.pairs is not None:
         read = read_pairs_file(asked.pairs)
@@ -259,14 +249,16 @@ def _of_subset(
     return found
 
 
-def _mode(asked: Measurement, contender: Contender) -> Mode:
+def _mode(asked: BenchmarkRequest, contender: MeasuredJudge) -> Mode:
     """How RewardBench 2 asks about its rows outside Ties."""
     if asked.mode == "ranking" and not contender.chooses:
         raise UserError(f"--mode ranking: {contender.name} rates answers one by one; use ratings")
     return asked.mode or ("ranking" if contender.chooses else "ratings")
 
 
-def _part(rows: tuple[T, ...], prompt: Callable[[T], str], asked: Measurement) -> tuple[T, ...]:
+def _part(
+    rows: tuple[T, ...], prompt: Callable[[T], str], asked: BenchmarkRequest
+) -> tuple[T, ...]:
     """All rows of ``limit`` prompts, drawn; in the order of the file."""
     prompts = list(dict.fromkeys(map(prompt, rows)))
     if asked.limit is None or asked.limit >= len(prompts):
@@ -288,3 +280,58 @@ def _told(problems: Sequence[str], say: Say) -> None:
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-.")[:120] or "judge"
+
+
+OPTION = "--allow-trained-on"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where it may stand what a judge was trained on: ``named`` by the user, who is told where
+    nothing stands there, and ``own`` folders of the judge's."""
+
+    named: Sequence[Path] = ()
+    own: Sequence[Path] = ()
+    allowed: bool = False
+
+
+def training_overlap(places: Places, rows: Iterable[Pair]) -> dict[str, Any]:
+    """What is known, as JSON: ``files``, and ``found``, a line for each subset that was trained on.
+    Raises DataError where there is one and that is not allowed."""
+    for folder in places.named:
+        if not (folder / TRAINED_ON).is_file():
+            raise DataError(f"--trained-on {folder}: no {TRAINED_ON} in it")
+    files = [*dict.fromkeys(f for f in (*places.named, *places.own) if (f / TRAINED_ON).is_file())]
+    known = TrainedOn.gathered(files)
+    found = known.found(rows) if known else []
+    if found and not places.allowed:
+        raise DataError(
+            *found,
+            f"it would say nothing of other data; measure it on another benchmark, or go on with "
+            f"{OPTION}, and the result says so",
+        )
+    return {"files": [f"{file.absolute().name}/{TRAINED_ON}" for file in files], "found": found}
+
+
+def as_pairs(rows: Iterable[Best]) -> list[Pair]:
+    """RewardBench 2's rows, each as the pair of a right and a wrong answer."""
+    return [
+        Pair(
+            row.id, REWARDBENCH2, row.conversation, row.answers[0], row.answers[-1], "first",
+            row.subset,
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def overlap_lines(about: Mapping[str, Any]) -> Sequence[str]:
+    """What a record's ``about`` says of it, in lines; the first of several is a warning. None for
+    baselines."""
+    said = about.get("trained_on")
+    if said is None:
+        return ()
+    if said["found"]:
+        return ("TRAINED ON WHAT IT IS MEASURED BY: it says nothing of other data.", *said["found"])
+    if said["files"]:
+        return (f"Trained on none of this, as {', '.join(said['files'])} says.",)
+    return (f"Not known what it was trained on: no {TRAINED_ON} at hand (--trained-on).",)

@@ -1,6 +1,6 @@
 """What a judge is measured on, and pairs as such: who is asked what, and what the replies come to.
 
-RewardBench 2, whose rows are no pairs, is :mod:`flowright.judging.measuring.benchmarks.rewardbench2`'s.
+RewardBench 2, whose rows are no pairs, is :mod:`flowright.judging.measuring.rewardbench2`'s.
 """
 
 import hashlib
@@ -11,19 +11,17 @@ from dataclasses import asdict
 from typing import Any, Generic, TypeVar
 
 from flowright.data.preferences import Pair
-from flowright.judging.measuring.benchmarks.benchmarks import Benchmark
-from flowright.judging.measuring.benchmarks.calibration import ScoredPair
-from flowright.judging.measuring.benchmarks.contenders import Contender, key_of
-from flowright.judging.measuring.benchmarks.counting import Judged
-from flowright.judging.measuring.benchmarks.figures import Figure, Figures, prompt_of
-from flowright.judging.measuring.benchmarks.outcomes import Games
+from flowright.judging.measuring.benchmark_table import Benchmark
+from flowright.judging.measuring.measured_judges import Games, MeasuredJudge, key_of
+from flowright.judging.measuring.pair_figures import Figure, Figures, Judged, prompt_of
+from flowright.judging.trained.calibration import ScoredPair
 
 R = TypeVar("R")
 
 RESAMPLES = 4000
 
 
-class Sheet(ABC, Generic[R]):
+class BenchmarkRows(ABC, Generic[R]):
     """Rows by name, what is asked about each, and the figures of what was said."""
 
     keys: Sequence[str]
@@ -39,7 +37,7 @@ class Sheet(ABC, Generic[R]):
         return {}
 
     @abstractmethod
-    async def ask(self, contender: Contender, key: str) -> R:
+    async def ask(self, contender: MeasuredJudge, key: str) -> R:
         """What the contender says of a row."""
 
     @abstractmethod
@@ -75,7 +73,7 @@ class Sheet(ABC, Generic[R]):
         """What a record tells of a row beside what was said of it."""
 
 
-class PairSheet(Sheet[Games]):
+class PairRows(BenchmarkRows[Games]):
     """Pairs, each asked about in both orders."""
 
     def __init__(self, pairs: Sequence[Pair], benchmark: Benchmark, seed: int = 0) -> None:
@@ -90,7 +88,7 @@ class PairSheet(Sheet[Games]):
     def sha256(self) -> str:
         return sha256_of([asdict(pair) for pair in self._pairs.values()])
 
-    async def ask(self, contender: Contender, key: str) -> Games:
+    async def ask(self, contender: MeasuredJudge, key: str) -> Games:
         return await contender.compare(self._pairs[key])
 
     def failed(self, said: Games) -> bool:
