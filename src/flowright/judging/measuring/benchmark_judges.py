@@ -1,5 +1,5 @@
-"""Judges of the house as contenders: a large model that compares, rates or chooses, and a judge
-behind HTTP. Servers are opened by :mod:`flowright.judging.measuring.benchmark_judges`.
+"""Judges that a benchmark can measure: a model that compares, rates or chooses, and a judge behind
+HTTP; and opening the judge that a command line names.
 """
 
 import asyncio
@@ -20,7 +20,6 @@ from flowright.config import (
 from flowright.config.judge import WORDING
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
-from flowright.core.plugins import load
 from flowright.data.preferences import Pair, Preferred
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.build import build_judge, fingerprint
@@ -46,8 +45,7 @@ from flowright.llm.chat import ChatModel
 from flowright.simulation.opening import open_models
 
 Way = Literal["pairwise", "score", "pointwise"]
-"""How a model is asked about a pair: for the better one, or for a score (0 to 1) or a grade (0 to
-4) of each."""
+"""Question about a pair: for the better one, or for a score (0 to 1) or a grade (0 to 4) of each."""
 
 TOP_RATING = 10
 LETTERS = "ABCD"
@@ -98,9 +96,8 @@ _CHOOSE = (
 
 
 class ModelJudge(MeasuredJudge):
-    """A model, asked in one way. It compares in both orders at the same time, each with all of the
-    section's attempts; what it does not do by the way it is asked (the ratings of RewardBench 2,
-    the best of four) it does by a question of this module.
+    """A model, asked in one way. It compares in both orders at once, each with all of the section's
+    attempts; ratings and choices that its way does not give are questions of this module.
 
     ``section`` is one of :func:`measured_section`.
     """
@@ -132,33 +129,33 @@ class ModelJudge(MeasuredJudge):
             blocks = (Block("REQUEST", shown(conversation)), Block("FINAL ANSWER", answer))
             rating = Field("rating", RATING, tagged=True)
             question = Question(blocks, (rating,), "", _RATES, _RATE)
-            value, status, told = await self._asked(question, key)
-            return Rating(None if value is None else float(value), status, *told)
+            value, status, texts = await self._ask(question, key)
+            return Rating(None if value is None else float(value), status, *texts)
         query = JudgeQuery(shown(conversation), answer, "", instruction=self._instruction, key=key)
         verdict = await self._judge.judge(query)
-        return Rating(verdict.score, status_of(verdict.status), *_told(verdict))
+        return Rating(verdict.score, status_of(verdict.status), *_texts(verdict))
 
     async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
-        texts = zip(LETTERS, answers, strict=True)
-        answered = (Block(f"ANSWER {letter}", text) for letter, text in texts)
+        lettered = zip(LETTERS, answers, strict=True)
+        answered = (Block(f"ANSWER {letter}", text) for letter, text in lettered)
         blocks = (Block("REQUEST", shown(conversation)), *answered)
         best = Field("best", LETTER, tagged=True)
         question = Question(blocks, (best,), "", _CHOOSES, _CHOOSE)
-        value, status, told = await self._asked(question, key)
-        return Choice(None if value is None else LETTERS.index(str(value)), status, *told)
+        value, status, texts = await self._ask(question, key)
+        return Choice(None if value is None else LETTERS.index(str(value)), status, *texts)
 
-    async def _asked(
+    async def _ask(
         self, question: Question, key: str
     ) -> tuple[Value | None, Status, tuple[str, tuple[str, ...]]]:
-        """The value of the question's one field, and what is told beside it."""
+        """The value of the question's one field, its status, its reason and the replies."""
         result = await self._asker.ask(question, key)
-        told = result.reason, tuple(reply.text for reply in result.replies)
-        return result.values.get(question.fields[0].key), status_of(result.status), told
+        texts = result.reason, tuple(reply.text for reply in result.replies)
+        return result.values.get(question.fields[0].key), status_of(result.status), texts
 
 
 class ServiceJudge(MeasuredJudge):
-    """A judge behind HTTP. With ``pairwise`` each order is a request of its own; a service that
-    asks in both orders itself gives the same answer to both."""
+    """A judge behind HTTP. With ``pairwise`` each order is a separate request; a service that asks in
+    both orders itself gives the same answer to both."""
 
     def __init__(self, judge: Judge, way: Way, simulated: bool = False) -> None:
         self.name, self.simulated = judge.name, simulated
@@ -175,12 +172,12 @@ class ServiceJudge(MeasuredJudge):
 
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
         verdict = await self._judge.judge(JudgeQuery(shown(conversation), answer, "", key=key))
-        return Rating(verdict.score, status_of(verdict.status), *_told(verdict))
+        return Rating(verdict.score, status_of(verdict.status), *_texts(verdict))
 
 
 def measured_section(section: JudgeSection) -> JudgeSection:
-    """A section as it is measured: one model's own verdicts, asked anew each time. Raises UserError
-    for what would hide them."""
+    """Return a section as it is measured: verdicts of single models, none from a cache. Raises
+    UserError for settings that would hide them."""
     problems = []
     if section.mode != "judge":
         problems.append(f"judge.mode: {section.mode}: rules need references; set judge.mode=judge")
@@ -206,21 +203,21 @@ def measured_section(section: JudgeSection) -> JudgeSection:
 
 
 def shown(conversation: Conversation) -> str:
-    """A conversation as a judge sees it: the one message, or every turn in a fence of its own."""
+    """Return a conversation as a judge sees it: the one message, or each turn in its own fence."""
     return prompt_text([{"role": turn.role, "content": turn.content} for turn in conversation])
 
 
 def outcome_of(verdict: Verdict) -> Outcome:
-    """A verdict on an answer and its rival, in the terms of the pair that they are."""
+    """Convert a verdict on an answer and its rival to the outcome of their pair."""
     if verdict.score is None:
-        return Outcome(None, status_of(verdict.status), None, *_told(verdict))
+        return Outcome(None, status_of(verdict.status), None, *_texts(verdict))
     preferred: Preferred = "tie" if verdict.score == 0.5 else "second"
     preferred = "first" if verdict.score > 0.5 else preferred
-    return Outcome(preferred, "ok", None, *_told(verdict))
+    return Outcome(preferred, "ok", None, *_texts(verdict))
 
 
 def status_of(status: VerdictStatus) -> Status:
-    """What a verdict's status means here: a judge that is up and does not say is unreadable."""
+    """Convert a verdict's status: a judge that is up without a usable verdict is unreadable."""
     if status == "ok":
         return "ok"
     return "failed" if status in _NO_REPLY else "unreadable"
@@ -231,17 +228,23 @@ def _query(pair: Pair, order: str = "") -> JudgeQuery:
     return JudgeQuery(shown(pair.conversation), pair.first, "", rival=pair.second, key=key)
 
 
-def _told(verdict: Verdict) -> tuple[str, tuple[str, ...]]:
+def _texts(verdict: Verdict) -> tuple[str, tuple[str, ...]]:
     return verdict.reason, tuple(reply.text for reply in verdict.replies)
 
 
+# From a name to an opened judge.
+
 BASELINES = ("length", "random")
 _URL = re.compile(r"https?://\S+")
+_KINDS = (
+    "a baseline (length, random), the address of a judge service, a judge's YAML file, a folder "
+    "with a trained judge, a model of llm.file (several with commas)"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeName:
-    """What the command line says of a judge. ``config`` is a judge service's file, of which the
+    """A judge as the command line names it. ``config`` is a judge service's file, of which the
     sections ``judge``, ``llm`` and ``simulated`` are read, with ``overrides``."""
 
     judge: str
@@ -253,10 +256,10 @@ class JudgeName:
 
 @dataclass(frozen=True, slots=True)
 class OpenedJudge:
-    """A judge that can be asked. ``about`` is what else decides on its verdicts, as JSON;
-    ``folders`` are those of its models that are known, None for what is not trained."""
+    """A judge that can be asked. ``about`` is what else its verdicts depend on, as JSON; ``folders``
+    are the known ones of its models, None for a baseline."""
 
-    contender: MeasuredJudge
+    judge: MeasuredJudge
     concurrency: int
     about: dict[str, str]
     folders: Sequence[Path] | None = ()
@@ -265,54 +268,37 @@ class OpenedJudge:
 JudgeOpener = Callable[[JudgeName], AbstractAsyncContextManager[OpenedJudge]]
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """A kind of judge: whether a name is of it, and how one is opened."""
-
-    words: str
-    fits: Callable[[str], bool]
-    opened: JudgeOpener
-
-
 @asynccontextmanager
-async def open_measured_judge(named: JudgeName) -> AsyncIterator[OpenedJudge]:
-    """The judge of the first kind that fits. Raises UserError for a name or a setting that cannot
-    be used, ServerDown where a server does not answer."""
-    for kind in KINDS:
-        if kind.fits(named.judge):
-            async with kind.opened(named) as opened:
-                yield opened
-            return
-    known = ", ".join(kind.words for kind in KINDS)
-    raise UserError(f"--judge {named.judge}: not a judge that can be measured; a judge is {known}")
+async def open_measured_judge(
+    named: JudgeName, open_folder: JudgeOpener
+) -> AsyncIterator[OpenedJudge]:
+    """Open the judge that a command line names; ``open_folder`` opens a trained one. Raises UserError
+    for a name or a setting that cannot be used, ServerDown."""
+    name = named.judge
+    if name in BASELINES:
+        baseline = LengthJudge() if name == "length" else RandomJudge(named.seed)
+        yield OpenedJudge(baseline, 1, {}, None)
+    elif Path(name).is_dir() and not name.endswith((".yaml", ".yml")):
+        async with open_folder(named) as opened:
+            yield opened
+    else:
+        async with _of_config(named, _config_of(named)) as opened:
+            yield opened
 
 
-@asynccontextmanager
-async def _baseline(named: JudgeName) -> AsyncIterator[OpenedJudge]:
-    contender = LengthJudge() if named.judge == "length" else RandomJudge(named.seed)
-    yield OpenedJudge(contender, 1, {}, None)
-
-
-@asynccontextmanager
-async def _service(named: JudgeName) -> AsyncIterator[OpenedJudge]:
-    url = f"judge.service.judge_url={named.judge}"
-    async with _of_config(named, load_judge_server(named.config, [url, *named.overrides])) as one:
-        yield one
-
-
-@asynccontextmanager
-async def _file(named: JudgeName) -> AsyncIterator[OpenedJudge]:
-    config = load_judge_server(Path(named.judge), named.overrides)
-    async with _of_config(named, config) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def _models(named: JudgeName) -> AsyncIterator[OpenedJudge]:
-    first, *others = [name.strip() for name in named.judge.split(",")]
-    seats = [f'judge.model="{first}"', f"judge.panel={others}"]
-    async with _of_config(named, load_judge_server(named.config, [*seats, *named.overrides])) as o:
-        yield o
+def _config_of(named: JudgeName) -> JudgeServerConfig:
+    name = named.judge
+    if _URL.fullmatch(name):
+        url = f"judge.service.judge_url={name}"
+        return load_judge_server(named.config, [url, *named.overrides])
+    if name.endswith((".yaml", ".yml")):
+        return load_judge_server(Path(name), named.overrides)
+    # Names of models may hold a slash as well.
+    if ("/" in name or name.startswith(".")) and Path(name).exists():
+        raise UserError(f"--judge {name}: not a judge that can be measured; a judge is {_KINDS}")
+    first, *others = [model.strip() for model in name.split(",")]
+    models = [f'judge.model="{first}"', f"judge.panel={others}"]
+    return load_judge_server(named.config, [*models, *named.overrides])
 
 
 @asynccontextmanager
@@ -321,15 +307,15 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
     section = measured_section(config.judge)
     if section.service is not None and config.judge.panel:
         raise UserError("judge.panel: a service is measured alone; set judge.panel=[]")
-    way, rooms = named.way, config.llm.max_concurrency
-    about = {"way": way, "asked": fingerprint(section.model_copy(update={"ask": way}))}
+    way = named.way
     if section.service is not None:
         judge = RemoteJudge(section.service)
         try:
             if problems := await judge.check():
                 raise ServerDown(*problems, "nothing was measured")
-            waiting = section.service.max_concurrent_requests * section.service.max_batch_size
-            yield OpenedJudge(ServiceJudge(judge, way, judge.simulated), waiting, {"way": way})
+            concurrency = section.service.max_concurrent_requests * section.service.max_batch_size
+            measured = ServiceJudge(judge, way, judge.simulated)
+            yield OpenedJudge(measured, concurrency, {"way": way})
         finally:
             await judge.aclose()
         return
@@ -337,39 +323,17 @@ async def _of_config(named: JudgeName, config: JudgeServerConfig) -> AsyncIterat
         if problems := await models.check():
             raise ServerDown(*problems, "nothing was measured")
         clients = {name: client.as_role("judge") for name, client in models.clients.items()}
-        seats = [
+        members = [
             ModelJudge(clients[name], section, way, name == SIMULATED)
             for name in (config.judge.model or "", *config.judge.panel)
         ]
-        one = seats[0] if len(seats) == 1 else PanelJudge(seats, config.judge.quorum)
-        yield OpenedJudge(one, rooms, about, _folders(config))
+        one = members[0] if len(members) == 1 else PanelJudge(members, config.judge.quorum)
+        about = {"way": way, "asked": fingerprint(section.model_copy(update={"ask": way}))}
+        yield OpenedJudge(one, config.llm.max_concurrency, about, _folders(config))
 
 
 def _folders(config: JudgeServerConfig) -> list[Path] | None:
-    """Of the models that ``llm.file`` names by their path, as a server on this machine has them."""
+    """Folders of the models that ``llm.file`` names by path, as a server on this machine does."""
     entries = load_entries(config.llm.file, config.models).values()
     named = [(Path(entry.model_name), entry.tokenizer) for entry in entries]
     return [path for paths in named for path in paths if path is not None] if entries else None
-
-
-def _is_path(name: str) -> bool:
-    """Names of models may hold a slash as well."""
-    return ("/" in name or name.startswith(".")) and Path(name).exists()
-
-
-@asynccontextmanager
-async def _folder(named: JudgeName) -> AsyncIterator[OpenedJudge]:
-    """Of a room above, which loads torch."""
-    opening: JudgeOpener = load("flowright.app.trained_judge:open_trained_judge", "judge")
-    async with opening(named) as opened:
-        yield opened
-
-
-KINDS: tuple[Kind, ...] = (
-    Kind("a baseline (length, random)", lambda name: name in BASELINES, _baseline),
-    Kind("the address of a judge service", lambda n: bool(_URL.fullmatch(n)), _service),
-    Kind("a judge's YAML file", lambda name: name.endswith((".yaml", ".yml")), _file),
-    Kind("a folder with a judge that was trained", lambda name: Path(name).is_dir(), _folder),
-    Kind("a model of llm.file, several with commas", lambda n: not _is_path(n), _models),
-)
-"""In this order."""

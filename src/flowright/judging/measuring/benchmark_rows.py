@@ -1,15 +1,18 @@
-"""What a judge is measured on, and pairs as such: who is asked what, and what the replies come to.
-
-RewardBench 2, whose rows are no pairs, is :mod:`flowright.judging.measuring.rewardbench2`'s.
+"""The rows of a judge's benchmark: asked, kept as replies come, and counted. Pairs here; the rows of
+RewardBench 2 in :mod:`flowright.judging.measuring.rewardbench2`.
 """
 
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+from flowright.core.batch_calls import call_all
+from flowright.core.errors import RunError
+from flowright.core.journal import Journal
 from flowright.data.preferences import Pair
 from flowright.judging.measuring.benchmark_table import Benchmark
 from flowright.judging.measuring.measured_judges import Games, MeasuredJudge, key_of
@@ -21,56 +24,123 @@ R = TypeVar("R")
 RESAMPLES = 4000
 
 
+class RowJournal(Journal):
+    """Results by row, kept as they come; a call with the same settings (``about``) resumes."""
+
+    def __init__(
+        self,
+        path: Path,
+        about: Mapping[str, Any],
+        overwrite: bool = False,
+        remedy: str = "give another --json or --out, or --overwrite to start again",
+    ) -> None:
+        super().__init__(path, about, overwrite=overwrite, remedy=remedy)
+        self.kept = {row: record.get("said") for row, record in self.latest("row").items()}
+
+    def put(self, key: str, result: Mapping[str, Any]) -> None:
+        """Keep the result of a row. Raises RunError (a full disk)."""
+        self.append({"row": key, "said": dict(result)})
+        self.kept[key] = dict(result)
+
+    def decoded(self, decode: Callable[[Any], R], keys: Iterable[str]) -> dict[str, R]:
+        """Return the kept results of some rows. Raises RunError for results that ``decode`` cannot
+        read."""
+        try:
+            return {key: decode(self.kept[key]) for key in keys if key in self.kept}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RunError(
+                f"{self.path}: a result cannot be read ({type(error).__name__}: {error}); "
+                "--overwrite starts again"
+            ) from None
+
+
+def journal_path(record: Path) -> Path:
+    """Return the journal beside a record: ``judged.json`` has ``judged.outcomes.jsonl``."""
+    return record.with_name(f"{record.stem}.outcomes.jsonl")
+
+
 class BenchmarkRows(ABC, Generic[R]):
-    """Rows by name, what is asked about each, and the figures of what was said."""
+    """Rows by key, how a judge is asked about each, and the figures of the results."""
 
     keys: Sequence[str]
 
     @property
     @abstractmethod
     def sha256(self) -> str:
-        """Of all rows: what tells these from others."""
+        """Digest of all rows."""
 
     @property
     def about(self) -> dict[str, str]:
-        """What else tells how its rows are asked about."""
+        """Settings that the results depend on."""
         return {}
 
     @abstractmethod
-    async def ask(self, contender: MeasuredJudge, key: str) -> R:
-        """What the contender says of a row."""
+    async def ask(self, judge: MeasuredJudge, key: str) -> R:
+        """Ask the judge about a row."""
 
     @abstractmethod
-    def failed(self, said: R) -> bool:
-        """Whether the row is unscored, because the judge was down."""
+    def failed(self, result: R) -> bool:
+        """Return True for an unscored row: the judge was down."""
 
     @abstractmethod
-    def why(self, said: R) -> str:
-        """What the judge's failure says of itself."""
+    def why(self, result: R) -> str:
+        """Return the reason of a failure."""
 
     @abstractmethod
-    def encode(self, said: R) -> dict[str, Any]:
-        """As JSON."""
+    def encode(self, result: R) -> dict[str, Any]:
+        """Convert a result to JSON."""
 
     @abstractmethod
     def decode(self, row: Mapping[str, Any]) -> R:
-        """What :meth:`encode` wrote. Raises KeyError, TypeError or ValueError for anything else."""
+        """Read what :meth:`encode` wrote. Raises KeyError, TypeError or ValueError for anything
+        else."""
 
     @abstractmethod
-    def figures(self, said: Mapping[str, R]) -> list[Figure]:
-        """Of the rows that have an answer and did not fail."""
+    def figures(self, results: Mapping[str, R]) -> list[Figure]:
+        """Compute the figures of the rows that have a result and did not fail."""
 
     @abstractmethod
-    def counts(self, said: Mapping[str, R]) -> dict[str, int]:
-        """What the figures are of, and what they are not of."""
+    def counts(self, results: Mapping[str, R]) -> dict[str, int]:
+        """Count rows, replies, and what is in no figure."""
 
-    def scored(self, said: Mapping[str, R]) -> list[ScoredPair]:
-        """The pairs among the rows, as far as both answers have a score."""
+    def scored(self, results: Mapping[str, R]) -> list[ScoredPair]:
+        """Return the pairs whose answers both have a score."""
         return []
 
     @abstractmethod
     def row(self, key: str) -> dict[str, Any]:
-        """What a record tells of a row beside what was said of it."""
+        """Return the fields of a row for the record."""
+
+
+async def ask_rows(
+    judge: MeasuredJudge,
+    rows: BenchmarkRows[R],
+    journal: RowJournal | None,
+    concurrency: int,
+    progress: Callable[[], None] = lambda: None,
+) -> dict[str, R]:
+    """Return the results of all rows by key. Kept rows are not asked again; failed rows are not
+    kept, so that the next call asks about them.
+
+    Raises ServerDown, and RunError for a journal that cannot be read.
+    """
+
+    def keep(key: str, result: R) -> None:
+        if journal is not None and not rows.failed(result):
+            journal.put(key, rows.encode(result))
+
+    return await call_all(
+        ((key, key) for key in rows.keys),
+        lambda key: rows.ask(judge, key),
+        concurrency=concurrency,
+        outcome=lambda result: "down" if rows.failed(result) else "reached",
+        why=rows.why,
+        kept=None if journal is None else journal.decoded(rows.decode, rows.keys),
+        keep=keep,
+        progress=progress,
+        name=f"judge {judge.name!r}",
+        remedy="start its server, or check its address in the LLM file; the same command continues",
+    )
 
 
 class PairRows(BenchmarkRows[Games]):
@@ -88,28 +158,28 @@ class PairRows(BenchmarkRows[Games]):
     def sha256(self) -> str:
         return sha256_of([asdict(pair) for pair in self._pairs.values()])
 
-    async def ask(self, contender: MeasuredJudge, key: str) -> Games:
-        return await contender.compare(self._pairs[key])
+    async def ask(self, judge: MeasuredJudge, key: str) -> Games:
+        return await judge.compare(self._pairs[key])
 
-    def failed(self, said: Games) -> bool:
-        return said.failed
+    def failed(self, result: Games) -> bool:
+        return result.failed
 
-    def why(self, said: Games) -> str:
-        return next((g.reason for g in said.both if g.status == "failed"), "")
+    def why(self, result: Games) -> str:
+        return next((g.reason for g in result.both if g.status == "failed"), "")
 
-    def encode(self, said: Games) -> dict[str, Any]:
-        return said.to_json()
+    def encode(self, result: Games) -> dict[str, Any]:
+        return result.to_json()
 
     def decode(self, row: Mapping[str, Any]) -> Games:
         return Games.from_json(row)
 
-    def figures(self, said: Mapping[str, Games]) -> list[Figure]:
-        figures = Figures(self._judged(said), RESAMPLES, self._seed)
+    def figures(self, results: Mapping[str, Games]) -> list[Figure]:
+        figures = Figures(self._judged(results), RESAMPLES, self._seed)
         shares = figures.shares(self._benchmark.measures, self._benchmark.macros)
         return [*shares, *figures.annotators()]
 
-    def counts(self, said: Mapping[str, Games]) -> dict[str, int]:
-        judged = self._judged(said)
+    def counts(self, results: Mapping[str, Games]) -> dict[str, int]:
+        judged = self._judged(results)
         games = [game for row in judged for game in row.games.both]
         return {
             "rows": len(self._pairs),
@@ -121,28 +191,28 @@ class PairRows(BenchmarkRows[Games]):
             "labelled_ties": sum(pair.label == "tie" for pair in self._pairs.values()),
         }
 
-    def scored(self, said: Mapping[str, Games]) -> list[ScoredPair]:
+    def scored(self, results: Mapping[str, Games]) -> list[ScoredPair]:
         return [
             ScoredPair(*judged.games.straight.scores, judged.pair.label, prompt_of(judged.pair))
-            for judged in self._judged(said)
+            for judged in self._judged(results)
             if judged.games.straight.scores is not None
         ]
 
     def row(self, key: str) -> dict[str, Any]:
         pair = self._pairs[key]
-        told: dict[str, Any] = {"id": pair.id, "source": pair.source, "label": pair.label}
-        return told | ({"category": pair.category} if pair.category else {})
+        row: dict[str, Any] = {"id": pair.id, "source": pair.source, "label": pair.label}
+        return row | ({"category": pair.category} if pair.category else {})
 
-    def _judged(self, said: Mapping[str, Games]) -> list[Judged]:
+    def _judged(self, results: Mapping[str, Games]) -> list[Judged]:
         return [
-            Judged(pair, said[key])
+            Judged(pair, results[key])
             for key, pair in self._pairs.items()
-            if key in said and not said[key].failed
+            if key in results and not results[key].failed
         ]
 
 
 def sha256_of(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Of rows as JSON, in their order."""
+    """Return the digest of rows as JSON, in their order."""
     digest = hashlib.sha256()
     for row in rows:
         digest.update(json.dumps(row, sort_keys=True).encode() + b"\n")

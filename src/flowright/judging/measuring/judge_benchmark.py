@@ -1,6 +1,5 @@
-"""One measurement: rows read, the judge opened and asked, the record written.
-
-``scripts/evaluate_judge.py`` is its command line.
+"""Measure a judge on a benchmark or on pairs of a file: read the rows, open the judge, ask it, and
+write the record.
 """
 
 import datetime
@@ -16,40 +15,54 @@ from typing import Any, TypeVar
 
 import flowright
 from flowright.core.errors import DataError, UserError
+from flowright.core.files import check_writable, disk_errors, write_json
 from flowright.core.plugins import suggest
 from flowright.data.contamination import TRAINED_ON, TrainedOn
 from flowright.data.preference_sources import read_pairs
 from flowright.data.preferences import Pair
-from flowright.judging.measuring.benchmark_judges import JudgeName, OpenedJudge, open_measured_judge
-from flowright.judging.measuring.benchmark_rows import BenchmarkRows, PairRows, R
-from flowright.judging.measuring.benchmark_table import BENCHMARKS, REWARDBENCH2, Benchmark, own
-from flowright.judging.measuring.benchmarks.asking import ask_all
-from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
+from flowright.judging.measuring.benchmark_judges import (
+    JudgeName,
+    JudgeOpener,
+    OpenedJudge,
+    open_measured_judge,
+)
+from flowright.judging.measuring.benchmark_rows import (
+    BenchmarkRows,
+    PairRows,
+    R,
+    RowJournal,
+    ask_rows,
+    journal_path,
+)
+from flowright.judging.measuring.benchmark_table import (
+    BENCHMARKS,
+    REWARDBENCH2,
+    Benchmark,
+    file_benchmark,
+)
 from flowright.judging.measuring.measured_judges import LengthJudge, MeasuredJudge
 from flowright.judging.measuring.pair_figures import Figure, prompt_of
 from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file, read_rewardbench2
-from flowright.judging.measuring.rewardbench2 import TOLD, Best, BestOfRows, Mode
+from flowright.judging.measuring.rewardbench2 import MODES, Best, BestOfRows, Mode
 from flowright.judging.trained.calibration import Calibration, ScoredPair, reliability_of
-from flowright.runs import check_writable, disk_errors, write_json
 
-BenchmarkProgress = Callable[[str, int], Callable[[], None]]
-"""Given what is done and how many, something to call as each is done."""
+Progress = Callable[[str, int], Callable[[], None]]
+"""Called with a name and a total; returns a function to call after each item."""
 Say = Callable[[str], None]
-
-OUT = Path("outputs/judge_benchmarks")
 T = TypeVar("T")
 
+OUT = Path("outputs/judge_benchmarks")
 NAMES = (*BENCHMARKS, REWARDBENCH2)
-_SHOWN = 10  # lines about rows that cannot be used
+_SHOWN = 10  # lines about unusable rows
 
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkRequest:
-    """What the command line asks for: one of ``benchmark``, ``pairs`` and ``outputs``; ``named`` is
-    None with the last. ``mode`` None is ranking for a judge that can be shown several answers.
-    ``trained_on`` are folders that say what the judge was trained on, beside its own."""
+    """Settings of the command line: one of ``benchmark``, ``pairs`` and ``outputs``; ``judge`` is
+    None with the last. ``mode`` None is ranking for a judge that can choose among several answers.
+    ``trained_on`` are folders with a record of the judge's training data, beside its own."""
 
-    named: JudgeName | None
+    judge: JudgeName | None
     benchmark: str | None = None
     pairs: Path | None = None
     outputs: Path | None = None
@@ -63,105 +76,96 @@ class BenchmarkRequest:
     allow_trained_on: bool = False
 
 
-async def run_benchmark(asked: BenchmarkRequest, progress: BenchmarkProgress, say: Say) -> Path:
-    """Measure and write the record; returns its path. What was said stands in a ledger beside it
-    from the moment that it was said. Raises UserError, ServerDown."""
-    check_writable((asked.out or OUT).parent)
-    if asked.outputs is not None:
-        return await _recount(asked, asked.outputs, say)
-    assert asked.named is not None, "somebody judges"
-    if asked.benchmark == REWARDBENCH2:
-        best = read_rewardbench2(asked.folder / REWARDBENCH2)
-        _told(best.problems, say)
-        rows = _part(best.rows, lambda row: row.cluster, asked)
-        async with open_measured_judge(asked.named) as opened:
-            mode = _mode(asked, opened.contender)
-            known = _known(asked, opened, as_pairs(rows))
-            sheet = BestOfRows(rows, mode, asked.seed)
-            return await _measured(asked, asked.named, opened, sheet, TOLD[mode], progress, known)
-    benchmark, pairs = _pairs(asked, say)
-    async with open_measured_judge(asked.named) as opened:
-        known = _known(asked, opened, pairs)
-        sheet = PairRows(pairs, benchmark, asked.seed)
-        return await _measured(asked, asked.named, opened, sheet, benchmark, progress, known)
-
-
-async def _measured(
-    asked: BenchmarkRequest,
-    named: JudgeName,
-    opened: OpenedJudge,
-    sheet: BenchmarkRows[R],
-    benchmark: Benchmark,
-    progress: BenchmarkProgress,
-    known: Mapping[str, Any],
+async def run_benchmark(
+    request: BenchmarkRequest, open_folder: JudgeOpener, progress: Progress, say: Say
 ) -> Path:
-    contender = opened.contender
-    data = asked.pairs.name if asked.pairs is not None else str(asked.benchmark)
-    out = asked.out or OUT / f"{_file_name(named.judge)}-{_file_name(Path(data).stem)}.json"
+    """Measure, write the record and return its path. Replies are kept in a journal beside it as
+    they come, and a later call resumes. ``open_folder`` opens a trained judge. Raises UserError,
+    ServerDown."""
+    check_writable((request.out or OUT).parent)
+    if request.outputs is not None:
+        return await _count_outputs(request, request.outputs, say)
+    assert request.judge is not None, "the command line requires --judge"
+    if request.benchmark == REWARDBENCH2:
+        best = read_rewardbench2(request.folder / REWARDBENCH2)
+        _say_problems(best.problems, say)
+        kept = _limited(best.rows, lambda row: row.cluster, request)
+        async with open_measured_judge(request.judge, open_folder) as opened:
+            mode = _mode(request, opened.judge)
+            overlap = _overlap(request, opened, as_pairs(kept))
+            rows = BestOfRows(kept, mode, request.seed)
+            return await _measure(request, opened, rows, MODES[mode], overlap, progress)
+    benchmark, pairs = _pairs(request, say)
+    async with open_measured_judge(request.judge, open_folder) as opened:
+        overlap = _overlap(request, opened, pairs)
+        rows = PairRows(pairs, benchmark, request.seed)
+        return await _measure(request, opened, rows, benchmark, overlap, progress)
+
+
+async def _measure(
+    request: BenchmarkRequest,
+    opened: OpenedJudge,
+    rows: BenchmarkRows[R],
+    benchmark: Benchmark,
+    overlap: Mapping[str, Any],
+    progress: Progress,
+) -> Path:
+    judge = opened.judge
+    data = request.pairs.name if request.pairs is not None else str(request.benchmark)
+    named = request.judge.judge if request.judge else judge.name
+    out = request.out or OUT / f"{_file_name(named)}-{_file_name(Path(data).stem)}.json"
     about = {
-        "judge": contender.name,
+        "judge": judge.name,
         "data": data,
-        "sha256": sheet.sha256,
-        "seed": asked.seed,
+        "sha256": rows.sha256,
+        "seed": request.seed,
         "version": flowright.__version__,
         **opened.about,
-        **sheet.about,
+        **rows.about,
     }
-    ledger = Ledger(ledger_path(out), about, asked.overwrite)
-    try:
-        done = progress("asking", len(sheet.keys))
-        for _ in set(sheet.keys) & ledger.said.keys():
+    with RowJournal(journal_path(out), about, request.overwrite) as journal:
+        done = progress("asking", len(rows.keys))
+        for _ in set(rows.keys) & journal.kept.keys():
             done()
         began = time.monotonic()
-        said = await ask_all(contender, sheet, ledger, opened.concurrency, done)
-        about |= {"seconds": time.monotonic() - began, "simulated": contender.simulated, **known}
-        more = _calibrated(contender.calibration, sheet.scored(said), data)
-        await _write(out, about, sheet, said, benchmark, more)
-    finally:
-        ledger.close()
+        results = await ask_rows(judge, rows, journal, opened.concurrency, done)
+        about |= {"seconds": time.monotonic() - began, "simulated": judge.simulated, **overlap}
+        calibrated = _calibrated(judge.calibration, rows.scored(results), data)
+        await _write(out, about, rows, results, benchmark, calibrated)
     return out
 
 
-def _known(asked: BenchmarkRequest, opened: OpenedJudge, rows: Sequence[Pair]) -> dict[str, Any]:
-    """What is known of the judge's training. Raises DataError where it was trained on the rows and
-    that is not allowed."""
-    if opened.folders is None and not asked.trained_on:
-        return {}
-    places = Places(asked.trained_on, opened.folders or (), asked.allow_trained_on)
-    return {"trained_on": training_overlap(places, rows)}
-
-
-async def _recount(asked: BenchmarkRequest, outputs: Path, say: Say) -> Path:
+async def _count_outputs(request: BenchmarkRequest, outputs: Path, say: Say) -> Path:
+    """Measure published outputs: no judge is asked."""
     read = read_outputs(outputs)
-    _told(read.problems, say)
+    _say_problems(read.problems, say)
     benchmark = BENCHMARKS["judgebench"]
-    sheet = PairRows(read.pairs, benchmark, asked.seed)
-    out = asked.out or OUT / f"{_file_name(outputs.stem)}.json"
+    rows = PairRows(read.pairs, benchmark, request.seed)
+    out = request.out or OUT / f"{_file_name(outputs.stem)}.json"
     about = {
         "judge": read.judge,
         "data": "judgebench",
         "outputs": outputs.name,
-        "sha256": sheet.sha256,
-        "seed": asked.seed,
+        "sha256": rows.sha256,
+        "seed": request.seed,
         "version": flowright.__version__,
         "simulated": False,
     }
-    await _write(out, about, sheet, read.said, benchmark)
+    await _write(out, about, rows, read.games, benchmark)
     return out
 
 
 async def _write(
     out: Path,
     about: Mapping[str, Any],
-    sheet: BenchmarkRows[R],
-    said: Mapping[str, R],
-    told: Benchmark,
+    rows: BenchmarkRows[R],
+    results: Mapping[str, R],
+    benchmark: Benchmark,
     more: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """The record: the figures of the judge and of the length of answers, on the same rows, and
-    ``more``."""
-    longest = await ask_all(LengthJudge(), sheet, None, 1)
-    judged = {key: answer for key, answer in said.items() if not sheet.failed(answer)}
+    """Write the record: figures of the judge and of the length of answers on the same rows."""
+    by_length = await ask_rows(LengthJudge(), rows, None, 1)
+    judged = {key: result for key, result in results.items() if not rows.failed(result)}
     record = {
         "about": {
             **about,
@@ -169,20 +173,20 @@ async def _write(
             "python": platform.python_version(),
         },
         "benchmark": {
-            "title": told.title,
-            "paper": told.paper,
-            "rule": told.rule,
-            "measures": list(told.measures),
+            "title": benchmark.title,
+            "paper": benchmark.paper,
+            "rule": benchmark.rule,
+            "measures": list(benchmark.measures),
         },
-        "counts": sheet.counts(said),
-        "figures": [_figure(figure) for figure in sheet.figures(judged)],
+        "counts": rows.counts(results),
+        "figures": [_figure_row(figure) for figure in rows.figures(judged)],
         "length": [
-            _figure(figure)
-            for figure in sheet.figures({key: longest[key] for key in judged})
+            _figure_row(figure)
+            for figure in rows.figures({key: by_length[key] for key in judged})
             if figure.reading == "published"
         ],
-        "published": [asdict(one) for one in told.published],
-        "rows": [{**sheet.row(key), **sheet.encode(said[key])} for key in sheet.keys],
+        "published": [asdict(figure) for figure in benchmark.published],
+        "rows": [{**rows.row(key), **rows.encode(results[key])} for key in rows.keys],
         **more,
     }
     with disk_errors(out):
@@ -190,13 +194,22 @@ async def _write(
         write_json(out, record)
 
 
+def _figure_row(figure: Figure) -> dict[str, Any]:
+    return {
+        "measure": figure.measure,
+        "group": figure.group,
+        "reading": figure.reading,
+        "rows": figure.rows,
+        **asdict(figure.estimate),
+    }
+
+
 def _calibrated(
     calibration: Calibration | None, pairs: Sequence[ScoredPair], data: str
 ) -> dict[str, Any]:
-    """What a judge's own calibration comes to on these pairs, none of which it was fitted on."""
-    if calibration is None or not calibration.is_fitted:
-        return {}
-    if not any(pair.label != "tie" for pair in pairs):
+    """A judge's own calibration on these pairs, none of which it was fitted on."""
+    decided = any(pair.label != "tie" for pair in pairs)
+    if calibration is None or not calibration.is_fitted or not decided:
         return {}
     measured = {
         "data": data,
@@ -207,114 +220,103 @@ def _calibrated(
     return {"calibration": {**calibration.record, **measured}}
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
-    return {
-        "measure": figure.measure,
-        "group": figure.group,
-        "reading": figure.reading,
-        "rows": figure.rows,
-        **asdict(figure.estimate),
-    }
+# Rows.
 
 
-def _pairs(asked: BenchmarkRequest, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
-    """What is measured on, a part of it where there is a limit."""
-    if asked.pairs is not None:
-        read = read_pairs_file(asked.pairs)
-        _told(read.problems, say)
-        benchmark = own(any(pair.label == "tie" for pair in read.rows))
-        return benchmark, _part(read.rows, prompt_of, asked)
-    name, _, subset = (asked.benchmark or "").partition("/")
+def _pairs(request: BenchmarkRequest, say: Say) -> tuple[Benchmark, tuple[Pair, ...]]:
+    if request.pairs is not None:
+        read = read_pairs_file(request.pairs)
+        _say_problems(read.problems, say)
+        benchmark = file_benchmark(has_ties=any(pair.label == "tie" for pair in read.rows))
+        return benchmark, _limited(read.rows, prompt_of, request)
+    name, _, subset = (request.benchmark or "").partition("/")
     if name not in BENCHMARKS:
-        known = ", ".join(NAMES)
         meant = suggest(name, NAMES)
-        raise UserError(f"--benchmark {name}: there is no such one{meant}; there are {known}")
-    benchmark, pairs = BENCHMARKS[name], tuple(read_pairs(name, asked.folder))
+        raise UserError(f"--benchmark {name}: not one of {', '.join(NAMES)}{meant}")
+    benchmark, pairs = BENCHMARKS[name], tuple(read_pairs(name, request.folder))
     if subset:
-        benchmark = replace(benchmark, title=f"{benchmark.title}, {subset}")
-        pairs = _of_subset(f"{name}/{subset}", benchmark.parts, pairs)
-    return benchmark, _part(pairs, prompt_of, asked)
+        categories = benchmark.parts.get(subset, (subset,))
+        found = tuple(pair for pair in pairs if pair.category in categories)
+        if not found:
+            known = [*benchmark.parts, *dict.fromkeys(p.category for p in pairs if p.category)]
+            there = f"; there are {', '.join(known)}" if known else "; it has none"
+            meant = suggest(subset, known)
+            raise UserError(f"--benchmark {name}/{subset}: no such subset{meant}{there}")
+        benchmark, pairs = replace(benchmark, title=f"{benchmark.title}, {subset}"), found
+    return benchmark, _limited(pairs, prompt_of, request)
 
 
-def _of_subset(
-    name: str, parts: Mapping[str, tuple[str, ...]], pairs: tuple[Pair, ...]
-) -> tuple[Pair, ...]:
-    _, _, subset = name.partition("/")
-    kept = parts.get(subset, (subset,))
-    found = tuple(pair for pair in pairs if pair.category in kept)
-    if not found:
-        known = [*parts, *dict.fromkeys(pair.category for pair in pairs if pair.category)]
-        there = f"; there are {', '.join(known)}" if known else "; it has none"
-        raise UserError(f"--benchmark {name}: no such subset{suggest(subset, known)}{there}")
-    return found
+def _mode(request: BenchmarkRequest, judge: MeasuredJudge) -> Mode:
+    """The mode of RewardBench 2 for its rows outside Ties."""
+    if request.mode == "ranking" and not judge.chooses:
+        raise UserError(f"--mode ranking: {judge.name} rates answers one by one; use ratings")
+    return request.mode or ("ranking" if judge.chooses else "ratings")
 
 
-def _mode(asked: BenchmarkRequest, contender: MeasuredJudge) -> Mode:
-    """How RewardBench 2 asks about its rows outside Ties."""
-    if asked.mode == "ranking" and not contender.chooses:
-        raise UserError(f"--mode ranking: {contender.name} rates answers one by one; use ratings")
-    return asked.mode or ("ranking" if contender.chooses else "ratings")
-
-
-def _part(
-    rows: tuple[T, ...], prompt: Callable[[T], str], asked: BenchmarkRequest
+def _limited(
+    rows: tuple[T, ...], prompt: Callable[[T], str], request: BenchmarkRequest
 ) -> tuple[T, ...]:
-    """All rows of ``limit`` prompts, drawn; in the order of the file."""
+    """All rows of ``limit`` randomly drawn prompts, in the order of the file."""
     prompts = list(dict.fromkeys(map(prompt, rows)))
-    if asked.limit is None or asked.limit >= len(prompts):
+    if request.limit is None or request.limit >= len(prompts):
         return rows
-    kept = set(random.Random(f"{asked.seed}/prompts").sample(prompts, asked.limit))
+    kept = set(random.Random(f"{request.seed}/prompts").sample(prompts, request.limit))
     return tuple(row for row in rows if prompt(row) in kept)
 
 
-def _told(problems: Sequence[str], say: Say) -> None:
-    """What was left out, and how much."""
-    if not problems:
-        return
+def _say_problems(problems: Sequence[str], say: Say) -> None:
     for problem in problems[:_SHOWN]:
         say(problem)
-    rows = "1 row" if len(problems) == 1 else f"{len(problems)} rows"
-    more = len(problems) - _SHOWN
-    say(f"{rows} cannot be used" + (f", {more} of them not shown" if more > 0 else ""))
+    if problems:
+        rows = "1 row" if len(problems) == 1 else f"{len(problems)} rows"
+        more = len(problems) - _SHOWN
+        say(f"{rows} cannot be used" + (f", {more} of them not shown" if more > 0 else ""))
 
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^\w.-]+", "-", text).strip("-.")[:120] or "judge"
 
 
-OPTION = "--allow-trained-on"
+# Overlap of the rows with the judge's training data.
 
 
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where it may stand what a judge was trained on: ``named`` by the user, who is told where
-    nothing stands there, and ``own`` folders of the judge's."""
+def _overlap(
+    request: BenchmarkRequest, opened: OpenedJudge, rows: Sequence[Pair]
+) -> dict[str, Any]:
+    if opened.folders is None and not request.trained_on:
+        return {}
+    found = training_overlap(
+        rows, request.trained_on, opened.folders or (), request.allow_trained_on
+    )
+    return {"trained_on": found}
 
-    named: Sequence[Path] = ()
-    own: Sequence[Path] = ()
-    allowed: bool = False
 
+def training_overlap(
+    rows: Iterable[Pair], named: Sequence[Path], own: Sequence[Path] = (), allowed: bool = False
+) -> dict[str, Any]:
+    """Return, as JSON, the ``files`` that record the judge's training data, and ``found``, a line
+    for each subset of ``rows`` that it was trained on.
 
-def training_overlap(places: Places, rows: Iterable[Pair]) -> dict[str, Any]:
-    """What is known, as JSON: ``files``, and ``found``, a line for each subset that was trained on.
-    Raises DataError where there is one and that is not allowed."""
-    for folder in places.named:
+    ``named`` folders must have such a file, the judge's ``own`` may have one. Raises DataError for
+    an overlap, unless ``allowed``.
+    """
+    for folder in named:
         if not (folder / TRAINED_ON).is_file():
             raise DataError(f"--trained-on {folder}: no {TRAINED_ON} in it")
-    files = [*dict.fromkeys(f for f in (*places.named, *places.own) if (f / TRAINED_ON).is_file())]
+    files = [*dict.fromkeys(f for f in (*named, *own) if (f / TRAINED_ON).is_file())]
     known = TrainedOn.gathered(files)
     found = known.found(rows) if known else []
-    if found and not places.allowed:
+    if found and not allowed:
         raise DataError(
             *found,
-            f"it would say nothing of other data; measure it on another benchmark, or go on with "
-            f"{OPTION}, and the result says so",
+            "such figures do not hold for other data; measure on another benchmark, or add "
+            "--allow-trained-on, and the result carries a warning",
         )
     return {"files": [f"{file.absolute().name}/{TRAINED_ON}" for file in files], "found": found}
 
 
 def as_pairs(rows: Iterable[Best]) -> list[Pair]:
-    """RewardBench 2's rows, each as the pair of a right and a wrong answer."""
+    """Convert RewardBench 2's rows to pairs of a right and a wrong answer."""
     return [
         Pair(
             row.id, REWARDBENCH2, row.conversation, row.answers[0], row.answers[-1], "first",
@@ -322,16 +324,3 @@ def as_pairs(rows: Iterable[Best]) -> list[Pair]:
         )
         for row in rows
     ]  # fmt: skip
-
-
-def overlap_lines(about: Mapping[str, Any]) -> Sequence[str]:
-    """What a record's ``about`` says of it, in lines; the first of several is a warning. None for
-    baselines."""
-    said = about.get("trained_on")
-    if said is None:
-        return ()
-    if said["found"]:
-        return ("TRAINED ON WHAT IT IS MEASURED BY: it says nothing of other data.", *said["found"])
-    if said["files"]:
-        return (f"Trained on none of this, as {', '.join(said['files'])} says.",)
-    return (f"Not known what it was trained on: no {TRAINED_ON} at hand (--trained-on).",)

@@ -1,7 +1,6 @@
-"""What a judge said: of a pair in each of its two orders, of one answer, of several at once.
+"""The interface of a measured judge, its results, the two baselines, and a panel of judges.
 
-Nothing is asked and nothing counted here. A judge that failed has said nothing, which is neither a
-wrong choice nor an unreadable one (law 1).
+A result of a judge that failed is neither a wrong choice nor an unreadable one (law 1).
 """
 
 import asyncio
@@ -17,14 +16,14 @@ from flowright.data.preferences import PREFERRED, SWAPPED, Pair, Preferred, Turn
 from flowright.judging.trained.calibration import Calibration
 
 Status = Literal["ok", "unreadable", "failed"]
-"""``unreadable``: the judge was up and gave no verdict that counts. ``failed``: it was down."""
+"""``unreadable``: the judge was up and gave no usable verdict. ``failed``: it was down."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One game: the better of two answers, ``preferred`` in the pair's own terms whatever the order
-    in which they were shown; None unless ``status`` is ok. ``scores`` are the two answers', where
-    the judge has any, higher being better. ``replies`` are as they came."""
+    """One game: the better of two answers, ``preferred`` by their place in the pair, whatever the
+    order in which they were shown; None unless ``status`` is ok. ``scores`` of the two answers are
+    optional, higher being better. ``replies`` are raw."""
 
     preferred: Preferred | None
     status: Status = "ok"
@@ -37,7 +36,7 @@ class Outcome:
             raise ValueError(f"status {self.status!r} with {self.preferred!r}")
 
     def turned(self) -> "Outcome":
-        """What was said of the swapped pair, in the terms of the pair."""
+        """Return an outcome of the swapped pair as one of the pair."""
         back = None if self.preferred is None else SWAPPED[self.preferred]
         scores = None if self.scores is None else self.scores[::-1]
         return replace(self, preferred=back, scores=scores)
@@ -45,8 +44,8 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Games:
-    """A pair judged twice: ``straight`` as it stands, ``swapped`` with its second answer shown
-    first. Both outcomes are in the terms of the pair as it stands."""
+    """A pair judged twice: ``straight`` in its own order, ``swapped`` with its second answer shown
+    first. Both outcomes are those of the unswapped pair."""
 
     straight: Outcome
     swapped: Outcome
@@ -57,7 +56,7 @@ class Games:
 
     @property
     def failed(self) -> bool:
-        """Whether a game could not be played: the pair is unscored."""
+        """True if a game failed: the pair is unscored."""
         return any(game.status == "failed" for game in self.both)
 
     def to_json(self) -> dict[str, Any]:
@@ -65,13 +64,13 @@ class Games:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError or ValueError for what :meth:`to_json` did not write."""
+        """Read what :meth:`to_json` wrote. Raises KeyError, TypeError or ValueError."""
         return cls(_outcome(row["straight"]), _outcome(row["swapped"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Rating:
-    """What one answer is worth by itself; ``score`` is None unless ``status`` is ok."""
+    """The score of a single answer, None unless ``status`` is ok."""
 
     score: float | None
     status: Status = "ok"
@@ -85,7 +84,8 @@ class Rating:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best of several answers by its place among those shown, from 0; None unless ok."""
+    """The best of several answers by its place among those shown, from 0; None unless ``status`` is
+    ok."""
 
     place: int | None
     status: Status = "ok"
@@ -98,13 +98,13 @@ class Choice:
 
 
 def worst(statuses: Sequence[Status]) -> Status:
-    """Of several that only count together."""
+    """Return the worst of several statuses."""
     return max(statuses, key=get_args(Status).index)
 
 
 def games_of_ratings(first: Rating, second: Rating) -> Games:
-    """Both games of a judge that rates each answer by itself: the order cannot matter, and equal
-    ratings are a tie."""
+    """Return both games of a judge that rates single answers: order is irrelevant, and equal ratings
+    are a tie."""
     replies = (*first.replies, *second.replies)
     reason = "; ".join(filter(None, (first.reason, second.reason)))
     if first.score is None or second.score is None:
@@ -116,29 +116,29 @@ def games_of_ratings(first: Rating, second: Rating) -> Games:
     return Games(outcome, outcome)
 
 
-def plain(said: Outcome | Rating | Choice) -> dict[str, Any]:
-    """As JSON; what is empty is left out."""
-    told = {field.name: getattr(said, field.name) for field in fields(said)}
-    return {name: value for name, value in told.items() if value not in (None, "", ())}
+def plain(result: Outcome | Rating | Choice) -> dict[str, Any]:
+    """Convert to JSON without empty fields."""
+    row = {field.name: getattr(result, field.name) for field in fields(result)}
+    return {name: value for name, value in row.items() if value not in (None, "", ())}
 
 
 def rating_of(row: Mapping[str, Any]) -> Rating:
-    """What :func:`plain` made of a rating. Raises KeyError, TypeError or ValueError."""
-    return Rating(row.get("score"), row["status"], *_told(row))
+    """Read a rating that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
+    return Rating(row.get("score"), row["status"], *_texts(row))
 
 
 def choice_of(row: Mapping[str, Any]) -> Choice:
-    """As :func:`rating_of`, of a choice."""
-    return Choice(row.get("place"), row["status"], *_told(row))
+    """Read a choice that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
+    return Choice(row.get("place"), row["status"], *_texts(row))
 
 
 def _outcome(row: Mapping[str, Any]) -> Outcome:
     scores = row.get("scores")
     pair = None if scores is None else (float(scores[0]), float(scores[1]))
-    return Outcome(row.get("preferred"), row["status"], pair, *_told(row))
+    return Outcome(row.get("preferred"), row["status"], pair, *_texts(row))
 
 
-def _told(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+def _texts(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
     return row.get("reason", ""), tuple(row.get("replies", ()))
 
 
@@ -146,11 +146,11 @@ Conversation = tuple[Turn, ...]
 
 
 class MeasuredJudge(ABC):
-    """A judge that is measured. Its methods do not raise for a failing backend: that is an outcome
-    whose status says so. ``key`` names what is asked, so that draws can be derived from it.
+    """A judge that is measured; one that rates answers one by one implements :meth:`rate` alone.
 
-    ``chooses``: whether it can be shown several answers at once. ``simulated``: whether what it
-    says is the embedded server's. ``calibration``: of one whose ratings are Bradley-Terry scores.
+    Methods do not raise for a failing backend: the result has status ``failed``. ``key`` identifies
+    the question and seeds draws. ``chooses``: can be shown several answers at once. ``simulated``:
+    the embedded server. ``calibration``: for ratings that are Bradley-Terry scores.
     """
 
     name: str
@@ -159,7 +159,7 @@ class MeasuredJudge(ABC):
     calibration: Calibration | None = None
 
     async def compare(self, pair: Pair) -> Games:
-        """Which of two answers is better, asked in both orders; here by their ratings."""
+        """Compare two answers in both orders; by default by their ratings."""
         key = key_of(pair)
         first, second = await asyncio.gather(
             self.rate(pair.conversation, pair.first, key),
@@ -169,21 +169,20 @@ class MeasuredJudge(ABC):
 
     @abstractmethod
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
-        """What one answer is worth."""
+        """Rate an answer."""
 
     async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
-        """The best of several answers, in the order in which they are shown. Raises
-        NotImplementedError unless it ``chooses``."""
+        """Choose the best of several answers. Raises NotImplementedError unless it ``chooses``."""
         raise NotImplementedError(f"{self.name} rates answers one by one")
 
 
 def key_of(pair: Pair) -> str:
-    """A pair's name among all sources."""
+    """Return the key of a pair, unique among all sources."""
     return f"{pair.source}/{pair.id}"
 
 
 class LengthJudge(MeasuredJudge):
-    """Prefers the longer answer, in characters: what any judge should beat."""
+    """Prefers the longer answer, in characters."""
 
     name = "length"
 
@@ -192,7 +191,7 @@ class LengthJudge(MeasuredJudge):
 
 
 class RandomJudge(MeasuredJudge):
-    """Tosses a coin for each game, seeded by the pair's name: what no judge should lose to."""
+    """Tosses a coin for each game, seeded by the pair's key."""
 
     name = "random"
     chooses = True
@@ -218,8 +217,8 @@ class RandomJudge(MeasuredJudge):
 
 
 class PanelJudge(MeasuredJudge):
-    """Several judges as one: each is asked, and those with a verdict vote game by game. Without a
-    majority it is a tie. Fewer than ``quorum`` verdicts are none: failed where a member failed."""
+    """Several judges that vote game by game; without a majority it is a tie. With fewer than
+    ``quorum`` verdicts there is none: failed if a member failed, else unreadable."""
 
     def __init__(self, members: Sequence[MeasuredJudge], quorum: int = 1) -> None:
         self.name = " + ".join(member.name for member in members)
@@ -236,30 +235,32 @@ class PanelJudge(MeasuredJudge):
         )
 
     async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
-        """The mean of the members' ratings."""
-        said = await asyncio.gather(*(m.rate(conversation, answer, key) for m in self._members))
-        scores = [rating.score for rating in said if rating.score is not None]
-        status = self._status([rating.status for rating in said])
-        return Rating(fmean(scores) if status == "ok" else None, status, *_joined(said))
+        """Return the mean of the members' ratings."""
+        results = await asyncio.gather(*(m.rate(conversation, answer, key) for m in self._members))
+        scores = [rating.score for rating in results if rating.score is not None]
+        status = self._status([rating.status for rating in results])
+        return Rating(fmean(scores) if status == "ok" else None, status, *_joined(results))
 
     async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
-        """The place named most often, of equals the one that an earlier member named."""
-        said = await asyncio.gather(*(m.choose(conversation, answers, key) for m in self._members))
-        votes = Counter(choice.place for choice in said if choice.place is not None)
-        status = self._status([choice.status for choice in said])
+        """Return the place chosen most often, of equals that of the earliest member."""
+        results = await asyncio.gather(
+            *(m.choose(conversation, answers, key) for m in self._members)
+        )
+        votes = Counter(choice.place for choice in results if choice.place is not None)
+        status = self._status([choice.status for choice in results])
         return Choice(
-            votes.most_common(1)[0][0] if status == "ok" else None, status, *_joined(said)
+            votes.most_common(1)[0][0] if status == "ok" else None, status, *_joined(results)
         )
 
-    def _vote(self, said: Sequence[Outcome]) -> Outcome:
-        status = self._status([outcome.status for outcome in said])
+    def _vote(self, results: Sequence[Outcome]) -> Outcome:
+        status = self._status([outcome.status for outcome in results])
         if status != "ok":
-            return Outcome(None, status, None, *_joined(said))
-        votes: Counter[Preferred] = Counter(o.preferred for o in said if o.preferred is not None)
+            return Outcome(None, status, None, *_joined(results))
+        votes: Counter[Preferred] = Counter(o.preferred for o in results if o.preferred is not None)
         (side, most), *others = votes.most_common()
         if others and others[0][1] == most:
-            return Outcome("tie", "ok", None, *_joined(said))
-        return Outcome(side, "ok", None, *_joined(said))
+            return Outcome("tie", "ok", None, *_joined(results))
+        return Outcome(side, "ok", None, *_joined(results))
 
     def _status(self, statuses: Sequence[Status]) -> Status:
         if statuses.count("ok") >= self._quorum:
@@ -267,6 +268,6 @@ class PanelJudge(MeasuredJudge):
         return "failed" if "failed" in statuses else "unreadable"
 
 
-def _joined(said: Sequence[Outcome | Rating | Choice]) -> tuple[str, tuple[str, ...]]:
-    reason = "; ".join(each.reason for each in said if each.reason)
-    return reason, tuple(reply for each in said for reply in each.replies)
+def _joined(results: Sequence[Outcome | Rating | Choice]) -> tuple[str, tuple[str, ...]]:
+    reason = "; ".join(each.reason for each in results if each.reason)
+    return reason, tuple(reply for each in results for reply in each.replies)

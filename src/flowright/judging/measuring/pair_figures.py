@@ -1,7 +1,8 @@
-"""What a pair adds to each figure: games against labels, in two readings. No intervals here.
+"""Figures of a judge on labelled pairs, by subset, with intervals, in two readings.
 
-``published``: an unreadable reply counts as the benchmarks count it, as no agreement. ``answered``:
-it is left out. A pair of which a game failed is in neither (law 1).
+``published``: an unreadable reply counts as no agreement, as the benchmarks count it. ``answered``:
+it is left out. A pair with a failed game is in neither (law 1). Intervals are at 95 %, from a
+bootstrap over prompts, since pairs of one prompt are not independent.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,16 +30,16 @@ READINGS: tuple[Reading, ...] = get_args(Reading)
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A pair and what was said of it, no game of which failed."""
+    """A pair and its two games, neither of which failed."""
 
     pair: Pair
     games: Games
 
 
 Counted = tuple[float, float]
-"""What a pair adds above and below the line of a share."""
+"""Numerator and denominator that a pair adds to a share."""
 Count = Callable[[Judged, Reading], Counted | None]
-"""None for a pair that the measure is not of."""
+"""Returns None for a pair that the measure does not apply to."""
 
 
 def _agreement(judged: Judged, reading: Reading) -> Counted | None:
@@ -82,7 +83,7 @@ def _consistency(judged: Judged, reading: Reading) -> Counted | None:
 
 
 def _first_place(judged: Judged, reading: Reading) -> Counted | None:
-    """A half is no bias: over both orders, what one answer has of quality cancels out."""
+    """A half is no bias: over both orders, differences in quality cancel out."""
     straight, swapped = (game.preferred for game in judged.games.both)
     first = (straight == "first") + (swapped == "second")
     second = (straight == "second") + (swapped == "first")
@@ -90,8 +91,7 @@ def _first_place(judged: Judged, reading: Reading) -> Counted | None:
 
 
 def _longer(judged: Judged, reading: Reading) -> Counted | None:
-    """Of pairs whose answers differ in length. What the labels say of them is the agreement of a
-    judge that goes by length."""
+    """For pairs whose answers differ in length."""
     first, second = len(judged.pair.first), len(judged.pair.second)
     if first == second:
         return None
@@ -115,8 +115,8 @@ KAPPA = "kappa"
 
 
 def verdict_of(games: Games) -> Preferred | None:
-    """One verdict of two games: what both say, a tie where they contradict each other; None where
-    one cannot be read."""
+    """Return the verdict of two games: a tie if they contradict each other, None if one cannot be
+    read."""
     straight, swapped = games.straight.preferred, games.swapped.preferred
     if straight is None or swapped is None:
         return None
@@ -128,30 +128,31 @@ def is_read(judged: Judged) -> bool:
     return all(game.status == "ok" for game in judged.games.both)
 
 
-SAID: tuple[Preferred | None, ...] = (*PREFERRED, None)
+FINDINGS: tuple[Preferred | None, ...] = (*PREFERRED, None)
 
 
-def confusion(said: Preferred | None, label: Preferred) -> list[float]:
-    """The counts of one verdict: label by row, what was said by column, the last column for
-    nothing that can be read; flat."""
-    counts = np.zeros((len(PREFERRED), len(SAID)))
-    counts[PREFERRED.index(label), SAID.index(said)] = 1
+def confusion(found: Preferred | None, label: Preferred) -> list[float]:
+    """Return the counts of one verdict, flat: labels by row, findings by column, the last column for
+    an unreadable one."""
+    counts = np.zeros((len(PREFERRED), len(FINDINGS)))
+    counts[PREFERRED.index(label), FINDINGS.index(found)] = 1
     return counts.ravel().tolist()
 
 
 def kappa(sums: Array) -> Array:
-    """(observed - expected) / (1 - expected) agreement over three classes (Cohen 1960), of sums of
-    :func:`confusion`, shape (..., 12); nan where both sides only ever say the same one thing."""
-    table = sums.reshape(*sums.shape[:-1], len(PREFERRED), len(SAID))
+    """Return (observed - expected) / (1 - expected) agreement over three classes (Cohen 1960), from
+    sums of :func:`confusion`, shape (..., 12); nan where both sides have a single class."""
+    table = sums.reshape(*sums.shape[:-1], len(PREFERRED), len(FINDINGS))
     count = table.sum(axis=(-1, -2))
     observed = ratio(np.trace(table, axis1=-2, axis2=-1), count)
-    labelled, said = table.sum(axis=-1), table.sum(axis=-2)[..., : len(PREFERRED)]
-    expected = ratio((labelled * said).sum(axis=-1), count**2)
+    labelled, found = table.sum(axis=-1), table.sum(axis=-2)[..., : len(PREFERRED)]
+    expected = ratio((labelled * found).sum(axis=-1), count**2)
     return ratio(observed - expected, 1 - expected)
 
 
 def mean_of_shares(sums: Array) -> Array:
-    """Of columns (above, below) for each subset; subsets that a draw does not hold are left out."""
+    """Return the mean share from columns (numerator, denominator) of each subset; subsets missing from a
+    resample are left out."""
     shares = ratio(sums[..., 0::2], sums[..., 1::2])
     known = np.isfinite(shares)
     return ratio(np.where(known, shares, 0.0).sum(axis=-1), known.sum(axis=-1).astype(float))
@@ -159,12 +160,12 @@ def mean_of_shares(sums: Array) -> Array:
 
 ALL = "all"
 _NOT_AVERAGED = (KAPPA, "consistency", "first_place", "longer")
-"""Measures of which no benchmark tells a mean of subsets."""
+"""Measures without a mean of subsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number. ``rows`` are the pairs (of RewardBench 2: the prompts) that it is of."""
+    """One number, from ``rows`` pairs (in RewardBench 2: prompts)."""
 
     measure: str
     group: str
@@ -174,27 +175,27 @@ class Figure:
 
 
 def prompt_of(pair: Pair) -> str:
-    """The prompt that a pair belongs to: pairs with the same conversation are drawn together."""
+    """Return the key of a pair's prompt: pairs with the same conversation are resampled together."""
     return "\0".join(f"{turn.role} {' '.join(turn.content.split())}" for turn in pair.conversation)
 
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A mean of subsets' shares, each counting alike. ``categories`` None: all that there are."""
+    """An unweighted mean of subsets' shares. ``categories`` None are all subsets."""
 
     name: str
     categories: tuple[str, ...] | None = None
 
 
 class Figures:
-    """The figures of one judge on some pairs; the same draws for each."""
+    """The figures of one judge on some pairs, with the same resamples for each."""
 
     def __init__(self, rows: Sequence[Judged], resamples: int, seed: int) -> None:
         self._rows = rows
         self._resampler = Resampler((prompt_of(row.pair) for row in rows), resamples, seed)
 
     def shares(self, measures: Iterable[str], macros: Sequence[Macro] = ()) -> list[Figure]:
-        """Each measure of all pairs, of each subset, and the means of subsets."""
+        """Return each measure of all pairs, of each subset, and the means of subsets."""
         found: list[Figure] = []
         for measure in measures:
             for reading in READINGS:
@@ -208,8 +209,8 @@ class Figures:
         return found
 
     def annotators(self) -> list[Figure]:
-        """The verdict against each annotator, and the annotators against each other, both as the
-        mean over those: what a judge that is one more annotator would reach."""
+        """Return the agreement of the verdict with each annotator, and of the annotators with each
+        other, both as means: the latter is the level of one more annotator."""
         rows = [row for row in self._rows if len(row.pair.votes) > 1]
         sums = [
             [
@@ -235,7 +236,7 @@ class Figures:
         return Figure(KAPPA, group, reading, self._estimate(kept, counts, kappa), len(kept))
 
     def _macro(self, measure: str, macro: Macro, reading: Reading) -> list[Figure]:
-        """For each set of subsets (all, or those of one prefix): only where there are several."""
+        """For each set of at least two subsets (all, or those of one prefix)."""
         found: list[Figure] = []
         for prefix, categories in _sets(self._rows).items():
             taken = [
@@ -273,8 +274,8 @@ def estimated(
     statistic: Statistic,
     within: tuple[float, float] | None = None,
 ) -> Estimate:
-    """As :meth:`flowright.core.statistics.Resampler.estimate`, with Wilson's interval where a share is 0
-    or 1 whatever it is a mean of; one prompt alone has none."""
+    """Return the resampler's estimate, with Wilson's interval for a share of 0 or 1; a single prompt
+    has none."""
     found = resampler.estimate(questions, sums, statistic, within)
     prompts = len(set(questions))
     if within is None or prompts < 2 or found.value is None or found.value not in within:
@@ -283,7 +284,7 @@ def estimated(
 
 
 def groups_of(rows: Sequence[Judged]) -> dict[str, list[Judged]]:
-    """All pairs, and those of each category; a category ``set/subset`` is of its set, too."""
+    """Group pairs: all, and each category; those of ``set/subset`` belong to ``set``, too."""
     groups: dict[str, list[Judged]] = {ALL: list(rows)}
     for row in rows:
         parts = row.pair.category.split("/") if row.pair.category else []
@@ -308,24 +309,24 @@ def _leaf(category: str) -> str:
 def _counted(
     measure: str, rows: Sequence[Judged], reading: Reading
 ) -> tuple[list[Judged], list[Counted]]:
-    """The pairs that a measure is of, and what each adds."""
+    """The pairs that a measure applies to, and their counts."""
     both = [(row, counted) for row in rows if (counted := MEASURES[measure](row, reading))]
     return [row for row, _ in both], [counted for _, counted in both]
 
 
 def _agreeing(votes: Sequence[Preferred]) -> tuple[int, int]:
-    """Pairs of annotators that agree, and pairs of annotators."""
+    """Number of agreeing pairs of annotators, and of all pairs of annotators."""
     couples = [(a, b) for place, a in enumerate(votes) for b in votes[place + 1 :]]
     return sum(a == b for a, b in couples), len(couples)
 
 
 def _kappa_columns(row: Judged) -> list[float]:
-    said = verdict_of(row.games)
-    return [count for vote in row.pair.votes for count in confusion(said, vote)]
+    found = verdict_of(row.games)
+    return [count for vote in row.pair.votes for count in confusion(found, vote)]
 
 
 def _mean_kappa(sums: Array) -> Array:
     """The mean of the kappas with each annotator."""
-    size = len(PREFERRED) * len(SAID)
+    size = len(PREFERRED) * len(FINDINGS)
     each = [kappa(sums[..., at : at + size]) for at in range(0, sums.shape[-1], size)]
     return np.mean(each, axis=0)
