@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.config import Config, RunSection
-from flowright.runs import RunDirectory
+from flowright.runs.directory import RunDirectory
 
 Logged = dict[str, Any]
 

@@ -13,14 +13,8 @@ from flowright.app.introduction import say_best
 from flowright.config import Config, LoraSection, PolicySection
 from flowright.core.errors import RunError
 from flowright.environments.rollout import Completion
-from flowright.runs import (
-    Best,
-    best_of,
-    checkpoint_of,
-    chosen_as_best,
-    look_at_checkpoints,
-    read_best,
-)
+from flowright.runs.checkpoints import Best, best_of, checkpoint_of, chosen_as_best, read_best
+from flowright.runs.directory import look_at_checkpoints
 
 CONFIG = configured(
     {"steps": 6, "epochs": 1, "minibatches": 1},

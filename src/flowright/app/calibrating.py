@@ -22,7 +22,7 @@ from flowright.environments.judging.rows import PairRow
 from flowright.environments.judging.tasks import JudgingTask
 from flowright.grpo.batch import scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
-from flowright.grpo.given import GivenBatches
+from flowright.grpo.fixed_data import FixedData
 from flowright.judging.measuring.pair_figures import prompt_of
 from flowright.judging.trained.calibration import (
     FILE,
@@ -36,9 +36,7 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.runs import check_writable, step_name, write_json
 
 
-async def calibrate_run(
-    saves: Saves, batches: GivenBatches, tasks: Sequence[Task], step: int
-) -> None:
+async def calibrate_run(saves: Saves, batches: FixedData, tasks: Sequence[Task], step: int) -> None:
     """Calibrate the judge of a run that is over on its held-out pairs: the best checkpoint, or else
     the last, as exporting and serving take it. Leaves calibration.json beside the weights, and a
     copy in the run directory for its report; says so where there are too few pairs. All ranks call

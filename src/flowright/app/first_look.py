@@ -20,19 +20,16 @@ from flowright.config.grpo import (
 )
 from flowright.core.checkout import here
 from flowright.core.errors import ConfigError, DataError, RunError, UserError
+from flowright.core.journal import changes_of
 from flowright.data.documents import read_documents
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.policy.origin import origin_of
 from flowright.policy.smollm2 import look_for_smollm2
-from flowright.runs import (
-    changes_of,
-    check_loggers,
-    checkpoints,
-    find_damage,
-    look_at,
-    look_at_checkpoints,
-)
+from flowright.runs import checkpoints
+from flowright.runs.checkpoints import find_damage
+from flowright.runs.directory import look_at, look_at_checkpoints
+from flowright.runs.loggers import check_loggers
 
 ADAPTER = "adapter/adapter_model.safetensors"
 

@@ -23,28 +23,16 @@ import torch
 
 from flowright.config import Config
 from flowright.core.errors import RunError
+from flowright.core.files import atomic_directory, disk_errors, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Batches, Pending, Waiting
+from flowright.grpo.pipeline import Pending, Source, SourceState, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
-from flowright.runs import (
-    FORMAT,
-    Best,
-    RunDirectory,
-    atomic_directory,
-    best_of,
-    checkpoints,
-    disk_errors,
-    keep_best,
-    look_at_checkpoints,
-    newest_whole,
-    read_metrics,
-    sha256_of,
-    step_name,
-    write_json,
-)
+from flowright.runs import checkpoints, read_metrics, step_name
+from flowright.runs.checkpoints import FORMAT, Best, best_of, keep_best, newest_whole, sha256_of
+from flowright.runs.directory import RunDirectory, look_at_checkpoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +60,7 @@ class Saves:
     run: RunDirectory | Follower
     policy: Policy
     learner: Learner
-    batches: Batches
+    source: Source
     reporter: Reporter
     ranks: Ranks
     best: Best | None = None
@@ -92,22 +80,23 @@ class Saves:
 
     async def save(self, step: int) -> None:
         """Everything that the step after this one depends on. Raises RunError (a full disk)."""
-        shares = await self.ranks.all_gather(self.batches.pending())
-        everywhere = [n for n in shares[0] if all(n in share for share in shares)]
-        pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
-        remembered = await self.ranks.all_gather(self.batches.remembered())
+        shares = await self.ranks.all_gather(self.source.state(step))
+        everywhere = [n for n in shares[0].pending if all(n in share.pending for share in shares)]
+        pending = {n: interleaved([share.pending[n] for share in shares]) for n in everywhere}
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
-            about = self._what_it_is_trained_on()
-            state = Surroundings(pending, self.batches.tasks_hash, remembered, about)
-            save_checkpoint(root, step, self.policy, self.learner, keep, state, self.best)
+            remembered = [share.remembered for share in shares]
+            about = Surroundings(
+                pending, self.source.tasks_hash, remembered, self._all_trained_on()
+            )
+            save_checkpoint(root, step, self.policy, self.learner, keep, about, self.best)
 
-    def _what_it_is_trained_on(self) -> TrainedOn | None:
-        """In this run, before it was resumed, and by whoever made its base; the run's own file has
-        it, too."""
+    def _all_trained_on(self) -> TrainedOn | None:
+        """The data of this run, of the run before a resume and of its base model; also written to
+        the run's own file."""
         if self._trained_on is None:
             path = self.run.path
-            own = self.batches.environment.trained_on()
+            own = self.source.environment.trained_on()
             before = TrainedOn.gathered([path, Path(self.policy.name)])
             self._trained_on = own | before if own and before else own or before
             if self._trained_on is not None:
@@ -127,8 +116,7 @@ class Saves:
         state = await self.ranks.broadcast(state)
         if not self.ranks.is_first:
             take_over(state, self.policy, self.learner)
-        lines = self.batches.restore(restored.pending or {})
-        self.batches.remember(restored.remembered)
+        lines = self.source.restore(SourceState(restored.pending or {}, restored.remembered))
         self.run.go_on(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
@@ -162,7 +150,7 @@ class Saves:
         ]
         if restored.pending is None:
             said.append("dropped samples that waited: an older version did not say for what")
-        if restored.tasks_hash not in (None, self.batches.tasks_hash):
+        if restored.tasks_hash not in (None, self.source.tasks_hash):
             said.append(
                 f"not as before: the problems to train on; step {step + 1} takes its place in the "
                 "order of the new ones, so that an epoch may repeat some and miss others"
