@@ -16,7 +16,7 @@ from monitoring_run import evaluation, make_rollout, make_run, record_of
 
 from flowright.core.errors import Failure, Reason, RunError
 from flowright.environments.workflow.display import DISPLAY
-from flowright.runs import write_rollouts
+from flowright.runs.run_files import write_rollouts
 from flowright.viewer.monitoring.attempt_groups import (
     Selection,
     group_rollouts,

@@ -19,8 +19,7 @@ from flowright.grpo.ranks import Ranks, Reporter
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
 from flowright.policy.origin import origin_of
-from flowright.runs import step_name
-from flowright.runs.checkpoints import Best
+from flowright.runs.checkpoints import Best, step_name
 from flowright.runs.directory import RunDirectory
 
 

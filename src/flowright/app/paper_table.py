@@ -15,7 +15,7 @@ from flowright.core.files import disk_errors, write_json, write_text
 from flowright.data.provenance import provenance_of
 from flowright.evaluation.papers import Models, PaperTable, paper_table, published_texts, sources
 from flowright.evaluation.published import DATASETS
-from flowright.runs import read_evaluation
+from flowright.runs.run_files import read_evaluation
 
 _EMBEDDED = {SIMULATED: "the embedded server"}
 

@@ -60,8 +60,9 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
 from flowright.policy.token_texts import TokenTexts
-from flowright.runs import EVALUATION, VALIDATION, checkpoints
+from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import EVALUATION, VALIDATION
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
@@ -103,7 +104,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
 
 def _words(path: Path) -> str:
     """What to say where a run is stopped at once."""
-    saved = checkpoints(path / "checkpoints")
+    saved = saved_checkpoints(path / "checkpoints")
     if saved:
         return f"{saved[-1].name} is saved, go on: --resume"
     return "nothing was trained yet, start again"

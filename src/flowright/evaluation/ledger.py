@@ -15,7 +15,7 @@ from typing import Any, Literal
 from flowright.core.errors import RunError
 from flowright.core.files import Lock, check_writable, disk_errors, write_json, write_text
 from flowright.core.journal import changes_of
-from flowright.runs import EVALUATION, holds_run, write_rollouts
+from flowright.runs.run_files import EVALUATION, holds_run, write_rollouts
 
 Where = Literal["problems", "selection"]
 """The reported problems, or others, on which baselines are chosen."""

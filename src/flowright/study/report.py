@@ -8,7 +8,7 @@ from pathlib import Path
 
 from flowright.core.files import disk_errors, write_text
 from flowright.core.untrusted import one_line
-from flowright.runs import read_state
+from flowright.runs.run_files import read_state
 from flowright.study.analysis import Analysed
 from flowright.study.answers import sentence
 from flowright.study.claims import read_claims

@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from flowright.core.blocks import Fact
 from flowright.core.formatting import Record, duration, is_number, object_of
 from flowright.environments.display import Display, blocks_of
-from flowright.runs import rollout_steps
+from flowright.runs.run_files import rollout_steps
 from flowright.viewer.monitoring.snapshot import load_rollouts
 from flowright.viewer.rendering.markup import SHORT, Html, blocks_html, document, el, folded
 
