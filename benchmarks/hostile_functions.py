@@ -75,7 +75,14 @@ from flowright.simulation import assessor, cues, mutants, protocol, requested_fo
 from flowright.simulation.index import TaskIndex, words
 from flowright.simulation.instances import Unfillable, filled
 from flowright.viewer.rendering import markup, markup as block_markup, terminal as glyphs
-from flowright.workflows import arguments as calls, extraction, language, operators, source, trace
+from flowright.workflows import (
+    language,
+    operators,
+    registry as calls,
+    source,
+    source as extraction,
+    trace,
+)
 from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
 
 REFUSALS = (

@@ -9,13 +9,12 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
 from flowright.config import WorkflowSection, load_config
 from flowright.core.errors import ConfigError, FailureError, Reason
-from flowright.workflows.arguments import bind
 from flowright.workflows.context import CallContext
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
 from flowright.workflows.reference import docs_page, stubs
-from flowright.workflows.registry import Operator, Operators, operator
+from flowright.workflows.registry import Operator, Operators, bind, operator
 
 LIMITS = WorkflowSection(operators=("my_operators",), workers=1)
 
