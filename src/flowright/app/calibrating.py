@@ -13,7 +13,7 @@ from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.scalar_judge import Scorer
 from flowright.app.terminal import say
 from flowright.core.errors import ConfigError, DataError
-from flowright.core.formatting import said
+from flowright.core.formatting import format_value
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
 from flowright.environments.judging.files import read_rows
@@ -93,7 +93,7 @@ def calibration_lines(found: Calibration) -> list[str]:
 
 
 def _error(measured: dict[str, dict[str, float]]) -> str:
-    return said(measured["error"]["value"], "{:.1%}".format)
+    return format_value(measured["error"]["value"], "{:.1%}".format)
 
 
 async def _scored(scorer: Scorer, pairs: Sequence[Pair]) -> tuple[list[ScoredPair], list[str]]:

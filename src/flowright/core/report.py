@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flowright.core.formatting import Form, Point, Record, percent, said
+from flowright.core.formatting import Form, Point, Record, format_value, percent
 from flowright.core.untrusted import one_line
 
 Where = Literal["both", "page", "terminal"]
@@ -294,7 +294,7 @@ def calibration_section(record: Record) -> ReportSection | None:
 
 def _calibration_error(measured: Record) -> ReportCell:
     error = measured["error"]
-    value = said(error["value"], percent)
+    value = format_value(error["value"], percent)
     if error["low"] is None:
         return ReportCell(value)
     return ReportCell(

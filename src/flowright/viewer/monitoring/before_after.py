@@ -6,7 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flowright.core.formatting import NOTHING, Form, Record, is_number, percent, points, said
+from flowright.core.formatting import (
+    NOTHING,
+    Form,
+    Record,
+    format_value,
+    is_number,
+    percent,
+    points,
+)
 from flowright.core.untrusted import one_line
 from flowright.runs import write_text
 from flowright.viewer.monitoring.sections import settings
@@ -113,7 +121,7 @@ def _tells(cell: Record, key: str) -> bool:
 
 def _cell(cell: Record, key: str, form: Form) -> Html:
     drifting = key == "drift" and abs(cell.get(key, 0.0)) > MARKED_DRIFT
-    return el("td", said(cell.get(key), form), class_="drift" if drifting else None)
+    return el("td", format_value(cell.get(key), form), class_="drift" if drifting else None)
 
 
 def _by_dataset(rows: Sequence[Record], first: str, measured: Measured) -> Html | None:
@@ -187,8 +195,8 @@ def _drift(drift: object) -> Html | None:
     for name, changes in drift.items():
         for key, (title, form, change) in DRIFT.items():
             if found := changes.get(key):
-                cells = [said(found.get(end), form) for end in ("before", "after")]
-                cells += [said(found.get("change"), change), _ends(found, change)]
+                cells = [format_value(found.get(end), form) for end in ("before", "after")]
+                cells += [format_value(found.get("change"), change), _ends(found, change)]
                 whose = f"{one_line(name, 60)}: " if len(drift) > 1 else ""
                 body.append(el("tr", el("th", whose, title), [el("td", cell) for cell in cells]))
     head = ("", "Untrained", "Trained", "Change", "95 %, paired")

@@ -10,8 +10,8 @@ from flowright.core.formatting import (
     Record,
     amount,
     duration,
+    format_value,
     is_number,
-    said,
 )
 from flowright.core.report import Series
 from flowright.core.untrusted import one_line
@@ -222,7 +222,11 @@ def plan(snapshot: Snapshot) -> Html | None:
         form = duration if name.endswith("seconds") else _usd if name == "usd" else amount
         most = "at most " if name in planned.get("bounds", ()) else ""
         ratio = each["measured"] / each["planned"] if each["planned"] else None
-        cells = (most + form(each["planned"]), form(each["measured"]), said(ratio, "{:.2f}".format))
+        cells = (
+            most + form(each["planned"]),
+            form(each["measured"]),
+            format_value(ratio, "{:.2f}".format),
+        )
         label = one_line(name.replace("_", " "), 60)
         body.append(el("tr", el("th", label), [el("td", cell) for cell in cells]))
     lead = (

@@ -15,10 +15,11 @@ from flowright.core.formatting import (
     Point,
     Record,
     duration,
+    format_value,
     is_number,
     percent,
+    plain,
     points,
-    said,
 )
 from flowright.core.report import Series
 from flowright.core.untrusted import one_line
@@ -27,7 +28,6 @@ from flowright.viewer.monitoring.sections import Chart
 from flowright.viewer.monitoring.snapshot import FAILED, Snapshot, edge, failures, is_ours
 from flowright.viewer.rendering.charts import line_chart, spark
 from flowright.viewer.rendering.markup import Html, el, grid, section, table
-from flowright.viewer.rendering.svg import plain
 
 MEANINGS: Mapping[str, str] = {
     Reason.TRUNCATED: "the completion hit its token limit",
@@ -236,7 +236,9 @@ def _role_row(name: str, counts: Mapping[str, float], class_: str | None = None)
     for _, key in COUNTS:
         form: Form = duration if key == "wait_seconds" else "{:,.0f}".format
         alarming = key in ALARMING and counts.get(key)
-        cells.append(el("td", said(counts.get(key), form), class_="drift" if alarming else None))
+        cells.append(
+            el("td", format_value(counts.get(key), form), class_="drift" if alarming else None)
+        )
     return el("tr", el("th", one_line(name, 60)), cells, class_=class_)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.formatting import Form, Record, is_number, percent, said
+from flowright.core.formatting import Form, Record, format_value, is_number, percent
 from flowright.core.untrusted import one_line
 
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about a real judge."
@@ -65,10 +65,10 @@ def lines_of(record: Record) -> Iterator[Line]:
         form = plain if "kappa" in figure["measure"] else percent
         readable, longest = answered.get(_key(figure), {}), length.get(_key(figure), {})
         cells = (
-            said(figure["value"], form),
+            format_value(figure["value"], form),
             interval(figure, form),
-            said(readable.get("value"), form),
-            said(longest.get("value"), form),
+            format_value(readable.get("value"), form),
+            format_value(longest.get("value"), form),
             f"{figure['rows']:,}",
         )
         yield Line(figure["measure"], figure["group"], cells)
@@ -103,7 +103,7 @@ def counted(record: Record) -> list[tuple[str, str]]:
     shown = [(name, f"{counts[key]:,}") for key, name in named if key in counts]
     if calibrated := record.get("calibration"):
         for key, name in (("before", "as trained"), ("after", "calibrated")):
-            error = said(calibrated[key]["error"]["value"], percent)
+            error = format_value(calibrated[key]["error"]["value"], percent)
             shown.append((f"calibration error, {name}", error))
     return shown
 

@@ -4,7 +4,7 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowright.core.formatting import NOTHING, Form, Record, duration, percent, points, said
+from flowright.core.formatting import NOTHING, Form, Record, duration, format_value, percent, points
 from flowright.core.report import (
     ConfusionChart,
     ForestChart,
@@ -133,7 +133,7 @@ def _tiles(record: Record) -> Html:
 def _tile(name: str, estimate: object, form: Form) -> Html:
     value, low, high = ends(estimate)
     note = f"{form(low)} to {form(high)}" if low is not None and high is not None else ""
-    return tile(name, said(value, form), note)
+    return tile(name, format_value(value, form), note)
 
 
 def _agreement(record: Record) -> Html:
@@ -246,8 +246,8 @@ def with_interval(estimate: object, form: Form) -> list[Child]:
     """A value above its interval, for a cell."""
     value, low, high = ends(estimate)
     if low is None or high is None:
-        return [said(value, form)]
-    return [said(value, form), el("small", f"{form(low)} to {form(high)}")]
+        return [format_value(value, form)]
+    return [format_value(value, form), el("small", f"{form(low)} to {form(high)}")]
 
 
 def _whisker(name: str, effect: Record | None, estimate: object, colour: str) -> ForestMark | None:

@@ -8,7 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.formatting import NOTHING, Form, Record, is_number, percent, points, said
+from flowright.core.formatting import (
+    NOTHING,
+    Form,
+    Record,
+    format_value,
+    is_number,
+    percent,
+    points,
+)
 from flowright.core.untrusted import one_line
 
 SIMULATED = "SIMULATED: the embedded server judged; these numbers say nothing about any real judge."
@@ -88,10 +96,10 @@ def effects_rows(record: Record, label: bool) -> list[list[str]]:
     return [
         [
             NAMES.get(name, name),
-            said(effect["before"]["value"], percent),
-            said(effect["after"]["value"], percent),
+            format_value(effect["before"]["value"], percent),
+            format_value(effect["after"]["value"], percent),
             estimated(effect["own"], points),
-            said(effect["total"]["value"], points),
+            format_value(effect["total"]["value"], points),
             verdict_on(effect),
             f"{effect['compared']}/{effect['asked']}",
         ]
@@ -133,15 +141,18 @@ def service_facts(record: Record) -> list[tuple[str, str]]:
     shares = dict(service["status"])
     facts = [
         ("in all", f"{service['verdicts']:,}"),
-        ("with a finding", said(shares.pop("ok", None), percent)),
+        ("with a finding", format_value(shares.pop("ok", None), percent)),
         ("without", _listed(shares) or "none"),
         ("decided by", _listed(service["source"])),
-        ("attempts, mean", said(service["tries_mean"], plain)),
-        ("tried again", said(service["retried"], percent)),
-        ("prompt tokens, mean", said(service["prompt_tokens_mean"], "{:,.0f}".format)),
-        ("completion tokens, mean", said(service["completion_tokens_mean"], "{:,.0f}".format)),
-        ("seconds, median", said(seconds.get("p50"), "{:.3g}".format)),
-        ("seconds, 95 %", said(seconds.get("p95"), "{:.3g}".format)),
+        ("attempts, mean", format_value(service["tries_mean"], plain)),
+        ("tried again", format_value(service["retried"], percent)),
+        ("prompt tokens, mean", format_value(service["prompt_tokens_mean"], "{:,.0f}".format)),
+        (
+            "completion tokens, mean",
+            format_value(service["completion_tokens_mean"], "{:,.0f}".format),
+        ),
+        ("seconds, median", format_value(seconds.get("p50"), "{:.3g}".format)),
+        ("seconds, 95 %", format_value(seconds.get("p95"), "{:.3g}".format)),
     ]
     if service["cost"] is not None:
         facts.append(("cost of the exam", f"{service['cost']:.4g}"))

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flowright.core.formatting import Record, percent, said
+from flowright.core.formatting import Record, format_value, percent
 from flowright.core.untrusted import one_line
 from flowright.judging.measuring.exam.record import (
     MEASURES,
@@ -73,8 +73,8 @@ def _types(record: Record) -> RenderableType:
             one_line(name, 30),
             f"{group['scored']}/{group['answers']}",
             estimated(group["agreement"], percent),
-            said(ends(group["false_positive_rate"])[0], percent),
-            said(ends(group["false_negative_rate"])[0], percent),
+            format_value(ends(group["false_positive_rate"])[0], percent),
+            format_value(ends(group["false_negative_rate"])[0], percent),
         )
     return table
 
