@@ -148,8 +148,8 @@ def _table(found: Calibration) -> Table:
     for name, key in (("log loss a pair", "log_loss"), ("pairs ranked as labelled", "accuracy")):
         table.add_row(name, f"{before[key]:.3f}", f"{after[key]:.3f}")
     ends = [
-        f"{_error(each)} ({said(each['error']['low'], '{:.1%}'.format)} to "
-        f"{said(each['error']['high'], '{:.1%}'.format)})"
+        f"{_error(each)} ({format_value(each['error']['low'], '{:.1%}'.format)} to "
+        f"{format_value(each['error']['high'], '{:.1%}'.format)})"
         for each in (before, after)
     ]
     table.add_row("expected calibration error", *ends)

@@ -151,7 +151,7 @@ def table(
     return el("div", el("table", above, top, el("tbody", body), id=id), class_="wide")
 
 
-def row(name: Child, *cells: Child, class_: str | None = None) -> Html:
+def table_row(name: Child, *cells: Child, class_: str | None = None) -> Html:
     """A table row under its name. A cell may be an element of its own."""
     tds = [c if isinstance(c, Html) and c.startswith("<td") else el("td", c) for c in cells]
     return el("tr", el("th", name, scope="row"), tds, class_=class_)

@@ -14,7 +14,6 @@ from flowright.viewer.rendering.markup import Child, Html, el, facts, folded
 from flowright.viewer.rendering.svg import Scale
 
 
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of what a page shows of a record: characters of one text, and calls of one trace.

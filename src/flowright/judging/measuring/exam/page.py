@@ -31,6 +31,7 @@ from flowright.judging.measuring.exam.record import (
     title,
 )
 from flowright.runs import disk_errors, write_text
+from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.markup import (
     Child,
     Html,
@@ -44,7 +45,6 @@ from flowright.viewer.rendering.markup import (
     table,
     tile,
 )
-from flowright.viewer.rendering.report_charts import chart_html
 
 
 def write_exam_page(folder: Path) -> Path:
