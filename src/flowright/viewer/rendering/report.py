@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from flowright.core.report import (
     BarList,
+    ChangeChart,
     FactList,
     Heading,
     Note,
@@ -90,7 +91,8 @@ def content_html(blocks: Iterable[ReportBlock]) -> list[Html | None]:
         if isinstance(charts[0], ScatterChart):
             content.append(scatter_key(charts[0].dots))
         drawn = [figure for figure in map(_block_html, charts) if figure is not None]
-        content.append(grid(drawn, "charts two" if len(drawn) <= MOST_WIDE else "charts"))
+        wide = len(drawn) <= MOST_WIDE and not isinstance(charts[0], ChangeChart)
+        content.append(grid(drawn, "charts two" if wide else "charts"))
     return content
 
 
@@ -194,8 +196,8 @@ def _table_text(block: ReportTable) -> "Table":
     shown = Table(*heads, box=None, pad_edge=False, show_header=any(head.plain for head in heads))
     shown.caption, shown.caption_justify = visible(block.caption) or None, "left"
     shown.columns[0].no_wrap = True
-    for row in block.rows:
-        shown.add_row(*(_cell_text(row[place]) for place in kept))
+    for cells in block.rows:
+        shown.add_row(*(_cell_text(cells[place]) for place in kept))
     for place, column in zip(kept[1:], shown.columns[1:], strict=True):
         if not any(_cell(row[place]).is_text for row in block.rows):
             column.justify, column.no_wrap = "right", True
