@@ -12,7 +12,7 @@ from flowright.app.world import open_samplers
 from flowright.config import Config, LoraSection, PolicySection, VllmSection
 from flowright.grpo.ranks import ONE, Follower, Ranks
 from flowright.policy.model import Policy
-from flowright.runs import RunDirectory
+from flowright.runs.directory import RunDirectory
 
 
 def served(url: str, path: Path, **run: Any) -> Config:

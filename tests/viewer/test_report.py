@@ -18,7 +18,7 @@ from flowright.core.errors import Failure, Reason, RunError
 from flowright.core.formatting import short_percent
 from flowright.core.report import ChangeChart, LineChart, ScatterChart, ScatterDot, Series
 from flowright.environments.workflow.display import DISPLAY
-from flowright.runs import write_rollouts
+from flowright.runs.run_files import write_rollouts
 from flowright.viewer.monitoring.attempt_groups import (
     Selection,
     group_rollouts,

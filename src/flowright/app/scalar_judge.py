@@ -13,7 +13,7 @@ from flowright.config import GrpoSection, JudgeSection
 from flowright.core.errors import ConfigError, DataError, FailureError
 from flowright.core.off_loop import off_loop
 from flowright.grpo.batch import Group, scalar_scores
-from flowright.grpo.lessons import scored_group
+from flowright.grpo.fixed_data import scored_group
 from flowright.judging.llm_judge import shown_answer
 from flowright.judging.measuring.benchmarks.calibration import Calibration
 from flowright.judging.measuring.benchmarks.contenders import Contender, Conversation

@@ -16,9 +16,10 @@ from typing import Any, get_args
 
 from flowright.config import Config, load_config
 from flowright.core.errors import RunError, UserError
+from flowright.core.files import disk_errors
 from flowright.environments.environment import Environment, make_environment
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
-from flowright.runs import disk_errors, read_answers
+from flowright.runs.run_files import read_answers
 from flowright.study.cells import Cell, Run
 from flowright.study.journal import is_finished
 

@@ -2,7 +2,7 @@
 
     trainer = GRPOTrainer(..., reward_funcs=trl_reward("reward.yaml", answer_column="solution"))
 
-TRL itself is not imported here. docs/other_trainers.md has the lines to copy.
+TRL itself is not imported here. docs/judge_service.md has the lines to copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence

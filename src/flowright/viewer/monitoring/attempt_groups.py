@@ -14,7 +14,7 @@ from statistics import fmean, pstdev
 from flowright.core.blocks import Block, Fact, Text
 from flowright.core.formatting import Record, duration, is_number, object_of
 from flowright.environments.display import Display, blocks_of
-from flowright.runs import rollout_steps
+from flowright.runs.run_files import rollout_steps
 from flowright.viewer.monitoring.snapshot import load_rollouts
 from flowright.viewer.rendering.markup import Html, el, folded, section
 from flowright.viewer.rendering.record_blocks import REPORT, blocks_html

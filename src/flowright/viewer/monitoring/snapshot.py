@@ -19,11 +19,12 @@ from pydantic import ValidationError
 from flowright.config import AlarmSection
 from flowright.core.checkout import here
 from flowright.core.errors import Blame, Reason
+from flowright.core.files import is_held
 from flowright.core.formatting import Form, Point, Record, is_number, object_of, percent
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, display_of
-from flowright.runs import (
-    is_held,
+from flowright.runs.alarm import DRIFT, drifting
+from flowright.runs.run_files import (
     read_calibration,
     read_config,
     read_evaluation,
@@ -32,7 +33,6 @@ from flowright.runs import (
     read_rollouts,
     read_state,
 )
-from flowright.runs.alarm import DRIFT, drifting
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"

@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowright.core.files import check_writable, disk_errors, write_text
 from flowright.core.report import (
     BarList,
     ChangeChart,
@@ -65,6 +67,14 @@ def report_html(report: Report) -> str:
         ),
     ]
     return page(f"{one_line(report.title, 60)} - {report.kind.lower()}", body)
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write the document. Raises RunError for a path that cannot be written."""
+    check_writable(path.parent)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, report_html(report))
 
 
 def tiles_html(tiles: Iterable[Tile]) -> Html | None:
@@ -192,8 +202,10 @@ def _table_text(block: ReportTable) -> "Table":
     from rich.text import Text
 
     kept = [place for place, c in enumerate(block.columns) if not _column(c).page_only]
-    heads = [Text(visible(_column(block.columns[place]).title)) for place in kept]
-    shown = Table(*heads, box=None, pad_edge=False, show_header=any(head.plain for head in heads))
+    heads = [visible(_column(block.columns[place]).title) for place in kept]
+    shown = Table(box=None, pad_edge=False, show_header=any(heads))
+    for head in heads:
+        shown.add_column(Text(head))
     shown.caption, shown.caption_justify = visible(block.caption) or None, "left"
     shown.columns[0].no_wrap = True
     for cells in block.rows:

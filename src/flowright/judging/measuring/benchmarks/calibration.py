@@ -18,15 +18,15 @@ from typing import Any
 import numpy as np
 
 from flowright.core.errors import DataError
+from flowright.core.files import write_json
 from flowright.core.statistics import RESAMPLES, SHARE, Array, Resampler
 from flowright.data.preferences import Preferred
-from flowright.judging.measuring.exam.measures import (
+from flowright.judging.measuring.exam_statistics import (
     BINS,
     binned,
     calibration_error,
     reliability_bins,
 )
-from flowright.runs import write_json
 
 FILE = "calibration.json"
 """Beside the weights that it is of."""

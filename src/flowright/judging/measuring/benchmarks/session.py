@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import flowright
 from flowright.core.errors import UserError
+from flowright.core.files import check_writable, disk_errors, write_json
 from flowright.core.plugins import suggest
 from flowright.data.preference_sources import read_pairs
 from flowright.data.preferences import Pair
@@ -40,7 +41,6 @@ from flowright.judging.measuring.benchmarks.published_outputs import read_output
 from flowright.judging.measuring.benchmarks.rewardbench2 import TOLD, BestSheet, Mode
 from flowright.judging.measuring.benchmarks.sheet import PairSheet, R, Sheet
 from flowright.judging.measuring.benchmarks.trained_on import Places, as_pairs, look
-from flowright.runs import check_writable, disk_errors, write_json
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Given what is done and how many, something to call as each is done."""
@@ -75,7 +75,7 @@ class Measurement:
 
 async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
     """Measure and write the record; returns its path. What was said stands in a ledger beside it
-    from the moment that it was said. Raises UserError, JudgeDown."""
+    from the moment that it was said. Raises UserError, ServerDown."""
     check_writable((asked.out or OUT).parent)
     if asked.outputs is not None:
         return await _recount(asked, asked.outputs, say)

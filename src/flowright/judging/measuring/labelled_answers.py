@@ -1,25 +1,133 @@
-"""A labelled set from tasks: each reference as a right answer, and a mistake as a wrong one.
+"""Labelled answers: read from a file, or built from tasks. No judging.
 
-Both labels go by the gold check, never by how an answer was made: a reference that its own check
-refuses and a mistake that passes are left out. Programs are run, in the sandbox, and what was seen
-of their tests is their evidence.
+A row is ``{"question": ..., "answer": ..., "reference": ..., "label": true}``, optionally with
+``id``, ``answer_type``, ``alternatives`` and ``evidence``.
+
+Answers built from tasks are each reference as a right answer, and a mistake as a wrong one. The gold
+check decides both labels: references that it refuses and mistakes that pass are left out. Programs
+are run in the sandbox, and the outcome of their tests is their evidence.
 """
 
 import asyncio
+import json
 import random
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from itertools import count
+from pathlib import Path
+from typing import get_args
 
+from flowright.core.errors import DataError
+from flowright.core.files import write_text
+from flowright.core.plugins import suggest
+from flowright.core.tables import Place, Row, read_rows
 from flowright.data.task import Problem
 from flowright.grading import gold_check
-from flowright.judging.measuring.exam.labelled import LabelledItem
-from flowright.judging.verdict import answer_type_of, task_query
+from flowright.judging.verdict import AnswerType, JudgeQuery, answer_type_of, task_query
 from flowright.sandbox import Sandbox
 
-_TRIES = 6  # mistakes graded for one task at most
+
+@dataclass(frozen=True, slots=True)
+class LabelledItem:
+    """An answer whose ``label`` is True if it is right."""
+
+    id: str
+    question: str
+    answer: str
+    reference: str
+    label: bool
+    answer_type: AnswerType = "free_text"
+    alternatives: tuple[str, ...] = ()
+    evidence: str | None = None
+
+    def query(self, key: str, rival: str | None = None) -> JudgeQuery:
+        """Return what a judge is shown: everything but the label."""
+        return JudgeQuery(
+            question=self.question,
+            answer=self.answer,
+            reference=self.reference,
+            answer_type=self.answer_type,
+            alternatives=self.alternatives,
+            evidence=self.evidence,
+            rival=rival,
+            key=key,
+        )
+
+    def to_json(self) -> str:
+        """Return a line of a file, without empty fields."""
+        row = {name: value for name, value in asdict(self).items() if value not in (None, ())}
+        return json.dumps(row, ensure_ascii=False)
+
+
+_FIELDS = tuple(f.name for f in fields(LabelledItem))
+_STRINGS = ("id", "question", "answer", "reference", "evidence")
+_REQUIRED = ("question", "answer", "reference", "label")
+
+
+def is_task_file(path: Path) -> bool:
+    """Return True for a mixture: a file whose first row is a task, with a kind and no label."""
+    first = next((row for _, row in _rows(path)), {})
+    return "kind" in first and "label" not in first
+
+
+def read_labelled(path: Path) -> list[LabelledItem]:
+    """Read all answers of a file. Raises DataError (``file:row: ...``) at the first unusable row."""
+    items: list[LabelledItem] = []
+    seen: dict[str, int] = {}
+    for place, row in _rows(path):
+        item = _item(row, place)
+        if item.id in seen:
+            raise place.error(f"id {item.id!r} was used in line {seen[item.id]}")
+        seen[item.id] = place.row
+        items.append(item)
+    if not items:
+        raise DataError(f"{path}: no labelled answer in it")
+    return items
+
+
+def _rows(path: Path) -> Iterator[tuple[Place, Row]]:
+    if not path.exists():
+        raise DataError(
+            f"{path}: no such file; --build MIXTURE --out FILE makes one from a mixture"
+        )
+    return read_rows(path)
+
+
+def write_labelled(path: Path, items: Iterable[LabelledItem]) -> int:
+    """Write answers as JSON Lines, replacing the file at once; return their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = [item.to_json() for item in items]
+    write_text(path, "\n".join([*lines, ""]))
+    return len(lines)
+
+
+def _item(row: Row, place: Place) -> LabelledItem:
+    missing = [name for name in _REQUIRED if name not in row]
+    if missing:
+        raise place.error(f"the row lacks {', '.join(missing)}")
+    unknown = [name for name in row if name not in _FIELDS]
+    if unknown:
+        raise place.error(f"unknown field {unknown[0]}{suggest(unknown[0], _FIELDS)}")
+    if not isinstance(row["label"], bool):
+        raise place.error(f"label is {row['label']!r}; write true (right) or false (wrong)")
+    for name in _STRINGS:
+        if name in row and not isinstance(row[name], str):
+            raise place.error(f"{name} is {type(row[name]).__name__}, not a string")
+    if not row["question"].strip():
+        raise place.error("the question is empty")
+    if row.get("answer_type", "free_text") not in get_args(AnswerType):
+        known = ", ".join(get_args(AnswerType))
+        raise place.error(f"answer_type is {row['answer_type']!r}, not one of {known}")
+    alternatives = row.get("alternatives", [])
+    if not isinstance(alternatives, list) or not all(isinstance(a, str) for a in alternatives):
+        raise place.error("alternatives is not a list of strings")
+    default = {"id": f"line-{place.row}"}
+    return LabelledItem(**{**default, **row, "alternatives": tuple(alternatives)})
+
+
+_TRIES = 6  # mistakes graded for a task at most
 _IN_FLIGHT = 8
 _WORDINGS = (
     "{}",
@@ -32,7 +140,7 @@ _WORDINGS = (
 
 @dataclass(frozen=True, slots=True)
 class LabelledSet:
-    """``left_out`` counts tasks that gave no pair, by why."""
+    """``left_out`` counts tasks without a pair by reason."""
 
     items: Sequence[LabelledItem]
     left_out: Mapping[str, int] = field(default_factory=dict)
@@ -43,12 +151,12 @@ async def labelled_set(
     sandbox: Sandbox,
     seed: int,
     limit: int | None = None,
-    tell: Callable[[], None] = lambda: None,
+    progress: Callable[[], None] = lambda: None,
 ) -> LabelledSet:
-    """A right and a wrong answer to each task, two rows of the same question.
+    """Build a right and a wrong answer to each task, two rows of the same question.
 
-    ``limit`` takes so many tasks, the kinds in turn; ``tell`` is called as each is done. The same
-    for the same tasks, seed and limit.
+    ``limit`` takes that many tasks, the kinds in turn; ``progress`` is called after each. The same
+    tasks, seed and limit give the same set.
     """
     chosen = _chosen(tasks, seed, limit)
     pools: dict[tuple[str, str], list[str]] = {}
@@ -60,7 +168,7 @@ async def labelled_set(
     async def one(task: Problem) -> tuple[LabelledItem, LabelledItem] | str:
         async with slots:
             found = await _pair(task, pools, sandbox, seed)
-        tell()
+        progress()
         return found
 
     found = await asyncio.gather(*map(one, chosen))
@@ -70,7 +178,7 @@ async def labelled_set(
 
 
 def _chosen(tasks: Sequence[Problem], seed: int, limit: int | None) -> list[Problem]:
-    """Tasks of all kinds in turn, in an order that is drawn."""
+    """Tasks of all kinds in turn, in a random order."""
     drawn = random.Random(f"{seed}/chosen").sample(list(tasks), len(tasks))
     rounds: defaultdict[str, count[int]] = defaultdict(count)
     ranked = sorted((next(rounds[task.kind]), order) for order, task in enumerate(drawn))
@@ -80,7 +188,7 @@ def _chosen(tasks: Sequence[Problem], seed: int, limit: int | None) -> list[Prob
 async def _pair(
     task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], sandbox: Sandbox, seed: int
 ) -> tuple[LabelledItem, LabelledItem] | str:
-    """Both answers, or why there are none."""
+    """Both answers, or the reason for none."""
     draw = random.Random(f"{seed}/worded/{task.id}")
     right = await _graded(task, task.reference, True, draw, sandbox)
     if right is None:
@@ -95,8 +203,8 @@ async def _pair(
 async def _graded(
     task: Problem, value: str, label: bool, draw: random.Random, sandbox: Sandbox
 ) -> LabelledItem | None:
-    """The value as an answer, if gold says what the label does; in plain form where its wording
-    changes what gold makes of it."""
+    """The value as an answer, if the gold check agrees with the label; in plain form if its wording
+    changes the check."""
     for answer in dict.fromkeys((_worded(task, value, draw), _bare(task, value))):
         gold = await gold_check(task, answer, sandbox)
         if gold.correct is label:
@@ -125,14 +233,14 @@ def _bare(task: Problem, value: str) -> str:
     return f"```python\n{value.strip()}\n```" if task.kind == "code" else value
 
 
-# Mistakes: what a solver who erred might have said. Whoever uses one has it graded first.
+# Plausible mistakes of a solver, each graded before use.
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _SWAPS = (
     ("yes", "no"), ("true", "false"), ("left", "right"), ("north", "south"), ("east", "west"),
     ("before", "after"), ("odd", "even"), ("increase", "decrease"), ("valid", "invalid"),
 )  # fmt: skip
-# One small slip in a program each; the first that its tests notice is used.
+# Small slips in a program; the first that its tests notice is used.
 _SLIPS = (
     (" + ", " - "), (" - ", " + "), (" <= ", " < "), (" < ", " <= "), (" >= ", " > "),
     (" > ", " >= "), (" == ", " != "), (" and ", " or "), ("min(", "max("), ("max(", "min("),
@@ -143,7 +251,7 @@ _LAST_RESORT = ("return ", "return not ")
 
 
 def mistakes(task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], seed: int) -> list[str]:
-    """Wrong answers to try, the most plausible first; fixed by the seed and the task."""
+    """Return wrong answers to try, the most plausible first; fixed by the seed and the task."""
     draw = random.Random(f"{seed}/mistakes/{task.id}")
     if task.kind == "code":
         return list(_slips(task.reference, draw))
@@ -161,10 +269,10 @@ def mistakes(task: Problem, pools: Mapping[tuple[str, str], Sequence[str]], seed
 
 
 def pool_of(task: Problem) -> tuple[str, str]:
-    """Tasks whose answers could be taken for each other's: of one source and one look."""
+    """Return a key of tasks whose answers are alike: of one source and one form."""
     reference = task.reference
-    look = "digits" if reference[:1].isdigit() else "name" if reference[:1].isupper() else "words"
-    return task.source, look
+    form = "digits" if reference[:1].isdigit() else "name" if reference[:1].isupper() else "words"
+    return task.source, form
 
 
 def _slips(code: str, draw: random.Random) -> Iterator[str]:

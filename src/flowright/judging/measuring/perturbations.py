@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flowright.judging.measuring.exam.labelled import LabelledItem
+from flowright.judging.measuring.labelled_answers import LabelledItem
 
 CUE_WORDS = 25
 PADDED_WORDS = 200
