@@ -8,11 +8,10 @@ import datetime
 from pathlib import Path
 
 from flowright.core.errors import RunError
-from flowright.core.files import write_text
+from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import duration
 from flowright.core.report import ReportSection, ReportTable, calibration_section
 from flowright.core.untrusted import one_line
-from flowright.runs import disk_errors
 from flowright.viewer.monitoring import sections, trust
 from flowright.viewer.monitoring.attempt_groups import Selection, attempts_section, select_groups
 from flowright.viewer.monitoring.before_after import evaluation_section
