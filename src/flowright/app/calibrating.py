@@ -14,7 +14,7 @@ from flowright.app.scalar_judge import Scorer
 from flowright.app.terminal import say
 from flowright.core.errors import ConfigError, DataError
 from flowright.core.files import check_writable, write_json
-from flowright.core.formatting import said
+from flowright.core.formatting import format_value as said
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
 from flowright.environments.judging.files import read_rows

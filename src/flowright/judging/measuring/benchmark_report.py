@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.formatting import Record, percent, said
+from flowright.core.formatting import Record, format_value as said, percent
 from flowright.core.report import (
     FactList,
     Note,
