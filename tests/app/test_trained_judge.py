@@ -21,7 +21,9 @@ from workflow_doubles import task
 from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.launch import train as start_run
 from flowright.app.trained_judge import trained_judge
-from flowright.config import Config, JudgeServerConfig, SandboxSection, load_config
+from flowright.config import load_config
+from flowright.config.root import Config, JudgeServerConfig
+from flowright.config.workflow import SandboxSection
 from flowright.core.errors import ConfigError, RunPaused
 from flowright.data.task import Task
 from flowright.environments.environment import TaskSets
@@ -34,7 +36,7 @@ from flowright.judging.verdict import Criterion, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.sampler import Sample
-from flowright.runs import read_rollouts
+from flowright.runs.run_files import read_rollouts
 
 ROOT = Path(__file__).parents[2]
 SAYS = "async def workflow(problem):\n    return {!r}"

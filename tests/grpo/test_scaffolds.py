@@ -12,7 +12,7 @@ from tiny_policy import same, tiny_policy, whole_logits
 from torch import Tensor
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.reward import UNSCORED, Reward
@@ -33,7 +33,7 @@ from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import Prompt, fitting, render
 from flowright.policy.sampler import Sample, Sampling
-from flowright.runs import read_rollouts
+from flowright.runs.run_files import read_rollouts
 
 POLICY = tiny_policy()
 LONGEST = 100

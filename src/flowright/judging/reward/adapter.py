@@ -15,7 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
+from flowright.config.judge import JudgeRewardSection
+from flowright.config.loading import judge_reward, load_judge_reward
 from flowright.core.errors import UserError, boundary
 from flowright.judging.payloads import response_of
 from flowright.judging.remote import RemoteJudge
@@ -42,7 +43,7 @@ class JudgeRewardSystem:
     :meth:`_request_judge`, which sees every request, or :meth:`make_judge`; cache, breaker and
     fallback stay around it.
 
-    ``config`` is a :class:`~flowright.config.JudgeRewardSection` or a mapping of its keys; missing
+    ``config`` is a :class:`~flowright.config.judge.JudgeRewardSection` or a mapping of its keys; missing
     ones are taken from the environment (``JUDGE_MODEL_URL`` and others). Raises ConfigError.
     """
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 import uvloop
 
-from flowright.config import JudgeRewardSection
+from flowright.config.judge import JudgeRewardSection
 from flowright.core.errors import boundary
 from flowright.judging.build import wrap_backend, wrap_verdicts, wrappers_of
 from flowright.judging.payloads import read_verdict, request_of

@@ -26,7 +26,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYP
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from flowright import __version__
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, UserError, boundary
 from flowright.core.off_loop import in_thread
 from flowright.judging.payloads import CLIENT_HEADER

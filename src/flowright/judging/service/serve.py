@@ -21,7 +21,8 @@ from typing import Any, Protocol
 import uvloop
 from prometheus_client import disable_created_metrics
 
-from flowright.config import JudgeServerConfig, JudgeServerSection
+from flowright.config.judge import JudgeServerSection
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError
 from flowright.core.net import DrainingServer, listen, url_of
 from flowright.core.plugins import load
