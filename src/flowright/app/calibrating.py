@@ -14,7 +14,7 @@ from flowright.app.scalar_judge import Scorer
 from flowright.app.terminal import say
 from flowright.core.errors import ConfigError, DataError
 from flowright.core.files import check_writable, write_json
-from flowright.core.formatting import said
+from flowright.core.formatting import format_value as said
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
 from flowright.environments.judging.files import read_rows
@@ -24,14 +24,14 @@ from flowright.environments.judging.tasks import JudgingTask
 from flowright.grpo.batch import scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
 from flowright.grpo.fixed_data import FixedData
-from flowright.judging.measuring.benchmarks.calibration import (
+from flowright.judging.measuring.pair_figures import prompt_of
+from flowright.judging.trained.calibration import (
     FILE,
     Calibration,
     ScoredPair,
     calibrate,
     write_calibration,
 )
-from flowright.judging.measuring.benchmarks.figures import prompt_of
 from flowright.llm.chat import Message
 from flowright.policy.model_thread import on_model_thread
 from flowright.runs.checkpoints import step_name
