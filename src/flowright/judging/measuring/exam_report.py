@@ -328,7 +328,10 @@ def _service(record: Record) -> ReportSection:
         ("attempts, mean", format_value(service["tries_mean"], plain)),
         ("tried again", format_value(service["retried"], percent)),
         ("prompt tokens, mean", format_value(service["prompt_tokens_mean"], "{:,.0f}".format)),
-        ("completion tokens, mean", format_value(service["completion_tokens_mean"], "{:,.0f}".format)),
+        (
+            "completion tokens, mean",
+            format_value(service["completion_tokens_mean"], "{:,.0f}".format),
+        ),
         ("seconds, median", format_value(seconds.get("p50"), "{:.3g}".format)),
         ("seconds, 95 %", format_value(seconds.get("p95"), "{:.3g}".format)),
     ]

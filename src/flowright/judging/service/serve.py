@@ -19,7 +19,8 @@ import uvloop
 from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
 
-from flowright.config import JudgeServerConfig, JudgeServerSection
+from flowright.config.judge import JudgeServerSection
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import load
 from flowright.judging.build import OpenJudge, open_judge
@@ -129,7 +130,7 @@ def run(config: JudgeServerConfig, say: Callable[[str], None]) -> int:
     settings = config.server
     model, mode = None, config.judge.mode
     if config.trained.folder is not None:  # of a room above, which loads torch
-        backend = load("flowright.app.trained_judge:trained_judge", "judge")(config)
+        backend = load("flowright.evaluation.trained_judge:load_trained_judge", "judge")(config)
         return _serve(settings, backend(), mode, say)
     if settings.judge_class is not None:  # before the port: it may load for minutes, or fail
         model = own_model(settings.judge_class, settings.judge_arguments, settings.judge_threads)
