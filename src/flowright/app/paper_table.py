@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from flowright.app.measuring import Evaluation
-from flowright.config import SIMULATED, Config, load_entries
+from flowright.config import SIMULATED
+from flowright.config.loading import load_entries
+from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_json, write_text
 from flowright.data.provenance import provenance_of

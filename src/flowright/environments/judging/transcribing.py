@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED, JudgeServerConfig, JudgingSection, load_judge_server
+from flowright.config import SIMULATED, JudgingSection
+from flowright.config.loading import load_judge_server
+from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import RunError, UserError
 from flowright.data.contamination import TrainedOn

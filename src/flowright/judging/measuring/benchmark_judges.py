@@ -10,14 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flowright.config import (
-    SIMULATED,
-    JudgeSection,
-    JudgeServerConfig,
-    load_entries,
-    load_judge_server,
-)
-from flowright.config.judge import WORDING
+from flowright.config import SIMULATED
+from flowright.config.judge import WORDING, JudgeSection
+from flowright.config.loading import load_entries, load_judge_server
+from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
 from flowright.data.preferences import Pair, Preferred
