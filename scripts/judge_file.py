@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.config import JudgeServerConfig
+    from flowright.config.root import JudgeServerConfig
 
 FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternatives", "evidence",
           "rival")  # fmt: skip
@@ -82,6 +82,7 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     import uvloop
 
     from flowright.core.errors import UserError
+    from flowright.core.files import disk_errors
     from flowright.judging.service.judge_file import (
         Progress,
         check_out,
@@ -90,7 +91,6 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
         write_judged,
     )
     from flowright.judging.service.serve import open_backend
-    from flowright.runs import disk_errors
 
     check_out(options.out)
     if options.source.resolve() == options.out.resolve():
@@ -127,7 +127,8 @@ def configured(options: argparse.Namespace) -> "JudgeServerConfig":
     """The judge of --config, or of the service at --url."""
     from pydantic import ValidationError
 
-    from flowright.config import JudgeServerConfig, load_judge_server
+    from flowright.config.loading import load_judge_server
+    from flowright.config.root import JudgeServerConfig
     from flowright.core.errors import UserError
 
     if options.config:

@@ -23,7 +23,6 @@ NOT_YET = {
     ("judging", "viewer"),
     ("judging", "app"),
     ("data", "criteria"),
-    ("llm", "data"),
     ("config", "grpo"),
     ("config", "judging"),
     ("config", "environments"),

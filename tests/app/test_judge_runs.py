@@ -15,7 +15,7 @@ from tiny_policy import checkpoint
 from flowright.app.exporting import Request, export_model
 from flowright.app.first_look import first_look
 from flowright.app.session import run_training
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Turn
 from flowright.grpo.ranks import ONE

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config, RunSection
-from flowright.runs import RunDirectory
+from flowright.config.root import Config
+from flowright.config.run import RunSection
+from flowright.runs.directory import RunDirectory
 
 Logged = dict[str, Any]
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from criteria_doubles import CriteriaModel
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.language import missing
-from flowright.data.row_values import UnusableRow
+from flowright.data.row_files import UnusableRow
 from flowright.evaluation.responses.asking import ModelDown
 from flowright.evaluation.responses.grading import Grade, Reward, graders
 from flowright.evaluation.responses.healthbench import conversation_of, given_responses, joined_rows

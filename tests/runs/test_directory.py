@@ -15,16 +15,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.errors import RunError
+from flowright.core.files import atomic_directory, disk_errors, is_held, write_json
 from flowright.runs import (
-    RunDirectory,
-    atomic_directory,
-    disk_errors,
     free_run_name,
-    is_held,
-    look_at,
-    look_at_checkpoints,
     newest_run,
     read_config,
     read_evaluation,
@@ -32,8 +28,8 @@ from flowright.runs import (
     read_rollouts,
     read_state,
     rollout_steps,
-    write_json,
 )
+from flowright.runs.directory import RunDirectory, look_at, look_at_checkpoints
 
 CONFIG = Config(run=RunSection(tensorboard=False))
 HOLDER = """

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError
-from flowright.runs import RunDirectory, check_loggers, read_metrics, read_state
-from flowright.runs.loggers import Loggers
+from flowright.runs import read_metrics, read_state
+from flowright.runs.directory import RunDirectory
+from flowright.runs.loggers import Loggers, check_loggers
 
 PACKAGES = Path(__file__).parents[1] / "doubles/packages"
 CONFIG = Config(run=RunSection(name="mine", tensorboard=False, loggers=("trackio",), project="p"))

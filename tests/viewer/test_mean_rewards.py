@@ -7,8 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
-from flowright.config import Config, RunSection
-from flowright.runs import RunDirectory, write_json
+from flowright.config.root import Config
+from flowright.config.run import RunSection
+from flowright.core.files import write_json
+from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.attempt_groups import select_groups
 from flowright.viewer.monitoring.report import render
 from flowright.viewer.monitoring.screen import Screen

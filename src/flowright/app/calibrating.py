@@ -13,6 +13,7 @@ from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.scalar_judge import Scorer
 from flowright.app.terminal import say
 from flowright.core.errors import ConfigError, DataError
+from flowright.core.files import check_writable, write_json
 from flowright.core.formatting import said
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
@@ -33,7 +34,7 @@ from flowright.judging.measuring.benchmarks.calibration import (
 from flowright.judging.measuring.benchmarks.figures import prompt_of
 from flowright.llm.chat import Message
 from flowright.policy.model_thread import on_model_thread
-from flowright.runs import check_writable, step_name, write_json
+from flowright.runs import step_name
 
 
 async def calibrate_run(saves: Saves, batches: FixedData, tasks: Sequence[Task], step: int) -> None:

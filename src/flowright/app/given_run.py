@@ -14,7 +14,8 @@ from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.terminal import StepProgress
 from flowright.app.world import fitted, local_sampler, policy_in_turn
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
+from flowright.core.files import write_json
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
@@ -34,7 +35,7 @@ from flowright.grpo.selfcheck import check_adapter, check_sharing
 from flowright.grpo.trainer import Trainer
 from flowright.policy.model import Policy
 from flowright.policy.scalar import ScalarHead
-from flowright.runs import RunDirectory, write_json
+from flowright.runs.directory import RunDirectory
 
 
 async def run_given(

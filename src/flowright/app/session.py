@@ -30,9 +30,10 @@ from flowright.app.world import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import RunPaused, UserError
+from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
@@ -59,7 +60,8 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
 from flowright.policy.token_texts import TokenTexts
-from flowright.runs import EVALUATION, VALIDATION, RunDirectory, checkpoints, write_json
+from flowright.runs import EVALUATION, VALIDATION, checkpoints
+from flowright.runs.directory import RunDirectory
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowright.config import Config
 from flowright.config.environment import ENVIRONMENTS
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task

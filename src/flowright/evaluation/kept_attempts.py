@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from flowright.core.files import disk_errors
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Rollout, to_record
-from flowright.runs import disk_errors, write_answers
+from flowright.runs import write_answers
 
 
 class Keeper(Protocol):

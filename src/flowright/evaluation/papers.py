@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from flowright.core.untrusted import one_line
-from flowright.data.provenance import AFLOW_TEST, Provenance
+from flowright.data.loading import AFLOW_TEST, Provenance
 from flowright.evaluation.published import DATASETS, METRICS, PUBLISHED, Metric, Published
 
 _BY_KIND: Mapping[str, Metric] = {

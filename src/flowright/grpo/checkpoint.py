@@ -21,30 +21,18 @@ from typing import Any
 
 import torch
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import RunError
+from flowright.core.files import atomic_directory, disk_errors, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import Pending, Source, SourceState, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
-from flowright.runs import (
-    FORMAT,
-    Best,
-    RunDirectory,
-    atomic_directory,
-    best_of,
-    checkpoints,
-    disk_errors,
-    keep_best,
-    look_at_checkpoints,
-    newest_whole,
-    read_metrics,
-    sha256_of,
-    step_name,
-    write_json,
-)
+from flowright.runs import checkpoints, read_metrics, step_name
+from flowright.runs.checkpoints import FORMAT, Best, best_of, keep_best, newest_whole, sha256_of
+from flowright.runs.directory import RunDirectory, look_at_checkpoints
 
 
 @dataclass(frozen=True, slots=True)

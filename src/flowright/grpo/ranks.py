@@ -116,7 +116,7 @@ class Reporter(Protocol):
 
 
 class Follower:
-    """What a rank other than the first has for :class:`flowright.runs.RunDirectory` and
+    """What a rank other than the first has for :class:`flowright.runs.directory.RunDirectory` and
     :class:`Reporter`: mute, so that nothing is written or said twice."""
 
     def __init__(self, path: Path) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
@@ -24,8 +24,9 @@ from flowright.grpo.safeguards import (
 )
 from flowright.grpo.step_record import add_learner_logprobs, added, memory
 from flowright.policy.model_thread import on_model_thread
-from flowright.runs import RunDirectory, read_metrics
+from flowright.runs import read_metrics
 from flowright.runs.alarm import drifts_of
+from flowright.runs.directory import RunDirectory
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
 from flowright.core.errors import FailureError
 from flowright.core.off_loop import off_loop

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowright.config import JudgeSection
-from flowright.config.judge import ASK
+from flowright.config.judge import ASK, JudgeSection
 from flowright.core.errors import ConfigError
 from flowright.core.off_loop import off_loop
 from flowright.judging.attempts import QuestionResult, RetryingAsker, reading_section

@@ -17,8 +17,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import StringConstraints, ValidationError
 
-from flowright.config import JudgeSection
-from flowright.config.judge import WORDING
+from flowright.config.judge import WORDING, JudgeSection
 from flowright.config.reading import explain, load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError

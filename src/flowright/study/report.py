@@ -6,8 +6,9 @@ import datetime
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from flowright.core.files import disk_errors, write_text
 from flowright.core.untrusted import one_line
-from flowright.runs import disk_errors, read_state, write_text
+from flowright.runs import read_state
 from flowright.study.analysis import Analysed
 from flowright.study.answers import sentence
 from flowright.study.claims import read_claims

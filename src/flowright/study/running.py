@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flowright.core.checkout import CHECKOUT
-from flowright.runs import checkpoints, disk_errors, is_held, read_metrics
+from flowright.core.files import disk_errors, is_held
+from flowright.runs import checkpoints, read_metrics
 from flowright.study.cells import Run
 from flowright.study.children import Child, Forked, Spawned, Start
 from flowright.study.journal import Journal, is_finished

@@ -13,8 +13,9 @@ from urllib.parse import parse_qsl
 
 from flowright import __version__
 from flowright.core.errors import RunError, UserError
+from flowright.core.files import check_writable, write_text
 from flowright.core.formatting import Record, is_number, object_of
-from flowright.runs import check_writable, rollouts_path, write_text
+from flowright.runs import rollouts_path
 from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.group_page import group_body

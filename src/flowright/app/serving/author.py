@@ -16,7 +16,8 @@ from flowright.app.serving.opening import Opening
 from flowright.app.terminal import stage_progress
 from flowright.app.together import Together
 from flowright.app.world import check_samplers, open_policy, open_samplers
-from flowright.config import SIMULATED, Config
+from flowright.config import SIMULATED
+from flowright.config.root import Config
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task

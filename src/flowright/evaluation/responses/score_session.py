@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED, load_judge_server
+from flowright.config import SIMULATED
+from flowright.config.loading import load_judge_server
 from flowright.core.errors import UserError
+from flowright.core.files import check_writable, write_json
 from flowright.evaluation.responses.asking import ModelDown, Progress
 from flowright.evaluation.responses.grading import Grade, Graders, Reward, graders
 from flowright.evaluation.responses.scoring import (
@@ -21,7 +23,7 @@ from flowright.judging.build import fingerprint
 from flowright.judging.measuring.benchmarks.ledger import Ledger
 from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls, criteria_judge
 from flowright.judging.rubrics.rewards import Rules
-from flowright.runs import check_writable, sha256_of, write_json
+from flowright.runs.checkpoints import sha256_of
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
 

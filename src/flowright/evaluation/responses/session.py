@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import UserError
+from flowright.core.files import check_writable
 from flowright.evaluation.responses.asking import (
     Answered,
     Drawing,
@@ -22,7 +23,7 @@ from flowright.evaluation.responses.questions import Question, read_questions
 from flowright.evaluation.responses.responses import check_column, write_responses
 from flowright.judging.measuring.benchmarks.ledger import Ledger
 from flowright.llm.chat import LENGTH_STOPS
-from flowright.runs import check_writable, sha256_of
+from flowright.runs.checkpoints import sha256_of
 
 CHOICE = "give another file to write, or --overwrite to start again"
 

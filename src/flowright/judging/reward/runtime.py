@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import uvloop
 
-from flowright.config import JudgeRewardSection
+from flowright.config.judge import JudgeRewardSection
 from flowright.core.errors import boundary
 from flowright.judging.payloads import read_verdict, request_of
 from flowright.judging.remote import RemoteJudge

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.off_loop import off_loop
 from flowright.criteria.rubrics.replies import read_bracketed
 from flowright.data.preferences import Conversation

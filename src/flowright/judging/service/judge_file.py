@@ -15,7 +15,8 @@ from typing import IO, Any
 
 from flowright.core.errors import DataError, RunPaused, UserError
 from flowright.core.plugins import suggest
-from flowright.data.tables import parquet_batches, read_table
+from flowright.core.tables import parquet_batches
+from flowright.data.sources.rows import read_table
 from flowright.judging.payloads import whole_characters
 from flowright.judging.reward.calls import ANSWERS, COMPLETIONS, PROMPTS, query_of, request_of
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict

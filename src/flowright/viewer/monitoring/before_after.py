@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flowright.core.files import write_text
 from flowright.core.formatting import NOTHING, Form, Record, is_number, percent, points, said
 from flowright.core.untrusted import one_line
-from flowright.runs import write_text
 from flowright.viewer.monitoring.sections import settings
 from flowright.viewer.monitoring.snapshot import (
     ACCURACY,

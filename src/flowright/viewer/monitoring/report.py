@@ -8,11 +8,11 @@ import datetime
 from pathlib import Path
 
 from flowright.core.errors import RunError
+from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import Form, Record, duration, is_number, percent, points
 from flowright.core.report import calibration_section
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display
-from flowright.runs import disk_errors, write_text
 from flowright.runs.alarm import DRIFT
 from flowright.viewer.monitoring import sections, trust
 from flowright.viewer.monitoring.attempt_groups import (

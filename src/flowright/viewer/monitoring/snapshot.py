@@ -16,14 +16,14 @@ from typing import Any
 import zstandard
 from pydantic import ValidationError
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.checkout import here
 from flowright.core.errors import Blame, Reason
+from flowright.core.files import is_held
 from flowright.core.formatting import Form, Point, Record, is_number, object_of, percent
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, display_of
 from flowright.runs import (
-    is_held,
     read_calibration,
     read_config,
     read_evaluation,

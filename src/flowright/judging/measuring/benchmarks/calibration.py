@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from flowright.core.errors import DataError
+from flowright.core.files import write_json
 from flowright.core.statistics import RESAMPLES, SHARE, Array, Resampler
 from flowright.data.preferences import Preferred
 from flowright.judging.measuring.exam_statistics import (
@@ -26,7 +27,6 @@ from flowright.judging.measuring.exam_statistics import (
     calibration_error,
     reliability_bins,
 )
-from flowright.runs import write_json
 
 FILE = "calibration.json"
 """Beside the weights that it is of."""

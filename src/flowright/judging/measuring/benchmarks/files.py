@@ -21,9 +21,9 @@ from typing import Any, Generic, TypeVar, get_args
 
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
+from flowright.core.tables import read_errors
 from flowright.data.preferences import PREFERRED, Pair, Preferred, Speaker, Turn
-from flowright.data.sources.rows import readable
-from flowright.data.tables import read_table
+from flowright.data.sources.rows import read_table
 from flowright.judging.measuring.benchmarks.rewardbench2 import SHOWN, SUBSETS, TIES, Best
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
         for row in read_table(path):
             yield row.where, row.values
         return
-    with readable(path), path.open("rb") as lines:
+    with read_errors(path), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 yield f"{path}:{number}", _object(line)

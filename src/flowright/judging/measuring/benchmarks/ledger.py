@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from flowright.core.errors import RunError
-from flowright.runs import changes_of, check_writable, disk_errors, write_text
+from flowright.core.files import check_writable, disk_errors, write_text
+from flowright.core.journal import changes_of
 
 _CHOICE = "give another --json or --out, or --overwrite to start again"
 

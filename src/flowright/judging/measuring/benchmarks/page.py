@@ -3,6 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
+from flowright.core.files import check_writable, disk_errors, write_text
 from flowright.core.formatting import Record
 from flowright.core.report import calibration_section
 from flowright.core.untrusted import one_line
@@ -17,7 +18,6 @@ from flowright.judging.measuring.benchmarks.record import (
     title,
 )
 from flowright.judging.measuring.benchmarks.trained_on import words
-from flowright.runs import check_writable, disk_errors, write_text
 from flowright.viewer.rendering.markup import (
     Html,
     el,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
+from flowright.core.tables import read_errors
 from flowright.data.preferences import Pair, Preferred, Turn
-from flowright.data.sources.rows import readable
 from flowright.judging.measuring.benchmarks.contenders import key_of
 from flowright.judging.measuring.benchmarks.outcomes import Games, Outcome
 
@@ -41,7 +41,7 @@ def read_outputs(path: Path) -> PublishedOutputs:
     said: dict[str, Games] = {}
     problems: list[str] = []
     judges: dict[str, None] = {}
-    with readable(path), path.open("rb") as lines:
+    with read_errors(path), path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue

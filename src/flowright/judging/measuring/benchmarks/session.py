@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 
 import flowright
 from flowright.core.errors import UserError
+from flowright.core.files import check_writable, disk_errors, write_json
 from flowright.core.plugins import suggest
-from flowright.data.preference_sources import read_pairs
 from flowright.data.preferences import Pair
+from flowright.data.sources.preference_registry import read_pairs
 from flowright.judging.measuring.benchmarks.asking import ask_all
 from flowright.judging.measuring.benchmarks.benchmarks import (
     BENCHMARKS,
@@ -40,7 +41,6 @@ from flowright.judging.measuring.benchmarks.published_outputs import read_output
 from flowright.judging.measuring.benchmarks.rewardbench2 import TOLD, BestSheet, Mode
 from flowright.judging.measuring.benchmarks.sheet import PairSheet, R, Sheet
 from flowright.judging.measuring.benchmarks.trained_on import Places, as_pairs, look
-from flowright.runs import check_writable, disk_errors, write_json
 
 Progress = Callable[[str, int], Callable[[], None]]
 """Given what is done and how many, something to call as each is done."""
