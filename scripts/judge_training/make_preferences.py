@@ -110,6 +110,7 @@ def make(
         HELD_OUT,
         rows_of,
         split_preferences,
+        write_training_file,
     )
 
     held_out = (

@@ -20,6 +20,7 @@ from flowright.data.preference_files import (
     RowOptions,
     rows_of,
     split_preferences,
+    write_training_file,
 )
 from flowright.data.preferences import Pair, Preferred, Rated, Turn
 from flowright.data.sources.preference_registry import PREFERENCES, read_pairs

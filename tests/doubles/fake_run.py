@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flowright.config import load_config
 from flowright.core.files import write_json
-from flowright.runs import write_rollouts
+from flowright.runs.run_files import write_rollouts
 
 STEPS, ATTEMPTS = 12, 64
 

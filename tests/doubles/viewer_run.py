@@ -8,7 +8,7 @@ from monitoring_run import make_rollout, record_of
 
 from flowright.core.errors import Failure, Reason
 from flowright.core.files import write_json
-from flowright.runs import write_rollouts
+from flowright.runs.run_files import write_rollouts
 
 HOSTILE = (
     "</pre></script></style><script>alert(1)</script><img src=x onerror=alert(2)>"

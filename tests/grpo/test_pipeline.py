@@ -22,7 +22,7 @@ from flowright.grpo.pipeline import SEED_STRIDE, Batch
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import Prompt, render
 from flowright.policy.sampler import Sample, Sampling
-from flowright.runs import read_metrics, read_rollouts
+from flowright.runs.run_files import read_metrics, read_rollouts
 
 QUIET = {"every": 0}
 

@@ -22,7 +22,7 @@ from flowright.core.files import Lock
 from flowright.data.task import Problem
 from flowright.environments.environment import TaskSets
 from flowright.environments.rollout import Completion, Rollout
-from flowright.runs import read_config, read_metrics, read_rollouts
+from flowright.runs.run_files import read_config, read_metrics, read_rollouts
 
 QUIET = {"every": 0}
 

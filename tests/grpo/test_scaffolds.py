@@ -33,7 +33,7 @@ from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import Prompt, fitting, render
 from flowright.policy.sampler import Sample, Sampling
-from flowright.runs import read_rollouts
+from flowright.runs.run_files import read_rollouts
 
 POLICY = tiny_policy()
 LONGEST = 100

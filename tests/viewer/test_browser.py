@@ -9,7 +9,7 @@ import pytest
 from viewer_run import HOSTILE, hostile, records_of, write_run
 
 from flowright.core.files import write_json
-from flowright.runs import write_rollouts
+from flowright.runs.run_files import write_rollouts
 
 ROOT = Path(__file__).parents[2]
 BROWSER_PYTHON = os.environ.get("FLOWRIGHT_BROWSER_PYTHON", "")

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from viewer_run import records_of, write_run
 
 from flowright.core.files import write_json
-from flowright.runs import read_rollouts, write_rollouts
+from flowright.runs.run_files import read_rollouts, write_rollouts
 from flowright.viewer.exports import export_pages
 from flowright.viewer.run_list import Shelf
 from flowright.viewer.selection import Filter

@@ -20,8 +20,7 @@ from flowright.grpo.ranks import Ranks, Reporter
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
 from flowright.policy.origin import origin_of
-from flowright.runs import step_name
-from flowright.runs.checkpoints import Best
+from flowright.runs.checkpoints import Best, step_name
 from flowright.runs.directory import RunDirectory
 
 
@@ -56,7 +55,7 @@ def introduce(
     if policy.gpus > 1:
         lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
     if text is not None:
-        lines += text.words
+        lines += text.notes
     for line in [*lines, *environment.told_of_tasks(), *environment.introduction()]:
         say(console, line)
 

@@ -39,8 +39,7 @@ from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
-from flowright.evaluation.evaluator import Evaluator, Row, Validation
-from flowright.evaluation.kept_attempts import keep_answers, keep_attempts
+from flowright.evaluation.evaluator import Evaluator, Row, Validation, keep_answers, keep_attempts
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
@@ -60,8 +59,9 @@ from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
 from flowright.policy.token_texts import TokenTexts
-from flowright.runs import EVALUATION, VALIDATION, checkpoints
+from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import EVALUATION, VALIDATION
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
@@ -103,7 +103,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
 
 def _words(path: Path) -> str:
     """What to say where a run is stopped at once."""
-    saved = checkpoints(path / "checkpoints")
+    saved = saved_checkpoints(path / "checkpoints")
     if saved:
         return f"{saved[-1].name} is saved, go on: --resume"
     return "nothing was trained yet, start again"
@@ -209,7 +209,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    with telling(evaluation.ledger.words):
+    with telling(evaluation.ledger.summary):
         return await _measured(evaluation, console)
 
 
@@ -228,7 +228,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         evaluator, text = _evaluator(config, environment, policy), open_text(config, policy)
         keep = partial(keep_attempts, evaluation.ledger, environment, EVALUATION)
         evaluation.ledger.begin(given.model_dump(mode="json"))
-        for line in text.words if text else ():
+        for line in text.notes if text else ():
             say(console, line)
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))

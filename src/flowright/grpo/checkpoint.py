@@ -30,9 +30,18 @@ from flowright.grpo.pipeline import Pending, Source, SourceState, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
-from flowright.runs import checkpoints, read_metrics, step_name
-from flowright.runs.checkpoints import FORMAT, Best, best_of, keep_best, newest_whole, sha256_of
-from flowright.runs.directory import RunDirectory, look_at_checkpoints
+from flowright.runs.checkpoints import (
+    FORMAT,
+    Best,
+    best_of,
+    keep_best,
+    newest_whole,
+    saved_checkpoints,
+    sha256_of,
+    step_name,
+)
+from flowright.runs.directory import RunDirectory, check_checkpoints
+from flowright.runs.run_files import read_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +119,14 @@ class Saves:
         before there was one. Raises RunError, and then nothing was written."""
         restored = await self.ranks.broadcast(self._newest())
         if restored is None:
-            self.run.go_on(-1)
+            self.run.resume_after(-1)
             return None
         state = portable_state(self.policy, self.learner) if self.ranks.size > 1 else b""
         state = await self.ranks.broadcast(state)
         if not self.ranks.is_first:
             take_over(state, self.policy, self.learner)
         lines = self.source.restore(SourceState(restored.pending or {}, restored.remembered))
-        self.run.go_on(restored.step)
+        self.run.resume_after(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
         return restored.step
@@ -126,7 +135,7 @@ class Saves:
         """Of the evaluations whose checkpoint is still there."""
         if not self.ranks.is_first or not self.config.run.keep_best:
             return None
-        there = {path.name for path in checkpoints(self.run.checkpoints_path)}
+        there = {path.name for path in saved_checkpoints(self.run.checkpoints_path)}
         rows = [row for row in read_metrics(self.run.path) if step_name(row["step"]) in there]
         best = best_of(rows, self._unscored_limit)
         keep_best(self.run.checkpoints_path, best)
@@ -136,8 +145,8 @@ class Saves:
         root = self.run.checkpoints_path
         if not self.ranks.is_first:
             return None
-        look_at_checkpoints(self.run.path, self.config)
-        if not checkpoints(root):
+        check_checkpoints(self.run.path, self.config)
+        if not saved_checkpoints(root):
             return None
         return restore_newest(root, self.policy, self.learner)
 
@@ -201,7 +210,7 @@ def save_checkpoint(
         manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}
         write_json(part / "manifest.json", {**manifest, "sha256": hashes})
     keep_best(root, best)
-    for old in checkpoints(root)[:-keep]:
+    for old in saved_checkpoints(root)[:-keep]:
         if best is None or old.name != step_name(best.step):
             shutil.rmtree(old)
     return path

@@ -126,7 +126,7 @@ class Follower:
 
     def _mute(self, *_: Any, **__: Any) -> None: ...
 
-    state = keep_rollouts = record = text = go_on = close = step = say = _mute
+    state = keep_rollouts = record = text = resume_after = close = step = say = _mute
 
 
 def interleaved(shares: Sequence[Sequence[Item]]) -> list[Item]:

@@ -24,9 +24,9 @@ from flowright.grpo.safeguards import (
 )
 from flowright.grpo.step_record import add_learner_logprobs, added, memory
 from flowright.policy.model_thread import on_model_thread
-from flowright.runs import read_metrics
 from flowright.runs.alarm import drifts_of
 from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import read_metrics
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
 

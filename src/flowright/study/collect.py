@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flowright.core.files import disk_errors
-from flowright.runs import read_evaluation, read_state
+from flowright.runs.run_files import read_evaluation, read_state
 from flowright.study.cells import Run
 from flowright.study.journal import Journal, is_finished
 from flowright.study.measures import OF_SHORTCUT, PRESENTATIONS

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors
-from flowright.runs import read_state
+from flowright.runs.run_files import read_state
 from flowright.study.cells import Run
 
 FILE = "journal.jsonl"

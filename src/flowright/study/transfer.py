@@ -20,7 +20,7 @@ from flowright.core.errors import RunError, UserError
 from flowright.core.files import disk_errors
 from flowright.environments.environment import Environment, make_environment
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
-from flowright.runs import read_answers
+from flowright.runs.run_files import read_answers
 from flowright.study.cells import Cell, Run
 from flowright.study.journal import is_finished
 

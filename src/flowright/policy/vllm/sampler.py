@@ -32,7 +32,7 @@ from flowright.policy.vllm.proof import Probe, Weights
 from flowright.policy.vllm.server import PolicyServer
 from flowright.policy.vllm.servers import ROLE, Fleet, all_of
 from flowright.policy.vllm.wire import Drawn
-from flowright.runs import step_name
+from flowright.runs.checkpoints import step_name
 
 
 class VllmSampler:
