@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.blocks import Fact, Text
 from flowright.core.files import write_json
 from flowright.environments.display import Display, blocks_of, display_of

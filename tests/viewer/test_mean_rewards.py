@@ -7,7 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.files import write_json
 from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.attempt_groups import select_groups

@@ -15,7 +15,7 @@ from flowright.viewer.layout import (
 )
 from flowright.viewer.rendering.markup import Child, Html, el
 from flowright.viewer.rollout_records import NONE, Combination
-from flowright.viewer.search import Attempt, Found
+from flowright.viewer.search import Attempt, AttemptSearch
 from flowright.viewer.selection import AGAINST, MEASURES, NAMED, PLACES, SORTS, Filter
 
 LABELS = {
@@ -54,7 +54,7 @@ _HEADS = (
 )
 
 
-def attempts_body(found: Found, chosen: Filter, links: Links, of_steps: int) -> Html:
+def attempts_body(found: AttemptSearch, chosen: Filter, links: Links, of_steps: int) -> Html:
     """Filters beside the table of the selection."""
     page = found.page(chosen)
     count, more = found.count(chosen)
@@ -84,7 +84,7 @@ def attempts_body(found: Found, chosen: Filter, links: Links, of_steps: int) -> 
 
 
 def attempts_table(
-    found: Found,
+    found: AttemptSearch,
     attempts: Sequence[Attempt],
     links: Links,
     chosen: Filter,
@@ -109,7 +109,7 @@ def attempts_table(
 
 
 def _row(
-    found: Found, attempt: Attempt, links: Links, chosen: Filter, problem: Child, note: str
+    found: AttemptSearch, attempt: Attempt, links: Links, chosen: Filter, problem: Child, note: str
 ) -> Html:
     about = found.about(attempt)
     operators = found.operators.get(attempt.operators, NONE)
@@ -181,7 +181,7 @@ def _active(chosen: Filter, links: Links) -> Html | None:
     return el("ul", items, class_="active", aria_label="Filters in use") if items else None
 
 
-def _progress(found: Found, of_steps: int) -> Html | None:
+def _progress(found: AttemptSearch, of_steps: int) -> Html | None:
     """What is not in the index yet, or cannot be."""
     told = found.progress(of_steps)
     words: list[str] = []
@@ -194,7 +194,7 @@ def _progress(found: Found, of_steps: int) -> Html | None:
     return el("p", "; ".join(words), class_="soft") if words else None
 
 
-def _form(found: Found, chosen: Filter, links: Links) -> Html:
+def _form(found: AttemptSearch, chosen: Filter, links: Links) -> Html:
     told = chosen.values
     choices = facet_counts(found)
     search = el(
@@ -248,7 +248,7 @@ def _input(name: str, told: Mapping[str, str]) -> Html:
     return el("label", LABELS.get(name, name), box)
 
 
-def facet_counts(found: Found) -> dict[str, dict[str, int]]:
+def facet_counts(found: AttemptSearch) -> dict[str, dict[str, int]]:
     """How many attempts of the run have each value of each filter, most first."""
     totals: dict[str, dict[str, int]] = {name: {} for name in (*NAMED, "against", "repair")}
     for number_, count in found.rows("SELECT id, attempts FROM combinations WHERE attempts > 0"):
@@ -270,7 +270,7 @@ def facet_counts(found: Found) -> dict[str, dict[str, int]]:
 
 
 def _values(about: Combination) -> list[tuple[str, str]]:
-    values = [(name, getattr(about, column)) for name, column in NAMED.items()]
+    values = [(name, getattr(about, name)) for name in NAMED]
     for name, pairs in AGAINST.items():
         if (about.judge, about.gold) in pairs:
             values.append(("against", name))

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowright.config import RunSection
+from flowright.config.run import RunSection
 from flowright.core.checkout import here
 from flowright.core.errors import RunError, UserError
 from flowright.runs.run_files import newest_run, read_state, rollout_steps
@@ -185,7 +185,7 @@ def _watch(
                 live.update(shown, refresh=True)
                 for key in keys.wait(interval):
                     if key in ("n", "p") and watcher is not None:
-                        name = str(beside(watcher.run, key == "n"))
+                        name = str(neighbour_run(watcher.run, key == "n"))
                         watcher = Watcher(Path(name))
                     all_lines = screen.lines(console.width, None, UNICODE) if screen else ()
                     view = view.after(key, console.height - 1, len(all_lines))
@@ -193,7 +193,7 @@ def _watch(
         console.print(screen_of(watcher, health.known, full=True))
 
 
-def beside(run: Path, older: bool) -> Path:
+def neighbour_run(run: Path, older: bool) -> Path:
     """The run beside this one in its folder, by when their states changed: the one before it, or
     after it; itself at an end."""
     states = sorted(run.parent.glob("*/state.json"), key=lambda path: path.stat().st_mtime)

@@ -16,7 +16,7 @@ from typing import Any
 import zstandard
 from pydantic import ValidationError
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.checkout import here
 from flowright.core.errors import Blame, Reason
 from flowright.core.files import is_held
