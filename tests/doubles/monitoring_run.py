@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config, load_config
+from flowright.config import load_config
+from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.core.files import write_json
 from flowright.data.task import KINDS, Problem

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.runs.directory import RunDirectory
 
 Logged = dict[str, Any]

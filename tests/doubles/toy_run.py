@@ -14,15 +14,11 @@ from tiny_policy import tiny_policy, weights
 from torch import Tensor
 
 from flowright.app.session import make_trainer
-from flowright.config import (
-    Config,
-    EvaluationSection,
-    GrpoSection,
-    JudgeSection,
-    PipelineSection,
-    PolicySection,
-    RunSection,
-)
+from flowright.config.grpo import GrpoSection, PipelineSection
+from flowright.config.judge import JudgeSection
+from flowright.config.policy import PolicySection
+from flowright.config.root import Config, EvaluationSection
+from flowright.config.run import RunSection
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.grpo.objectives import resolved
 

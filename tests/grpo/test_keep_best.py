@@ -10,7 +10,8 @@ from toy_run import Killed, Lines, Toy, configured, train
 
 from flowright.app.first_look import check_checkpoint
 from flowright.app.introduction import say_best
-from flowright.config import Config, LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
+from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.environments.rollout import Completion
 from flowright.runs.checkpoints import Best, best_of, checkpoint_of, chosen_as_best, read_best

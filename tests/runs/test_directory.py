@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.errors import RunError
 from flowright.core.files import atomic_directory, disk_errors, is_held, write_json
 from flowright.runs.directory import RunDirectory, check_checkpoints, check_path

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError
 from flowright.runs.directory import RunDirectory
 from flowright.runs.loggers import Loggers, check_loggers

@@ -19,7 +19,8 @@ import uvloop
 
 from flowright.app.first_look import load_tasks
 from flowright.app.serving.words import fault_of
-from flowright.config import Config, load_config
+from flowright.config import load_config
+from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import Failure, Reason, UserError
 from flowright.core.formatting import NOTHING, Record, duration, format_value, object_of

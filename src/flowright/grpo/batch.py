@@ -13,7 +13,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.environments.reward import Reward, with_penalty
 from flowright.environments.rollout import Rollout
 from flowright.grpo.advantages import GroupAdvantages

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise, takewhile
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task

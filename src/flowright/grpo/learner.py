@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flowright.config import GrpoSection
-from flowright.config.grpo import SCHEDULES
+from flowright.config.grpo import SCHEDULES, GrpoSection
 from flowright.grpo.batch import (
     Group,
     Place,

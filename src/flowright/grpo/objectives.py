@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from flowright.config import Config, GrpoSection, PairsSection
-from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
+from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, GrpoSection, PairsSection
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
 
@@ -311,7 +311,7 @@ class Choices:
 
 def choices_of(section: GrpoSection) -> Choices:
     """Load what the section names. Raises ConfigError for a failed import or another kind of
-    object. A section that was not resolved (:meth:`flowright.config.Config.on`) is taken as that of
+    object. A section that was not resolved (:meth:`flowright.config.root.Config.on`) is taken as that of
     a policy that samples for itself, in turn with its updates."""
     objective = _loaded(OBJECTIVES, section.loss, Objective, PairObjective)
     return Choices(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task

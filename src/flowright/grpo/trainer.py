@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import PeerLost, RunError, RunPaused
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner

@@ -3,7 +3,7 @@ does, on the mean of several steps (law 3). Its accuracy was measured: docs/stud
 
 from collections.abc import Iterable, Sequence
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.formatting import Point, Record
 
 DRIFT = "judge/drift"

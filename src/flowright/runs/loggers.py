@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError, boundary
 from flowright.core.files import write_json
 

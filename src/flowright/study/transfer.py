@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from flowright.config import Config, load_config
+from flowright.config import load_config
+from flowright.config.root import Config
 from flowright.core.errors import RunError, UserError
 from flowright.core.files import disk_errors
 from flowright.environments.environment import Environment, make_environment

@@ -21,7 +21,7 @@ from flowright.evaluation.responses.asking import (
 from flowright.evaluation.responses.opening import Named, open_model
 from flowright.evaluation.responses.questions import Question, read_questions
 from flowright.evaluation.responses.responses import check_column, write_responses
-from flowright.judging.measuring.benchmarks.ledger import Ledger
+from flowright.judging.measuring.benchmark_rows import RowJournal
 from flowright.llm.chat import LENGTH_STOPS
 from flowright.runs.checkpoints import sha256_of
 
@@ -93,7 +93,7 @@ async def answers_of(
     del how["samples"]  # a call with more of them goes on
     async with open_model(named, drawing) as model:
         told = {**about, **model.about, "drawing": how}
-        with closing(Ledger(ledger_of(out), told, overwrite, CHOICE)) as ledger:
+        with closing(RowJournal(ledger_of(out), told, overwrite, CHOICE)) as ledger:
             there = sum(
                 answer is not None
                 for row in kept_answers(ledger, questions, drawing.samples)

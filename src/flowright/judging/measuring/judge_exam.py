@@ -15,7 +15,8 @@ from typing import Any, get_args
 import numpy as np
 from pydantic_core import to_jsonable_python
 
-from flowright.config import JudgeSection, JudgeServerConfig
+from flowright.config.judge import JudgeSection
+from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
 from flowright.core.files import check_writable, write_json
