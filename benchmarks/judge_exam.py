@@ -17,7 +17,9 @@ from typing import Any
 
 import uvloop
 
-from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
+from flowright.config import SimulatedSection
+from flowright.config.judge import JudgeSection
+from flowright.config.root import JudgeServerConfig
 from flowright.judging.measuring.exam_probes import EQUAL, ExamPlan
 from flowright.judging.measuring.judge_exam import hold_exam, open_exam_judges
 from flowright.judging.measuring.labelled_answers import LabelledItem

@@ -89,7 +89,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     """Run the exam and return its folder; or build, and return None."""
     import uvloop
 
-    from flowright.config import load_judge_server
+    from flowright.config.loading import load_judge_server
     from flowright.data.preference_sources import read_pairs
     from flowright.judging.measuring.exam_probes import ExamPlan
     from flowright.judging.measuring.judge_exam import (

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.config import JudgeServerConfig
+    from flowright.config.root import JudgeServerConfig
 
 FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternatives", "evidence",
           "rival")  # fmt: skip
@@ -82,15 +82,18 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     import uvloop
 
     from flowright.core.errors import UserError
+    from flowright.core.files import disk_errors
+    from flowright.core.journal import Journal
     from flowright.judging.service.judge_file import (
-        Progress,
+        Judged,
+        Key,
         check_out,
         judge_rows,
+        open_progress,
         survey,
         write_judged,
     )
     from flowright.judging.service.serve import open_backend
-    from flowright.runs import disk_errors
 
     check_out(options.out)
     if options.source.resolve() == options.out.resolve():
@@ -98,7 +101,7 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     config = configured(options)
     found = survey(options.source, {field: getattr(options, field) for field in FIELDS})
 
-    async def judge(progress: Progress) -> None:
+    async def judge(progress: Journal) -> dict[Key, Judged]:
         async with open_backend(config) as (opened, ready):
             if problems := await ready():
                 raise UserError(*problems)
@@ -109,25 +112,23 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
                     "no reference: the judge goes by the question alone; see --answer"
                 )
             bar = bars.add_task(options.source.name, total=found.rows)
-            tell = lambda: bars.advance(bar)  # noqa: E731
-            await judge_rows(options.source, found.columns, opened.judge, progress,
-                             options.concurrency, options.retry_failed, tell)  # fmt: skip
+            advance = lambda: bars.advance(bar)  # noqa: E731
+            return await judge_rows(options.source, found.columns, opened.judge, progress,
+                                    options.concurrency, options.retry_failed, advance)  # fmt: skip
 
     with disk_errors(options.out):
         path = options.out.with_name(options.out.name + ".progress")
-        progress = Progress(path, asked(config, found.columns))
-        try:
-            uvloop.run(judge(progress))
-            return write_judged(options.source, options.out, found.added, progress)
-        finally:
-            progress.close()
+        with open_progress(path, asked(config, found.columns)) as progress:
+            judged = uvloop.run(judge(progress))
+            return write_judged(options.source, options.out, found.added, judged)
 
 
 def configured(options: argparse.Namespace) -> "JudgeServerConfig":
     """The judge of --config, or of the service at --url."""
     from pydantic import ValidationError
 
-    from flowright.config import JudgeServerConfig, load_judge_server
+    from flowright.config.loading import load_judge_server
+    from flowright.config.root import JudgeServerConfig
     from flowright.core.errors import UserError
 
     if options.config:

@@ -33,7 +33,7 @@ def main() -> int:
         parser.error("--base-url serves the weights of --model FOLDER, which says how to ask")
 
     # Imported late: --help answers at once.
-    from flowright.config import load_judge_server
+    from flowright.config.loading import load_judge_server
     from flowright.core.errors import UserError
 
     try:
@@ -42,7 +42,10 @@ def main() -> int:
         config = load_judge_server(options.config, [*given, *options.overrides])
         from flowright.judging.service.serve import run
 
-        return run(config, lambda line: print(line, flush=True))
+        open_trained = None
+        if config.trained.folder is not None:  # loads torch
+            from flowright.evaluation.trained_judge import load_trained_judge as open_trained
+        return run(config, lambda line: print(line, flush=True), open_trained)
     except UserError as error:
         print(*error.problems, sep="\n", file=sys.stderr)
         return error.exit_code

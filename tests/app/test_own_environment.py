@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from documented import write_programs
 
-from flowright.runs import read_metrics, read_rollouts, read_state, rollout_steps
+from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
 
 ROOT = Path(__file__).parents[2]
 

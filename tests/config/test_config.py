@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import Config, load_config, load_models, read_yaml
+from flowright.config import load_config
+from flowright.config.loading import load_models, read_yaml
 from flowright.config.reading import keys_of
+from flowright.config.root import Config
 from flowright.config.suggestions import ELSEWHERE, meant, unknown
 from flowright.core.errors import ConfigError
 

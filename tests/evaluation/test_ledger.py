@@ -10,7 +10,7 @@ import pytest
 from flowright.core.errors import RunError
 from flowright.evaluation.evaluator import Row, Score, row_of
 from flowright.evaluation.ledger import Ledger
-from flowright.runs import EVALUATION, rollout_steps
+from flowright.runs.run_files import EVALUATION, rollout_steps
 
 ABOUT = {"config": {"seed": 1}, "problems": "abc"}
 SCORE = Score(3, 0.5, 0.1, 0.9, None, None, None, 1.0, 0.0, 2.0, 10.0, 0.25)
@@ -23,10 +23,10 @@ def files(folder: Path) -> dict[str, str]:
 
 def test_a_row_comes_back_as_it_was(tmp_path: Path):
     ledger = Ledger(tmp_path / "out", ABOUT)
-    assert files(tmp_path / "out").keys() == {"lock"}
-    assert "nothing was measured" in ledger.words()
+    assert files(tmp_path / "out").keys() == {"lock", "rows.jsonl"}  # still empty
+    assert "nothing was measured" in ledger.summary()
     ledger.put("problems", asdict(ROW))
-    assert "1 row is kept" in ledger.words()
+    assert "1 row is kept" in ledger.summary()
     ledger.close()
     again = Ledger(tmp_path / "out", ABOUT)
     known = again.get("problems", "fixed: a")

@@ -18,7 +18,7 @@ from rich.console import Console
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunError
 from flowright.core.files import Lock, write_json
-from flowright.runs import read_state
+from flowright.runs.run_files import read_state
 from flowright.study.cells import cells_of, runs_of
 from flowright.study.collect import Collected
 from flowright.study.command import StudyRequest, run_study

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowright.config import Config
 from flowright.config.environment import ENVIRONMENTS
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
@@ -218,6 +218,11 @@ class Environment:
     def simulated(self) -> bool:
         """Whether any number comes from a stand-in; every screen says so then."""
         return False
+
+    def models(self) -> Mapping[str, Sequence[str]]:
+        """Return the names of the large models that rollouts ask, as the configuration has them, by
+        role (``executor``, ``judge``); empty where that is not known."""
+        return {}
 
     def counters(self) -> Sequence[Counters]:
         """What its servers were asked: the metrics ``servers/*`` of a step."""

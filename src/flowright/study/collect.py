@@ -25,7 +25,13 @@ import pyarrow.parquet as pq
 
 from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import is_number
-from flowright.runs import read_evaluation, read_metrics, read_rollouts, read_state, rollout_steps
+from flowright.runs.run_files import (
+    read_evaluation,
+    read_metrics,
+    read_rollouts,
+    read_state,
+    rollout_steps,
+)
 from flowright.study.cells import Run
 from flowright.study.config import OF_SHORTCUT, PRESENTATIONS
 from flowright.study.journal import StudyJournal, is_finished

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowright.core.formatting import Form, Point
+from flowright.core.formatting import Form, Point, plain, short_percent
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.markup import Html, el
 
@@ -66,7 +66,7 @@ def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) ->
     lows = [value for band in shown for value in band.low]
     highs = [value for band in shown for value in band.high]
     y = svg.upward(min(0.0, *lows), max(0.5, *highs))
-    drawn = [svg.axes(x, y, svg.short_percent, "step")]
+    drawn = [svg.axes(x, y, short_percent, "step")]
     for band in shown:
         at = [x(step) for step, _ in band.mean]
         drawn.append(_area(at, [y(v) for v in band.low], [y(v) for v in band.high], band.colour))
@@ -90,7 +90,7 @@ def curves(
     title: str,
     shown: Sequence[Curve],
     x_label: str,
-    x_form: Form = svg.plain,
+    x_form: Form = plain,
     stairs: bool = False,
     cross: tuple[float, float] | None = None,
     square: bool = False,
@@ -107,7 +107,7 @@ def curves(
     whole = square or stairs
     y = svg.upward(0, 1) if whole else svg.upward(min(0.0, *ys), max(0.5, *ys))
     ticks = svg.x_axis(x.ticks(5), x, x_form, x_label)
-    drawn = [el("g", svg.y_axis(y.ticks(), y, svg.short_percent), ticks)]
+    drawn = [el("g", svg.y_axis(y.ticks(), y, short_percent), ticks)]
     if square:
         drawn.append(svg.line("zero", x(0), x(1), y(0), y(1)))
     if cross is not None:
@@ -156,15 +156,15 @@ def doses(
     lows = [w.value if w.low is None else w.low for w in every]
     highs = [w.value if w.high is None else w.high for w in every]
     y = svg.upward(min(0.0, *lows), max(0.5, *highs))
-    ticks = svg.x_axis([*dict.fromkeys(xs)], x, svg.plain, x_label)
-    drawn = [el("g", svg.y_axis(y.ticks(), y, svg.short_percent), ticks)]
+    ticks = svg.x_axis([*dict.fromkeys(xs)], x, plain, x_label)
+    drawn = [el("g", svg.y_axis(y.ticks(), y, short_percent), ticks)]
     for _, colour, whiskers in shown:
         dots = [(x(w.x), y(w.value)) for w in whiskers]
         drawn.append(el("path", class_=f"curve thin {colour}", d=svg.path(dots)))
         for whisker, (a, b) in zip(whiskers, dots, strict=True):
             if whisker.low is not None and whisker.high is not None:
                 drawn.append(svg.line(f"whisker {colour}", a, a, y(whisker.low), y(whisker.high)))
-            tooltip = f"{svg.plain(whisker.x)}: {svg.short_percent(whisker.value)}"
+            tooltip = f"{plain(whisker.x)}: {short_percent(whisker.value)}"
             drawn.append(svg.dot(f"dot {colour}", a, b, 4, tooltip))
     return Drawing(title, drawn, [(colour, name) for name, colour, _ in shown])
 

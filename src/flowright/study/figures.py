@@ -10,7 +10,7 @@ from statistics import fmean, median
 import numpy as np
 
 from flowright.core.files import disk_errors, write_text
-from flowright.core.formatting import Point, points, smooth
+from flowright.core.formatting import Point, points, short_percent, smooth
 from flowright.study.cells import Cell
 from flowright.study.collect import GAPS, SHARES, Collected, Row
 from flowright.study.compare import CellSummary, differences, times_of
@@ -30,7 +30,6 @@ from flowright.study.drawings import (
 from flowright.study.inference import kaplan_meier
 from flowright.study.journal import CLAIMS_FILE
 from flowright.study.summary import Analysis
-from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.charts import Panel, picture
 
 LARGEST = 3_000_000
@@ -142,7 +141,7 @@ def _gap_and_share(cells: Sequence[Cell], runs: _ByCell) -> Drawing | None:
             shown += _paths([cell], runs, column, "high_gap", fmean, len(shown))
     cross = (min(SHARES), min(GAPS))
     title = "Gap to gold against the shortcut's share, of attempts with a full reward"
-    return curves(title, shown, "share", svg.short_percent, cross=cross)
+    return curves(title, shown, "share", short_percent, cross=cross)
 
 
 _Average = Callable[[Iterable[float]], float]
@@ -285,7 +284,7 @@ def _roc(found: Sequence[Detector], early: bool) -> Drawing | None:
         points = detector.early_roc if early else detector.roc
         shown.append(Curve(f"{detector.series.title}, {auc:.2f}", colour, points, dashed))
     title = "A warning: seen until the onset" if early else "An audit: seen to the end"
-    return curves(title, shown, "control runs that alarm", svg.short_percent, square=True)
+    return curves(title, shown, "control runs that alarm", short_percent, square=True)
 
 
 def keep(analysis: Analysis, out: Path, folder: Path) -> list[str]:

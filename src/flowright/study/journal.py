@@ -13,7 +13,7 @@ from typing import Any
 from flowright.core.errors import RunError
 from flowright.core.files import disk_errors, write_json
 from flowright.core.journal import Journal, read_journal
-from flowright.runs import read_state
+from flowright.runs.run_files import read_state
 from flowright.study.cells import Run
 from flowright.study.config import StudyConfig
 

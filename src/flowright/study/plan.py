@@ -8,8 +8,9 @@ from statistics import fmean, stdev
 from rich.console import Console
 from rich.table import Table
 
-from flowright.config import SIMULATED, Config, load_config
+from flowright.config import SIMULATED, load_config
 from flowright.config.plan import PlanServerSection
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.core.formatting import amount, duration
 from flowright.study.cells import Cell, Run

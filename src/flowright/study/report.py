@@ -8,10 +8,19 @@ from statistics import median as middle
 from urllib.parse import quote
 
 from flowright.core.files import disk_errors, write_text
-from flowright.core.formatting import NOTHING, Form, amount, duration, percent, points, said
+from flowright.core.formatting import (
+    NOTHING,
+    Form,
+    amount,
+    duration,
+    format_value,
+    percent,
+    points,
+    short_percent,
+)
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
-from flowright.runs import read_state
+from flowright.runs.run_files import read_state
 from flowright.study.collect import Collected, Row
 from flowright.study.compare import CellSummary, ClaimOutcome
 from flowright.study.config import MEASURES, StudyConfig
@@ -43,7 +52,6 @@ from flowright.viewer.rendering.markup import (
     strip,
     table,
 )
-from flowright.viewer.rendering.svg import short_percent
 
 FEW_SEEDS = 8
 OPEN_CHARTS = 6
@@ -219,7 +227,7 @@ def _table(head: Sequence[str], rows: _Rows) -> Html:
 
 
 def _interval(estimate: Estimate, form: Form) -> list[Child]:
-    value = said(estimate.value, form)
+    value = format_value(estimate.value, form)
     if estimate.low is None or estimate.high is None:
         return [value]
     low, high = (form(bound).removesuffix(" %") for bound in (estimate.low, estimate.high))
@@ -287,8 +295,8 @@ def _remedy_cells(remedy: Remedy) -> list[Child]:
     return [
         *(_interval(e, form) for e in (remedy.last_gold, remedy.gold_area, remedy.last_share)),
         NOTHING if remedy.onsets is None else f"{remedy.onsets} of {remedy.runs}",
-        said(remedy.calls, amount),
-        said(remedy.audits, amount),
+        format_value(remedy.calls, amount),
+        format_value(remedy.audits, amount),
     ]
 
 
@@ -336,8 +344,8 @@ def _arms_table(found: Sequence[CellSummary], control: str) -> Html:
                 _interval(s.gained.get("final_gold", Estimate(None)), gold),
                 p_text(s.p.get("final_gold")),
                 f"{s.failures}",
-                said(s.means["unscored"].value, percent),
-                said(s.means["calls"].value, amount),
+                format_value(s.means["unscored"].value, percent),
+                format_value(s.means["calls"].value, amount),
             ],
         )
         for s in found
@@ -353,7 +361,7 @@ def _onsets_table(found: Sequence[CellSummary]) -> Html | None:
             steps = sorted(time.at for time in times if time.seen)
             spread = f"{steps[0]:g} to {steps[-1]:g}" if steps else NOTHING
             counts = [f"{len(times)}", f"{len(steps)}", f"{len(times) - len(steps)}"]
-            half = said(median(times), "{:g}".format)
+            half = format_value(median(times), "{:g}".format)
             rows.append((summary.cell.name, [summary.cell.shortcut, *counts, half, spread]))
     head = ("arm", "shortcut", "runs", "with an onset", "censored", "median step", "steps")
     return _table(head, rows) if rows else None
@@ -379,14 +387,14 @@ def _run_link(row: Row) -> Child:
 
 
 def _run_cells(row: Row) -> list[Child]:
-    onset = said(row["onset"], "{:g}".format)
+    onset = format_value(row["onset"], "{:g}".format)
     return [
         one_line(row["status"], 20),
         f"{row['steps']}",
         f"{row['failures']}",
-        *(said(row[measure], form_of(measure)) for measure in _SHOWN),
+        *(format_value(row[measure], form_of(measure)) for measure in _SHOWN),
         f"none until {row['steps']}" if row["onset_censored"] else onset,
-        said(row["seconds"], duration),
+        format_value(row["seconds"], duration),
     ]
 
 
@@ -454,7 +462,7 @@ def _matrix_cells(entry: MatrixEntry) -> list[Child]:
         entry.graded_by,
         one_line(entry.judges, 80),
         "yes" if entry.same_judge else "",
-        *(said(count, amount) for count in counts),
+        *(format_value(count, amount) for count in counts),
         estimated(entry.right, percent),
         estimated(entry.gold, percent),
         estimated(entry.excess, points),

@@ -22,7 +22,8 @@ from typing import Any, Protocol
 from flowright.core.checkout import CHECKOUT, child_environment
 from flowright.core.errors import ConfigError
 from flowright.core.files import disk_errors
-from flowright.runs import checkpoints, read_metrics
+from flowright.runs.checkpoints import saved_checkpoints
+from flowright.runs.run_files import read_metrics
 from flowright.study.cells import Run
 from flowright.study.config import GpuSection, StudyConfig
 from flowright.study.journal import StudyJournal, is_finished
@@ -250,7 +251,7 @@ def can_resume(folder: Path) -> bool:
     if not (folder / "config.json").exists():
         return False
     recorded = any(row["step"] > 0 for row in read_metrics(folder))
-    return not recorded or bool(checkpoints(folder / "checkpoints"))
+    return not recorded or bool(saved_checkpoints(folder / "checkpoints"))
 
 
 def set_aside(folder: Path, into: Path) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median as middle
 
-from flowright.core.formatting import NOTHING, Form, percent, points, said
+from flowright.core.formatting import NOTHING, Form, format_value, percent, plain, points
 from flowright.core.statistics import Estimate
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
@@ -12,7 +12,6 @@ from flowright.study.compare import CellSummary, ClaimOutcome, outcomes, summari
 from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector, Remedy, detectors, remedies
 from flowright.study.inference import median
-from flowright.viewer.rendering import svg
 
 SUMMARISED = (
     *("final_gold", "final_proxy", "final_gap", "gold_area", "exploitation", "max_share"),
@@ -53,7 +52,7 @@ VERDICTS = {True: "holds", False: "not shown", None: "not decided yet"}
 
 def form_of(measure: str) -> Form:
     """Return the format of a measure's values."""
-    return percent if MEASURES[measure].share else svg.plain
+    return percent if MEASURES[measure].share else plain
 
 
 def difference_form(measure: str) -> Form:
@@ -62,12 +61,12 @@ def difference_form(measure: str) -> Form:
 
 
 def _signed(value: float) -> str:
-    return f"{'+' if value > 0 else ''}{svg.plain(value)}"
+    return f"{'+' if value > 0 else ''}{plain(value)}"
 
 
 def estimated(estimate: Estimate, form: Form) -> str:
     """Format an estimate as ``+3.1 (1.0 to 5.2)``, or ``-``."""
-    value = said(estimate.value, form)
+    value = format_value(estimate.value, form)
     if estimate.low is None or estimate.high is None:
         return value
     return f"{value} ({form(estimate.low)} to {form(estimate.high)})"

@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import off_loop
 from flowright.data.solutions import complete_solution

@@ -16,7 +16,7 @@ from typing import Self
 from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
 from pydantic_monty._binary import find_monty_binary
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.sandbox.control import cpu_seconds
 
 # Monty's threads may still hand a result to Python when the last pool has been closed; a process

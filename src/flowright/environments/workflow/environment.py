@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from flowright.config import SIMULATED, Config
+from flowright.config import SIMULATED
+from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
 from flowright.data.loading import load_problems
 from flowright.data.mixture import tasks_by_kind
@@ -194,6 +195,12 @@ class WorkflowEnvironment(Environment):
     @property
     def simulated(self) -> bool:
         return SIMULATED in self.config.models or self._judge.simulated
+
+    def models(self) -> Mapping[str, Sequence[str]]:
+        return {
+            "executor": (self.config.aflow_executor_model,),
+            "judge": self.config.judge_names,
+        }
 
     def counters(self) -> Sequence[Counters]:
         return (*self._models.counters, *self._judge.counters)
