@@ -14,7 +14,7 @@ from flowright.config.judge import JudgeSection
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.language import missing
-from flowright.data.row_values import UnusableRow
+from flowright.data.row_files import UnusableRow
 from flowright.evaluation.responses.instruction_benchmarks import (
     conversation_of,
     joined_rows,

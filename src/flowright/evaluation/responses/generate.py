@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from flowright.core.errors import DataError, UserError
 from flowright.core.files import check_writable, disk_errors
 from flowright.core.tables import parquet_batches, raise_problems, read_rows
-from flowright.data.row_values import UnusableRow, turns_of
+from flowright.data.row_files import UnusableRow, turns_of
 from flowright.evaluation.responses.response_models import (
     Answer,
     AnsweringModel,

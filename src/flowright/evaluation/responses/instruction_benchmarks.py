@@ -22,7 +22,7 @@ from flowright.criteria.constraints.checkers import (
 )
 from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.rubrics.points import healthbench_score
-from flowright.data.row_values import UnusableRow, decoded, turns_of
+from flowright.data.row_files import UnusableRow, decoded, turns_of
 from flowright.evaluation.responses.generate import (
     AnswerProgress,
     Generated,

@@ -20,7 +20,7 @@ from flowright.core.tables import raise_problems, read_rows
 from flowright.criteria.constraints.checkers import prompt_of, score
 from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.rubrics.rows import rubric_row, verif_row
-from flowright.data.row_values import Fault, UnusableRow
+from flowright.data.row_files import Fault, UnusableRow
 from flowright.data.sources.rows import UpstreamRow
 from flowright.evaluation.responses.generate import AnswerProgress
 from flowright.judging.build import fingerprint
