@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.config.grpo import ADVANTAGES
+from flowright.grpo.tables import ADVANTAGES
 from flowright.grpo.advantages import group_advantages
 
 # Multiples of 1/8: sums and shifts of them are exact, so that equality means equality.

@@ -8,7 +8,7 @@ from documented import write_programs
 from tiny_policy import random_groups, same, tiny_policy, weights
 
 from flowright.config import GrpoSection, load_config
-from flowright.config.grpo import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
+from flowright.grpo.tables import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
 from flowright.grpo.advantages import group_advantages

@@ -11,18 +11,18 @@ from typing import Any
 
 from flowright.app.plan.earlier_run import check_earlier_run
 from flowright.config import SMOLLM2, TINY, Config, GrpoSection, PolicySection, load_entries
-from flowright.config.grpo import (
+from flowright.core.checkout import here
+from flowright.core.errors import ConfigError, DataError, RunError, UserError
+from flowright.data.documents import read_documents
+from flowright.data.task import Task
+from flowright.environments.environment import Environment, TaskSets, make_environment
+from flowright.grpo.tables import (
     ADVANTAGES,
     CORRECTIONS,
     KL_ESTIMATORS,
     OBJECTIVES,
     SCHEDULES,
 )
-from flowright.core.checkout import here
-from flowright.core.errors import ConfigError, DataError, RunError, UserError
-from flowright.data.documents import read_documents
-from flowright.data.task import Task
-from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.policy.origin import origin_of
 from flowright.policy.smollm2 import look_for_smollm2
 from flowright.runs import (

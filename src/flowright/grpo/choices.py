@@ -9,7 +9,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from flowright.config import Config, GrpoSection
-from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
+from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
 from flowright.grpo.objectives import Correction, Objective

@@ -6,7 +6,7 @@ A schedule is a function of the share of the run that is done after the warm-up,
 import math
 
 from flowright.config import GrpoSection
-from flowright.config.grpo import SCHEDULES
+from flowright.grpo.tables import SCHEDULES
 
 
 def learning_rate(section: GrpoSection, step: int) -> float:

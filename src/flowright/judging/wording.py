@@ -71,6 +71,7 @@ class Wording(Section):
 
 
 STANDARD = load_section(Wording, Path(__file__).with_name("wording.yaml"), ())
+WORDINGS = WORDING.table({"standard": "flowright.judging.wording:STANDARD"})
 
 WITHOUT_REFERENCE: Mapping[str, str] = {
     "score": (
@@ -92,7 +93,7 @@ def wording_of(section: JudgeSection) -> Wording:
     if choice.endswith((".yaml", ".yml")):
         return _from_file(Path(choice), Path.cwd())
     try:
-        return Wording.model_validate(WORDING.load(choice))
+        return Wording.model_validate(WORDINGS.load(choice))
     except ValidationError as error:
         lines = (f"{choice}: {explain(Wording, detail)}" for detail in error.errors())
         raise ConfigError(*lines) from None
