@@ -19,7 +19,7 @@ from statistics import mean
 import torch
 from shapes import MODEL, checkpoint, policy
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Asked, Group, Trained
 from flowright.grpo.learner import Learner

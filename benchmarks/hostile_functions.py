@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
 from flowright.core.blocks import Fact, Text
 from flowright.core.errors import FlowrightError

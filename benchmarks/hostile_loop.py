@@ -34,14 +34,9 @@ from aiohttp import web
 from fastapi import FastAPI
 from hostile_corpus import SHAPES, TEXTS, UNITS
 
-from flowright.config import (
-    JudgeSection,
-    JudgeServerSection,
-    LlmSection,
-    ModelEntry,
-    RewardSection,
-    WorkflowSection,
-)
+from flowright.config.judge import JudgeSection, JudgeServerSection
+from flowright.config.llm import LlmSection, ModelEntry
+from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.data.task import Kind, Problem
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.environments.workflow.rollout import WorkflowRollouts, workflow_record

@@ -17,7 +17,9 @@ from typing import Any
 
 import uvloop
 
-from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
+from flowright.config.judge import JudgeSection
+from flowright.config.llm import SimulatedSection
+from flowright.config.root import JudgeServerConfig
 from flowright.judging.measuring.exam.exam import EQUAL, Plan, hold_exam
 from flowright.judging.measuring.exam.labelled import LabelledItem
 from flowright.judging.measuring.exam.perturbations import PERTURBATIONS, control_of, perturbed

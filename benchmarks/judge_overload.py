@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 import uvloop
 
 from flowright import JudgeQuery, JudgeRewardSystem, Verdict
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.judging.service.app import create_app
 from flowright.judging.service.serve import DrainingServer
 from flowright.simulation.process import listen

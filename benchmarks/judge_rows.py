@@ -14,7 +14,7 @@ import torch
 from shapes import RANK
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.data.preferences import Turn
 from flowright.environments.environment import Given
 from flowright.environments.judging.files import read_rows

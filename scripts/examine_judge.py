@@ -89,7 +89,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     """Hold the exam and return its folder; or build, and return nothing."""
     import uvloop
 
-    from flowright.config import load_judge_server
+    from flowright.config.loading import load_judge_server
     from flowright.data.preference_sources import read_pairs
     from flowright.judging.measuring.exam.exam import Plan
     from flowright.judging.measuring.exam.session import (

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.config import JudgeServerConfig
+    from flowright.config.root import JudgeServerConfig
 
 FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternatives", "evidence",
           "rival")  # fmt: skip
@@ -122,7 +122,8 @@ def configured(options: argparse.Namespace) -> "JudgeServerConfig":
     """The judge of --config, or of the service at --url."""
     from pydantic import ValidationError
 
-    from flowright.config import JudgeServerConfig, load_judge_server
+    from flowright.config.loading import load_judge_server
+    from flowright.config.root import JudgeServerConfig
     from flowright.core.errors import UserError
 
     if options.config:

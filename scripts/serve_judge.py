@@ -33,7 +33,7 @@ def main() -> int:
         parser.error("--base-url serves the weights of --model FOLDER, which says how to ask")
 
     # Imported late: --help answers at once.
-    from flowright.config import load_judge_server
+    from flowright.config.loading import load_judge_server
     from flowright.core.errors import UserError
 
     try:

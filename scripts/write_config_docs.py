@@ -13,14 +13,9 @@ from pydantic.fields import FieldInfo
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not be installed
 
-from flowright.config import (
-    Config,
-    JudgeRewardSection,
-    JudgeServerConfig,
-    JudgeServerSection,
-    LlmFile,
-    ModelEntry,
-)
+from flowright.config.judge import JudgeRewardSection, JudgeServerSection
+from flowright.config.llm import LlmFile, ModelEntry
+from flowright.config.root import Config, JudgeServerConfig
 from flowright.core import plugins
 
 PAGE = Path(__file__).parent.parent / "docs/configuration.md"

@@ -25,9 +25,6 @@ NOT_YET = {
     ("judging", "app"),
     ("data", "criteria"),
     ("llm", "data"),
-    ("config", "grpo"),
-    ("config", "judging"),
-    ("config", "environments"),
 }
 
 TORCH = {"policy", "grpo", "evaluation", "environments", "app"}

@@ -21,10 +21,12 @@ from workflow_doubles import task
 from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.launch import train as start_run
 from flowright.app.trained_judge import trained_judge
-from flowright.config import Config, JudgeServerConfig, SandboxSection, load_config
+from flowright.config.root import Config, JudgeServerConfig
+from flowright.config.workflow import SandboxSection
 from flowright.core.errors import ConfigError, RunPaused
 from flowright.data.task import Task
 from flowright.environments.environment import TaskSets
+from flowright.environments.registry import load_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.judging.build import OpenJudge
 from flowright.judging.measuring.exam.exam import UNEQUAL, Plan, hold_exam

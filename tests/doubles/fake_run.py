@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from flowright.config import load_config
+from flowright.environments.registry import load_config
 from flowright.runs import write_json, write_rollouts
 
 STEPS, ATTEMPTS = 12, 64

@@ -13,7 +13,7 @@ import torch
 from tiny_policy import checkpoint, random_groups, tiny_policy, weights
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.batch import Asked, Group, Place
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks

@@ -9,7 +9,8 @@ from vllm_double import BASE
 
 from flowright.app.session import make_trainer
 from flowright.app.world import open_samplers
-from flowright.config import Config, LoraSection, PolicySection, VllmSection
+from flowright.config.policy import LoraSection, PolicySection, VllmSection
+from flowright.config.root import Config
 from flowright.grpo.ranks import ONE, Follower, Ranks
 from flowright.policy.model import Policy
 from flowright.runs import RunDirectory

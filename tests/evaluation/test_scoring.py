@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from criteria_doubles import CriteriaModel
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.language import missing
 from flowright.data.row_values import UnusableRow

@@ -4,13 +4,14 @@ from typing import Any
 
 import pytest
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import make_config
 from flowright.grpo.choices import settled
 
 
 def config(**given: Any) -> Config:
-    return Config.model_validate({"strategy_model": "some/model", **given})
+    return make_config({"strategy_model": "some/model", **given})
 
 
 @pytest.mark.parametrize(

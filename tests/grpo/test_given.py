@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 
-from flowright.config import GrpoSection, PairsSection
+from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.core.errors import ConfigError, DataError
 from flowright.environments.environment import Given
 from flowright.grpo.batch import Group, Trained

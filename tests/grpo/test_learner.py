@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Asked, Group, Place, Trained, score
 from flowright.grpo.learner import Learner

@@ -16,7 +16,7 @@ from clocks import without_clocks
 from tiny_policy import same
 from toy_run import TASKS, Killed, Outcome, Toy, Wrapped, configured, train
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.data.task import Problem
 from flowright.environments.environment import TaskSets

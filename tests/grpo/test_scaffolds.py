@@ -12,7 +12,7 @@ from tiny_policy import same, tiny_policy, whole_logits
 from torch import Tensor
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.reward import UNSCORED, Reward

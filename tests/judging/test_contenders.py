@@ -8,7 +8,7 @@ import pytest
 from benchmark_doubles import Rater, pair
 from judge_doubles import ScriptedModel, reply, unavailable
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import UserError
 from flowright.data.preferences import Pair, Turn
 from flowright.judging.measuring.benchmarks.asked import (

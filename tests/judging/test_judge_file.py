@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from judge_serving import served_beside
 
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.command_line import run_command
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Status, Verdict

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, strategies as st
 from judge_doubles import Step, in_form, reply, unavailable
 
-from flowright.config import JudgeSection, RewardSection
+from flowright.config.judge import JudgeSection
+from flowright.config.workflow import RewardSection
 from flowright.environments.reward import reward_of
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge

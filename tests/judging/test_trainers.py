@@ -21,7 +21,7 @@ from fastapi import FastAPI
 from hypothesis import given, strategies as st
 from judge_serving import served, served_beside
 
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, RunPaused, UserError
 from flowright.judging.messages import completion_text, prompt_text
 from flowright.judging.reward import verl

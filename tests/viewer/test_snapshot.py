@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from monitoring_run import evaluation, make_run
 
-from flowright.config import load_config
 from flowright.core.errors import Reason, RunError
 from flowright.core.formatting import smooth
+from flowright.environments.registry import load_config
 from flowright.runs import RunDirectory, write_json
 from flowright.viewer.monitoring.snapshot import (
     DRIFT,

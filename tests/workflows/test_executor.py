@@ -14,7 +14,7 @@ import pytest
 from busy_machine import busy
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, said, task
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Blame, FailureError, Reason, UserError
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage

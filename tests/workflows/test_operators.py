@@ -20,7 +20,7 @@ from workflow_doubles import (
     task,
 )
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import MOST_CHARS
 from flowright.data.task import KINDS, Problem

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from flowright.app.plan.earlier_run import check_earlier_run
-from flowright.config import SMOLLM2, TINY, Config, GrpoSection, PolicySection, load_entries
+from flowright.config.grpo import GrpoSection
+from flowright.config.loading import load_entries
+from flowright.config.policy import SMOLLM2, TINY, PolicySection
+from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.core.errors import ConfigError, DataError, RunError, UserError
 from flowright.data.documents import read_documents

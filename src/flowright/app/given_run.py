@@ -14,7 +14,7 @@ from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.terminal import StepProgress
 from flowright.app.world import fitted, local_sampler, policy_in_turn
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure

@@ -11,7 +11,8 @@ from flowright.app.device import look_at_device
 from flowright.app.memory_plan import Demand, summary
 from flowright.app.terminal import say
 from flowright.app.world import sampled_where
-from flowright.config import TINY, Config
+from flowright.config.policy import TINY
+from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.environments.environment import Environment
 from flowright.evaluation.perplexity import HeldOutText

@@ -13,7 +13,7 @@ from peft import PeftModel
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
 from flowright.environments.judging.serving import FORM_FILE, JudgeForm, form_of_run, read_form
 from flowright.judging.measuring.benchmarks.calibration import (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from rich.console import Console
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.core.command_line import telling
 from flowright.core.errors import RunPaused, UserError

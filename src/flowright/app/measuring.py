@@ -19,7 +19,8 @@ from flowright.app.first_look import (
     refuse,
     weight_files,
 )
-from flowright.config import Config, load_entries
+from flowright.config.loading import load_entries
+from flowright.config.root import Config
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment

@@ -9,7 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from flowright.app.measuring import Evaluation
-from flowright.config import SIMULATED, Config, load_entries
+from flowright.config.llm import SIMULATED
+from flowright.config.loading import load_entries
+from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.data.provenance import provenance_of
 from flowright.evaluation.papers import Models, PaperTable, paper_table, published_texts, sources
@@ -47,7 +49,7 @@ def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> 
 def models_of(config: Config) -> Models:
     """Who answers by this configuration: what the servers call the models, not what we do. Of
     environments other than workflows, which ask whom they want, it is not known."""
-    if config.environment != "workflow":
+    if config.section.budget() is None:
         own = f"whom environment {config.environment} asks"
         return Models(config.strategy_model, own, own)
     entries = load_entries(config.llm.file, config.models)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from flowright.app.judge_folder import LoadedJudge
 from flowright.app.together import Together
-from flowright.config import GrpoSection, JudgeSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import ConfigError, DataError, FailureError
 from flowright.core.off_loop import off_loop
 from flowright.grpo.batch import Group, scalar_scores

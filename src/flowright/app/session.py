@@ -30,7 +30,7 @@ from flowright.app.world import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import RunPaused, UserError
 from flowright.data.mixture import Mixture

@@ -11,13 +11,10 @@ from pathlib import Path
 from flowright.app.judge_folder import JudgeFolder, LoadedJudge, find_judge, load_judge
 from flowright.app.scalar_judge import AT_ONCE, ScalarJudge, Scorer, ServedScalarJudge
 from flowright.app.together import Together
-from flowright.config import (
-    JudgeSection,
-    JudgeServerConfig,
-    ModelEntry,
-    TrainedJudgeSection,
-    load_judge_server,
-)
+from flowright.config.judge import JudgeSection, TrainedJudgeSection
+from flowright.config.llm import ModelEntry
+from flowright.config.loading import load_judge_server
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError, DataError
 from flowright.environments.judging.serving import FrameJudge, ServerWriter, Written, chosen_form
 from flowright.judging.build import OpenJudge, build_judge, fingerprint

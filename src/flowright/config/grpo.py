@@ -17,9 +17,7 @@ from flowright.core.plugins import Names
 OBJECTIVES = Names(
     "objective", ("grpo", "dr_grpo", "dapo", "gspo", "cispo", "sft", "bradley_terry")
 )
-ADVANTAGES = Names(
-    "advantage", ("group", "batch", "none", "rloo", "reinforce_plus_plus_baseline")
-)
+ADVANTAGES = Names("advantage", ("group", "batch", "none", "rloo", "reinforce_plus_plus_baseline"))
 KL_ESTIMATORS = Names("KL estimator", ("k1", "k2", "k3"))
 CORRECTIONS = Names(
     "off-policy correction",

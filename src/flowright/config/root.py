@@ -8,12 +8,10 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from flowright.config.grpo import OBJECTIVES, GrpoSection, PipelineSection, RaySection
 from flowright.config.judge import JudgeSection, JudgeServerSection, TrainedJudgeSection
-from flowright.config.llm import LlmSection
-from flowright.config.plan import PlanSection
+from flowright.config.llm import LlmSection, SimulatedSection
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
-from flowright.config.run import RunSection
+from flowright.config.run import PlanSection, RunSection
 from flowright.config.section import Name, NonNegative, NonNegativeFloat, Positive, Section
-from flowright.config.simulation import SIMULATED, SimulatedSection
 from flowright.config.workflow import (
     ExecutorSection,
     RewardSection,
@@ -54,6 +52,8 @@ class EnvironmentSection(Section):
     gets the whole configuration."""
 
     key: ClassVar[str] = ""
+    plan_keys: ClassVar[Sequence[str]] = ()
+    """Further keys in which a run and the earlier one that it is planned by should agree."""
 
     def check(self, config: "Config") -> None:
         """Raise ValueError, as ``key: message``, for settings that do not fit together."""
@@ -89,11 +89,6 @@ class EnvironmentSection(Section):
         """Return the budget of one completion that is a workflow; None if it is none."""
         return None
 
-    def like_runs(self) -> Sequence[str]:
-        """Return the keys that two runs share, beside the common ones, if one can be planned by
-        the other's figures."""
-        return ()
-
 
 Own = TypeVar("Own", bound=EnvironmentSection)
 
@@ -101,8 +96,6 @@ Own = TypeVar("Own", bound=EnvironmentSection)
 class Config(Section):
     """A whole run. The first keys are the ones most people change.
 
-    The class has no environment's keys: :func:`flowright.environments.registry.config_of` and
-    ``load_config`` make a Config with the section of its environment.
     """
 
     seed: int = 0
@@ -170,7 +163,7 @@ class Config(Section):
         if not isinstance(section, kind):
             raise TypeError(
                 f"environment {self.environment}: the section is a {type(section).__name__}, not a "
-                f"{kind.__name__}; flowright.config_of makes a Config with its section"
+                f"{kind.__name__}; flowright.make_config makes a Config with its section"
             )
         return section
 

@@ -72,6 +72,10 @@ class Table(Mapping[str, str]):
         """As :meth:`Names.check`."""
         return Names(self.kind, [*self.paths]).check(choice)
 
+    def is_path(self, choice: str) -> bool:
+        """Whether the choice is a user's own, by import path."""
+        return choice not in self.paths and bool(_PATH.fullmatch(choice))
+
     def load(self, choice: str) -> Any:
         """What the choice stands for. Raises ConfigError where it cannot be imported."""
         return load(self.paths.get(choice, choice), self.kind)

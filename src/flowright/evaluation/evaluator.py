@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.statistics import Estimate, bootstrap
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task

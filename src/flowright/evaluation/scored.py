@@ -3,7 +3,7 @@ the higher score?"""
 
 from collections.abc import Sequence
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.data.task import Task
 from flowright.environments.reward import Reward
 from flowright.environments.rollout import Rollout

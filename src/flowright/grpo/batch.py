@@ -11,7 +11,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.advantages import GroupAdvantages
 from flowright.grpo.pipeline import Batch
 from flowright.grpo.scaffolds import is_scaffolded

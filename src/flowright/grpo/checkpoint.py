@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner

@@ -8,12 +8,13 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from flowright.config import Config, GrpoSection
-from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
+from flowright.config.grpo import GrpoSection
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
 from flowright.grpo.objectives import Correction, Objective
 from flowright.grpo.pairs import PairObjective
+from flowright.grpo.tables import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES
 
 Kind = TypeVar("Kind")
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task

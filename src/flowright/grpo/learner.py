@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.batch import (
     Asked,
     Group,

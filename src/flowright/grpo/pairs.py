@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from flowright.config import PairsSection
+from flowright.config.grpo import PairsSection
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ reward``) and for its length (``grpo.overlong: soft``). Where it enters the adva
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.environments.reward import Reward, with_penalty
 from flowright.grpo.pipeline import Batch
 

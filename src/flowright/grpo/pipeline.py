@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from flowright.config import AlarmSection, JudgeSection
+from flowright.config.judge import AlarmSection, JudgeSection
 from flowright.core.errors import RunPaused
 from flowright.environments.rollout import Rollout
 from flowright.judging.audit import agreement_with_gold

@@ -5,7 +5,7 @@ A schedule is a function of the share of the run that is done after the warm-up,
 
 import math
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.tables import SCHEDULES
 
 

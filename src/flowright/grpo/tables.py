@@ -26,17 +26,11 @@ ADVANTAGES = names.ADVANTAGES.table(
 )
 """Functions from the scored rewards of all groups to an advantage for each sample."""
 
-KL_ESTIMATORS = names.KL_ESTIMATORS.table(
-    {n: f"{_OBJECTIVES}:{n}" for n in names.KL_ESTIMATORS}
-)
+KL_ESTIMATORS = names.KL_ESTIMATORS.table({n: f"{_OBJECTIVES}:{n}" for n in names.KL_ESTIMATORS})
 """Functions of the tokens' log-probabilities under the policy and under the reference."""
 
-CORRECTIONS = names.CORRECTIONS.table(
-    {n: f"{_OBJECTIVES}:{n.upper()}" for n in names.CORRECTIONS}
-)
+CORRECTIONS = names.CORRECTIONS.table({n: f"{_OBJECTIVES}:{n.upper()}" for n in names.CORRECTIONS})
 """A Correction each: the reference point of the ratio, and a weight."""
 
-SCHEDULES = names.SCHEDULES.table(
-    {n: f"flowright.grpo.schedules:{n}" for n in names.SCHEDULES}
-)
+SCHEDULES = names.SCHEDULES.table({n: f"flowright.grpo.schedules:{n}" for n in names.SCHEDULES})
 """Functions from the completed share of the run to a factor of the learning rate."""

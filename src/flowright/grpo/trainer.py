@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import PeerLost, RunError, RunPaused
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.rollout import Rollout, to_record

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
 from flowright.core.errors import FailureError
 from flowright.core.off_loop import off_loop

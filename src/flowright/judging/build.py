@@ -9,7 +9,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from flowright.config import SIMULATED, JudgeSection
+from flowright.config.judge import JudgeSection
+from flowright.config.llm import SIMULATED
 from flowright.grading.gold import Algebra
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.panel import Panel

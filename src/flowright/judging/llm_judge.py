@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.off_loop import off_loop
 from flowright.judging.attempts import QuestionResult, RetryingAsker
 from flowright.judging.questions import Questions, Scored

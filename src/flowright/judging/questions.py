@@ -6,8 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowright.config import JudgeSection
-from flowright.config.judge import ASK
+from flowright.config.judge import ASK, JudgeSection
 from flowright.core.errors import ConfigError
 from flowright.judging.prompts import Answered, Block, Question
 from flowright.judging.schemas import BETTER, GRADE, SHARE, TOP_GRADE, TRUTH, Field, Value

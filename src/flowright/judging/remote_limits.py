@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from flowright.config import JudgeServiceSection
+from flowright.config.judge import JudgeServiceSection
 from flowright.judging.remote_wire import OVERHEAD, SEPARATOR, Limits, read_limits
 from flowright.llm.retries import Call
 from flowright.llm.transport import Connection, RequestError

@@ -35,7 +35,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.judging.parsing import Form
 from flowright.judging.verdict import Status
 from flowright.llm.chat import LESS_EFFORT, Effort

@@ -13,9 +13,8 @@ from typing import Annotated, get_args
 
 from pydantic import Field, ValidationError
 
-from flowright.config import JudgeSection
-from flowright.config.judge import WORDING
-from flowright.config.reading import explain, load_section
+from flowright.config.judge import WORDING, JudgeSection
+from flowright.config.loading import explain, load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.judging.schemas import Value

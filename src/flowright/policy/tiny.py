@@ -24,7 +24,7 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from flowright.config import TinySection
+from flowright.config.policy import TinySection
 from flowright.llm.chat import Message
 from flowright.policy.layout import lay_out
 from flowright.runs import atomic_directory, in_turn

@@ -5,7 +5,7 @@ measured: docs/study.md.
 
 from collections.abc import Iterable, Sequence
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.formatting import Point, Record
 
 DRIFT = "judge/drift"

@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.files import (
     Lock,

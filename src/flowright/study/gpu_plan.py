@@ -11,10 +11,11 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from flowright.config import Config, load_config
-from flowright.config.plan import PlanServerSection
+from flowright.config.root import Config
+from flowright.config.run import PlanServerSection
 from flowright.core.errors import ConfigError
 from flowright.core.formatting import amount, duration
+from flowright.environments.registry import load_config
 from flowright.study.cells import Cell, Run
 from flowright.study.config import GpuSection
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flowright.config import SIMULATED, Config, load_config
+from flowright.config.llm import SIMULATED
+from flowright.config.root import Config
 from flowright.core.errors import UserError
+from flowright.environments.registry import load_config
 from flowright.study.cells import Run
 
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from flowright.config import Config, load_config
+from flowright.config.root import Config
 from flowright.core.errors import RunError, UserError
 from flowright.environments.environment import Environment, make_environment
+from flowright.environments.registry import load_config
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
 from flowright.runs import disk_errors, read_answers
 from flowright.study.cells import Cell, Run

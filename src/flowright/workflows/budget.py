@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import FailureError, Reason
 
 # Calls that ask the model rarely or never (`test`, `ensemble`) also cost something: a workflow may

@@ -11,7 +11,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
-from flowright.config import ExecutorSection
+from flowright.config.workflow import ExecutorSection
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import off_loop
 from flowright.data.solutions import complete_solution

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Self
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Failure, FailureError, boundary
 from flowright.core.memo import Memo
 from flowright.core.off_loop import in_thread

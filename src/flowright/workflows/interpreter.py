@@ -10,7 +10,7 @@ from typing import Self
 
 from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.workflows.exit import hold_exit
 
 MAX_RECURSION = 300

@@ -6,7 +6,7 @@ Operator documentation comes from the registry. How messages become tokens is
 
 from typing import Literal
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.data.task import Problem
 from flowright.llm.chat import Message
 from flowright.llm.fences import fenced, fill

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Failure, FailureError, Reason
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem

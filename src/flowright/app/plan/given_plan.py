@@ -3,7 +3,7 @@
 Nothing is sampled and nobody is asked.
 """
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.formatting import amount, duration
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task

@@ -16,6 +16,7 @@ from flowright.app.serving.service import PolicyApp
 from flowright.app.serving.settings import PolicyServer
 from flowright.app.terminal import say
 from flowright.core.errors import UserError
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.judging.service.serve import DrainingServer
 from flowright.simulation.process import LOOPBACK, is_loopback, listen
 
@@ -30,7 +31,7 @@ def serve_policy(opening: Opening, host: str, port: int, **given: Any) -> int:
         "name": config.run.name,
         "temperature": config.evaluation.temperature,
         "top_p": config.policy.top_p,
-        "max_question_bytes": config.workflow.max_prompt_chars,
+        "max_question_bytes": config.own(WorkflowConfig).max_prompt_chars,
         "hosts": LOOPBACK if is_loopback(host) else ("*",),
     }
     chosen = {key: value for key, value in given.items() if value is not None}

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flowright.config.reading import load_section
+from flowright.config.loading import load_section
 from flowright.config.section import Section
 
 Text = Annotated[str, Field(pattern=r"\S")]

@@ -6,8 +6,10 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from flowright.config import SIMULATED, Config, SimulatedSection
+from flowright.config.llm import SIMULATED, SimulatedSection
+from flowright.config.root import Config
 from flowright.data.task import Task
+from flowright.environments.presentation.config import PresentationSection
 from flowright.judging.gate import gate
 from flowright.judging.panel import Vote, majority
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
@@ -46,7 +48,7 @@ class PlantedJudge:
         self._section, self._name = section, name
         self._seed, self._gate = config.seed, config.judge.gate
         self._tries = config.judge.max_attempts, config.llm.attempts
-        self._length_failures = config.presentation.length_failures
+        self._length_failures = config.own(PresentationSection).length_failures
 
     def __call__(self, task: Task, text: str, key: str) -> Verdict:
         query = JudgeQuery(task.question, text, task.reference, key=key)
@@ -132,6 +134,6 @@ def one_of_three_biased(config: Config) -> Ask:
 
 def judge_of(config: Config) -> Ask:
     """The judge that ``presentation.reward`` names; of rewards without one, that of the audit."""
-    if config.presentation.reward == "panel":
+    if config.own(PresentationSection).reward == "panel":
         return one_of_three_biased(config)
     return PlantedJudge(config, config.simulated)

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED, load_judge_server
+from flowright.config.llm import SIMULATED
+from flowright.config.loading import load_judge_server
 from flowright.core.errors import UserError
 from flowright.evaluation.responses.asking import ModelDown, Progress
 from flowright.evaluation.responses.grading import Grade, Graders, Reward, graders

@@ -15,7 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from flowright.config import JudgeRewardSection, judge_reward, load_judge_reward
+from flowright.config.judge import JudgeRewardSection
+from flowright.config.loading import judge_reward, load_judge_reward
 from flowright.core.errors import UserError, boundary
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.remote_wire import response_of

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from flowright.config import JudgeRewardSection
+from flowright.config.judge import JudgeRewardSection
 from flowright.core.errors import boundary
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.reward.calibration import Calibrated

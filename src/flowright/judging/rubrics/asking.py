@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.off_loop import off_loop
 from flowright.data.preferences import Conversation
 from flowright.judging.llm_judge import LlmJudge

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.off_loop import off_loop
 from flowright.criteria.rubrics.replies import read_bracketed
 from flowright.judging.attempts import RetryingAsker

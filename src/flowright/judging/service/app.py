@@ -18,7 +18,7 @@ from fastapi.security import APIKeyHeader, HTTPBearer
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from flowright import __version__
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import UserError, boundary
 from flowright.core.off_loop import in_thread
 from flowright.judging.remote_wire import CLIENT_HEADER

@@ -21,7 +21,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError
 from flowright.judging.service.raw import raw_replies
 from flowright.judging.service.wire import JudgeRequest, JudgeResponse

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol
 
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import load
 from flowright.judging.answer_types import shown_answer_type

@@ -16,7 +16,8 @@ import uvloop
 from prometheus_client import disable_created_metrics
 from starlette.applications import Starlette
 
-from flowright.config import JudgeServerConfig, JudgeServerSection
+from flowright.config.judge import JudgeServerSection
+from flowright.config.root import JudgeServerConfig
 from flowright.core.plugins import load
 from flowright.judging.build import OpenJudge, open_judge
 from flowright.judging.service.app import SIMULATED_NOTICE, Ready, create_app

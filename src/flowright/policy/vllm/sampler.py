@@ -20,7 +20,7 @@ from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from flowright.config import RunSection
+from flowright.config.run import RunSection
 from flowright.core.checkout import here
 from flowright.core.errors import RunError, UserError
 from flowright.runs import newest_run, read_state, rollout_steps

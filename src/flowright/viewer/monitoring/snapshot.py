@@ -17,7 +17,7 @@ from typing import Any
 import zstandard
 from pydantic import ValidationError
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.checkout import here
 from flowright.core.errors import Blame, Reason
 from flowright.core.formatting import Point, Record, is_number, object_of

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from flowright.config import JudgeSection
-from flowright.config.judge import WORDING
+from flowright.config.judge import WORDING, JudgeSection
 from flowright.core.errors import UserError
 from flowright.data.preferences import Pair, Preferred
 from flowright.judging.attempts import RetryingAsker

@@ -6,7 +6,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowright.config import SIMULATED, JudgeServerConfig, load_entries, load_judge_server
+from flowright.config.llm import SIMULATED
+from flowright.config.loading import load_entries, load_judge_server
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import UserError
 from flowright.core.plugins import load
 from flowright.judging.build import fingerprint

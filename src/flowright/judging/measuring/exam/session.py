@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import JudgeSection, JudgeServerConfig
+from flowright.config.judge import JudgeSection
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import UserError
 from flowright.core.plugins import suggest
 from flowright.data.preferences import Pair
