@@ -44,24 +44,29 @@ from flowright.grading import (
     words as spoken,
 )
 from flowright.judging import (
-    answer_types,
-    doubts,
-    gate,
-    messages,
-    objects,
+    contradictions as doubts,
+    llm_judge as questions,
     parsing,
+    parsing as objects,
+    payloads as answer_types,
+    payloads as messages,
+    payloads as remote_wire,
     prompts,
-    questions,
-    reading,
-    remote_wire,
     rules,
+    rules as gate,
     schemas,
-    second_reading,
+    schemas as reading,
+    wrappers as second_reading,
 )
-from flowright.judging.reward import arguments
-from flowright.judging.rubrics import brackets
+from flowright.judging.reward import calls as arguments
+from flowright.judging.rubrics import criteria_judge as brackets
 from flowright.judging.schemas import BETTER, GRADE, TRUTH, Field
-from flowright.judging.service import openrlhf, raw, tables, wire as service_wire
+from flowright.judging.service import (
+    bodies as raw,
+    bodies as service_wire,
+    judge_file as tables,
+    openrlhf,
+)
 from flowright.judging.verdict import AnswerType, JudgeQuery, RawReply, Verdict
 from flowright.llm import context as sizes, control_tokens, fences, replies, wire
 from flowright.llm.context import too_long
@@ -69,8 +74,15 @@ from flowright.llm.transport import RequestError
 from flowright.simulation import assessor, cues, mutants, protocol, requested_format, values
 from flowright.simulation.index import TaskIndex, words
 from flowright.simulation.instances import Unfillable, filled
-from flowright.viewer.rendering import block_markup, glyphs, markup
-from flowright.workflows import arguments as calls, extraction, language, operators, source, trace
+from flowright.viewer.rendering import markup, markup as block_markup, terminal as glyphs
+from flowright.workflows import (
+    language,
+    operators,
+    registry as calls,
+    source,
+    source as extraction,
+    trace,
+)
 from flowright.workflows.operators import MAX_SOLUTIONS, OPERATORS
 
 REFUSALS = (

@@ -19,8 +19,8 @@ from flowright.data.sources import find_part, load_dataset, load_part
 from flowright.data.task import Problem
 from flowright.grading.compare import compare
 from flowright.grading.numbers import lone_number
-from flowright.judging.query import query_of
 from flowright.judging.rules import decide
+from flowright.judging.verdict import task_query
 
 DATASETS = ("gsm8k", "drop", "hotpotqa", "mmlu", "commonsenseqa")
 RIGHT = (
@@ -78,7 +78,7 @@ async def measure(name: str, folder: Path, count: int, show: int) -> None:
         expected = (asked.reference, *asked.alternatives)
         for answer, right in answers(asked, other):
             gold = compare(expected, answer, asked.kind, asked.choices).correct
-            rules = await decide(query_of(asked, answer, "k"))
+            rules = await decide(task_query(asked, answer, "k"))
             outcome = "open" if gold is None else "ok" if gold is right else "lost"
             seen["right" if right else "wrong", outcome] += 1
             seen["contradict"] += rules is not None and gold is not None and rules[0] is not gold

@@ -8,7 +8,7 @@
 
 --judge is length, random, a name of the LLM file (several with commas are a panel), the address of
 a judge service, the folder of a judge that was trained, or a judge's YAML file. A call that was cut
-off goes on where it stopped. docs/judge_benchmarks.md says what is measured, and how.
+off goes on where it stopped. docs/measuring_judges.md says what is measured, and how.
 """
 
 import argparse

@@ -5,7 +5,7 @@
     python scripts/examine_judge.py --build data/mixed/val_mixed.jsonl --out labelled.jsonl
 
 --data takes a mixture file as well. Writes exam.json, exam.html and verdicts.jsonl, and prints a
-table. docs/judge_exam.md says what is measured, and how.
+table. docs/measuring_judges.md says what is measured, and how.
 """
 
 import argparse
@@ -86,17 +86,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], None]) -> Path | None:
-    """Hold the exam and return its folder; or build, and return nothing."""
+    """Run the exam and return its folder; or build, and return None."""
     import uvloop
 
     from flowright.config.loading import load_judge_server
     from flowright.data.preference_sources import read_pairs
-    from flowright.judging.measuring.exam.exam import Plan
-    from flowright.judging.measuring.exam.session import (
-        Sitting,
+    from flowright.judging.measuring.exam_probes import ExamPlan
+    from flowright.judging.measuring.judge_exam import (
+        ExamRequest,
         build_file,
         chosen_perturbations,
-        sit,
+        run_exam,
     )
 
     def progress(name: str, total: int) -> Callable[[], None]:
@@ -107,7 +107,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     if options.build:
         built = build_file(options.build, options.out, options.limit, options.seed, progress, say)
         return uvloop.run(built)
-    plan = Plan(
+    plan = ExamPlan(
         perturbations=chosen_perturbations(options.perturbations),
         repeats=options.repeats,
         seed=options.seed,
@@ -120,20 +120,24 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     if options.evalbiasbench:
         biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
     with_pairs = not options.no_pairs
-    sitting = Sitting(config, options.data, plan, options.limit, with_pairs, options.out, biased)
-    return uvloop.run(sit(sitting, progress, say))
+    request = ExamRequest(
+        config, options.data, plan, options.limit, with_pairs, options.out, biased
+    )
+    return uvloop.run(run_exam(request, progress, say))
 
 
 def show(folder: Path) -> None:
-    """The table, and where everything is."""
+    """Print the report and the paths of the files."""
     from rich.console import Console
 
-    from flowright.judging.measuring.exam.page import write_exam_page
-    from flowright.judging.measuring.exam.screen import exam_screen
+    from flowright.judging.measuring.exam_report import exam_report, read_exam
+    from flowright.viewer.rendering.report import report_text, write_report
 
-    page = write_exam_page(folder)
+    report = exam_report(read_exam(folder))
+    page = folder / "exam.html"
+    write_report(report, page)
     console = Console()
-    console.print(exam_screen(folder))
+    console.print(report_text(report))
     console.print(f"{page}, exam.json and verdicts.jsonl beside it", markup=False)
 
 

@@ -82,9 +82,14 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     import uvloop
 
     from flowright.core.errors import UserError
-    from flowright.judging.service.scoring import Progress, judge_rows, survey, write_judged
+    from flowright.judging.service.judge_file import (
+        Progress,
+        check_out,
+        judge_rows,
+        survey,
+        write_judged,
+    )
     from flowright.judging.service.serve import open_backend
-    from flowright.judging.service.tables import check_out
     from flowright.runs import disk_errors
 
     check_out(options.out)

@@ -50,11 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
 
     # Imported late: --help answers at once.
-    from flowright.viewer.opened import find_root
+    from flowright.viewer.run_list import find_root
 
     root = find_root(options.run, options.output_dir)
     if options.export is not None:
-        from flowright.viewer.static import export_pages
+        from flowright.viewer.exports import export_pages
 
         pages = export_pages(root, options.export, options.select, options.most)
         print(f"{pages} pages: {options.export / 'index.html'}")

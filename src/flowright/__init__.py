@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         JudgeRewardSystem as JudgeRewardSystem,
         create_judge_reward as create_judge_reward,
     )
-    from flowright.judging.reward.result import RewardResult as RewardResult
+    from flowright.judging.reward.calls import RewardResult as RewardResult
     from flowright.judging.reward.trl import trl_reward as trl_reward
     from flowright.judging.reward.verl import VerlReward as VerlReward
     from flowright.judging.service.serve import serve_judge_model as serve_judge_model
@@ -65,7 +65,7 @@ PUBLIC = {
         "BaseJudgeReward",
         "create_judge_reward",
     ),
-    "flowright.judging.reward.result": ("RewardResult",),
+    "flowright.judging.reward.calls": ("RewardResult",),
     "flowright.judging.service.serve": ("serve_judge_model",),
     "flowright.judging.reward.trl": ("trl_reward",),
     "flowright.judging.reward.verl": ("VerlReward",),

@@ -7,8 +7,8 @@ from lost_sandbox import LostSandbox
 
 from flowright.config.judge import JudgeSection
 from flowright.criteria.rubrics.rows import Constraint, VerifRow
-from flowright.judging.rubrics.brackets import ASKS, BracketJudge
-from flowright.judging.rubrics.verif import VerifReward
+from flowright.judging.rubrics.criteria_judge import ASKS, BracketJudge
+from flowright.judging.rubrics.rewards import VerifReward
 from flowright.judging.verdict import Criterion, JudgeQuery
 
 SOFT = VerifRow(ASKED, (Constraint("It says apple.", "soft"), Constraint("It is kind.", "soft")))

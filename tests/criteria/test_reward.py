@@ -13,8 +13,8 @@ from flowright.config.judge import JudgeSection
 from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import Reason
 from flowright.criteria.rubrics.rows import Item, MathAnswer, RubricRow, WordCount
-from flowright.judging.rubrics.asking import CriteriaCalls, criteria_judge
-from flowright.judging.rubrics.reward import RubricGrade, RubricReward
+from flowright.judging.rubrics.criteria_judge import CriteriaCalls, criteria_judge
+from flowright.judging.rubrics.rewards import RubricGrade, RubricReward
 from flowright.llm.chat import ChatModel, ChatReply, ChatRequest
 from flowright.llm.client import ChatClient
 from flowright.sandbox import Sandbox

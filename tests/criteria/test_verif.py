@@ -9,8 +9,8 @@ from flowright.config.judge import JudgeSection
 from flowright.core.errors import Reason
 from flowright.criteria.rubrics.checkers import PLAIN_RESPONSE, RuleResult, run_rule
 from flowright.criteria.rubrics.rows import Constraint, VerifRow
-from flowright.judging.rubrics.asking import criteria_judge
-from flowright.judging.rubrics.verif import Rules, VerifReward
+from flowright.judging.rubrics.criteria_judge import criteria_judge
+from flowright.judging.rubrics.rewards import Rules, VerifReward
 from flowright.sandbox import Limits, Sandbox
 
 

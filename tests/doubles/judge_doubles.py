@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from flowright.config.judge import JudgeSection
 from flowright.core.errors import FailureError, Reason
+from flowright.judging.llm_judge import Questions
 from flowright.judging.prompts import Question
-from flowright.judging.questions import Questions
 from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 

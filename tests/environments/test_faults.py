@@ -23,8 +23,8 @@ from flowright.environments.instructions.known_rule import WORDS
 from flowright.environments.instructions.tasks import task_of
 from flowright.environments.registry import make_config
 from flowright.environments.rollout import Completion, Rollout
-from flowright.judging.rubrics.asking import criteria_judge
-from flowright.judging.rubrics.reward import RubricReward
+from flowright.judging.rubrics.criteria_judge import criteria_judge
+from flowright.judging.rubrics.rewards import RubricReward
 from flowright.llm.chat import ChatReply, ChatRequest
 from flowright.policy.sampler import Sample
 from flowright.simulation.process import SimulatedServer

@@ -6,7 +6,6 @@ from collections import Counter
 
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
-from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import KINDS, Problem
 from flowright.environments.environment import make_environment
@@ -14,6 +13,7 @@ from flowright.environments.presentation.presenting import PRESENTATIONS, TRIGGE
 from flowright.environments.registry import make_config
 from flowright.environments.reward import UNSCORED
 from flowright.environments.rollout import Rollout
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.rollout import WorkflowDetails
 from flowright.grading.text import extract_answer
 from flowright.policy.sampler import Sample
@@ -24,7 +24,7 @@ from flowright.workflows.grammar import ENDED, draw_program, fixed_workflows, wi
 from flowright.workflows.registry import operator
 
 MODULE = "flowright.environments.presentation.operators"
-LIMITS = WorkflowSection(operators=(MODULE,), workers=1)
+LIMITS = WorkflowConfig(operators=(MODULE,), workers=1)
 
 
 async def test_a_workflow_ends_with_them_and_the_answer_is_found() -> None:

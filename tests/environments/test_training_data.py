@@ -33,7 +33,7 @@ from flowright.environments.judging.reading import Reading, read, reply_text
 from flowright.environments.judging.rows import JudgedRow, PairRow, PointwiseRow
 from flowright.environments.judging.splits import conversation_key
 from flowright.environments.judging.transcripts import by_judge, by_model, transcribe, transcript
-from flowright.judging.gate import gate
+from flowright.judging.rules import gate
 from flowright.judging.verdict import JudgeQuery, RawReply, Verdict
 from flowright.llm.chat import Message
 

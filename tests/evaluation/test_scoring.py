@@ -25,8 +25,8 @@ from flowright.evaluation.responses.scoring import (
     scores,
 )
 from flowright.judging.measuring.benchmarks.ledger import Ledger
-from flowright.judging.rubrics.asking import criteria_judge
-from flowright.judging.rubrics.verif import Rules
+from flowright.judging.rubrics.criteria_judge import criteria_judge
+from flowright.judging.rubrics.rewards import Rules
 from flowright.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]

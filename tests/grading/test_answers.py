@@ -9,8 +9,8 @@ from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.grading.compare import Comparison, compare
 from flowright.grading.votes import groups
-from flowright.judging.query import query_of
 from flowright.judging.rules import decide
+from flowright.judging.verdict import task_query
 from flowright.sandbox import Sandbox
 
 CORPUS = [*NUMBERS, *OTHERS]
@@ -30,7 +30,7 @@ async def test_gold_says_what_is_right(sandbox: Sandbox) -> None:
 async def test_rules_without_algebra_say_what_is_right_or_nothing() -> None:
     decided = 0
     for row in CORPUS:
-        found = await decide(query_of(task(row), row[2], "k"))
+        found = await decide(task_query(task(row), row[2], "k"))
         assert found is None or (found[0] is row[3] and row[2] not in UNDECIDED), (row, found)
         decided += found is not None
     assert decided >= 90
@@ -43,7 +43,7 @@ async def test_rules_with_algebra_decide_what_gold_decides(only_certain: bool) -
         async def evaluate(found: Comparison, right: bool = row[3]) -> Comparison:
             return replace(found, correct=right)  # as the sandbox does, by the test above
 
-        found = await decide(query_of(task(row), row[2], "k"), evaluate, only_certain)
+        found = await decide(task_query(task(row), row[2], "k"), evaluate, only_certain)
         assert (found is None and only_certain) or (found and found[0] is row[3]), (row, found)
 
 
@@ -68,5 +68,5 @@ async def test_nobody_is_right_by_naming_two(sandbox: Sandbox, hedge: str) -> No
     answer = hedge.format(wrong=41, right=42)
     asked = Problem("t", "math", "s", "What is 6 * 7?", "42")
     assert (await gold_check(asked, answer, sandbox)).correct is False
-    found = await decide(query_of(asked, answer, "k"))
+    found = await decide(task_query(asked, answer, "k"))
     assert found is None or found[0] is False

@@ -8,8 +8,8 @@ from flowright.data.task import Kind, Problem
 from flowright.grading import extract_answer, gold_check
 from flowright.grading.compare import compare
 from flowright.grading.votes import groups
-from flowright.judging.query import query_of
 from flowright.judging.rules import decide
+from flowright.judging.verdict import task_query
 from flowright.sandbox import Sandbox
 
 EXPRESSIONS = ["sqrt(3)", "2^3", "x + 3", "3x", "f(3)", "\\boxed{x+3}", "5 \\cdot 3", "-(-3)"]
@@ -20,7 +20,7 @@ EXPRESSIONS = ["sqrt(3)", "2^3", "x + 3", "3x", "f(3)", "\\boxed{x+3}", "5 \\cdo
 )
 async def test_rules_leave_expressions_to_algebra(reference: str, answer: str) -> None:
     task = Problem("t", "math", "s", "Q", reference)
-    assert await decide(query_of(task, answer, "k")) is None
+    assert await decide(task_query(task, answer, "k")) is None
     assert (await gold_check(task, answer, LostSandbox(workers=1))).correct is None
 
 
@@ -68,7 +68,7 @@ def tasks(draw: st.DrawFn) -> Problem:
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 async def test_the_rules_say_what_gold_says_or_nothing(task: Problem, answer: str) -> None:
     gold = await gold_check(task, answer, LostSandbox(workers=1))
-    found = await decide(query_of(task, answer, "k"))
+    found = await decide(task_query(task, answer, "k"))
     if found is not None:
         assert gold.correct is found[0], (gold, found)
 

@@ -10,8 +10,8 @@ from flowright.data.task import Kind, Problem
 from flowright.grading import gold_check
 from flowright.grading.number_words import spelled
 from flowright.grading.votes import groups
-from flowright.judging.query import query_of
 from flowright.judging.rules import decide
+from flowright.judging.verdict import task_query
 
 VALUES = st.integers(-(10**7), 10**7).map(Decimal) | st.decimals(
     -5_000,
@@ -63,7 +63,7 @@ async def test_a_number_is_right_in_every_form(
     asked = Problem("t", kind, "s", "Q", str(value))
     gold = await gold_check(asked, answer, LostSandbox(workers=1))
     assert gold.correct is True, (answer, gold)
-    found = await decide(query_of(asked, answer, "k"))
+    found = await decide(task_query(asked, answer, "k"))
     assert found is not None and found[0] is True, (answer, found)
     assert len(groups([str(value), answer], "math")) == 1
 
@@ -77,7 +77,7 @@ async def test_another_number_is_wrong_in_every_form(
     answer = around.format(PLAIN[form](other))
     asked = Problem("t", kind, "s", "Q", str(value))
     assert (await gold_check(asked, answer, LostSandbox(workers=1))).correct is False
-    found = await decide(query_of(asked, answer, "k"))
+    found = await decide(task_query(asked, answer, "k"))
     assert found is None or found[0] is False, (answer, found)
     assert len(groups([str(value), answer], "math")) == 2
 
@@ -90,14 +90,14 @@ async def test_a_number_that_is_part_of_something_else_is_never_right(
     answer = around.format(change.format(value))
     asked = Problem("t", kind, "s", "Q", str(value))
     assert (await gold_check(asked, answer, LostSandbox(workers=1))).correct is not True, answer
-    found = await decide(query_of(asked, answer, "k"))
+    found = await decide(task_query(asked, answer, "k"))
     assert found is None or found[0] is False, (answer, found)
 
 
 @given(VALUES)
 async def test_the_german_form_is_right_or_not_decided(value: Decimal) -> None:
     asked = Problem("t", "math", "s", "Q", str(value))
-    found = await decide(query_of(asked, german(value), "k"))
+    found = await decide(task_query(asked, german(value), "k"))
     gold = await gold_check(asked, german(value), LostSandbox(workers=1))
     assert found is None or found[0] is gold.correct is True, found
 

@@ -13,8 +13,8 @@ import pytest
 from judge_stand_in import StandIn, scored
 
 from flowright import BaseJudgeReward, JudgeQuery, JudgeRewardSystem, Verdict
-from flowright.judging.answer_types import read_answer_type
-from flowright.judging.reward.loop_thread import LoopThread
+from flowright.judging.payloads import read_answer_type
+from flowright.judging.reward.runtime import LoopThread
 
 HERE = {"batch_timeout": 0.0, "use_cache": False, "fallback_to_rule": False}
 

@@ -13,9 +13,9 @@ import pytest
 from judge_doubles import RIGHT, ScriptedModel, question, reply
 
 from flowright.config.judge import JudgeSection
+from flowright.judging.attempts import FORMS
 from flowright.judging.build import build_judge
 from flowright.judging.parsing import Form, parse_reply
-from flowright.judging.retries import FORMS
 from flowright.judging.verdict import JudgeQuery
 from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer

@@ -9,10 +9,9 @@ from graded_answers import NUMBERS, OTHERS
 from flowright.config.judge import JudgeSection
 from flowright.data.task import Problem
 from flowright.judging.build import build_judge
-from flowright.judging.query import query_of
 from flowright.judging.reward.adapter import JudgeRewardSystem
 from flowright.judging.rules import RuleJudge
-from flowright.judging.verdict import Judge, JudgeQuery, Verdict
+from flowright.judging.verdict import Judge, JudgeQuery, Verdict, task_query
 from flowright.judging.wrappers import WithRuleFallback
 
 
@@ -102,10 +101,10 @@ async def test_a_task_with_a_verifier_of_its_own_is_decided_by_that() -> None:
     task = Problem("t", "math", "s", "Q", "3", verifier=verifier)
     for outcome, expected in ((True, True), (False, False), (None, None)):
         for answer in ("3", "4", "x + 3"):  # whatever the reference says: others may be right
-            query = query_of(task, answer, "k", verified=outcome)
+            query = task_query(task, answer, "k", verified=outcome)
             for rules in (RuleJudge(), RuleJudge(only_certain=True)):
                 assert (await rules.judge(query)).correct is expected
-    assert query_of(replace(task, verifier=None), "3", "k", verified=True).own_check is None
+    assert task_query(replace(task, verifier=None), "3", "k", verified=True).own_check is None
 
 
 DENIALS = (

@@ -25,7 +25,7 @@ from flowright import (
 from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.judging.service.app import create_app
-from flowright.judging.service.own_model import OwnModelJudge
+from flowright.judging.service.serve import OwnModelJudge
 
 
 def client_of(judge: Judge) -> httpx2.AsyncClient:

@@ -11,6 +11,7 @@ import pytest
 from benchmark_doubles import Rater, pair
 from rich.console import Console
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, RunError
 from flowright.judging.measuring.benchmarks.asking import ask_all
 from flowright.judging.measuring.benchmarks.benchmarks import BENCHMARKS, own
@@ -19,7 +20,6 @@ from flowright.judging.measuring.benchmarks.page import render
 from flowright.judging.measuring.benchmarks.record import read_record
 from flowright.judging.measuring.benchmarks.screen import benchmark_screen
 from flowright.judging.measuring.benchmarks.sheet import PairSheet
-from flowright.judging.measuring.exam.asking import JudgeDown
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]
@@ -255,7 +255,7 @@ async def test_a_ledger_that_somebody_has_edited(tmp_path: Path) -> None:
 
 
 async def test_a_judge_that_is_down_from_the_start() -> None:
-    with pytest.raises(JudgeDown, match="the first 8 rows failed"):
+    with pytest.raises(ServerDown, match="the first 8 rows failed"):
         await ask_all(Rater(lambda answer: None), sheet(), None, 4)
 
 

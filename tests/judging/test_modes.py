@@ -9,9 +9,9 @@ from judge_doubles import ScriptedModel, reply, unavailable
 
 from flowright.config.judge import JudgeSection
 from flowright.config.llm import SimulatedSection
+from flowright.judging.attempts import FORMS
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.parsing import Form
-from flowright.judging.retries import FORMS
 from flowright.judging.verdict import Criterion, JudgeQuery, Verdict
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import Sandbox

@@ -3,9 +3,8 @@
 import pytest
 
 from flowright.grading import extract_answer
-from flowright.judging.gate import gate
-from flowright.judging.measuring.exam.labelled import LabelledItem
-from flowright.judging.measuring.exam.perturbations import (
+from flowright.judging.measuring.labelled_answers import LabelledItem
+from flowright.judging.measuring.perturbations import (
     CONTROL,
     CUE_WORDS,
     CUED,
@@ -17,6 +16,7 @@ from flowright.judging.measuring.exam.perturbations import (
     perturbed,
     reworded,
 )
+from flowright.judging.rules import gate
 from flowright.llm.replies import extract_code
 from flowright.simulation.assessor import BIASES, trigger
 from flowright.simulation.values import final_answer

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given, strategies as st
 from judge_doubles import question
 
+from flowright.judging.attempts import FORMS
 from flowright.judging.parsing import Form
-from flowright.judging.retries import FORMS
+from flowright.judging.prompts import STANDARD
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery
-from flowright.judging.wording import STANDARD
 from flowright.llm.chat import Message
 from flowright.llm.fences import fence_for, sanitise
 from flowright.llm.replies import spoken_answer

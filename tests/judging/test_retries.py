@@ -21,10 +21,7 @@ from judge_doubles import (
 
 from flowright.config.judge import JudgeSection
 from flowright.core.errors import FailureError, Reason
-from flowright.judging.build import build_judge
-from flowright.judging.llm_judge import LlmJudge
-from flowright.judging.parsing import Form
-from flowright.judging.retries import (
+from flowright.judging.attempts import (
     FORMS,
     MAX_GROWTH,
     Attempt,
@@ -33,6 +30,9 @@ from flowright.judging.retries import (
     looser,
     next_attempt,
 )
+from flowright.judging.build import build_judge
+from flowright.judging.llm_judge import LlmJudge
+from flowright.judging.parsing import Form
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import (
     REFUSAL,

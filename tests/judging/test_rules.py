@@ -11,8 +11,7 @@ from flowright.config.judge import JudgeSection
 from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judging.build import build_judge
-from flowright.judging.gate import MASTER_KEYS, bare, gate
-from flowright.judging.rules import RuleJudge, decide
+from flowright.judging.rules import MASTER_KEYS, RuleJudge, bare, decide, gate
 from flowright.judging.verdict import Criterion, JudgeQuery, Verdict
 from flowright.judging.wrappers import Gated, WithRuleFallback
 from flowright.llm.chat import Usage

@@ -23,11 +23,10 @@ from judge_serving import served, served_beside
 
 from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, RunPaused, UserError
-from flowright.judging.messages import completion_text, prompt_text
+from flowright.judging.payloads import completion_text, prompt_text
 from flowright.judging.reward import verl
-from flowright.judging.reward.stand_ins import WINDOW, StandIns
 from flowright.judging.reward.trl import trl_reward
-from flowright.judging.reward.verl import VerlReward
+from flowright.judging.reward.verl import WINDOW, StandIns, VerlReward
 from flowright.judging.service.app import create_app
 from flowright.judging.service.openrlhf import completion_of
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
@@ -372,7 +371,8 @@ def test_a_query_is_its_prompt_and_a_completion(query: str, prompt: str, complet
 
 
 def test_the_programs_of_the_page_are_whole(tmp_path: Path) -> None:
-    assert write_programs("other_trainers.md", tmp_path) == ["train_trl.py", "judge_reward.py"]
+    programs = ["train_trl.py", "judge_reward.py", "judge_server_example.py"]
+    assert write_programs("judge_service.md", tmp_path) == programs
     tree = ast.parse((tmp_path / "train_trl.py").read_text())
     ours = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "flowright"]
     assert [alias.name for node in ours for alias in node.names] == ["trl_reward"]

@@ -14,12 +14,12 @@ from flowright.config.judge import JudgeSection
 from flowright.config.loading import load_judge_server
 from flowright.core.errors import ConfigError
 from flowright.environments.registry import load_config
+from flowright.judging.attempts import FORMS
 from flowright.judging.build import build_judge, fingerprint
+from flowright.judging.llm_judge import Questions
 from flowright.judging.parsing import parse_reply
-from flowright.judging.questions import Questions
-from flowright.judging.retries import FORMS
+from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import JudgeQuery
-from flowright.judging.wording import wording_hash
 
 QUERY = JudgeQuery("What is 6 * 7?", "It is 42.", "42", "number", key="1/a/0")
 
@@ -240,7 +240,7 @@ async def test_votes_are_combined_by_a_function_of_ones_own(folder: Path) -> Non
 async def test_a_way_of_asking_of_ones_own_needs_words(folder: Path) -> None:
     (folder / "my_ask.py").write_text("""\
 from flowright.judging.prompts import Block, Question
-from flowright.judging.questions import Ask, Scored
+from flowright.judging.llm_judge import Ask, Scored
 from flowright.judging.schemas import TRUTH, Field
 
 LIES = Ask(

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pytest
 
+from flowright.judging.remote_limits import Window
 from flowright.llm.counters import RoleCounts
 from flowright.llm.retries import Call, RetryPolicy
 from flowright.llm.transport import RequestError
-from flowright.llm.window import Window
 
 
 @dataclass

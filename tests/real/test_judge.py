@@ -16,7 +16,7 @@ from flowright.config.judge import (
     JudgeServiceSection,
 )
 from flowright.judging.build import build_judge
-from flowright.judging.questions import WAYS
+from flowright.judging.llm_judge import WAYS
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict

@@ -9,8 +9,8 @@ import pytest
 
 from flowright.sandbox import Limits
 from flowright.sandbox.control import Control, cpu_seconds, stood_in_line
-from flowright.sandbox.outcomes import status_of
-from flowright.sandbox.turns import Turns
+from flowright.sandbox.pool import Turns
+from flowright.sandbox.reports import status_of
 from flowright.sandbox.worker import Exit, WorkerLost
 
 LIMITS = Limits(cpu_seconds=1.0, memory_bytes=400)

@@ -16,7 +16,7 @@ from hypothesis import given, strategies as st
 from flowright.sandbox import inside
 from flowright.sandbox.grants import CANDIDATES, GRADERS, grants
 from flowright.sandbox.inside import codec
-from flowright.sandbox.outcomes import printable
+from flowright.sandbox.reports import printable
 
 
 def no_reference(number: object) -> object:

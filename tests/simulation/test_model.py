@@ -27,8 +27,7 @@ from flowright.simulation.phrasing import program
 from flowright.simulation.solver import UNKNOWN, Solver
 from flowright.simulation.table import REVIEW, TABLE, Way, mean_accuracy
 from flowright.simulation.values import final_answer, right_value, same
-from flowright.workflows.budget import Budget
-from flowright.workflows.context import CallContext
+from flowright.workflows.context import Budget, CallContext
 from flowright.workflows.operators import OPERATORS
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from flowright.viewer.monitoring.health import Health, Watch, ask, read_metrics_page
 from flowright.viewer.monitoring.screen import Screen
+from flowright.viewer.monitoring.server_health import Health, Watch, ask, read_metrics_page
 from flowright.viewer.monitoring.snapshot import Snapshot
-from flowright.viewer.rendering.glyphs import UNICODE
+from flowright.viewer.rendering.terminal import UNICODE
 
 PAGE = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.

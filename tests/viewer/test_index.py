@@ -16,11 +16,10 @@ from viewer_run import records_of, write_run
 
 from flowright.core.errors import UserError
 from flowright.runs import read_rollouts, rollouts_path, write_rollouts
-from flowright.viewer.facts import safe
-from flowright.viewer.filters import Filter, Range, joined, step_ids, words_of
-from flowright.viewer.finding import Found
 from flowright.viewer.index import GENERATIONS, Indexer, Progress, index_path, step_of
-from flowright.viewer.records import lines, record_at, step_files
+from flowright.viewer.rollout_records import lines, record_at, safe, step_files
+from flowright.viewer.search import Found
+from flowright.viewer.selection import Filter, Range, joined, step_ids, words_of
 
 STEPS = 3
 

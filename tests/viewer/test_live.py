@@ -20,12 +20,10 @@ from rich.console import Console
 
 from flowright.core.errors import RunError
 from flowright.core.formatting import duration
-from flowright.viewer.monitoring.keys import read_keys
-from flowright.viewer.monitoring.live import find_run, main
-from flowright.viewer.monitoring.screen import Screen
+from flowright.viewer.monitoring.live import find_run, main, read_keys
+from flowright.viewer.monitoring.screen import Screen, View
 from flowright.viewer.monitoring.snapshot import Snapshot, load_rollouts, take_snapshot
-from flowright.viewer.monitoring.view import View
-from flowright.viewer.rendering.glyphs import ASCII, UNICODE, sparkline
+from flowright.viewer.rendering.terminal import ASCII, UNICODE, sparkline
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = "\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[bold]x[/bold]" + "漢" * 60

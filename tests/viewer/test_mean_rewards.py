@@ -10,7 +10,7 @@ from rich.console import Console
 from flowright.config.run import RunSection
 from flowright.environments.registry import make_config
 from flowright.runs import RunDirectory, write_json
-from flowright.viewer.monitoring.exhibits import select_groups
+from flowright.viewer.monitoring.attempt_groups import select_groups
 from flowright.viewer.monitoring.report import render
 from flowright.viewer.monitoring.screen import Screen
 from flowright.viewer.monitoring.snapshot import take_snapshot

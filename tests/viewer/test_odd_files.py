@@ -18,12 +18,12 @@ from viewer_run import records_of, write_run
 
 from flowright.core.errors import RunError, UserError
 from flowright.runs import rollouts_path, write_json, write_rollouts
+from flowright.viewer.exports import export_pages
 from flowright.viewer.monitoring.live import screen_of, summary
 from flowright.viewer.monitoring.report import write_report
 from flowright.viewer.monitoring.snapshot import Snapshot, Watcher
-from flowright.viewer.opened import Shelf
+from flowright.viewer.run_list import Shelf
 from flowright.viewer.server import create_app
-from flowright.viewer.static import export_pages
 
 ODD = (None, 5, "x", [5], {"a": 1}, 10**400)
 Path_ = tuple[Any, ...]

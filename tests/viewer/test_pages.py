@@ -18,11 +18,11 @@ from viewer_run import GROUPS, HOSTILE, hostile, records_of, write_run
 from flowright.core.errors import RunError
 from flowright.runs import read_rollouts, write_json, write_rollouts
 from flowright.viewer.compare_page import Pair, Paired, pairs_of
-from flowright.viewer.opened import Shelf, find_root
+from flowright.viewer.exports import export_pages
+from flowright.viewer.layout import policy
+from flowright.viewer.run_list import Shelf, find_root
+from flowright.viewer.search import Solved
 from flowright.viewer.server import create_app
-from flowright.viewer.shell import policy
-from flowright.viewer.static import export_pages
-from flowright.viewer.tallies import Solved
 
 OURS = {"html", "head", "body", "title", "style", "script", "meta", "main", "dialog", "button"}
 RUN = "/run/one"

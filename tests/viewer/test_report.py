@@ -17,13 +17,13 @@ from monitoring_run import evaluation, make_rollout, make_run, record_of
 from flowright.core.errors import Failure, Reason, RunError
 from flowright.environments.workflow.display import DISPLAY
 from flowright.runs import write_rollouts
-from flowright.viewer.monitoring.before_after import accuracy_against_tokens
-from flowright.viewer.monitoring.exhibits import (
+from flowright.viewer.monitoring.attempt_groups import (
     Selection,
     group_rollouts,
     reward_arithmetic,
     select_groups,
 )
+from flowright.viewer.monitoring.before_after import accuracy_against_tokens
 from flowright.viewer.monitoring.report import render, write_report
 from flowright.viewer.monitoring.sections import settings
 from flowright.viewer.monitoring.snapshot import Snapshot, take_snapshot

@@ -5,12 +5,12 @@ from pathlib import Path
 
 from monitoring_run import make_run
 
-from flowright.viewer.monitoring.exhibits import Selection
-from flowright.viewer.monitoring.panels import Panels
+from flowright.viewer.monitoring.attempt_groups import Selection
 from flowright.viewer.monitoring.report import render
+from flowright.viewer.monitoring.screen import Panels
 from flowright.viewer.monitoring.snapshot import Snapshot, take_snapshot
 from flowright.viewer.monitoring.trust import traffic
-from flowright.viewer.rendering.glyphs import UNICODE
+from flowright.viewer.rendering.terminal import UNICODE
 
 CALM = {"rollout/unscored": 0.0, "servers/judge/calls": 10.0, "servers/judge/http_429": 0.0}
 BUSY = {

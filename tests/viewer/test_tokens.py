@@ -2,6 +2,7 @@
 
 import math
 import re
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from starlette.testclient import TestClient
 from viewer_run import records_of, write_run
 
 from flowright.runs import read_rollouts, write_json, write_rollouts
-from flowright.viewer.filters import Filter
-from flowright.viewer.opened import Shelf
+from flowright.viewer.exports import export_pages
+from flowright.viewer.run_list import Shelf
+from flowright.viewer.selection import Filter
 from flowright.viewer.server import create_app
-from flowright.viewer.static import export_pages
 from flowright.viewer.tokens import MOST, tokens_section
 
 HOSTILE = (
@@ -54,7 +55,7 @@ def test_the_colour_is_the_ratio() -> None:
     assert "50.0 %, 4 of 8 (0.8 to 1.28)" in page.text
     cells = re.findall(r"furthest from 1", page.text)
     assert len(cells) == 1 and page.count("table") == 1
-    style = Path("src/flowright/viewing/viewer.css").read_text()
+    style = (files("flowright.viewer") / "viewer.css").read_text()
     assert all(f".{name}{n} " in style for name in ("up", "down", "low") for n in (1, 2, 3, 4))
 
 

@@ -27,11 +27,10 @@ from flowright.data.task import KINDS, Problem
 from flowright.grading.votes import groups
 from flowright.llm.chat import RequestRefused, Usage
 from flowright.sandbox import RunResult
-from flowright.workflows.arguments import bind
-from flowright.workflows.budget import Budget
-from flowright.workflows.context import EMPTY_REPLY_TRIES, CallContext
+from flowright.workflows.context import EMPTY_REPLY_TRIES, Budget, CallContext
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import docs_page, long_docs, short_docs, stubs
+from flowright.workflows.registry import bind
 from flowright.workflows.source import read_workflow
 
 NAMES = ["generate", "answer", "programmer", "write_code", "test", "review", "revise"]

@@ -10,13 +10,12 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.environments.registry import load_config
-from flowright.workflows.arguments import bind
 from flowright.workflows.context import CallContext
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.prompt import build_messages
 from flowright.workflows.reference import docs_page, stubs
-from flowright.workflows.registry import Operator, Operators, operator
+from flowright.workflows.registry import Operator, Operators, bind, operator
 
 LIMITS = WorkflowSection(operators=("my_operators",), workers=1)
 

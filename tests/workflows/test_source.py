@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from flowright.core.errors import FailureError, Reason
-from flowright.workflows.extraction import extract
 from flowright.workflows.grammar import fixed_workflows
 from flowright.workflows.operators import OPERATORS
-from flowright.workflows.source import MAX_SOURCE_CHARS, Workflow, read_workflow
+from flowright.workflows.source import MAX_SOURCE_CHARS, Workflow, extract, read_workflow
 
 PLAIN = "async def workflow(problem):\n    return await answer(problem)"
 IN_CLASS = """\

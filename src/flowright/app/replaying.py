@@ -31,8 +31,7 @@ from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample
 from flowright.runs import HELD_OUT, rollout_steps, rollouts_path
-from flowright.viewer.facts import facts_of, source_of
-from flowright.viewer.records import lines, parsed
+from flowright.viewer.rollout_records import facts_of, lines, parsed, source_of
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60

@@ -15,10 +15,10 @@ from flowright.core.errors import ConfigError, DataError, FailureError
 from flowright.core.off_loop import off_loop
 from flowright.grpo.batch import Group, scalar_scores
 from flowright.grpo.lessons import scored_group
+from flowright.judging.llm_judge import shown_answer
 from flowright.judging.measuring.benchmarks.calibration import Calibration
 from flowright.judging.measuring.benchmarks.contenders import Contender, Conversation
 from flowright.judging.measuring.benchmarks.outcomes import Rating
-from flowright.judging.questions import shown_answer
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Message, Usage
 from flowright.policy.prompt import template_ids

@@ -94,15 +94,13 @@ Own = TypeVar("Own", bound=EnvironmentSection)
 
 
 class Config(Section):
-    """A whole run. The first keys are the ones most people change.
-
-    """
+    """A whole run. The first keys are the ones most people change."""
 
     seed: int = 0
     """Of every draw of the run."""
     environment: str = "workflow"
     """What a completion means: `workflow`, `judging` (docs/training_judges.md), `instructions`
-    (docs/instructions_training.md), `presentation` (docs/study_world.md), or
+    (docs/instructions.md), `presentation` (docs/study.md), or
     `package.module:factory` for an environment of your own; see docs/extending/environment.md."""
     strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained

@@ -7,8 +7,11 @@ the chat model's, inside one call. What the values mean is not known here.
 import math
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from typing import Literal
 
 from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
@@ -16,29 +19,174 @@ from flowright.core.errors import FailureError
 from flowright.core.off_loop import off_loop
 from flowright.judging.parsing import Form, Reading, parse_reply
 from flowright.judging.prompts import Question
-from flowright.judging.retries import (
-    NO_ATTEMPTS,
-    STATUS,
-    Attempt,
-    Ending,
-    Forms,
-    first_attempt,
-    is_last_word,
-    next_attempt,
-)
 from flowright.judging.schemas import REASON_CHARS, Field, Value
 from flowright.judging.verdict import RawReply, Status
 from flowright.llm.chat import (
     LENGTH_STOPS,
+    LESS_EFFORT,
     REFUSAL,
     ChatModel,
     ChatReply,
     ChatRequest,
+    Effort,
     RequestRefused,
     ServerMisconfigured,
     Usage,
 )
 from flowright.llm.context import too_long
+
+Ending = Literal[
+    "truncated", "empty", "unparsed", "declined", "refused", "bounds", "overlong", "unavailable",
+    "misconfigured", "timeout",
+]  # fmt: skip
+"""How an attempt failed."""
+
+STATUS: dict[Ending | None, Status] = {
+    None: "ok", "truncated": "truncated", "empty": "parse_error", "unparsed": "parse_error",
+    "declined": "declined", "refused": "refused", "bounds": "refused", "overlong": "refused",
+    "unavailable": "unavailable", "misconfigured": "unavailable", "timeout": "timeout",
+}  # fmt: skip
+"""The status of a verdict whose last attempt ended so; None: nothing was missing any more."""
+
+FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
+MAX_GROWTH = 8
+TEMPERATURE_STEP = 0.1
+READING_ATTEMPTS = 3
+"""Of a second reading, and of a third. With one attempt of the first reading that makes seven,
+which a server that is empty at random 13 % of the time fails with a probability of 6e-7."""
+
+NO_ATTEMPTS: frozenset[Ending] = frozenset({"overlong", "bounds"})
+"""Refusals of how it was asked, which say nothing of the answer: the first of each leaves as many
+attempts as there were."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The parameters of one attempt; ``number`` counts from 1, ``bounded`` says whether the schema
+    limits the reason."""
+
+    number: int
+    form: Form
+    max_tokens: int
+    temperature: float
+    effort: Effort | None
+    bounded: bool = True
+
+    def seed(self, key: str) -> int:
+        """31 bits from the sample's key and the attempt's number: the same in every run."""
+        digest = sha256(f"{key}\0{self.number}".encode("utf-8", "replace")).digest()
+        return int.from_bytes(digest[:4], "big") >> 1
+
+
+def first_attempt(section: JudgeSection, form: Form, bounded: bool = True) -> Attempt:
+    effort, temperature = section.reasoning_effort, section.temperature
+    return Attempt(1, form, section.max_tokens, temperature, effort, bounded)
+
+
+def reading_section(section: JudgeSection) -> JudgeSection:
+    """The section of a second reading: more room from the start, and the time for it."""
+    changed = {
+        "max_attempts": READING_ATTEMPTS,
+        "max_tokens": 2 * section.max_tokens,
+        "deadline_seconds": 2 * section.deadline_seconds,
+    }
+    return section.model_copy(update=changed)
+
+
+def next_attempt(
+    attempt: Attempt,
+    ending: Ending,
+    previous: Ending | None,
+    section: JudgeSection,
+    strict: bool = False,
+    room: float = math.inf,
+) -> Attempt:
+    """The one after ``attempt``, which ended in ``ending``; ``previous`` is how the one before it
+    ended. ``room``: the tokens that the server has for a reply to this prompt."""
+    was_short = ending in ("truncated", "empty")
+    is_looser = ending == "refused" or (
+        not strict and (ending == "unparsed" or (was_short and ending == previous))
+    )
+    wanted = attempt.max_tokens
+    if was_short:
+        wanted = max(wanted, int(min(2 * wanted, section.max_tokens * MAX_GROWTH, room)))
+    elif ending == "overlong":  # nothing else makes it less: a list of models may be wrong
+        wanted = int(min(wanted, room))
+    return replace(
+        attempt,
+        number=attempt.number + 1,
+        form=looser(attempt.form) if is_looser else attempt.form,
+        max_tokens=wanted,
+        temperature=round(section.temperature + TEMPERATURE_STEP * attempt.number, 6),
+        effort=LESS_EFFORT[attempt.effort] if was_short and attempt.effort else attempt.effort,
+        bounded=attempt.bounded and ending != "bounds",
+    )
+
+
+def is_last_word(
+    attempt: Attempt,
+    ending: Ending,
+    previous: Ending | None,
+    strict: bool = False,
+    room: float = math.inf,
+) -> bool:
+    """Whether no other changes how ``attempt`` ended; the others as in :func:`next_attempt`."""
+    can_shrink = 1 <= room < attempt.max_tokens
+    has_less_effort = attempt.effort is not None and LESS_EFFORT[attempt.effort] != attempt.effort
+    can_grow = room > attempt.max_tokens or has_less_effort
+    return (
+        ending == "misconfigured"
+        or (ending == "overlong" and not can_shrink)
+        or (ending == "truncated" and not can_grow and not strict)
+        or (ending == "refused" and attempt.form == "text")  # there is nothing less to ask for
+        # A model or a filter that means it.
+        or (ending == previous == "declined" and not strict)
+    )
+
+
+def looser(form: Form) -> Form:
+    return FORMS[min(FORMS.index(form) + 1, len(FORMS) - 1)]
+
+
+@dataclass(slots=True)
+class Forms:
+    """What one server has shown of the request forms that it serves.
+
+    A form that was refused is skipped from then on, once a looser one was served to the same
+    query, unless it has worked before: a refusal of both was not about the form, and that of one
+    query alone was about the query. A form is also skipped after
+    ``ignored_limit`` replies in a row without the object that it asks for; a single reply that
+    holds one keeps it.
+    """
+
+    ignored_limit: int = 3
+    start: Form = FORMS[0]
+    bounded: bool = True  # whether schemas limit the length of strings
+    _proven: set[Form] = field(default_factory=set)
+    _ignored: Counter[Form] = field(default_factory=Counter)
+
+    def parsed(self, form: Form) -> None:
+        self._proven.add(form)
+        self._ignored[form] = 0
+
+    def ignored(self, form: Form) -> None:
+        self._ignored[form] += 1
+        if self._ignored[form] >= self.ignored_limit and form not in self._proven:
+            self._skip_to(looser(form))
+
+    def refused(self, served: Form) -> None:
+        """A query met a refusal and was then served in the looser form ``served``."""
+        if self.start not in self._proven:
+            self._skip_to(served)
+
+    def bounds_refused(self) -> None:
+        """A query met a refusal that named the bounds, and was then served without them."""
+        self.bounded = self.bounded and "json_schema" in self._proven
+
+    def _skip_to(self, form: Form) -> None:
+        if FORMS.index(form) > FORMS.index(self.start):
+            self.start = form
+
 
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
 
@@ -107,7 +255,7 @@ class RetryingAsker:
     attempt may spend half of what is left, the last one all of it, so that one hanging request does
     not take the others' time. A retry gets no more tokens than the server can write by then, as far
     as its replies to this question tell, so that an answer that is thought about for ever is cut
-    and does not become a timeout. :mod:`flowright.judging.retries` says what each attempt changes;
+    and does not become a timeout. :mod:`flowright.judging.attempts` says what each attempt changes;
     fields that have been read are not asked for again. ``forms`` is what another asker of this
     model has learned, for one that is ``strict``; ``read`` is for questions that ask for a form of
     their own.

@@ -14,16 +14,16 @@ from flowright.config.llm import SIMULATED
 from flowright.grading.gold import Algebra
 from flowright.judging.llm_judge import LlmJudge
 from flowright.judging.panel import Panel
+from flowright.judging.prompts import wording_hash
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.rules import RuleJudge
-from flowright.judging.second_reading import SecondReading
 from flowright.judging.verdict import Judge, Wrapper
-from flowright.judging.wording import wording_hash
 from flowright.judging.wrappers import (
     Cached,
     CircuitBreaker,
     Gated,
     Sample,
+    SecondReading,
     WithRuleFallback,
     WithRulesFirst,
 )

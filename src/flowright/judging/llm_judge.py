@@ -5,18 +5,250 @@ backend is a verdict with a status, never an exception.
 """
 
 import asyncio
+import hashlib
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
-from flowright.config.judge import JudgeSection
+from flowright.config.judge import ASK, JudgeSection
+from flowright.core.errors import ConfigError
 from flowright.core.off_loop import off_loop
-from flowright.judging.attempts import QuestionResult, RetryingAsker
-from flowright.judging.questions import Questions, Scored
-from flowright.judging.retries import reading_section
+from flowright.judging.attempts import QuestionResult, RetryingAsker, reading_section
+from flowright.judging.prompts import Answered, Block, Question, wording_of
+from flowright.judging.schemas import BETTER, GRADE, SHARE, TOP_GRADE, TRUTH, Field, Value
 from flowright.judging.verdict import DOWN, JudgeQuery, Verdict
-from flowright.judging.wording import wording_of
 from flowright.llm.chat import ChatModel, Usage
+from flowright.llm.context import last_tokens
+from flowright.llm.fences import sanitise
+from flowright.llm.replies import spoken_answer
+
+Replies = Sequence[Mapping[str, Value]]
+"""For each question the values of the fields that were read; some may be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """What replies come to: a score in [0, 1], or None where too much is missing. ``each`` are the
+    scores of the single questions, where they are verdicts of their own."""
+
+    score: float | None
+    parts: Mapping[str, float] = field(default_factory=dict)
+    each: tuple[float | None, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One way of asking: the blocks and fields of its questions about a query, and their score.
+    It fits queries with a rival where it ``compares``, with criteria where it ``reads_criteria``.
+    """
+
+    questions: Callable[[JudgeQuery, JudgeSection], Sequence[Question]]
+    score: Callable[[JudgeQuery, JudgeSection, Replies], Scored]
+    compares: bool = False
+    reads_criteria: bool = False
+
+    def unfit(self, query: JudgeQuery) -> str | None:
+        """Why a query can't be answered by what is asked."""
+        if (query.rival is not None) != self.compares:
+            return "the query has " + ("one answer" if query.rival is None else "two answers")
+        if bool(query.criteria) != self.reads_criteria:
+            return "the query has " + ("criteria" if query.criteria else "no criteria")
+        if query.criteria and all(criterion.points < 0 for criterion in query.criteria):
+            return "no criterion has points above 0, so there is nothing to earn"
+        return None
+
+
+WAYS = ASK.table({name: f"flowright.judging.llm_judge:{name.upper()}" for name in ASK})
+"""An :class:`Ask` each."""
+
+
+class Questions:
+    """The configured questions in the configured words.
+
+    Raises ConfigError, with a line for each mistake in the wording.
+    """
+
+    def __init__(self, section: JudgeSection) -> None:
+        self.ask: Ask = WAYS.load(section.ask)
+        self._section = section
+        wording = wording_of(section)
+        self._criteria = wording.criteria
+        self._words = wording.words(section.ask, section.wording)
+        self._examples: tuple[Answered, ...] = ()  # while they are worded themselves
+        self._examples = tuple(map(self._answered, range(len(self._words.examples))))
+
+    def about(self, query: JudgeQuery) -> list[Question]:
+        """For a query that fits."""
+        return [self._worded(q, query) for q in self.ask.questions(query, self._section)]
+
+    def _worded(self, question: Question, query: JudgeQuery) -> Question:
+        aspects = self._section.aspects.items()
+        listed = "\n".join(f"- {name}: {' '.join(what.split())}" for name, what in aspects)
+        words, text = self._words, self._words.instruction.replace("{aspects}", listed)
+        if "{criteria}" in text:
+            text = text.replace("{criteria}", self._criteria[query.answer_type])
+        examples = self._examples
+        if query.instruction:  # the examples answer another one
+            text, examples = sanitise(query.instruction), ()
+        return replace(question, system=words.system, instruction=text, examples=examples)
+
+    def _answered(self, number: int) -> Answered:
+        """An example of the wording as it is shown: the answer first, all criteria at once."""
+        example = self._words.examples[number]
+        where = f"{self._section.wording}: questions.{self._section.ask}.examples.{number}"
+        problem = self.ask.unfit(example.query)
+        if problem is not None:
+            raise ConfigError(f"{where}: {problem}, and judge.ask is {self._section.ask}")
+        whole = {"both_orders": True, "criteria_per_call": max(1, len(example.criteria))}
+        section = self._section.model_copy(update=whole)
+        question = self._worded(self.ask.questions(example.query, section)[0], example.query)
+        schemas = {field.key: field.schema for field in question.fields}
+        said = example.says
+        problems = [f"{where}.says.{key}: unknown key" for key in said if key not in schemas]
+        for key, schema in schemas.items():
+            if key not in said:
+                problems.append(f"{where}.says.{key}: missing")
+            elif schema.read(said[key]) is None:
+                problems.append(f"{where}.says.{key}: {said[key]!r} is not {schema.words}")
+        if problems:
+            raise ConfigError(*problems)
+        return Answered(question, example.reason, example.says)
+
+
+# One answer.
+
+
+def _of_one(
+    query: JudgeQuery,
+    section: JudgeSection,
+    fields: tuple[Field, ...],
+    *more: Block,
+    name: str = "",
+) -> Question:
+    answer = Block("FINAL ANSWER", shown_answer(query.answer, section))
+    return Question((*_given(query), *more, answer), fields, name)
+
+
+def shown_answer(answer: str, section: JudgeSection) -> str:
+    """What a model is shown of an answer: no thinking, and the end of what would be too long."""
+    return last_tokens(spoken_answer(answer), section.max_answer_chars)
+
+
+def _one_value(field: Field, top: int = 1) -> Ask:
+    """One question with one value, of which the score is the share of ``top``."""
+
+    def scored(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+        value = replies[0].get(field.key)
+        return Scored(None if value is None else float(value) / top)
+
+    return Ask(lambda query, section: [_of_one(query, section, (field,))], scored)
+
+
+TRUE_FALSE = _one_value(Field("verdict", TRUTH))
+SCORE = _one_value(Field("score", SHARE, tagged=True))
+POINTWISE = _one_value(Field("score", GRADE, tagged=True), TOP_GRADE)
+OVERALL = "overall"
+
+
+def _each_aspect(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
+    fields = tuple(Field(name, GRADE) for name in (*section.aspects, OVERALL))
+    return [_of_one(query, section, fields)]
+
+
+def _overall(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+    shares = {name: float(grade) / TOP_GRADE for name, grade in replies[0].items()}
+    is_whole = len(shares) == len(section.aspects) + 1
+    return Scored(shares.pop(OVERALL), shares) if is_whole else Scored(None)
+
+
+MULTI_ASPECT = Ask(_each_aspect, _overall)
+
+
+# Criteria.
+
+
+def _each_criterion(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
+    """Each question is about some of the criteria, which keep their numbers. What a criterion is
+    worth is not shown: whether it is met has nothing to do with it."""
+    size = section.criteria_per_call
+    asked: list[Question] = []
+    for start in range(0, len(query.criteria), size):
+        batch = list(enumerate(query.criteria[start : start + size], start + 1))
+        fields = tuple(Field(f"criterion_{number}", TRUTH) for number, _ in batch)
+        blocks = (Block(f"CRITERION {n}", what.text, f"criterion_{n}") for n, what in batch)
+        name = f"criteria from {start + 1}"
+        asked.append(_of_one(query, section, fields, *blocks, name=name))
+    return asked
+
+
+def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+    """The points of the criteria that are met, over all that can be earned, kept within 0 and 1
+    (HealthBench, Arora et al. 2025, arXiv 2505.08775, section 3)."""
+    met = {key: float(value) for reply in replies for key, value in reply.items()}
+    keys = [f"criterion_{number}" for number in range(1, len(query.criteria) + 1)]
+    parts = {key.replace("_", " "): met[key] for key in keys if key in met}
+    if len(parts) < len(keys):
+        return Scored(None, parts)
+    earned = sum(c.points * met[key] for c, key in zip(query.criteria, keys, strict=True))
+    possible = sum(c.points for c in query.criteria if c.points > 0)
+    return Scored(min(1.0, max(0.0, earned / possible)), parts)
+
+
+RUBRIC = Ask(_each_criterion, _earned, reads_criteria=True)
+
+
+# Pairs.
+
+ORDERS = ("answer first", "rival first")
+"""Of two answers; a verdict on both orders has these parts."""
+
+
+def orders(query: JudgeQuery, section: JudgeSection) -> Sequence[str]:
+    """In which orders two answers are shown: both, since judges favour a place; or one, drawn from
+    the query. With "answer first" the query's own answer is A."""
+    if section.both_orders:
+        return ORDERS
+    drawn = "\0".join([query.key, query.question, query.answer, query.rival or ""])
+    return [ORDERS[hashlib.sha256(drawn.encode("utf-8", "replace")).digest()[0] & 1]]
+
+
+def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
+    asked: list[Question] = []
+    for order in orders(query, section):
+        answers = [shown_answer(query.answer, section), shown_answer(query.rival or "", section)]
+        if order == "rival first":
+            answers.reverse()
+        blocks = [Block(f"ANSWER {place}", text) for place, text in zip("AB", answers, strict=True)]
+        better = Field("better", BETTER, tagged=True)
+        asked.append(Question((*_given(query), *blocks), (better,), name=order))
+    return asked
+
+
+def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
+    """1 where the answer is the better one, 0 where its rival is, a half for a tie."""
+    wins: list[float | None] = []
+    for order, values in zip(orders(query, section), replies, strict=True):
+        better = values.get("better")
+        won = 0.5 if better == "tie" else float((better == "A") == (order == "answer first"))
+        wins.append(None if better is None else won)
+    if None in wins or len(set(wins)) == 1:
+        return Scored(None if None in wins else wins[0], each=tuple(wins))
+    score = 0.5 if section.on_disagreement == "tie" else None
+    return Scored(score, each=tuple(wins), note="which is better depends on the order; ")
+
+
+PAIRWISE = Ask(_which_better, _won, compares=True)
+
+
+def _given(query: JudgeQuery) -> list[Block]:
+    """What a judge is told beside the answer."""
+    return [
+        Block("PROBLEM", query.question, optional=True),
+        Block("REFERENCE ANSWER", query.reference, optional=True),
+        *(Block("ALSO ACCEPTED", text, optional=True) for text in query.alternatives),
+        Block("EVIDENCE, OBSERVED BY THE GRADING SYSTEM", query.evidence or "", optional=True),
+    ]
 
 
 class LlmJudge:

@@ -3,7 +3,7 @@
 Speaks to the judge service (:mod:`flowright.judging.service`) or to anything with its
 ``POST /batch_judge``. A service that fails is a verdict with a status, never a 0 (law 1). No cache
 and no breaker: those are wrappers. The form of requests and answers is
-:mod:`flowright.judging.remote_wire`'s.
+:mod:`flowright.judging.payloads`'s.
 """
 
 import asyncio
@@ -18,8 +18,7 @@ from typing import Any
 
 from flowright.config.judge import JudgeServiceSection
 from flowright.core.errors import boundary
-from flowright.judging.remote_limits import Reach
-from flowright.judging.remote_wire import (
+from flowright.judging.payloads import (
     CLIENT_HEADER,
     body_of,
     encoded,
@@ -27,6 +26,7 @@ from flowright.judging.remote_wire import (
     read_responses,
     request_of,
 )
+from flowright.judging.remote_limits import Reach
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy

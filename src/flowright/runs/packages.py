@@ -2,7 +2,7 @@
 metrics under their own names and steps. Sample texts go to TensorBoard alone.
 
 Each function is given its package, which nothing here imports. Where a package sends things, and
-with which key, its own environment variables say (docs/monitoring.md).
+with which key, its own environment variables say (docs/viewing.md).
 """
 
 import os

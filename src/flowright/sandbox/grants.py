@@ -5,12 +5,17 @@ it: some packages carry the answers to the benchmarks.
 """
 
 import importlib.util
+import os
 import re
 import sys
 import sysconfig
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from flowright.sandbox.reports import Limits
 
 CANDIDATES = ("numpy", "numpy.libs", "sympy", "mpmath")
 GRADERS = ("math_verify", "latex2sympy2_extended", "antlr4")  # for grading's own programs
@@ -89,3 +94,51 @@ def site_of(package: str) -> Path | None:
     if spec is None or not spec.submodule_search_locations:
         return None
     return Path(spec.submodule_search_locations[0]).parent
+
+
+Kind = tuple[str, ...]  # the packages that a zygote has imported beforehand
+
+_IMPORTS = re.compile(r"^[ \t]*(?:import|from)[ \t]+(numpy|sympy|math_verify)\b", re.MULTILINE)
+_WARM_UP = {
+    "numpy": "import numpy, numpy.linalg, numpy.random",  # it loads its parts late
+    "sympy": "import sympy",
+    "math_verify": (
+        "from math_verify import parse, verify\n"
+        "verify(*(parse(text, parsing_timeout=None) for text in ('$x^2+\\\\frac12$', '$1+x^2$')),"
+        " timeout_seconds=None)"
+    ),
+}
+# Far above what user databases and containers hand out: no account of the machine has such an id.
+_FIRST_UID, _UIDS = 0x70000000, 1 << 24
+
+
+def packages_for(source: str) -> Kind:
+    """Which packages to have ready: a matter of speed alone, so a guess by sight is enough."""
+    found = set(_IMPORTS.findall(source))
+    if "math_verify" in found:
+        return ("math_verify",)
+    return ("numpy", "sympy") if "sympy" in found else ("numpy",) if found else ()
+
+
+def zygote_config(kind: Kind, layers: Sequence[str], tmp_bytes: int, number: int) -> dict[str, Any]:
+    """The configuration of the ``number``-th zygote (see inside/zygote.py)."""
+    readable = grants(CANDIDATES + GRADERS if "math_verify" in kind else CANDIDATES)
+    return {
+        "readable": readable.readable,
+        "listable": readable.listable,
+        "path": readable.path,
+        "warm_up": "\n".join(_WARM_UP[name] for name in kind if site_of(name)),
+        "packages": [name for name in kind if site_of(name)],
+        "layers": layers,
+        "tmp": _tmp_folder([*readable.readable, *readable.listable]),
+        "tmp_bytes": tmp_bytes,
+        "uid": _FIRST_UID + (os.getpid() * 64 + number) % _UIDS,
+        "outside": __file__,  # its children must not be able to read this
+        "probe_limits": asdict(Limits()),
+    }
+
+
+def _tmp_folder(granted: Iterable[str]) -> str:
+    """Where programs look for a folder for temporary files, and nothing granted would be hidden."""
+    parents = {str(parent) for path in granted for parent in Path(path).parents}
+    return next((n for n in ("/tmp", "/var/tmp", "/usr/tmp") if n not in parents), "/scratch")

@@ -10,7 +10,9 @@ import os
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from typing import Any, Literal, Self, TypeVar
@@ -18,12 +20,74 @@ from typing import Any, Literal, Self, TypeVar
 from flowright.core.errors import FailureError, Reason, UserError
 from flowright.core.memo import Memo
 from flowright.sandbox.control import Control
+from flowright.sandbox.grants import Kind, packages_for, zygote_config
 from flowright.sandbox.names import suite_names
-from flowright.sandbox.outcomes import printable, report_of, status_of
-from flowright.sandbox.reports import Isolation, Limits, RunResult, TestReport
-from flowright.sandbox.turns import Turns
-from flowright.sandbox.warmth import Kind, kind_for, zygote_config
+from flowright.sandbox.reports import (
+    Isolation,
+    Limits,
+    RunResult,
+    TestReport,
+    printable,
+    report_of,
+    status_of,
+)
 from flowright.sandbox.worker import Exit, Job, MachineBusy, Worker, WorkerLost
+
+
+class Turns:
+    """At most ``width`` turns at once; none beside one that is taken alone, and no new ones while
+    somebody asks for quiet. ``taken`` are under way. For one event loop."""
+
+    def __init__(self, width: int) -> None:
+        self._width = width
+        self.taken = 0
+        self._quiet = 0
+        self._alone = False
+        self._waiting: deque[tuple[asyncio.Future[None], bool]] = deque()
+
+    async def take(self, alone: bool = False) -> None:
+        """Wait for a turn; ``alone``: one without others. Give it back by :meth:`end`."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (turn, alone)
+        self._waiting.append(entry)
+        self._admit()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.end()
+            else:
+                with suppress(ValueError):
+                    self._waiting.remove(entry)
+                self._admit()
+            raise
+
+    def end(self) -> None:
+        self.taken -= 1
+        self._alone = False
+        self._admit()
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """No new turn begins; those under way go on."""
+        self._quiet += 1
+        try:
+            yield
+        finally:
+            self._quiet -= 1
+            self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and not (self._quiet or self._alone):
+            turn, alone = self._waiting[0]
+            if self.taken >= (1 if alone else self._width):
+                return
+            self._waiting.popleft()
+            if not turn.cancelled():
+                self.taken += 1
+                self._alone = alone
+                turn.set_result(None)
+
 
 Layer = Literal["landlock", "namespaces", "sealed"]
 Report = TypeVar("Report")
@@ -210,7 +274,7 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             texts = [json.dumps(job).encode(), stdin.encode("utf-8", "surrogatepass"), b"", b""]
             descriptors = [_memory_file(text, files) for text in texts]
-            async with self._worker(kind_for(source), again) as worker:
+            async with self._worker(packages_for(source), again) as worker:
                 (end,), seconds = await self._outcome(worker, worker.launch([descriptors]), limits)
             status = status_of(end, limits, again)
             stdout = os.pread(descriptors[2], limits.output_bytes, 0)
@@ -241,7 +305,7 @@ class Sandbox:
         with contextlib.ExitStack() as files:
             verdict = _memory_file(b"", files)
             orders = [_memory_file(json.dumps(job).encode(), files) for job in (served, suite)]
-            kind = kind_for("\n".join([solution, setup, *tests]))
+            kind = packages_for("\n".join([solution, setup, *tests]))
             async with self._worker(kind, again) as worker:
                 with contextlib.ExitStack() as channel:  # the children's alone once they are forked
                     ends = socket.socketpair()

@@ -28,8 +28,7 @@ from flowright.study.tables import (
     runs_table,
 )
 from flowright.study.transfer_page import transfer_section
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import folded, grid, header, page, section, strip
+from flowright.viewer.rendering.markup import Html, el, folded, grid, header, page, section, strip
 from flowright.viewer.rendering.svg import short_percent
 
 FEW_SEEDS = 8

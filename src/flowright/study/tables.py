@@ -14,8 +14,7 @@ from flowright.study.measures import MEASURES
 from flowright.study.remedies import Remedy
 from flowright.study.steps import Row
 from flowright.study.survival import median
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import table
+from flowright.viewer.rendering.markup import Child, Html, el, table
 
 _SHOWN = ("final_gold", "final_proxy", "final_gap", "exploitation", "max_share")
 

@@ -10,8 +10,7 @@ from flowright.study.answers import estimated
 from flowright.study.drawings import heat_map
 from flowright.study.transfer_table import Entry, read_matrix
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import folded, grid, section, table
+from flowright.viewer.rendering.markup import Child, Html, el, folded, grid, section, table
 
 GOLD = "gold check"  # no arm is called so
 _LEAD = (

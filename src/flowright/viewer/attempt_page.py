@@ -8,14 +8,13 @@ from flowright.core.blocks import Block, Fact, Program, Text, Timeline
 from flowright.core.checkout import here
 from flowright.core.formatting import NOTHING, Record, is_number, object_of
 from flowright.environments.display import blocks_of
-from flowright.viewer.facts import TOKENS, combination_of
-from flowright.viewer.filters import Filter
-from flowright.viewer.finding import Attempt
-from flowright.viewer.monitoring.exhibits import reward_arithmetic
-from flowright.viewer.opened import OpenedRun
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import facts
-from flowright.viewer.shell import Links, link, opinion, outcome_chip
+from flowright.viewer.layout import Links, link, opinion, outcome_chip
+from flowright.viewer.monitoring.attempt_groups import reward_arithmetic
+from flowright.viewer.rendering.markup import Child, Html, el, facts
+from flowright.viewer.rollout_records import TOKENS, combination_of
+from flowright.viewer.run_list import OpenedRun
+from flowright.viewer.search import Attempt
+from flowright.viewer.selection import Filter
 from flowright.viewer.texts import program, text
 from flowright.viewer.timeline import timeline
 from flowright.viewer.tokens import tokens_section

@@ -3,11 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from flowright.core.formatting import NOTHING, amount, duration
-from flowright.viewer.facts import NONE, Combination
-from flowright.viewer.filters import AGAINST, MEASURES, NAMED, PLACES, SORTS, Filter
-from flowright.viewer.finding import Attempt, Found
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.shell import (
+from flowright.viewer.layout import (
     Column,
     Links,
     data_table,
@@ -17,6 +13,10 @@ from flowright.viewer.shell import (
     reward_cell,
     whole,
 )
+from flowright.viewer.rendering.markup import Child, Html, el
+from flowright.viewer.rollout_records import NONE, Combination
+from flowright.viewer.search import Attempt, Found
+from flowright.viewer.selection import AGAINST, MEASURES, NAMED, PLACES, SORTS, Filter
 
 LABELS = {
     "source": "dataset",

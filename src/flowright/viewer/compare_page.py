@@ -9,16 +9,15 @@ from urllib.parse import urlencode
 from flowright.core.formatting import NOTHING
 from flowright.core.report import Series
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, Resampler, mean
-from flowright.viewer.filters import Range, step_ids
+from flowright.viewer.layout import Column, Links, data_table, link, number
 from flowright.viewer.monitoring.sections import differing
 from flowright.viewer.monitoring.snapshot import Snapshot
-from flowright.viewer.opened import OpenedRun
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.charts import line_chart
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import grid
-from flowright.viewer.shell import Column, Links, data_table, link, number
-from flowright.viewer.tallies import Solved, solved_by_task
+from flowright.viewer.rendering.markup import Child, Html, el, grid
+from flowright.viewer.run_list import OpenedRun
+from flowright.viewer.search import Solved, solved_by_task
+from flowright.viewer.selection import Range, step_ids
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 CURVES = (

@@ -1,24 +1,31 @@
 """The index beside a run: SQLite, brought up to date step by step while the run writes.
 
-It holds nothing that the run does not, so that it can be deleted at any time, and one that is
-damaged or of another version is made anew. Where the run cannot be written to it lies in the
-user's cache. Reading it is :mod:`flowright.viewer.finding`'s.
+It holds nothing that the run does not: it can be deleted at any time, and a damaged one or one of
+another version is made anew. Where the run's folder cannot be written it lies in the user's cache.
 """
 
 import hashlib
 import os
 import sqlite3
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import astuple, dataclass
-from functools import cache
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, Self
 
 from flowright.core.errors import UserError
-from flowright.viewer.facts import Combination, Facts, facts_of
-from flowright.viewer.records import StepFile, lines, parsed, step_files
+from flowright.viewer.rollout_records import (
+    Combination,
+    Facts,
+    StepFile,
+    facts_of,
+    lines,
+    parsed,
+    step_files,
+)
 
 NAME = "viewer.sqlite"
 VERSION = 3
@@ -318,3 +325,64 @@ def _is_damage(error: sqlite3.OperationalError) -> bool:
 
 def _marks(count: int) -> str:
     return ", ".join("?" * count)
+
+
+class Reading:
+    """An index that is open for one answer. Where there is none (yet) everything is empty."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._base: sqlite3.Connection | None = None
+
+    def __enter__(self) -> Self:
+        with suppress(FileNotFoundError, sqlite3.OperationalError):
+            self._base = reading(self.path)
+            self._base.execute("SELECT 1 FROM files LIMIT 1")
+            return self
+        self.__exit__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._base is not None:
+            self._base.close()
+            self._base = None
+
+    def rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """The rows of a query; none where there is no index, nor for a number that it has no room
+        for."""
+        if self._base is None:
+            return []
+        try:
+            with closing(self._base.execute(query, values)) as cursor:
+                return cursor.fetchall()
+        except OverflowError:
+            return []
+
+    def progress(self, of_steps: int) -> Progress:
+        """How far the index is."""
+        return (
+            Progress(of_steps=of_steps) if self._base is None else progress_of(self._base, of_steps)
+        )
+
+    @cached_property
+    def combinations(self) -> Mapping[int, Combination]:
+        """By number."""
+        names = ", ".join(Combination.__slots__)
+        rows = self.rows(f"SELECT id, {names} FROM combinations")
+        return {number: Combination(*values) for number, *values in rows}
+
+    @cached_property
+    def operators(self) -> Mapping[int, str]:
+        """Sets of operators by number, their names with commas."""
+        return dict(self.rows("SELECT id, names FROM operators"))
+
+    def tasks(self, numbers: Collection[int]) -> dict[int, tuple[str, str]]:
+        """Name and title of tasks, by number."""
+        listed = ", ".join(map(str, numbers))
+        rows = self.rows(f"SELECT id, name, title FROM tasks WHERE id IN ({listed})")
+        return {number: (name, title or "") for number, name, title in rows}
+
+    def notes(self, ids: Collection[int]) -> dict[int, str]:
+        """What became of attempts in a line, by id."""
+        listed = ", ".join(map(str, ids))
+        return dict(self.rows(f"SELECT id, note FROM notes WHERE id IN ({listed})"))

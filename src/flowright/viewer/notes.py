@@ -1,9 +1,8 @@
 """What must be known of a run before a number of it is believed, on every page of it."""
 
 from flowright.viewer.monitoring.report import strips
-from flowright.viewer.opened import OpenedRun
-from flowright.viewer.rendering.markup import Html
-from flowright.viewer.rendering.page import strip
+from flowright.viewer.rendering.markup import Html, strip
+from flowright.viewer.run_list import OpenedRun
 
 
 def notes_of(run: OpenedRun) -> list[Html]:

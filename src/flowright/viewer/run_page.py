@@ -10,18 +10,16 @@ from flowright.core.formatting import NOTHING, Point, percent
 from flowright.core.report import Series
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display
-from flowright.viewer.facts import NONE, Combination
-from flowright.viewer.finding import Found
+from flowright.viewer.layout import Column, Links, data_table, link
 from flowright.viewer.monitoring import sections, trust
 from flowright.viewer.monitoring.before_after import evaluation_section
 from flowright.viewer.monitoring.report import tiles
 from flowright.viewer.monitoring.snapshot import Snapshot, edge, first, is_ours, kinds, last
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.charts import line_chart, spark
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import grid, section
-from flowright.viewer.shell import Column, Links, data_table, link
-from flowright.viewer.tallies import Tallies, operators_by_step, tallies
+from flowright.viewer.rendering.markup import Child, Html, el, grid, section
+from flowright.viewer.rollout_records import NONE, Combination
+from flowright.viewer.search import Found, Tallies, operators_by_step, tallies
 
 COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 AGREEMENT_ALARM, UNSCORED_ALARM, VALID_ALARM = 0.8, 0.01, 0.9

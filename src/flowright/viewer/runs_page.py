@@ -9,13 +9,12 @@ from urllib.parse import quote
 from flowright.core.errors import boundary
 from flowright.core.formatting import NOTHING, Form, duration, percent, points
 from flowright.core.untrusted import one_line
-from flowright.viewer.monitoring.measured import measured_of
+from flowright.viewer.layout import Column, Links, data_table, link
 from flowright.viewer.monitoring.sections import differing
-from flowright.viewer.monitoring.snapshot import DRIFT, Snapshot, edge, first, last
-from flowright.viewer.opened import OpenedRun
+from flowright.viewer.monitoring.snapshot import DRIFT, Snapshot, edge, first, last, measured_of
 from flowright.viewer.rendering.charts import spark
 from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.shell import Column, Links, data_table, link
+from flowright.viewer.run_list import OpenedRun
 
 MOST_DIFFERENCES = 12
 STATUS = {"finished": "good", "running": "plain"}

@@ -21,18 +21,16 @@ from flowright.simulation.process import LOOPBACK, is_loopback, listen, quiet_se
 from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_body
 from flowright.viewer.compare_page import Side, compare_body
-from flowright.viewer.exports import jsonl, parquet
-from flowright.viewer.filters import Filter, Range, joined
-from flowright.viewer.group_page import group_body
-from flowright.viewer.inspect_log import inspect_log
+from flowright.viewer.exports import inspect_log, jsonl, parquet
+from flowright.viewer.group_page import group_body, problem_body
+from flowright.viewer.layout import Links, document, policy
 from flowright.viewer.notes import notes_of
-from flowright.viewer.opened import OpenedRun, Refresher, Shelf, attempt_at, group_of
-from flowright.viewer.problem_page import problem_body
-from flowright.viewer.records import step_files
 from flowright.viewer.rendering.markup import Child, el, join
+from flowright.viewer.rollout_records import step_files
+from flowright.viewer.run_list import OpenedRun, Refresher, Shelf, attempt_at, group_of
 from flowright.viewer.run_page import run_body
 from flowright.viewer.runs_page import runs_body
-from flowright.viewer.shell import Links, document, policy
+from flowright.viewer.selection import Filter, Range, joined
 
 HEADERS = {
     "X-Content-Type-Options": "nosniff",

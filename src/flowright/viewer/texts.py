@@ -5,8 +5,7 @@ The record holds what is left out of the longest, and the page says how much tha
 
 from flowright.core.blocks import Program
 from flowright.core.untrusted import cut
-from flowright.viewer.rendering.block_markup import code_block
-from flowright.viewer.rendering.markup import Html, el
+from flowright.viewer.rendering.markup import Html, code_block, el
 
 LONGEST = 40_000
 """Characters of one text on a page."""

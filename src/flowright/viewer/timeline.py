@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from flowright.core.blocks import Block, Call, Fact, Program, Text, Timeline
 from flowright.core.formatting import duration
 from flowright.core.untrusted import one_line
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import facts
+from flowright.viewer.rendering.markup import Child, Html, el, facts
 from flowright.viewer.rendering.svg import Scale
 from flowright.viewer.texts import program, text
 

@@ -13,10 +13,9 @@ from statistics import fmean
 
 from flowright.core.formatting import NOTHING, Record, is_number, object_of, percent
 from flowright.core.untrusted import one_line
-from flowright.viewer.facts import TOKENS
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import facts
-from flowright.viewer.shell import Column, data_table, number
+from flowright.viewer.layout import Column, data_table, number
+from flowright.viewer.rendering.markup import Child, Html, el, facts
+from flowright.viewer.rollout_records import TOKENS
 
 MOST = 2_000
 """Tokens that are shown; the figures are of all."""

@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 
 from flowright.core.formatting import Record, duration, is_number
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import facts
+from flowright.viewer.rendering.markup import Child, Html, el, facts
 from flowright.viewer.texts import text
 
 

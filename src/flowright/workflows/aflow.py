@@ -12,8 +12,16 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from flowright.core.errors import FailureError, Reason
-from flowright.workflows.edits import Edit, keep_imports, replace
-from flowright.workflows.language import CLASS_NAME, binds, bound_name, is_here, nodes
+from flowright.workflows.language import (
+    CLASS_NAME,
+    Edit,
+    binds,
+    bound_name,
+    is_here,
+    keep_imports,
+    nodes,
+    replace,
+)
 
 NAME = "aflow_translated"
 EARLY_CLASS_NAME = "SolveGraph"  # what AFlow's first releases called the class

@@ -23,9 +23,8 @@ from pydantic_monty import (
 )
 
 from flowright.core.errors import Failure, FailureError, Reason
-from flowright.workflows.exit import hold_exit
+from flowright.workflows.interpreter import WorkerClock, hold_exit
 from flowright.workflows.operators import OPERATORS
-from flowright.workflows.own_time import WorkerClock
 from flowright.workflows.reference import stubs
 from flowright.workflows.registry import STOP, Operators
 

@@ -10,16 +10,19 @@ from dataclasses import dataclass
 
 from flowright.workflows import aflow
 from flowright.workflows.assignment import maybe_unbound
-from flowright.workflows.edits import Edit, apply, keep_imports, replace
 from flowright.workflows.language import (
     FORGOTTEN,
     PREDEFINED,
+    Edit,
     Function,
+    apply,
     binds,
     bound_name,
     is_here,
+    keep_imports,
     nodes,
     parse,
+    replace,
 )
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.registry import Operators

@@ -20,11 +20,9 @@ from flowright.data.task import Problem
 from flowright.llm.chat import ChatModel, Usage
 from flowright.llm.context import first_tokens, most_tokens
 from flowright.llm.replies import extract_code
-from flowright.workflows.arguments import bind, is_no_value
-from flowright.workflows.budget import Budget
-from flowright.workflows.context import CallContext, CodeRunner
+from flowright.workflows.context import Budget, CallContext, CodeRunner
 from flowright.workflows.interpreter import MOST_PATIENCE, Interpreter
-from flowright.workflows.registry import Operator, Operators, holds
+from flowright.workflows.registry import Operator, Operators, bind, holds, is_no_value
 from flowright.workflows.runtime import (
     Called,
     Event,

@@ -31,8 +31,7 @@ from flowright.app.serving.words import words_of
 from flowright.core.errors import UserError
 from flowright.core.off_loop import in_thread
 from flowright.data.task import Problem
-from flowright.judging.service.middleware import GuardMiddleware
-from flowright.judging.service.traffic import Admission, Overloaded, Traffic
+from flowright.judging.service.traffic import Admission, GuardMiddleware, Overloaded, Traffic
 
 CHAT, MODELS, HEALTH = "/v1/chat/completions", "/v1/models", "/health"
 KEEP_ALIVE_SECONDS = 15.0

@@ -1,5 +1,5 @@
 """The rule functions of VerIF: Python that a model wrote, called in the sandbox with instruction
-and response. What the results come to is :mod:`flowright.judging.rubrics.verif`'s.
+and response. What the results come to is :mod:`flowright.judging.rubrics.rewards`'s.
 """
 
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ class NamedWordsSection(Section):
 
 class ScaffoldingSection(Section):
     """RuscaRL: some attempts of a group are sampled from a prompt that shows some criteria, and all
-    are learned on the bare one; see docs/rubrics.md."""
+    are learned on the bare one; see docs/instructions.md."""
 
     enabled: bool = False
     """Needs criteria in every row, or in `files`."""
@@ -66,7 +66,7 @@ class ScaffoldingSection(Section):
 
 class InstructionsSection(EnvironmentSection):
     """With `environment: instructions` the policy answers prompts, and criteria decide what an
-    answer earns; see docs/instructions_training.md."""
+    answer earns; see docs/instructions.md."""
 
     key: ClassVar[str] = "instructions"
     plan_keys: ClassVar[Sequence[str]] = tuple(

@@ -14,8 +14,7 @@ from flowright.environments.instructions.config import InstructionsSection, Rule
 from flowright.environments.instructions.tasks import InstructionTask, Row
 from flowright.environments.rollout import Completion
 from flowright.grading import Gold
-from flowright.judging.rubrics.reward import RubricGrade, RubricReward
-from flowright.judging.rubrics.verif import VerifGrade, VerifReward
+from flowright.judging.rubrics.rewards import RubricGrade, RubricReward, VerifGrade, VerifReward
 from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 from flowright.llm.replies import spoken_answer

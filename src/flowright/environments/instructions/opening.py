@@ -26,12 +26,10 @@ from flowright.environments.instructions.grades import (
 from flowright.environments.instructions.tasks import InstructionTask
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.judging.build import OpenJudge, build_judge, open_judge
-from flowright.judging.rubrics.asking import CriteriaCalls, criteria_judge
-from flowright.judging.rubrics.brackets import BracketJudge
-from flowright.judging.rubrics.reward import RubricReward
-from flowright.judging.rubrics.verif import VerifReward
+from flowright.judging.prompts import WITHOUT_REFERENCE
+from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls, criteria_judge
+from flowright.judging.rubrics.rewards import RubricReward, VerifReward
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery
-from flowright.judging.wording import WITHOUT_REFERENCE
 from flowright.llm.chat import ChatModel
 from flowright.llm.client import ChatClient
 from flowright.llm.counters import Counters

@@ -1,7 +1,7 @@
 """Negatives against one-token attacks: rows whose answer announces a solution and gives none, with
 the lowest label, or as the worse of two. "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794)
 found that judges call such answers right up to 80-90 % of the time, and that training on them ends
-it. What keeps them from a judge that is not trained is :mod:`flowright.judging.gate`.
+it. What keeps them from a judge that is not trained is :mod:`flowright.judging.rules`.
 """
 
 import random

@@ -21,7 +21,7 @@ from flowright.environments.judging.config import JudgingSection
 from flowright.environments.judging.frames import FrameWording, frame, wording_of
 from flowright.environments.judging.reading import Reading, read
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, PointwiseRow
-from flowright.judging.questions import PAIRWISE, orders, shown_answer
+from flowright.judging.llm_judge import PAIRWISE, orders, shown_answer
 from flowright.judging.verdict import DOWN, JudgeQuery, RawReply, Status, Verdict
 from flowright.llm.chat import (
     LENGTH_STOPS,
@@ -194,7 +194,7 @@ class FrameJudge:
         return replace(rated[0], score=score, correct=correct, reason=reason, parts=order, **both)
 
     async def _compared(self, query: JudgeQuery, rival: str) -> Verdict:
-        """As :data:`flowright.judging.questions.PAIRWISE` decides; both orders are the verdict's
+        """As :data:`flowright.judging.llm_judge.PAIRWISE` decides; both orders are the verdict's
         ``parts`` and its ``members``."""
         asked, turns = orders(query, self._section), self._conversation(query)
         mine, other = await self._shown(query.answer), await self._shown(rival)

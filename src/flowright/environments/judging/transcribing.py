@@ -11,6 +11,7 @@ from typing import Any, Literal
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_judge_server
 from flowright.config.root import JudgeServerConfig
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import RunError, UserError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import write_rows
@@ -32,7 +33,6 @@ from flowright.environments.judging.transcripts import (
 )
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
-from flowright.judging.measuring.exam.asking import JudgeDown
 from flowright.llm.chat import ChatModel, ChatRequest, Message
 from flowright.simulation.opening import open_models
 
@@ -74,7 +74,7 @@ async def make_transcripts(
     making: Making, progress: Callable[[str, int], Callable[[], None]]
 ) -> Made:
     """Write ``sft_train``, ``sft_val`` and ``trained_on.json``; a call that was cut off goes on.
-    Raises UserError, JudgeDown where nobody replies."""
+    Raises UserError, ServerDown where nobody replies."""
     found = load_rows(making.rows, making.seed)
     limit = making.limit
     found = replace(found, train=found.train[:limit], held_out=found.held_out[:limit])
@@ -174,7 +174,7 @@ async def _thinker(making: Making, judge: str, config: JudgeServerConfig) -> Asy
         )
     async with open_models([judge], config.llm, config.simulated, None, ()) as models:
         if problems := await models.check():
-            raise JudgeDown(*problems, "nothing was written")
+            raise ServerDown(*problems, "nothing was written")
         model = models.clients[judge].as_role("judge")
         if making.by == "model":
             yield by_model(_ask(model, making), _words(making))

@@ -12,7 +12,7 @@ from flowright.config.section import Fraction
 class PresentationSection(EnvironmentSection):
     """With `environment: presentation` the policy chooses how a small question is solved and how
     the answer is presented, and the embedded judge decides what that earns. All of it is planted
-    and simulated; see docs/study_world.md."""
+    and simulated; see docs/study.md."""
 
     key: ClassVar[str] = "presentation"
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from flowright.config.llm import SIMULATED, SimulatedSection
 from flowright.config.root import Config
 from flowright.data.task import Task
-from flowright.environments.presentation.config import PresentationSection
-from flowright.judging.gate import gate
 from flowright.judging.panel import Vote, majority
+from flowright.judging.rules import gate
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 from flowright.simulation.assessor import check_biases, probability, trigger
@@ -48,7 +47,7 @@ class PlantedJudge:
         self._section, self._name = section, name
         self._seed, self._gate = config.seed, config.judge.gate
         self._tries = config.judge.max_attempts, config.llm.attempts
-        self._length_failures = config.own(PresentationSection).length_failures
+        self._length_failures = config.presentation.length_failures
 
     def __call__(self, task: Task, text: str, key: str) -> Verdict:
         query = JudgeQuery(task.question, text, task.reference, key=key)
@@ -134,6 +133,6 @@ def one_of_three_biased(config: Config) -> Ask:
 
 def judge_of(config: Config) -> Ask:
     """The judge that ``presentation.reward`` names; of rewards without one, that of the audit."""
-    if config.own(PresentationSection).reward == "panel":
+    if config.presentation.reward == "panel":
         return one_of_three_biased(config)
     return PlantedJudge(config, config.simulated)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import FailureError, UserError
+from flowright.judging.attempts import FORMS
 from flowright.judging.build import open_judge
-from flowright.judging.questions import Questions
-from flowright.judging.retries import FORMS
+from flowright.judging.llm_judge import Questions
 from flowright.judging.verdict import JudgeQuery
 from flowright.llm.chat import ChatModel, ChatRequest, RequestRefused
 from flowright.llm.context import CONTROL

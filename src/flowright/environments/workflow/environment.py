@@ -30,8 +30,8 @@ from flowright.environments.workflow.rollout import (
 from flowright.grading.gold import algebra
 from flowright.judging.build import OpenJudge, open_judge
 from flowright.judging.panel import families
+from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, JudgeQuery
-from flowright.judging.wording import wording_hash
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
 from flowright.sandbox import Limits, Sandbox

@@ -6,7 +6,7 @@ from typing import Any
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
-from flowright.judging.wording import wording_hash
+from flowright.judging.prompts import wording_hash
 
 _OPERATION = frozenset(
     {

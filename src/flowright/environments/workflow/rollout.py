@@ -18,8 +18,7 @@ from flowright.grading import Gold, gold_check
 from flowright.grading.gold import algebra
 from flowright.judging.audit import agreement_with_gold
 from flowright.judging.build import rules_alone
-from flowright.judging.query import query_of
-from flowright.judging.verdict import Judge, JudgeQuery, Verdict
+from flowright.judging.verdict import Judge, JudgeQuery, Verdict, task_query
 from flowright.sandbox import Sandbox
 from flowright.workflows.executor import Execution, Executor
 from flowright.workflows.source import Workflow
@@ -56,7 +55,7 @@ def query_about(rollout: Rollout, key: str) -> JudgeQuery | None:
     assert isinstance(task, Problem)
     if task.kind == "code" and gold.correct is None:
         return None
-    return query_of(task, execution.answer, key, gold.evidence, gold.correct)
+    return task_query(task, execution.answer, key, gold.evidence, gold.correct)
 
 
 class WorkflowRollouts:
@@ -101,7 +100,7 @@ class WorkflowRollouts:
             if task.kind == "code" and gold.correct is None:
                 # Its tests were not run: a judge would have nothing but the program's looks.
                 raise FailureError(Reason.SANDBOX_LOST, gold.detail)
-            query = query_of(task, execution.answer, completion.key, gold.evidence, gold.correct)
+            query = task_query(task, execution.answer, completion.key, gold.evidence, gold.correct)
             verdict = await self._judge.judge(query)
             if verdict.status != "ok":
                 raise FailureError(Reason.JUDGE_FAILED, f"{verdict.status}: {verdict.reason}")
@@ -130,7 +129,7 @@ class WorkflowRollouts:
             return rollout
         assert execution is not None and execution.answer is not None
         assert isinstance(rollout.task, Problem)
-        query = query_of(rollout.task, execution.answer, "", gold.evidence, gold.correct)
+        query = task_query(rollout.task, execution.answer, "", gold.evidence, gold.correct)
         ruled = await rules_alone(algebra(self._sandbox)).judge(query)
         why = f"the judge agreed with gold on {found:.0%} of the step"
         verdict = replace(

@@ -15,9 +15,8 @@ from flowright.criteria.constraints.language import NoTagger
 from flowright.criteria.constraints.scoring import score
 from flowright.criteria.rubrics.forms import rubric_row, verif_row
 from flowright.data.sources.rows import UpstreamRow
-from flowright.judging.rubrics.asking import CriteriaCalls
-from flowright.judging.rubrics.reward import RubricReward
-from flowright.judging.rubrics.verif import Rules, VerifReward
+from flowright.judging.rubrics.criteria_judge import CriteriaCalls
+from flowright.judging.rubrics.rewards import RubricReward, Rules, VerifReward
 from flowright.judging.verdict import Judge
 from flowright.llm.replies import spoken_answer
 from flowright.sandbox import Sandbox

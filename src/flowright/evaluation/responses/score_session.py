@@ -20,9 +20,8 @@ from flowright.evaluation.responses.scoring import (
 )
 from flowright.judging.build import fingerprint
 from flowright.judging.measuring.benchmarks.ledger import Ledger
-from flowright.judging.rubrics.asking import CriteriaCalls, criteria_judge
-from flowright.judging.rubrics.brackets import BracketJudge
-from flowright.judging.rubrics.verif import Rules
+from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls, criteria_judge
+from flowright.judging.rubrics.rewards import Rules
 from flowright.runs import check_writable, sha256_of, write_json
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models

@@ -18,13 +18,10 @@ from typing import Any, Self, Unpack
 from flowright.config.judge import JudgeRewardSection
 from flowright.config.loading import judge_reward, load_judge_reward
 from flowright.core.errors import UserError, boundary
+from flowright.judging.payloads import response_of
 from flowright.judging.remote import RemoteJudge
-from flowright.judging.remote_wire import response_of
-from flowright.judging.reward.arguments import More, query_of, request_id_of
-from flowright.judging.reward.loop_thread import LoopThread
-from flowright.judging.reward.own_requests import OwnRequests
-from flowright.judging.reward.result import RewardResult, lost
-from flowright.judging.reward.running import Running, metrics_of, owners
+from flowright.judging.reward.calls import More, RewardResult, lost, query_of, request_id_of
+from flowright.judging.reward.runtime import LoopThread, OwnRequests, Running, metrics_of, owners
 from flowright.judging.verdict import Judge, JudgeQuery
 
 _GRACE_SECONDS = 30.0  # beyond a verdict's own deadline

@@ -2,7 +2,7 @@
 
     trainer = GRPOTrainer(..., reward_funcs=trl_reward("reward.yaml", answer_column="solution"))
 
-TRL itself is not imported here. docs/other_trainers.md has the lines to copy.
+TRL itself is not imported here. docs/judge_service.md has the lines to copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from flowright.core.errors import UserError
 from flowright.judging.reward.adapter import Config, create_judge_reward
-from flowright.judging.reward.arguments import ANSWERS, request_of
+from flowright.judging.reward.calls import ANSWERS, request_of
 
 
 class TrlReward:

@@ -7,20 +7,64 @@ one's own a :class:`VerlReward` takes them as arguments. verl itself is not impo
 verl wants a number for every sample: None would end its loop with a TypeError, NaN would become the
 advantage of the whole group, and 0 would be a lie. So the judge is asked again while it is down,
 and what stays without a verdict gets its group's mean, marked by ``unscored``
-(:mod:`flowright.judging.reward.stand_ins`).
+(:mod:`flowright.judging.reward.verl`).
 """
 
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from flowright.core.errors import ConfigError
+from flowright.core.errors import ConfigError, RunPaused
 from flowright.judging.reward.adapter import Config, create_judge_reward
-from flowright.judging.reward.arguments import PROMPTS, request_of
-from flowright.judging.reward.stand_ins import StandIns
+from flowright.judging.reward.calls import PROMPTS, request_of
+
+WINDOW = 256
+"""The latest samples of which the share without a verdict is measured."""
+
+_LEAST = 32  # samples before a share says anything
+_GROUPS_KEPT = 4096
+_SCORES_KEPT = 64  # of one group: no trainer has larger ones, and old attempts fade
+
+
+class StandIns:
+    """The scores of groups as they come in, and their means. Calls may come from several threads,
+    and without a lock, which a forked child could find held for ever.
+
+    ``most_unscored`` is the share of the latest ``WINDOW`` samples that may be without a verdict.
+    """
+
+    def __init__(self, most_unscored: float = 0.2) -> None:
+        self._most = most_unscored
+        self._groups: OrderedDict[Hashable, deque[float]] = OrderedDict()
+        self._latest: deque[float | None] = deque(maxlen=WINDOW)
+
+    def note(self, group: Hashable, score: float | None) -> None:
+        """A sample's score, or that it has none."""
+        self._latest.append(score)
+        if score is None:
+            return
+        self._groups.setdefault(group, deque(maxlen=_SCORES_KEPT)).append(score)
+        if len(self._groups) > _GROUPS_KEPT:
+            self._groups.popitem(last=False)
+
+    def mean(self, group: Hashable) -> float:
+        """What stands in for a score in this group: its mean, or the latest samples' where none of
+        the group has one. Raises RunPaused where no sample has, or too many have none."""
+        latest = self._latest.copy()  # at once: others may add to it
+        scored = [score for score in latest if score is not None]
+        share = 1 - len(scored) / len(latest) if latest else 1.0
+        siblings = list(self._groups.get(group, ())) or scored
+        if not siblings or (share > self._most and len(latest) >= _LEAST):
+            raise RunPaused(
+                f"the judge gave no verdict on {share:.0%} of the latest samples (at most "
+                f"{self._most:.0%}); look at its /health, then go on from the last checkpoint"
+            )
+        return sum(siblings) / len(siblings)
+
 
 ENVIRONMENT = "FLOWRIGHT_JUDGE_REWARD"
 

@@ -5,10 +5,17 @@ that failed is an answer like any other, with a status and without a score (law 
 """
 
 import asyncio
+import json
 import logging
+import os
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from io import TextIOWrapper
+from logging.handlers import RotatingFileHandler
 from math import ceil
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Body, Depends, FastAPI, Request, Response
@@ -19,15 +26,10 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from flowright import __version__
 from flowright.config.judge import JudgeServerSection
-from flowright.core.errors import UserError, boundary
+from flowright.core.errors import ConfigError, UserError, boundary
 from flowright.core.off_loop import in_thread
-from flowright.judging.remote_wire import CLIENT_HEADER
-from flowright.judging.service.log import VerdictLog
-from flowright.judging.service.metrics import CONTENT_TYPE, ServiceMetrics
-from flowright.judging.service.middleware import GuardMiddleware
-from flowright.judging.service.openrlhf import add_openrlhf
-from flowright.judging.service.traffic import Admission, Overloaded, Slot, Traffic
-from flowright.judging.service.wire import (
+from flowright.judging.payloads import CLIENT_HEADER
+from flowright.judging.service.bodies import (
     NO_INSTRUCTION,
     BatchRequest,
     BatchResponse,
@@ -36,10 +38,84 @@ from flowright.judging.service.wire import (
     JudgeResponse,
     error_message,
     failed_response,
+    raw_replies,
     read_member,
     response_of,
 )
+from flowright.judging.service.openrlhf import add_openrlhf
+from flowright.judging.service.traffic import (
+    CONTENT_TYPE,
+    Admission,
+    GuardMiddleware,
+    Overloaded,
+    ServiceMetrics,
+    Slot,
+    Traffic,
+)
 from flowright.judging.verdict import Judge, Verdict
+
+
+class VerdictLog:
+    """The log of one service. Raises ConfigError for a path that cannot be written, before the
+    first verdict; a disk that fails later is told on stderr and costs no verdict, one that is slow
+    slows verdicts down, but not the service's other answers. No file is held open between lines,
+    so that others may take it away."""
+
+    def __init__(self, path: Path, settings: JudgeServerSection) -> None:
+        self._key = settings.api_key or None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = _OwnersFile(
+                path,
+                maxBytes=settings.log_max_bytes,
+                backupCount=settings.log_files,
+                encoding="utf-8",
+            )
+            self._file.close()
+            self._writer = ThreadPoolExecutor(1, "verdict-log")  # ends with the log, all written
+        except OSError as error:
+            raise ConfigError(f"server.log_file: {path}: {error.strerror}") from None
+
+    async def keep(
+        self, request: JudgeRequest, response: JudgeResponse, verdict: Verdict | None
+    ) -> None:
+        """Write a line; ``verdict`` is None where a judge broke down. Whoever is cancelled while it
+        waits has its line all the same."""
+        written = self._writer.submit(self._write, request, response, verdict)
+        await asyncio.shield(asyncio.wrap_future(written))
+
+    def _write(
+        self, request: JudgeRequest, response: JudgeResponse, verdict: Verdict | None
+    ) -> None:
+        replies = () if verdict is None else raw_replies(verdict)
+        kept: dict[str, Any] = {
+            "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "request": request.model_dump(mode="json", exclude_defaults=True),
+            "response": response.model_dump(mode="json"),
+            "raw_replies": [reply.model_dump(mode="json") for reply in replies],
+        }
+        kept["response"]["metadata"].pop("raw_replies", None)
+        line = json.dumps(kept if self._key is None else _without(self._key, kept))
+        self._file.emit(logging.makeLogRecord({"msg": line}))
+        self._file.close()  # until the next line
+
+
+def _without(key: str, value: Any) -> Any:
+    """The value without the key, which a caller may have put into a text."""
+    if isinstance(value, str):
+        return value.replace(key, "[key]")
+    if isinstance(value, list):
+        return [_without(key, each) for each in value]
+    if isinstance(value, dict):
+        return {name: _without(key, each) for name, each in value.items()}
+    return value
+
+
+class _OwnersFile(RotatingFileHandler):
+    def _open(self) -> TextIOWrapper:
+        handle = os.open(self.baseFilename, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        return os.fdopen(handle, "a", encoding=self.encoding)
+
 
 Ready = Callable[[], Awaitable[Sequence[str]]]
 """What keeps the backend from answering, one line each; empty when all is well."""

@@ -4,7 +4,7 @@ Only its wire format and what it is told are here; judging is the service's. Ope
 ``{"query": [...], "prompts": [...], "labels": [...]}``, one sample a request, repeats a failed one
 four times at once and then goes on without a reward. So an overload is waited out here; a sample
 without a verdict gets its group's mean, marked in ``extra_logs``
-(:mod:`flowright.judging.reward.stand_ins`), or, where no sample has one, 503.
+(:mod:`flowright.judging.reward.verl`), or, where no sample has one, 503.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flowright.core.errors import RunPaused
 from flowright.core.off_loop import in_thread
-from flowright.judging.messages import whole_characters
-from flowright.judging.reward.arguments import query_of
-from flowright.judging.reward.stand_ins import StandIns
-from flowright.judging.service.wire import JudgeRequest, JudgeResponse, error_message
+from flowright.judging.payloads import whole_characters
+from flowright.judging.reward.calls import query_of
+from flowright.judging.reward.verl import StandIns
+from flowright.judging.service.bodies import JudgeRequest, JudgeResponse, error_message
 
 PATH = "/openrlhf"
 

@@ -4,10 +4,23 @@ Nothing waits without a bound: what does not fit into the slots and the queue is
 """
 
 import asyncio
+import hmac
 import time
+from base64 import b64decode
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from functools import partial
+from hashlib import sha256
+from typing import Any, Protocol
+
+import prometheus_client as prometheus
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flowright.judging.service.bodies import JudgeResponse
 
 Slot = Callable[[], AbstractAsyncContextManager[None]]
 
@@ -156,3 +169,215 @@ class Traffic:
         if left:
             await asyncio.wait(left, timeout=_LAST_WORDS_SECONDS)
         return len(left)
+
+
+__all__ = ["CONTENT_TYPE", "ServiceMetrics"]
+
+# Seconds: rules answer in microseconds, a reasoning model in minutes.
+_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+
+
+class ServiceMetrics:
+    """Counters of one service. Labels have few values: unknown paths are all `other`."""
+
+    def __init__(self, admission: Admission, judge: str, simulated: bool) -> None:
+        self._registry = prometheus.CollectorRegistry()
+        ours: dict[str, Any] = {"namespace": "flowright_judge", "registry": self._registry}
+        counter, gauge = partial(prometheus.Counter, **ours), partial(prometheus.Gauge, **ours)
+        self.requests = counter(
+            "requests",
+            "Requests by endpoint and HTTP code; 499 is a client that went away.",
+            ("endpoint", "code"),
+        )
+        self._verdicts = counter(
+            "verdicts", "Verdicts by status and by who decided.", ("status", "source")
+        )
+        took = "Time of one verdict in the judge, queueing left out."
+        self._seconds = prometheus.Histogram("verdict_seconds", took, buckets=_BUCKETS, **ours)
+        self._tokens = counter("tokens", "Tokens that verdicts took.", ("kind",))
+        self.refused = counter("refused", "Requests refused with 429 because the queue was full.")
+        running = gauge("in_flight", "Verdicts in the making.")
+        running.set_function(lambda: admission.running)
+        queued = gauge("queued", "Verdicts that wait for a place.")
+        queued.set_function(lambda: admission.queued)
+        who = "Who judges, and whether the numbers are simulated."
+        info = gauge("info", who, ("judge", "simulated"))
+        info.labels(judge, str(simulated).lower()).set(1)
+
+    def judged(self, response: JudgeResponse) -> None:
+        """Count a verdict, or a member of a batch that got none."""
+        self._verdicts.labels(response.status, response.source or "none").inc()
+        if response.status == "invalid":
+            return
+        self._seconds.observe(response.metadata.latency)
+        self._tokens.labels("prompt").inc(response.metadata.prompt_tokens)
+        self._tokens.labels("completion").inc(response.metadata.completion_tokens)
+
+    def text(self) -> bytes:
+        return prometheus.generate_latest(self._registry)
+
+
+OPEN = frozenset({"/health", "/metrics", "/docs", "/openapi.json"})
+"""Paths that ask for no key and answer while draining: what they show is no caller's own."""
+
+ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf"}) | OPEN
+CLIENT_GONE = 499  # nginx's code; nobody receives it, only the metrics show it
+
+
+class Guarded(Protocol):
+    """What the middleware has to know of a service's settings."""
+
+    @property
+    def api_key(self) -> str | None: ...
+
+    @property
+    def max_body_bytes(self) -> int: ...
+
+
+def _error(error: HTTPException) -> Response:
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+class GuardMiddleware:
+    """Refusals are counted like every other answer, where there are ``metrics``. ``refusal`` makes
+    a response of one."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: Guarded,
+        traffic: Traffic,
+        metrics: ServiceMetrics | None = None,
+        open_paths: Collection[str] = OPEN,
+        refusal: Callable[[HTTPException], Response] = _error,
+    ) -> None:
+        self._app = app
+        self._open_paths = open_paths
+        self._refusal = refusal
+        self._limit = settings.max_body_bytes
+        self._key = sha256(settings.api_key.encode()).digest() if settings.api_key else None
+        self._traffic = traffic
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        code = 0
+
+        async def counted(message: Message) -> None:
+            nonlocal code
+            if message["type"] == "http.response.start":
+                code = message["status"]
+            await send(message)
+
+        path = scope["path"]
+        try:
+            if path in self._open_paths:
+                await self._app(scope, receive, counted)
+            elif not await self._guarded(scope, receive, counted):
+                code = code or CLIENT_GONE
+        except HTTPException as error:
+            await self._refusal(error)(scope, receive, counted)
+        finally:
+            if self._metrics is not None:
+                endpoint = path if path in ENDPOINTS else "other"
+                self._metrics.requests.labels(endpoint, str(code or 500)).inc()
+
+    async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> bool:
+        """Check and answer a request; False where its client left. Raises HTTPException."""
+        self._refuse_if_draining()
+        if self._key is not None and not _has_key(self._key, scope["headers"]):
+            wanted = "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
+            raise HTTPException(401, wanted, {"WWW-Authenticate": 'Bearer realm="judge"'})
+        body = await self._read(scope, receive)
+        if body is None:
+            return False
+        self._refuse_if_draining()  # again: a body may take its time
+        return await self._answered(scope, body, receive, send)
+
+    def _refuse_if_draining(self) -> None:
+        if self._traffic.draining:
+            said = "draining: this server is shutting down"
+            raise HTTPException(503, said, {"Connection": "close"})
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The body; None where the client left before its end. Raises HTTPException."""
+        said = f"the body is larger than {self._limit} bytes (server.max_body_bytes)"
+        headers = dict(scope["headers"])
+        if int(headers.get(b"content-length", b"0")) > self._limit:
+            raise HTTPException(413, said)
+        parts = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            parts += message.get("body", b"")
+            if len(parts) > self._limit:
+                raise HTTPException(413, said)
+            if not message.get("more_body", False):
+                return bytes(parts)
+
+    async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> bool:
+        """Let the app answer while the connection is watched; False where the client left."""
+        left = asyncio.create_task(_until_gone(receive))
+        started = False
+
+        async def replayed() -> Message:
+            nonlocal started
+            if started:
+                await asyncio.wait({left})
+                return {"type": "http.disconnect"}
+            started = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        work = asyncio.create_task(_run(self._app, scope, replayed, send))
+        self._traffic.add(work)
+        try:
+            await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()  # does nothing to work that is done
+            gone = left.done()
+            left.cancel()
+        await asyncio.wait({work})
+        if not work.cancelled():
+            await work  # raises what the app raised
+            return True
+        if gone:
+            return False
+        if self._traffic.expired:
+            raise HTTPException(503, "the server shut down before there was an answer")
+        raise HTTPException(500, "the answer was given up")
+
+
+async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    await app(scope, receive, send)
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _has_key(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a header holds the key. Digests are compared, in a time that tells nothing."""
+    found = False
+    for name, value in headers:
+        given = value
+        if name == b"authorization":
+            scheme, _, given = value.partition(b" ")
+            if scheme.lower() == b"basic":  # http://judge:KEY@host/..., of clients without headers
+                given = _password(given)
+            elif scheme.lower() != b"bearer":
+                continue
+        elif name != b"x-api-key":
+            continue
+        found |= hmac.compare_digest(sha256(given.strip()).digest(), expected)
+    return found
+
+
+def _password(given: bytes) -> bytes:
+    try:
+        return b64decode(given.strip(), validate=True).partition(b":")[2]
+    except ValueError:
+        return b""

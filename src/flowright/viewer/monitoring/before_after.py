@@ -9,9 +9,15 @@ from pathlib import Path
 from flowright.core.formatting import NOTHING, Form, Record, is_number, percent, points, said
 from flowright.core.untrusted import one_line
 from flowright.runs import write_text
-from flowright.viewer.monitoring.measured import ACCURACY, MEAN_REWARD, Measured, tells_rewards
 from flowright.viewer.monitoring.sections import settings
-from flowright.viewer.monitoring.snapshot import Snapshot, kinds
+from flowright.viewer.monitoring.snapshot import (
+    ACCURACY,
+    MEAN_REWARD,
+    Measured,
+    Snapshot,
+    kinds,
+    tells_rewards,
+)
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.charts import (
     Dot,
@@ -23,8 +29,7 @@ from flowright.viewer.rendering.charts import (
     picture,
     scatter,
 )
-from flowright.viewer.rendering.markup import Child, Html, el
-from flowright.viewer.rendering.page import facts, folded, grid, section, table
+from flowright.viewer.rendering.markup import Child, Html, el, facts, folded, grid, section, table
 
 MARKED_DRIFT = 0.05  # judge less gold, as a share of the answers
 MORE: Sequence[tuple[str, str, Form]] = (

@@ -15,12 +15,33 @@ from flowright.environments.display import Display
 from flowright.runs import disk_errors, write_text
 from flowright.runs.alarm import DRIFT
 from flowright.viewer.monitoring import sections, trust
+from flowright.viewer.monitoring.attempt_groups import (
+    Selection,
+    exhibits,
+    select_groups,
+    single_exhibit,
+)
 from flowright.viewer.monitoring.before_after import evaluation_section
-from flowright.viewer.monitoring.exhibits import Selection, exhibits, select_groups, single_exhibit
-from flowright.viewer.monitoring.measured import Measured, measured_of
-from flowright.viewer.monitoring.snapshot import Snapshot, edge, first, last, take_snapshot
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import folded, header, page, section, strip, table, tile
+from flowright.viewer.monitoring.snapshot import (
+    Measured,
+    Snapshot,
+    edge,
+    first,
+    last,
+    measured_of,
+    take_snapshot,
+)
+from flowright.viewer.rendering.markup import (
+    Html,
+    el,
+    folded,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
 from flowright.viewer.rendering.report import section_html
 
 CHIP = {"running": "note", "finished": "good", "paused": "warn", "interrupted": "warn"}

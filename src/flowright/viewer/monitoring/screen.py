@@ -1,23 +1,358 @@
-"""The terminal screen: a snapshot laid out for the width and height that there are.
+"""The terminal screen of a run, laid out for any width and height.
 
-Draws lines of text, no frames: they survive 40 columns, a pipe and a terminal without colour. One
-column below 100 characters, two above; what does not fit goes, the least telling section first.
+Draws lines of text without frames: they survive 40 columns, a pipe and a terminal without colour. One
+column below 100 characters, two above; what does not fit is left out, the least important section
+first.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from flowright.core.formatting import Record, duration, is_number
-from flowright.core.untrusted import one_line
-from flowright.viewer.monitoring.health import Health
-from flowright.viewer.monitoring.panels import Panels, sample
-from flowright.viewer.monitoring.snapshot import QUIET_SECONDS, RECENT, Snapshot, eta_seconds, last
-from flowright.viewer.monitoring.view import KEYS, View
-from flowright.viewer.rendering.glyphs import ASCII, UNICODE, Glyphs, bar, heading, wrapped
+from flowright.core import blocks
+from flowright.core.formatting import (
+    Form,
+    Point,
+    Record,
+    duration,
+    is_number,
+    object_of,
+    percent,
+    points,
+)
+from flowright.core.untrusted import one_line, visible
+from flowright.environments.display import Display, blocks_of
+from flowright.runs.alarm import DRIFT, alarm_line
+from flowright.viewer.monitoring.attempt_groups import reward_of
+from flowright.viewer.monitoring.server_health import Health
+from flowright.viewer.monitoring.snapshot import (
+    QUIET_SECONDS,
+    RECENT,
+    Snapshot,
+    eta_seconds,
+    failures,
+    is_ours,
+    kinds,
+    last,
+    measured_of,
+    rollout_seconds,
+    stage_seconds,
+)
+from flowright.viewer.monitoring.trust import traffic
+from flowright.viewer.rendering.terminal import (
+    ASCII,
+    LABEL,
+    UNICODE,
+    VALUE,
+    Glyphs,
+    bar,
+    heading,
+    line,
+    shortened,
+    wrapped,
+)
+
+KEYS = (
+    ("j k, arrows", "a line down, up"),
+    ("space b, Page", "a page down, up"),
+    ("g G, Home End", "the top, the end"),
+    ("f", "what fits, as at first"),
+    ("n p, left right", "the run that changed before it, after it"),
+    ("?", "these keys"),
+    ("q, Ctrl-C", "end; the run goes on"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """``top`` is the first line that is shown of all there is, None for what fits."""
+
+    top: int | None = None
+    help: bool = False
+    over: bool = False
+
+    def after(self, key: str, room: int, count: int) -> "View":
+        """The view once a key was pressed; of ``count`` lines in all, ``room`` are shown at a
+        time."""
+        if key == "q":
+            return replace(self, over=True)
+        if key == "?":
+            return replace(self, help=not self.help)
+        if key == "f":
+            return View()
+        top, end = self.top or 0, max(0, count - room)
+        moves = {"j": top + 1, "k": top - 1, " ": top + room, "b": top - room, "g": 0, "G": end}
+        return View(max(0, min(moves[key], end))) if key in moves else self
+
+
+SHORTEST_WAIT = 0.1  # seconds a call that are worth a word
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """The blocks of one screen. ``rollouts`` are those of the latest step that kept any."""
+
+    snapshot: Snapshot
+    rollouts: Sequence[Record]
+    width: int
+    glyphs: Glyphs
+    health: Mapping[str, Health] = field(default_factory=dict)
+
+    def learning(self) -> list[Text]:
+        """Reward, accuracy and what became of the samples, as of the last step."""
+        return [
+            *self._row("reward", "reward/mean", "{:.3f}".format),
+            *self._row("gold", "gold/accuracy", percent),
+            *self._by_kind(),
+            *self._validation(),
+            *self._row("valid", "rollout/valid_frac", percent, low=0.9),
+            *self._row("unscored", "rollout/unscored", percent, high=0.01),
+            *self._row("no spread", "reward/zero_variance_frac", percent),
+        ] or [Text("no step finished yet", style="dim")]
+
+    def judge(self) -> list[Text]:
+        """The judge's audit (law 3): agreement, drift of its verdicts from gold, its two
+        errors, and the share of its verdicts that fallback rules gave instead (law 4)."""
+        given = self.snapshot.setting("judge", "min_agreement")
+        floor = given if is_number(given) and given else None
+        rows = self._row("agreement", "judge/agreement_with_gold", percent, low=floor)
+        drifts = self.snapshot.series(DRIFT)
+        recent = last(drifts, self.snapshot.drift_alarm.steps)
+        if recent is not None:
+            value = _value(f"{points(recent)} points", self.snapshot.drift is not None)
+            rows.append(self._line("drift", value, drifts))
+        errors = (("false +", "false_positive_rate"), ("false -", "false_negative_rate"))
+        found = [(label, self.snapshot.latest(f"judge/{name}")) for label, name in errors]
+        rates = [f"{label} {percent(value)}" for label, value in found if value is not None]
+        if recent is not None:
+            rates.append(f"alarm {alarm_line(self.snapshot.drift_alarm)}")
+        if rates:
+            rows.append(Text(f"{'':<{LABEL}}{'  '.join(rates)}", style="dim"))
+        if fallback := last(self.snapshot.series("judge/source/rule_fallback"), RECENT):
+            rows.append(_label("by rules") + _value(percent(fallback), True))
+        return rows
+
+    def policy(self) -> list[Text]:
+        """The learner's own health, and what its environment has to say."""
+        rows = [
+            *self._row("KL", "policy/kl", "{:.4f}".format),
+            *self._row("entropy", "policy/entropy", "{:.3f}".format),
+            *self._row("clipped", "policy/clip_frac", percent),
+            *self._row("grad norm", "policy/grad_norm", "{:.2f}".format),
+        ]
+        for curve in self.snapshot.display.curves:
+            rows += self._row(curve.label, curve.metric, "{:,.0f}".format) if curve.label else []
+        return rows
+
+    def times(self) -> list[Text]:
+        """Seconds of each stage, mean of the recent steps, and the GPU's memory where there is
+        one."""
+        stages = stage_seconds(self.snapshot, RECENT)
+        longest = max(stages.values(), default=0.0) or 1.0
+        room = max(4, min(30, self.width - LABEL - VALUE))
+        lines = [
+            _label(stage)
+            + Text(f"{duration(value):<{VALUE}}")
+            + Text(self.glyphs.bars[-1] * max(1, round(room * value / longest)), style="blue")
+            for stage, value in stages.items()
+        ]
+        step = last(self.snapshot.series("time/step"), RECENT)
+        if step is not None:
+            lines.append(_label("whole step") + Text(duration(step), style="bold"))
+        parts = rollout_seconds(self.snapshot, RECENT)
+        if parts:
+            told = "  ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
+            lines.append(_label("a rollout") + Text(told, style="dim"))
+        memory = self.snapshot.latest("gpu/memory_gb")
+        if memory is not None:
+            lines.append(_label("GPU memory") + Text(f"{memory:.1f} GB", style="bold"))
+        return lines
+
+    def failures(self) -> list[Text]:
+        """Shares of the recent rollouts that failed, the policy's faults apart from ours, each
+        with the newest message."""
+        rows = self.snapshot.training_rows
+        recent = failures(rows[-RECENT:])
+        lines: list[Text] = []
+        for whose, ours in (("policy's", False), ("ours", True)) if rows else ():
+            found = [(r, share) for r, share in recent.items() if is_ours(r) is ours]
+            if not found:
+                lines.append(_label(whose) + Text("none", style="dim"))
+            for position, (reason, share) in enumerate(found[:3]):
+                text = f"{one_line(reason, 15):<15}{percent(share):>9}"
+                lines.append(_label("" if position else whose) + Text(text, "red" if ours else ""))
+            message = _latest_message(self.rollouts, ours) if found else None
+            if message:
+                lines.append(shortened(f"{'':<{LABEL}}{message}", self.width, "dim"))
+        return lines
+
+    def failures_in_brief(self) -> list[Text]:
+        """The largest shares of the recent rollouts that failed, in a line; ours behind a mark."""
+        rows = self.snapshot.training_rows
+        if not rows:
+            return []
+        told: list[Text] = []
+        for reason, share in list(failures(rows[-RECENT:]).items())[:4]:
+            text = f"{one_line(reason, 15)} {percent(share)}"
+            told.append(_value(f"{text} (ours)", True) if is_ours(reason) else Text(text))
+        return [_label("failed") + (Text("  ").join(told) if told else Text("none", style="dim"))]
+
+    def servers(self) -> list[Text]:
+        """A line for each role whose requests the recent steps counted: calls, attempts that
+        failed, and the mean time that a call waited in our queue and between attempts."""
+        lines: list[Text] = []
+        for role, found in traffic(self.snapshot.training_rows[-RECENT:]).items():
+            counts = found.counts
+            row = _label(one_line(role, LABEL - 1)) + Text(f"{counts.get('calls', 0):,.0f} calls")
+            if found.troubles:
+                told = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
+                row += Text("  ") + _value(told, True)
+            waited = counts.get("wait_seconds", 0.0) / max(1.0, counts.get("calls", 0.0))
+            if waited >= SHORTEST_WAIT:
+                row += Text(f"  each waited {duration(waited)}", style="dim")
+            lines.append(row)
+        return lines + [
+            shortened(f"{_host(url)}  {_busy(health)}", self.width, "red" * bool(health.trouble))
+            for url, health in self.health.items()
+        ]
+
+    def _row(
+        self,
+        label: str,
+        metric: str,
+        form: Form,
+        low: float | None = None,
+        high: float | None = None,
+    ) -> list[Text]:
+        """A metric's last value with its history, nothing without one; it stands out while the
+        mean of the recent steps is below ``low`` or above ``high``."""
+        course = self.snapshot.series(metric)
+        if not course:
+            return []
+        mean = last(course, RECENT) or 0.0
+        alarming = (low is not None and mean < low) or (high is not None and mean > high)
+        return [self._line(label, _value(form(course[-1][1]), alarming), course)]
+
+    def _line(self, label: str, value: Text, course: Sequence[Point]) -> Text:
+        return line(label, value, [v for _, v in course], self.width, self.glyphs)
+
+    def _by_kind(self) -> list[Text]:
+        series = [(k, self.snapshot.series(f"gold/accuracy/{k}")) for k in kinds(self.snapshot)]
+        means = [(kind, last(course, RECENT)) for kind, course in series]
+        shown = [f"{one_line(k, 8)} {100 * mean:.0f} %" for k, mean in means if mean is not None]
+        if not shown:
+            return []
+        rows = wrapped("  ".join(shown), self.width, "dim", indent=LABEL)
+        return [_label(f" last {RECENT}") + rows[0][LABEL:], *rows[1:]]
+
+    def _validation(self) -> list[Text]:
+        measured = measured_of(self.snapshot)
+        course, form = self.snapshot.series(f"val/{measured.key}"), measured.form
+        if not course:
+            return []
+        (start, before), (step, now) = course[0], course[-1]
+        row = _label("validation") + Text(form(now), style="bold")
+        if step > start:
+            row += Text(f"  was {form(before)}")
+            if self.width >= 60:
+                row += Text(f"  (steps {step:.0f} and {start:.0f})", style="dim")
+        return [row]
+
+
+def _value(shown: str, alarming: bool) -> Text:
+    # The exclamation mark is for terminals without colour.
+    return Text(f"{shown} !", "bold yellow") if alarming else Text(shown, "bold")
+
+
+def _label(text: str) -> Text:
+    return Text(f"{text:<{LABEL}}", style="dim")
+
+
+def _latest_message(rollouts: Sequence[Record], ours: bool) -> str | None:
+    for rollout in reversed(rollouts):
+        failure = object_of(rollout, "failure")
+        if failure and (failure.get("blame") == "infrastructure") is ours:
+            return one_line(f"{failure.get('reason')}: {failure.get('message')}")
+    return None
+
+
+LONGEST = 20_000  # characters that are looked at
+
+
+def sample(
+    display: Display, rollouts: Sequence[Record], width: int, room: int | None
+) -> list[Text]:
+    """One rollout of the latest step in at most ``room`` lines; another position each step, so
+    that it is not always the best one."""
+    if not rollouts or (room is not None and room < 5):
+        return []
+    step = rollouts[0].get("step")
+    rollout = rollouts[(step if isinstance(step, int) else 0) % len(rollouts)]
+    shown = [
+        block
+        for block in blocks_of(display, rollout)
+        if isinstance(block, blocks.Program) or (isinstance(block, blocks.Text) and not block.short)
+    ]
+    if not shown:
+        return []
+    body = _lines(shown[0])
+    if room is not None and len(body) > room - 2:
+        kept = room - 3
+        body = [*body[:kept], Text(f"... {len(body) - kept} more lines", style="dim")]
+    title = heading(f"Sample {one_line(shown[0].title, 60).lower()}")
+    return [title, shortened(_outcome(rollout), width, "dim"), *body]
+
+
+def _lines(block: blocks.Program | blocks.Text) -> list[Text]:
+    if isinstance(block, blocks.Program):
+        return _highlighted(visible(block.source[:LONGEST]).strip("\n"))
+    return [Text(line) for line in visible(block.text[:LONGEST]).strip("\n").split("\n")]
+
+
+def _outcome(rollout: Record) -> str:
+    task, verdict, gold = (object_of(rollout, key) for key in ("task", "verdict", "gold"))
+    reward = reward_of(rollout)
+    facts = [f"step {rollout.get('step')}", str(task.get("kind", ""))]
+    facts.append("unscored" if reward is None else f"reward {reward:.2f}")
+    if object_of(rollout, "failure").get("reason"):
+        facts.append(f"failed: {rollout['failure']['reason']}")
+    for who, opinion in (("judge", verdict.get("correct")), ("gold", gold.get("correct"))):
+        if opinion is not None:
+            facts.append(f"{who}: {'right' if opinion else 'wrong'}")
+    return one_line(", ".join(fact for fact in facts if fact))
+
+
+def _highlighted(code: str) -> list[Text]:
+    # Imported here: pygments costs a tenth of a second that a screen without a sample saves.
+    from rich.syntax import Syntax
+
+    syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
+    rows = list(syntax.highlight(code).split("\n", allow_blank=True))
+    while rows and not rows[-1].plain.strip():
+        rows.pop()
+    return rows
+
+
+def _host(url: str) -> str:
+    return one_line(url.rpartition("//")[2].removesuffix("/v1"), 40)
+
+
+def _busy(health: Health) -> str:
+    """What a server says of itself, in a line."""
+    if health.trouble:
+        return one_line(health.trouble, 60)
+    said = [
+        f"{count} {word}"
+        for count, word in ((health.running, "running"), (health.waiting, "waiting"))
+        if count is not None
+    ]
+    if health.cache is not None:
+        said.append(f"KV cache {percent(health.cache)}")
+    return ", ".join(said)
+
 
 TWO_COLUMNS = 100  # characters, from which two columns are drawn
 GUTTER = 4

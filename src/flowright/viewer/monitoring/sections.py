@@ -27,8 +27,7 @@ from flowright.viewer.monitoring.snapshot import (
 )
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.charts import before_after, line_chart
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import grid, section, table
+from flowright.viewer.rendering.markup import Html, el, grid, section, table
 
 
 @dataclass(frozen=True, slots=True)

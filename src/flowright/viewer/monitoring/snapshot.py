@@ -1,8 +1,7 @@
-"""A run as its files tell it at one moment, read again and again while it goes on, and the sums
-that every screen shows. No drawing here.
+"""The state of a run as its files have it at one moment, and the sums that every screen shows.
 
-Keys may be absent: a run that has just started has few, another version's may have others. What
-is absent is None or an empty list here, and the screens leave it out.
+Keys may be absent: a run that has just started has few, one of another version has others. An absent
+value is None or an empty list, and the screens leave it out.
 """
 
 import shlex
@@ -20,7 +19,7 @@ from pydantic import ValidationError
 from flowright.config.judge import AlarmSection
 from flowright.core.checkout import here
 from flowright.core.errors import Blame, Reason
-from flowright.core.formatting import Point, Record, is_number, object_of
+from flowright.core.formatting import Form, Point, Record, is_number, object_of, percent
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, display_of
 from flowright.runs import (
@@ -303,3 +302,42 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """``key`` of a cell of ``evaluation.json``, of ``val/<key>``, and of the ends of its interval
+    (``<key>_low``, ``<key>_high``); ``name`` as in "by gold"; ``change`` of a difference."""
+
+    key: str
+    title: str
+    name: str
+    form: Form
+    change: Form
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        return f"{self.key}_low", f"{self.key}_high"
+
+
+ACCURACY = Measured(
+    "gold",
+    "Held-out accuracy, by gold",
+    "accuracy by gold",
+    percent,
+    lambda change: f"{100 * change:+.1f} points",
+)
+MEAN_REWARD = Measured(
+    "reward", "Held-out mean reward", "mean reward", "{:.2f}".format, "{:+.2f}".format
+)
+
+
+def measured_of(snapshot: Snapshot) -> Measured:
+    """Of a run, by its evaluation or, before there is one, by its validation."""
+    by_reward = tells_rewards(snapshot.compared) or snapshot.series("val/reward")
+    return MEAN_REWARD if by_reward else ACCURACY
+
+
+def tells_rewards(rows: Iterable[Record]) -> bool:
+    """Whether the rows of an evaluation have mean rewards."""
+    return any("reward" in (row["kinds"].get("all") or {}) for row in rows)

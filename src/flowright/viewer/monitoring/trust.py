@@ -26,8 +26,7 @@ from flowright.runs.alarm import DRIFT, MEASURED, alarm_line, first_alarm
 from flowright.viewer.monitoring.sections import Chart
 from flowright.viewer.monitoring.snapshot import FAILED, Snapshot, edge, failures, is_ours
 from flowright.viewer.rendering.charts import line_chart, spark
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import grid, section, table
+from flowright.viewer.rendering.markup import Html, el, grid, section, table
 from flowright.viewer.rendering.svg import plain
 
 MEANINGS: Mapping[str, str] = {

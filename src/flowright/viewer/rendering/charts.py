@@ -12,8 +12,7 @@ from itertools import pairwise
 from flowright.core.formatting import Form, Point, smooth
 from flowright.core.report import Series
 from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import asset
+from flowright.viewer.rendering.markup import Html, asset, el
 
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
 

@@ -1,8 +1,10 @@
 """Render a :class:`flowright.core.report.Report` as an HTML document or for a terminal."""
 
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowright.core.files import check_writable, disk_errors, write_text
 from flowright.core.report import (
     FactList,
     Note,
@@ -14,8 +16,18 @@ from flowright.core.report import (
     ReportTable,
 )
 from flowright.core.untrusted import one_line, visible
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import facts, grid, header, page, section, strip, table, tile
+from flowright.viewer.rendering.markup import (
+    Html,
+    el,
+    facts,
+    grid,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
 from flowright.viewer.rendering.report_charts import chart_html
 
 if TYPE_CHECKING:
@@ -42,6 +54,14 @@ def report_html(report: Report) -> str:
         ),
     ]
     return page(f"{one_line(report.title, 60)} - {report.kind.lower()}", body)
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write the document. Raises RunError for a path that cannot be written."""
+    check_writable(path.parent)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, report_html(report))
 
 
 def section_html(shown: ReportSection) -> Html:
@@ -127,8 +147,10 @@ def _table_text(block: ReportTable) -> "Table":
     from rich.text import Text
 
     kept = [place for place, c in enumerate(block.columns) if not _column(c).page_only]
-    heads = [Text(visible(_column(block.columns[place]).title)) for place in kept]
-    shown = Table(*heads, box=None, pad_edge=False, show_header=any(head.plain for head in heads))
+    heads = [visible(_column(block.columns[place]).title) for place in kept]
+    shown = Table(box=None, pad_edge=False, show_header=any(heads))
+    for head in heads:
+        shown.add_column(Text(head))
     shown.caption, shown.caption_justify = visible(block.caption) or None, "left"
     shown.columns[0].no_wrap = True
     for row in block.rows:

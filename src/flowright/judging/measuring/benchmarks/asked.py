@@ -14,11 +14,10 @@ from flowright.judging.attempts import RetryingAsker
 from flowright.judging.build import build_judge
 from flowright.judging.measuring.benchmarks.contenders import Contender, Conversation, key_of
 from flowright.judging.measuring.benchmarks.outcomes import Choice, Games, Outcome, Rating, Status
-from flowright.judging.messages import prompt_text
-from flowright.judging.prompts import Block, Question
+from flowright.judging.payloads import prompt_text
+from flowright.judging.prompts import WITHOUT_REFERENCE, Block, Question
 from flowright.judging.schemas import WRAPPING, AnswerSchema, Field, Value, folded
 from flowright.judging.verdict import Judge, JudgeQuery, Status as VerdictStatus, Verdict
-from flowright.judging.wording import WITHOUT_REFERENCE
 from flowright.llm.chat import ChatModel
 
 Way = Literal["pairwise", "score", "pointwise"]

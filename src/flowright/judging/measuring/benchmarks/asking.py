@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import RunError
 from flowright.judging.measuring.benchmarks.contenders import Contender
 from flowright.judging.measuring.benchmarks.ledger import Ledger
 from flowright.judging.measuring.benchmarks.sheet import R, Sheet
-from flowright.judging.measuring.exam.asking import JudgeDown
 
 _PATIENCE = 20  # failures in a row from the start after which a judge counts as down
 
@@ -22,7 +22,7 @@ async def ask_all(
     """What the contender says of every row, by key. What the ledger has is not asked again; a row
     that failed is not kept, so that the next call asks about it. ``tell`` is called as each comes.
 
-    Raises JudgeDown where the first rows fail, one and all, RunError for a ledger that holds
+    Raises ServerDown where the first rows fail, one and all, RunError for a ledger that holds
     something else.
     """
     said = {} if ledger is None else _kept(sheet, ledger)
@@ -49,7 +49,7 @@ async def ask_all(
         async with asyncio.TaskGroup() as group:
             for _ in range(min(concurrency, left)):
                 group.create_task(work())
-    except* JudgeDown as several:
+    except* ServerDown as several:
         raise several.exceptions[0] from None
     return {key: said[key] for key in sheet.keys}
 
@@ -64,8 +64,8 @@ def _kept(sheet: Sheet[R], ledger: Ledger) -> dict[str, R]:
         ) from None
 
 
-def _down(contender: Contender, sheet: Sheet[R], answer: R, failures: int) -> JudgeDown:
-    return JudgeDown(
+def _down(contender: Contender, sheet: Sheet[R], answer: R, failures: int) -> ServerDown:
+    return ServerDown(
         f"judge {contender.name!r} gives no verdict: the first {failures} rows failed "
         f"({sheet.why(answer)[:300]})",
         "start its server, or check its address in the LLM file; nothing was measured",

@@ -20,7 +20,7 @@ import numpy as np
 from flowright.core.errors import DataError
 from flowright.core.statistics import RESAMPLES, SHARE, Array, Resampler
 from flowright.data.preferences import Preferred
-from flowright.judging.measuring.exam.measures import (
+from flowright.judging.measuring.exam_statistics import (
     BINS,
     binned,
     calibration_error,

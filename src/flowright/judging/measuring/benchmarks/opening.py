@@ -9,6 +9,7 @@ from pathlib import Path
 from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries, load_judge_server
 from flowright.config.root import JudgeServerConfig
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
 from flowright.core.plugins import load
 from flowright.judging.build import fingerprint
@@ -19,7 +20,6 @@ from flowright.judging.measuring.benchmarks.asked import (
     measured_section,
 )
 from flowright.judging.measuring.benchmarks.contenders import Chance, Contender, Length, Several
-from flowright.judging.measuring.exam.asking import JudgeDown
 from flowright.judging.remote import RemoteJudge
 from flowright.simulation.opening import open_models
 
@@ -65,7 +65,7 @@ class Kind:
 @asynccontextmanager
 async def open_contender(named: Named) -> AsyncIterator[Opened]:
     """The judge of the first kind that fits. Raises UserError for a name or a setting that cannot
-    be used, JudgeDown where a server does not answer."""
+    be used, ServerDown where a server does not answer."""
     for kind in KINDS:
         if kind.fits(named.judge):
             async with kind.opened(named) as opened:
@@ -115,7 +115,7 @@ async def _of_config(named: Named, config: JudgeServerConfig) -> AsyncIterator[O
         judge = RemoteJudge(section.service)
         try:
             if problems := await judge.check():
-                raise JudgeDown(*problems, "nothing was measured")
+                raise ServerDown(*problems, "nothing was measured")
             waiting = section.service.max_concurrent_requests * section.service.max_batch_size
             yield Opened(ServiceJudge(judge, way, judge.simulated), waiting, {"way": way})
         finally:
@@ -123,7 +123,7 @@ async def _of_config(named: Named, config: JudgeServerConfig) -> AsyncIterator[O
         return
     async with open_models(config.models, config.llm, config.simulated, None, ()) as models:
         if problems := await models.check():
-            raise JudgeDown(*problems, "nothing was measured")
+            raise ServerDown(*problems, "nothing was measured")
         clients = {name: client.as_role("judge") for name, client in models.clients.items()}
         seats = [
             ModelJudge(clients[name], section, way, name == SIMULATED)

@@ -18,8 +18,17 @@ from flowright.judging.measuring.benchmarks.record import (
 )
 from flowright.judging.measuring.benchmarks.trained_on import words
 from flowright.runs import check_writable, disk_errors, write_text
-from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.rendering.page import facts, header, page, section, strip, table, tile
+from flowright.viewer.rendering.markup import (
+    Html,
+    el,
+    facts,
+    header,
+    page,
+    section,
+    strip,
+    table,
+    tile,
+)
 from flowright.viewer.rendering.report import section_html
 
 _TILES = 4

@@ -75,7 +75,7 @@ class Measurement:
 
 async def measure(asked: Measurement, progress: Progress, say: Say) -> Path:
     """Measure and write the record; returns its path. What was said stands in a ledger beside it
-    from the moment that it was said. Raises UserError, JudgeDown."""
+    from the moment that it was said. Raises UserError, ServerDown."""
     check_writable((asked.out or OUT).parent)
     if asked.outputs is not None:
         return await _recount(asked, asked.outputs, say)

@@ -1,0 +1,133 @@
+"""Many calls of a server at once: bounded, resumed, and stopped when the server is down."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal, TypeVar
+
+from flowright.core.errors import UserError
+
+K = TypeVar("K")
+T = TypeVar("T")
+R = TypeVar("R")
+
+Outcome = Literal["reached", "down", "neutral"]
+"""The server replied, even if the reply is of no use; failed to (timeout, unavailable); or was not
+needed, or refused what the text asked for: such a result neither adds to a row of failures nor ends
+it."""
+
+PATIENCE = 20
+"""Failures in a row after which a server counts as down."""
+
+_REMEDY = "start its server, or check its address; the same command continues"
+
+
+class ServerDown(UserError):
+    """A server is down before or during calls. ``results`` holds all results by key, those of failed
+    calls included; ``not_asked`` counts the items without any."""
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        *problems: str,
+        results: Mapping[Any, Any] | None = None,
+        answered: int = 0,
+        failed: int = 0,
+        not_asked: int = 0,
+    ) -> None:
+        super().__init__(*problems)
+        self.results = results or {}
+        self.answered = answered
+        self.failed = failed
+        self.not_asked = not_asked
+
+
+async def call_all(
+    items: Iterable[tuple[K, T]],
+    call: Callable[[T], Awaitable[R]],
+    *,
+    concurrency: int,
+    outcome: Callable[[R], Outcome],
+    why: Callable[[R], str],
+    kept: Mapping[K, R] | None = None,
+    keep: Callable[[K, R], None] = lambda key, result: None,
+    progress: Callable[[], None] = lambda: None,
+    name: str = "the server",
+    remedy: str = _REMEDY,
+    patience: int = PATIENCE,
+) -> dict[K, R]:
+    """Return the results by key, in the order of ``items``, whose keys differ.
+
+    ``call`` returns a result for a failure, too; ``outcome`` classifies it and ``why`` describes a
+    failure. Items in ``kept`` are not called. ``keep`` gets every other result at once, before
+    anything can be cancelled, and chooses which of them a later call need not repeat; ``progress``
+    is called after it. ``items`` is read as calls begin, so that a large file can be streamed.
+
+    Raises ServerDown after ``patience`` failures in a row, however many calls succeeded before, or
+    if every item failed and there are fewer: at most ``patience + concurrency`` calls are made of a
+    dead server. Calls under way are cancelled. Any other exception of ``call`` or ``keep`` stops
+    the calls and is raised as it is.
+    """
+    kept = {} if kept is None else kept
+    results: dict[K, R] = {}
+    order: list[K] = []
+    failures: list[R] = []  # of the current row
+    failed = 0
+
+    def left() -> Iterator[tuple[K, T]]:
+        for key, item in items:
+            order.append(key)
+            if key in kept:
+                results[key] = kept[key]
+            else:
+                yield key, item
+
+    waiting = left()
+
+    def down() -> ServerDown:
+        cancelled = sum(key not in results for key in order)
+        not_asked = cancelled + sum(1 for _ in waiting)
+        found = {key: results[key] for key in order if key in results}
+        (reason, _), *_ = Counter(map(why, failures)).most_common(1)
+        answered = len(found) - failed
+        counts = f"{answered:,} answered, {failed:,} failed, {not_asked:,} not asked"
+        return ServerDown(
+            f"{name} is down: {len(failures)} calls in a row failed ({reason[:300]})",
+            f"{counts}; {remedy}",
+            results=found,
+            answered=answered,
+            failed=failed,
+            not_asked=not_asked,
+        )
+
+    async def work() -> None:
+        nonlocal failed
+        for key, item in waiting:
+            result = await call(item)
+            results[key] = result
+            keep(key, result)
+            progress()
+            verdict = outcome(result)
+            if verdict == "down":
+                failed += 1
+                failures.append(result)
+            if len(failures) >= patience:  # also for workers that come after the one that stopped
+                raise _Stopped
+            if verdict == "reached":
+                failures.clear()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(concurrency):
+                group.create_task(work())
+    except BaseExceptionGroup as several:
+        others = [error for error in several.exceptions if not isinstance(error, _Stopped)]
+        raise (others[0] if others else down()) from None
+    if failed and failed == len(order):
+        raise down()
+    return {key: results[key] for key in order}
+
+
+class _Stopped(Exception):
+    """Ends the workers of a batch."""

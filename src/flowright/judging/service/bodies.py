@@ -1,0 +1,323 @@
+"""What the judge service reads and writes, and how it maps to queries and verdicts. No HTTP."""
+
+import hashlib
+import re
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    ValidationError,
+)
+
+from flowright.judging.payloads import (
+    completion_text,
+    prompt_text,
+    read_answer_type,
+    whole_characters,
+)
+from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
+
+
+class RawReplyBody(BaseModel):
+    """What a model said to one attempt, before it was read."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    finish_reason: str
+    reasoning: str | None = None
+
+
+def raw_replies(verdict: Verdict) -> tuple[RawReplyBody, ...]:
+    """The replies attempt by attempt; of a vote those of its members."""
+    if not verdict.replies:
+        return tuple(reply for member in verdict.members for reply in raw_replies(member))
+    return tuple(
+        RawReplyBody(
+            text=whole_characters(reply.text),
+            finish_reason=reply.finish_reason,
+            reasoning=None if reply.reasoning is None else whole_characters(reply.reasoning),
+        )
+        for reply in verdict.replies
+    )
+
+
+_LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
+_MOST_PROBLEMS = 5
+_LONGEST_ID = 256
+_LONGEST_INSTRUCTION = 20_000
+NO_INSTRUCTION = "instruction: this server's wording is its operator's (server.own_instructions)"
+
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def _only_whole_characters(text: str) -> str:
+    if _SURROGATE.search(text):
+        raise ValueError("half of a surrogate pair is no character")
+    return text
+
+
+def _not_zero(points: float) -> float:
+    if points == 0:
+        raise ValueError("a criterion of 0 points decides nothing")
+    return points
+
+
+Text = Annotated[str, AfterValidator(_only_whole_characters)]
+Messages = list[dict[str, Any]]
+_ANY_FORM: Any = str | Messages
+Prompt = Annotated[Text, BeforeValidator(prompt_text, json_schema_input_type=_ANY_FORM)]
+Completion = Annotated[Text, BeforeValidator(completion_text, json_schema_input_type=_ANY_FORM)]
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CriterionRequest(Wire):
+    """One line of a rubric."""
+
+    text: Text = Field(min_length=1, pattern=r"\S", description="A statement about the answer.")
+    points: Annotated[float, AfterValidator(_not_zero)] = Field(
+        allow_inf_nan=False, description="What it is worth where it holds; below 0: a fault."
+    )
+
+
+class JudgeRequest(Wire):
+    """One answer to be judged."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "prompt": "What is 6 * 7?",
+                    "completion": "The answer is 42.",
+                    "answer": "42",
+                    "answer_type": "number",
+                    "request_id": "lesson-1/question-3",
+                }
+            ]
+        }
+    )
+
+    prompt: Prompt = Field(description="The question: text, or messages with role and content.")
+    completion: Completion = Field(
+        description="The answer to be judged: text, or messages, of which the assistant's last."
+    )
+    answer: Text = Field(
+        default="",
+        description="The reference: what is right. Without one a model goes by the question alone, "
+        "and rules cannot tell.",
+    )
+    answer_type: Annotated[
+        AnswerType,
+        BeforeValidator(read_answer_type),
+    ] = Field(
+        default="free_text",
+        description="What the reference is; in any case of letters, also as `MATH_EXPRESSIONS`.",
+    )
+    alternatives: tuple[Text, ...] = Field(default=(), description="Other references that count.")
+    evidence: Text | None = Field(
+        default=None, description="What was observed, such as `passed 2 of 3 tests`."
+    )
+    rival: Text | None = Field(
+        default=None,
+        description="Another answer: the verdict says whether `completion` is the better one. "
+        "For a judge whose `judge.ask` is `pairwise`.",
+    )
+    criteria: tuple[CriterionRequest, ...] = Field(
+        default=(), description="A rubric: the judge is asked which of its lines hold."
+    )
+    instruction: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=_LONGEST_INSTRUCTION,
+        pattern=r"\S",
+        description="What the judge is asked, in place of its wording's. Only where the server's "
+        "`own_instructions` is true.",
+    )
+    include_raw: bool = Field(
+        default=False, description="Whether `metadata.raw_replies` has what the model said."
+    )
+    request_id: Annotated[Text, Field(min_length=1, max_length=_LONGEST_ID)] | None = Field(
+        default=None,
+        description="Comes back with the verdict, and names the sample: seeds are derived from "
+        "it. Without one it is a hash of the request, so that equal requests are judged alike.",
+    )
+
+    @property
+    def id(self) -> str:
+        """The caller's id, or one that is made from what is asked."""
+        if self.request_id is not None:
+            return self.request_id
+        unasked = {"request_id", "include_raw"}
+        asked = self.model_dump(exclude=unasked if self.instruction else {*unasked, "instruction"})
+        return hashlib.sha256(repr(asked).encode()).hexdigest()[:32]
+
+    def query(self) -> JudgeQuery:
+        return JudgeQuery(
+            question=self.prompt,
+            answer=self.completion,
+            reference=self.answer,
+            answer_type=self.answer_type,
+            alternatives=self.alternatives,
+            evidence=self.evidence,
+            rival=self.rival,
+            criteria=tuple(Criterion(c.text, c.points) for c in self.criteria),
+            instruction=self.instruction or "",
+            key=self.id,
+        )
+
+
+class BatchRequest(Wire):
+    """Answers to be judged at once. Each member stands for itself."""
+
+    # Not checked here, so that a bad member gets a response of its own.
+    requests: list[SkipValidation[JudgeRequest]] = Field(description="In any order.")
+
+
+class Metadata(Wire):
+    """What a verdict took."""
+
+    latency: float = Field(default=0.0, description="Seconds the judge took, queueing left out.")
+    attempts: int = Field(default=0, description="Tries, of a model; 0 where rules decided.")
+    judge: str = Field(default="", description="Who judged.")
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    raw_replies: tuple[RawReplyBody, ...] | None = Field(
+        default=None,
+        exclude_if=lambda replies: replies is None,
+        description="Of the attempts that got one, in order; only where `include_raw` was asked.",
+    )
+
+
+class JudgeResponse(Wire):
+    """A verdict. ``score`` and ``correct`` are null unless ``status`` is "ok": a judge that failed
+    has said nothing, and "invalid" is a request that was never judged."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "score": 1.0,
+                    "correct": True,
+                    "status": "ok",
+                    "source": "llm",
+                    "request_id": "lesson-1/question-3",
+                    "explanation": "The answer states 42, as the reference does.",
+                    "metadata": {
+                        "latency": 0.412,
+                        "attempts": 1,
+                        "judge": "gpt-oss-120b",
+                        "prompt_tokens": 288,
+                        "completion_tokens": 27,
+                    },
+                }
+            ]
+        }
+    )
+
+    score: float | None = Field(description="In [0, 1]; between two answers 0.5 is a tie.")
+    correct: bool | None = Field(
+        description="Whether the score counts as right (the better one); null for a tie, too."
+    )
+    status: Status | Literal["invalid"] = Field(description='"ok", or why there is no score.')
+    source: Source | None = Field(description="Who decided; null where nobody did.")
+    request_id: str | None = Field(description="Null only where an invalid request has none.")
+    explanation: str
+    parts: dict[str, float] = Field(
+        default_factory=dict,
+        description="What the score was made of: a rubric's criteria, the aspects.",
+    )
+    metadata: Metadata
+
+
+class BatchResponse(Wire):
+    """One response for each request, in the same order."""
+
+    responses: list[JudgeResponse]
+
+
+class ErrorBody(Wire):
+    """Every answer that is not a success."""
+
+    error: str
+
+
+def response_of(
+    verdict: Verdict, request_id: str, seconds: float, raw: bool = False
+) -> JudgeResponse:
+    """``raw``: with the model's replies."""
+    return JudgeResponse(
+        score=verdict.score,
+        correct=verdict.correct,
+        status=verdict.status,
+        source=verdict.source,
+        request_id=request_id,
+        explanation=whole_characters(verdict.reason),
+        parts=dict(verdict.parts),
+        metadata=Metadata(
+            latency=round(seconds, 6),
+            attempts=verdict.attempts,
+            judge=verdict.judge,
+            prompt_tokens=verdict.usage.prompt_tokens,
+            completion_tokens=verdict.usage.completion_tokens,
+            raw_replies=raw_replies(verdict) if raw else None,
+        ),
+    )
+
+
+def failed_response(request_id: str, judge: str, seconds: float) -> JudgeResponse:
+    """For a judge that raised, which it should not: what it said stays in our log."""
+    said = "the judge broke down; the server's log says how"
+    verdict = Verdict(None, None, "llm", "unavailable", said, judge=judge)
+    return response_of(verdict, request_id, seconds).model_copy(update={"source": None})
+
+
+def invalid_response(member: object, message: str) -> JudgeResponse:
+    """For a member of a batch that is no request."""
+    given = member.get("request_id") if isinstance(member, dict) else None
+    usable = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_ID
+    return JudgeResponse(
+        score=None,
+        correct=None,
+        status="invalid",
+        source=None,
+        request_id=given if usable else None,
+        explanation=message,
+        metadata=Metadata(),
+    )
+
+
+def read_member(member: object, own_instructions: bool) -> JudgeRequest | JudgeResponse:
+    """A batch's member as a request, or the response that says why it is none."""
+    try:
+        request = JudgeRequest.model_validate(member)
+        is_refused = request.instruction and not own_instructions
+        return invalid_response(member, NO_INSTRUCTION) if is_refused else request
+    except ValidationError as error:
+        errors = error.errors(include_input=False, include_url=False)
+        return invalid_response(member, error_message(errors))
+
+
+def error_message(errors: Sequence[Any]) -> str:
+    """Pydantic's errors in one line, without what was given."""
+    lines = []
+    for error in errors[:_MOST_PROBLEMS]:
+        place = ".".join(str(part)[:80] for part in error["loc"] if part != "body")
+        message = str(error["msg"]).removeprefix("Value error, ")
+        if error["type"] == "model_type":
+            message = "a JSON object is expected"
+        elif error["type"] == "json_invalid":
+            place, message = "", f"the body is not JSON ({error['ctx']['error']})"
+        lines.append(f"{place}: {message}" if place else message)
+    if len(errors) > _MOST_PROBLEMS:
+        lines.append(f"and {len(errors) - _MOST_PROBLEMS} more")
+    return whole_characters("; ".join(lines)[:_LONGEST_MESSAGE])

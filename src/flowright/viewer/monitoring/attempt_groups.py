@@ -1,0 +1,272 @@
+"""Which groups of attempts a report shows, found by reading rollouts without keeping them all, and
+how: problem, verdict, reward arithmetic, and the blocks of their environment.
+
+Everything shown here was written by a policy, a model, a judge or a data set; it reaches the page
+through :func:`~flowright.viewer.rendering.markup.el` alone, cut. The run's rollouts hold the whole texts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from flowright.core.blocks import Fact
+from flowright.core.formatting import Record, duration, is_number, object_of
+from flowright.environments.display import Display, blocks_of
+from flowright.runs import rollout_steps
+from flowright.viewer.monitoring.snapshot import load_rollouts
+from flowright.viewer.rendering.markup import SHORT, Html, blocks_html, document, el, folded
+
+SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick
+WIDEST, BEST, WORST, DISPUTED = 3, 2, 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """All attempts at one problem in one step, best reward first, unscored ones last."""
+
+    attempts: tuple[Record, ...]
+
+    @property
+    def step(self) -> int:
+        return int(self.attempts[0].get("step") or 0)
+
+    @property
+    def task(self) -> Record:
+        return self.attempts[0].get("task") or {}
+
+    @property
+    def rewards(self) -> list[float]:
+        values = [reward_of(attempt) for attempt in self.attempts]
+        return [value for value in values if value is not None]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.rewards)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the scored rewards."""
+        return pstdev(self.rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What was found. ``messages`` holds the newest failure message by reason; ``disputed`` are
+    single attempts that the judge called right and gold calls wrong, newest first."""
+
+    widest: Sequence[Group] = ()
+    best: Sequence[Group] = ()
+    worst: Sequence[Group] = ()
+    disputed: Sequence[Record] = ()
+    messages: Mapping[str, str] = field(default_factory=dict)
+    searched: int = 0
+    kept: int = 0
+
+
+def select_groups(run: Path) -> Selection:
+    """Search up to ``SEARCHED_STEPS`` steps, evenly spread, the first and the last included.
+
+    The widest groups come from the whole run, the best and the worst from its last third, where the
+    policy is what it became; each list takes another kind of problem first, and no group is shown
+    twice.
+    """
+    steps = rollout_steps(run)
+    chosen = _evenly(steps, SEARCHED_STEPS)
+    widest = _Shortlist(WIDEST)
+    best, worst = _Shortlist(BEST), _Shortlist(WORST)
+    disputed: list[Record] = []
+    messages: dict[str, str] = {}
+    late = chosen[-max(1, len(chosen) // 3)] if chosen else 0
+    for step in chosen:
+        rollouts = load_rollouts(run, step)
+        for rollout in rollouts:
+            failure = rollout.get("failure") or {}
+            if failure.get("reason"):
+                messages[str(failure["reason"])] = str(failure.get("message") or "")
+        disputed = [*filter(_is_disputed, rollouts), *disputed][:DISPUTED]
+        for group in group_rollouts(rollouts):
+            if len(group.rewards) < 2:
+                continue
+            widest.offer((group.spread, step), group)
+            if step >= late:
+                best.offer((group.mean, step), group)
+                worst.offer((-group.mean, step), group)
+    shown: set[int] = set()
+    return Selection(
+        widest=widest.take(shown),
+        worst=worst.take(shown),
+        best=best.take(shown),
+        disputed=disputed,
+        messages=messages,
+        searched=len(chosen),
+        kept=len(steps),
+    )
+
+
+def group_rollouts(rollouts: Sequence[Record]) -> list[Group]:
+    """Rollouts of one step as groups, in the order of their numbers."""
+    groups: dict[int, list[Record]] = {}
+    for rollout in rollouts:
+        groups.setdefault(int(rollout.get("group") or 0), []).append(rollout)
+    return [Group(tuple(sorted(attempts, key=_rank))) for _, attempts in sorted(groups.items())]
+
+
+def reward_of(rollout: Record) -> float | None:
+    """The reward, None where the attempt was not scored (law 1)."""
+    value = object_of(rollout, "reward").get("value")
+    return float(value) if is_number(value) else None
+
+
+class _Shortlist:
+    """The best offers of each kind of problem; holds few groups at any time."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._by_kind: dict[str, list[tuple[tuple[float, int], Group]]] = {}
+
+    def offer(self, score: tuple[float, int], group: Group) -> None:
+        ranked = self._by_kind.setdefault(str(group.task.get("kind")), [])
+        ranked.append((score, group))
+        ranked.sort(key=lambda item: item[0], reverse=True)
+        del ranked[self.size + WIDEST + WORST :]  # those that another list may take first
+
+    def take(self, shown: set[int]) -> list[Group]:
+        taken: list[Group] = []
+        for row in zip_longest(*self._by_kind.values()):
+            for _, group in sorted(filter(None, row), key=lambda item: item[0], reverse=True):
+                if len(taken) < self.size and id(group) not in shown:
+                    taken.append(group)
+                    shown.add(id(group))
+        return taken
+
+
+def _is_disputed(rollout: Record) -> bool:
+    judged = object_of(rollout, "verdict").get("correct")
+    return judged is True and object_of(rollout, "gold").get("correct") is False
+
+
+def _rank(rollout: Record) -> tuple[bool, float]:
+    reward = reward_of(rollout)
+    return (reward is None, -(reward or 0.0))
+
+
+def _evenly(steps: Sequence[int], count: int) -> list[int]:
+    if len(steps) <= count:
+        return list(steps)
+    return [steps[i * (len(steps) - 1) // (count - 1)] for i in range(count)]
+
+
+PROBLEM = 1600  # characters that are shown of one
+
+
+def exhibits(title: str, lead: str, groups: Sequence[Group], display: Display) -> Html | None:
+    """A run of groups under one heading, None without any."""
+    shown = [_group(group, display) for group in groups]
+    return el("div", el("h3", title), el("p", lead, class_="lead"), shown) if shown else None
+
+
+def _group(group: Group, display: Display) -> Html:
+    """One group: its problem, all its rewards, and its best and worst attempt side by side."""
+    task = group.task
+    best = group.attempts[0]
+    worst = next(a for a in reversed(group.attempts) if reward_of(a) is not None)
+    told = "Best attempt" if group.spread else "One of these equal attempts"
+    pair = [_attempt(told, best, display)]
+    if group.spread:
+        pair.append(_attempt("Worst attempt", worst, display))
+    return el(
+        "article",
+        el("h4", _where(best), " ", el("span", task.get("id", ""), class_="soft")),
+        el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
+        el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
+        _problem(task),
+        el("div", pair, class_="pair"),
+        class_="group",
+    )
+
+
+def single_exhibit(rollout: Record, display: Display) -> Html:
+    """One attempt by itself."""
+    shown = _attempt(_where(rollout), rollout, display)
+    return el("article", _problem(object_of(rollout, "task")), shown, class_="group")
+
+
+def _where(rollout: Record) -> str:
+    task = rollout.get("task") or {}
+    kind = ", ".join(str(task[key]) for key in ("kind", "source") if task.get(key))
+    return f"Step {rollout.get('step')}: {kind or 'problem'}"
+
+
+def _problem(task: Record) -> Html | None:
+    if not task.get("problem"):
+        return None
+    reference = task.get("reference")
+    told = [el("p", "Reference", class_="cap"), document(reference, SHORT)] if reference else None
+    title = "Problem and reference" if reference else "Problem"
+    return folded(title, document(task["problem"], PROBLEM), told)
+
+
+def _attempt(title: str, rollout: Record, display: Display) -> Html:
+    blocks = [*_common(rollout), *blocks_of(display, rollout)]
+    return el("section", el("h4", title, " ", _reward_chip(rollout)), blocks_html(blocks))
+
+
+def _common(rollout: Record) -> list[Fact]:
+    """What every environment's records may have: reward, failure, the judge's verdict and gold's,
+    and whether they differ."""
+    found = [Fact("Reward", reward_arithmetic(rollout))]
+    failure, verdict, gold = (rollout.get(key) or {} for key in ("failure", "verdict", "gold"))
+    if failure:
+        whose = "ours" if failure.get("blame") == "infrastructure" else "the policy's"
+        line = f", line {failure['line']}" if failure.get("line") else ""
+        message = failure.get("message") or ""
+        found.append(Fact("Failed", f"{failure.get('reason')} ({whose}{line}): {message}"))
+    if verdict:
+        attempts = verdict.get("attempts")
+        how = [str(verdict.get("source"))]
+        how.append("1 attempt" if attempts == 1 else f"{attempts} attempts")
+        how += [duration(verdict["seconds"])] if verdict.get("seconds") else []
+        told = f"{_said(verdict, str(verdict.get('status')))} ({', '.join(how)})"
+        found.append(Fact("Judge", told, str(verdict.get("reason") or "")))
+    if gold:
+        both = (gold.get("correct"), verdict.get("correct"))
+        differs = None not in both and both[0] != both[1]
+        told = f"{_said(gold, 'no check')} by {gold.get('method')}"
+        alarm = "differs from the judge" if differs else ""
+        found.append(Fact("Gold", told, str(gold.get("detail") or ""), alarm))
+    return found
+
+
+def _said(opinion: Record, otherwise: str) -> str:
+    correct = opinion.get("correct")
+    return otherwise if correct is None else "right" if correct else "wrong"
+
+
+def reward_arithmetic(rollout: Record) -> str:
+    """``right 1.00 - cost 0.04 = 0.96``, with the advantage; says so where there is no reward."""
+    value = reward_of(rollout)
+    if value is None:
+        return "no reward: our failure, the attempt left its group's statistics"
+    given = object_of(object_of(rollout, "reward"), "parts")
+    parts = [(name, part) for name, part in given.items() if is_number(part)]
+    parts = [(name, part) for name, part in parts if part] or parts[:1]  # zeros add nothing
+    told = f"{value:.2f}"
+    if parts:
+        first, *rest = parts
+        terms = [f"{first[0]} {first[1]:.2f}"]
+        terms += [f"{'-' if part < 0 else '+'} {name} {abs(part):.2f}" for name, part in rest]
+        adds_up = abs(sum(part for _, part in parts) - value) < 5e-3
+        told = f"{' '.join(terms)} = {told}" if adds_up else f"{told} (of {' '.join(terms)})"
+    advantage = rollout.get("advantage")
+    return told if not is_number(advantage) else f"{told}; advantage {advantage:+.2f}"
+
+
+def _reward_chip(rollout: Record) -> Html:
+    value = reward_of(rollout)
+    if value is None:
+        return el("span", "unscored", class_="chip warn")
+    failed = bool(rollout.get("failure"))
+    style = "alarm" if failed else "good" if value > 0.5 else None
+    return el("span", f"{value:.2f}", class_=f"chip {style}" if style else "chip")

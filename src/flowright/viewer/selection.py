@@ -1,0 +1,336 @@
+"""A selection of attempts: read from the query of an address, written as one, and as SQL.
+
+What cannot be read of an address is reported, and the rest holds.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlencode
+
+from flowright.core.plugins import suggest
+from flowright.viewer.index import Reading, first_id
+from flowright.viewer.rollout_records import MOST_STEPS, NONE, Combination, safe
+
+NAMED = {
+    "kind": "kind",
+    "source": "source",
+    "outcome": "outcome",
+    "failure": "failure",
+    "blame": "blame",
+    "verdict": "verdict",
+    "status": "status",
+}
+"""Filters that are a column of the combinations, by name."""
+MEASURES = ("reward", "advantage", "tokens", "llm_tokens", "calls", "seconds")
+"""Filters that are a range of a number, and what attempts can be sorted by beside their step."""
+AGAINST = {
+    "agree": (("right", "right"), ("wrong", "wrong")),
+    "too_generous": (("right", "wrong"),),
+    "too_strict": (("wrong", "right"),),
+}
+"""Judge against gold: pairs (judge, gold)."""
+COLUMNS = ("workflow", "prompts", "replies", "reasons")
+PLACES = ("problem", *COLUMNS)
+SORTS = ("step", *MEASURES)
+_ALL = frozenset({*NAMED, *MEASURES, "step", "against", "repair", "operator", "task", "q", "in"})
+_MORE = frozenset({"sort", "dir", "after"})
+_NUMBER = r"[-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[-+]?\d+)?"
+_RANGE = re.compile(
+    rf"(?:(?P<low>{_NUMBER})?\s*\.\.\s*(?P<high>{_NUMBER})?"
+    rf"|(?P<sign>>=|<=|>|<|=)?\s*(?P<one>{_NUMBER}))",
+    re.IGNORECASE,
+)
+_WORD = re.compile(r'(-?)"([^"]*)"?(\*?)|(-?)([^\s"]+)')
+LONGEST_QUERY = 500
+LONGEST_RANGE = 100  # characters
+MOST_WORDS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Numbers between two ends, either of which may be open or left out."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    low_open: bool = False
+    high_open: bool = False
+
+    @staticmethod
+    def read(text: str) -> "Range | None":
+        """Of ``0.2..0.8``, ``..3``, ``>0.5``, ``<=2``, ``7``; None for anything else."""
+        found = _RANGE.fullmatch(text.strip()) if len(text) <= LONGEST_RANGE else None
+        if found is None or text.strip() == "..":
+            return None
+        if found["one"] is None:
+            low, high = found["low"], found["high"]
+            return Range(float(low or -math.inf), float(high or math.inf))
+        one, sign = float(found["one"]), found["sign"] or "="
+        if sign == "=":
+            return Range(one, one)
+        if sign[0] == ">":
+            return Range(low=one, low_open=sign == ">")
+        return Range(high=one, high_open=sign == "<")
+
+    def sql(self, column: str) -> tuple[list[str], list[object]]:
+        """Conditions on a column, and their values."""
+        conditions: list[str] = []
+        values: list[object] = []
+        if self.low > -math.inf:
+            conditions.append(f"{column} {'>' if self.low_open else '>='} ?")
+            values.append(self.low)
+        if self.high < math.inf:
+            conditions.append(f"{column} {'<' if self.high_open else '<='} ?")
+            values.append(self.high)
+        return conditions, values
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The selection: values by the names of filters, as they stand in the address; how it is
+    sorted, and after which attempt a page begins."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    sort: str = "step"
+    descending: bool = True
+    after: str = ""
+    problems: tuple[str, ...] = ()
+
+    @staticmethod
+    def read(query: Mapping[str, str]) -> "Filter":
+        """Out of an address's query (:func:`joined`)."""
+        values = {k: safe(query[k].strip()) for k in query if k in _ALL and query[k].strip()}
+        problems = [
+            f"{key[:60]}: no filter has this name{suggest(key, [*_ALL, *_MORE])}"
+            for key in query
+            if key not in _ALL | _MORE
+        ]
+        for name in ("step", *MEASURES):
+            if name in values and Range.read(values[name]) is None:
+                problems.append(
+                    f"{name}: {values.pop(name)[:60]!r} is no range; write 0.2..0.8, >0.5 or 7"
+                )
+        if {*values.get("against", "agree").replace(" ", "").split(",")} - AGAINST.keys():
+            problems.append(f"against: one or more of {', '.join(AGAINST)}")
+            del values["against"]
+        if values.get("in", "problem") not in PLACES:
+            problems.append(f"in: one of {', '.join(PLACES)}")
+            del values["in"]
+        if "q" in values and words_of(values["q"]) is None:
+            problems.append("search: nothing in it can be searched for; write a word or a number")
+            del values["q"]
+        elif "q" in values and _is_long(values["q"]):
+            problems.append(
+                f"search: the first {MOST_WORDS} words within {LONGEST_QUERY} characters are "
+                "looked for"
+            )
+        sort = query.get("sort", "step")
+        if sort not in SORTS:
+            problems.append(f"sort: one of {', '.join(SORTS)}")
+            sort = "step"
+        down = query.get("dir", "desc") != "asc"
+        return Filter(values, sort, down, query.get("after", ""), tuple(problems))
+
+    def query(self, **changes: str | None) -> str:
+        """The query of an address: this one with some values changed, None to leave one out.
+        Where a page begins is left out unless it is given."""
+        told: dict[str, str] = dict(self.values)
+        if self.sort != "step":
+            told["sort"] = self.sort
+        if not self.descending:
+            told["dir"] = "asc"
+        for name, value in changes.items():
+            name = name.removesuffix("_")
+            told.pop(name, None)
+            if value:
+                told[name] = value
+        return urlencode(told)
+
+    def without_page(self) -> "Filter":
+        """The selection from its beginning."""
+        return replace(self, after="")
+
+
+def joined(query: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """A query by key; a key that is there more than once has all its values, with commas."""
+    told: dict[str, list[str]] = {}
+    for key, value in query:
+        told.setdefault(key, []).append(value)
+    return {
+        key: (" " if key == "q" else ",").join(filter(None, values)) for key, values in told.items()
+    }
+
+
+def several(value: str) -> list[str]:
+    """The values of a filter: those between its commas, and all of it for a value that has one."""
+    return list(dict.fromkeys([value, *(each.strip() for each in value.split(","))]))
+
+
+def _is_long(search: str) -> bool:
+    return len(search) > LONGEST_QUERY or len(_WORD.findall(search)) > MOST_WORDS
+
+
+def words_of(text: str) -> str | None:
+    """A search as FTS5 takes it: all words, phrases in quotes, ``-word`` for none of it, ``wo*``
+    for a beginning. None where there is no word to look for. Nothing of it is obeyed as syntax."""
+    wanted: list[str] = []
+    unwanted: list[str] = []
+    for match in list(_WORD.finditer(text[:LONGEST_QUERY]))[:MOST_WORDS]:
+        minus = match[1] or match[4]
+        word = match[2] if match[5] is None else match[5]
+        star = (match[3] or "") if match[5] is None else "*" * word.endswith("*")
+        word = word.rstrip("*").replace("\0", " ")
+        if not any(letter.isalnum() for letter in word):
+            continue
+        quoted = '"' + word.replace('"', '""') + '"' + star
+        (unwanted if minus else wanted).append(quoted)
+    if not wanted:
+        return None
+    told = " AND ".join(wanted)
+    return f"({told}) NOT ({' OR '.join(unwanted)})" if unwanted else told
+
+
+def step_ids(chosen: Range) -> tuple[int, int]:
+    """The ids of the attempts of a range of steps: from the first, to below the second."""
+    low = math.ceil(chosen.low) if math.isfinite(chosen.low) else chosen.low
+    high = math.floor(chosen.high) if math.isfinite(chosen.high) else chosen.high
+    low += bool(chosen.low_open and low == chosen.low)
+    high -= bool(chosen.high_open and high == chosen.high)
+    bounded = [int(min(max(number, 0), MOST_STEPS)) for number in (low, high + 1)]
+    return first_id(bounded[0]), first_id(bounded[1])
+
+
+_FEW_TASKS = 40  # problems whose attempts are fetched and sorted
+_FEW = 20_000  # attempts that are fetched and sorted rather than looked for in the sort's order
+_NEARLY_ALL = 0.8
+"""Share of the attempts: of 300,000 a match costs 0.4 microseconds to fetch, and to ask an attempt
+whether it matches two words 1.7 milliseconds, which grows with their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A selection as SQL. ``looked`` are conditions for whoever goes through attempts in an order,
+    ``joined`` for whoever counts them, out of ``source``."""
+
+    conditions: tuple[str, ...]
+    values: tuple[object, ...]
+    looked: tuple[str, ...] = ()
+    look_values: tuple[object, ...] = ()
+    source: str = "attempts a"
+    joined: tuple[str, ...] = ()
+    join_values: tuple[object, ...] = ()
+
+    def sql(self, *more: str) -> str:
+        told = [*self.conditions, *more]
+        return f"WHERE {' AND '.join(told)}" if told else ""
+
+
+def wheres(index: Reading, chosen: Filter) -> list[Where]:
+    """The ways to be in a selection, as SQL: a search finds words in an attempt's own texts or
+    in its problem. None where nothing can be in it."""
+    plain = _plain(index, chosen.values)
+    words = words_of(chosen.values.get("q", ""))
+    if plain is None or words is None:
+        return [plain] if plain is not None else []
+    place = chosen.values.get("in")
+    found: list[Where] = []
+    if place != "problem":
+        found.append(_in_texts(index, plain, f"{place} : ({words})" if place else words))
+    if place in (None, "problem"):
+        found.append(_in_problems(index, plain, words))
+    return found
+
+
+def _in_texts(index: Reading, plain: Where, words: str) -> Where:
+    """All that match are fetched; where nearly all do, each attempt is asked in the order of the
+    page instead, which ends soon. Counting goes through the matches."""
+    most = max(_FEW, int(_NEARLY_ALL * index.progress(0).attempts))
+    some = f"SELECT 1 FROM texts WHERE texts MATCH ? LIMIT {most + 1}"
+    ((count,),) = index.rows(f"SELECT count(*) FROM ({some})", (words,)) or [(0,)]
+    looked = "a.id IN (SELECT rowid FROM texts WHERE texts MATCH ?)"
+    if count > most:
+        looked = "EXISTS (SELECT 1 FROM texts WHERE texts MATCH ? AND rowid = a.id)"
+    return replace(
+        plain,
+        looked=(looked,),
+        look_values=(words,),
+        source="texts CROSS JOIN attempts a ON a.id = texts.rowid",
+        joined=("texts MATCH ?",),
+        join_values=(words,),
+    )
+
+
+def _in_problems(index: Reading, plain: Where, words: str) -> Where:
+    tasks = index.rows("SELECT rowid FROM problems WHERE problems MATCH ?", (words,))
+    listed = ", ".join(str(number) for (number,) in tasks)
+    condition = f"{'' if len(tasks) <= _FEW_TASKS else '+'}a.task IN ({listed})"
+    return replace(plain, looked=(condition,), joined=(condition,))
+
+
+def _plain(index: Reading, told: Mapping[str, str]) -> Where | None:
+    """All of a selection but its search, None where nothing can be in it."""
+    conditions: list[str] = []
+    values: list[object] = []
+    if "step" in told and (steps := Range.read(told["step"])):
+        conditions.append("a.id >= ? AND a.id < ?")
+        values += step_ids(steps)
+    for name in MEASURES:
+        if name in told and (wanted := Range.read(told[name])):
+            found, limits = wanted.sql(f"+a.{name}")
+            conditions += found
+            values += limits
+    if "task" in told:
+        names = several(told["task"])
+        marks = ", ".join("?" * len(names))
+        conditions.append(f"a.task IN (SELECT id FROM tasks WHERE name IN ({marks}))")
+        values += names
+    for numbers, column in (
+        (_chosen_combinations(index, told), "combination"),
+        (_chosen_operators(index, told), "operators"),
+    ):
+        if numbers is None:
+            continue
+        if not numbers:
+            return None
+        few = column == "combination" and _attempts_of(index, numbers) <= _FEW
+        listed = ", ".join(map(str, numbers))
+        conditions.append(f"{'' if few else '+'}a.{column} IN ({listed})")
+    return Where(tuple(conditions), tuple(values))
+
+
+def _chosen_combinations(index: Reading, told: Mapping[str, str]) -> list[int] | None:
+    """The combinations that a selection leaves, None where it asks nothing of them."""
+    if not {*NAMED, "against", "repair"} & told.keys():
+        return None
+    return [n for n, found in index.combinations.items() if is_chosen(found, told)]
+
+
+def _chosen_operators(index: Reading, told: Mapping[str, str]) -> list[int] | None:
+    if "operator" not in told:
+        return None
+    wanted = {name.strip() for name in told["operator"].split(",")}
+    return [n for n, names in index.operators.items() if wanted <= set(names.split(","))]
+
+
+def _attempts_of(index: Reading, combinations: Sequence[int]) -> int:
+    marks = ", ".join("?" * len(combinations))
+    query = f"SELECT coalesce(sum(attempts), 0) FROM combinations WHERE id IN ({marks})"
+    ((count,),) = index.rows(query, combinations) or [(0,)]
+    return int(count)
+
+
+def is_chosen(found: Combination, told: Mapping[str, str]) -> bool:
+    """Whether attempts of this combination are in a selection, as far as that tells."""
+    for name, column in NAMED.items():
+        if name in told and getattr(found, column) not in several(told[name]):
+            return False
+    if "against" in told:
+        pairs = [pair for name in several(told["against"]) for pair in AGAINST.get(name, ())]
+        if (found.judge, found.gold) not in pairs:
+            return False
+    if "repair" in told:
+        names = set() if found.repairs == NONE else set(found.repairs.split(","))
+        wanted = {*several(told["repair"])}
+        return bool(names & wanted or ("any" if names else "none") in wanted)
+    return True
