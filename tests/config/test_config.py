@@ -273,3 +273,12 @@ def test_an_evaluation_says_what_it_measures_by() -> None:
     given = [*files, "instructions.val_files=[b.jsonl, c.jsonl]"]
     shown = load_config(ROOT / "config/instructions_small.yaml", given).held_out_from
     assert shown == "b.jsonl, c.jsonl"
+
+
+def test_sections_of_other_environments_are_checked_and_left_out(write) -> None:
+    (line,) = problems(write("judging: {methd: sft}"))
+    assert line.endswith("judging.methd: unknown key; did you mean judging.method?")
+    config = load_config(write("judging: {method: sft}\npresentation: {train: 5}\nseed: 3"))
+    assert config == make_config(seed=3) and "judging" not in config.model_dump()
+    (line,) = problems(write("environment: [1]"))
+    assert "environment: input should be a valid string" in line

@@ -273,8 +273,8 @@ def test_models_are_called_what_their_servers_call_them(tmp_path: Path):
     config = make_config({"llm": {"file": llm}, "judge": {"model": "big"}})
     found = models_of(config)
     assert (found.judge, found.simulated) == ("/path/to/gpt-oss-120b", ("executor",))
-    own = models_of(make_config({"environment": "my.own:environment"}))
-    assert own.executor == "whom environment my.own:environment asks" and not own.simulated
+    own = models_of(make_config({"environment": "own_environment:Game"}))
+    assert own.executor == "whom environment own_environment:Game asks" and not own.simulated
 
 
 def test_a_finished_evaluation_gets_its_table_without_asking_anybody(

@@ -191,6 +191,12 @@ def load_section(root: type[Root], path: Path | None, overrides: Sequence[str] =
     return read_values(path, overrides).validated(root)
 
 
+def comparable(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that an earlier version kept as this version keeps them: without the
+    sections of environments that are not the run's."""
+    return {k: v for k, v in before.items() if k in now or not isinstance(v, Mapping)}
+
+
 def _assign(data: dict[str, Any], keys: list[str], value: Any) -> None:
     for key in keys[:-1]:
         inner = data.get(key)

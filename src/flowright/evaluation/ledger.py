@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from flowright.config.loading import comparable
 from flowright.core.errors import RunError
 from flowright.runs import (
     EVALUATION,
@@ -132,6 +133,8 @@ class Ledger:
             about = lines[0]["about"] if lines else self._about
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(f"{self._path}: cannot be read ({error}); {choice}") from None
+        if "config" in about and "config" in self._about:
+            about = {**about, "config": comparable(about["config"], self._about["config"])}
         changes = changes_of(about, self._about)
         if changes:
             told = [f"{self.folder}: holds another evaluation: {line}" for line in changes[:10]]
