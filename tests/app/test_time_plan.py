@@ -266,7 +266,7 @@ class Bare(Environment):
 
 def test_a_probe_without_baselines_says_what_to_set(tmp_path: Path) -> None:
     path = f"{__name__}:Bare"
-    config = configured(tmp_path, "plan.probe=2").model_copy(update={"environment": path})
+    config = configured(tmp_path, "plan.probe=2", f"environment={path}")
     bare = Bare(config)
     with pytest.raises(ConfigError, match=r"plan.probe: environment .* has no baselines"):
         asyncio.run(find_basis(config, bare, bare.tasks()))
