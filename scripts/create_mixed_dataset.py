@@ -2,7 +2,7 @@
 
 ``--split official`` trains on official train splits only, ``--split aflow`` on AFlow's validation
 splits and tests on its test splits; ``--offline`` needs no files: docs/datasets.md. ``--own FILE``
-makes the same files of questions and answers of your own: docs/own_data.md.
+makes the same files of questions and answers of your own: docs/datasets.md.
 """
 
 import argparse

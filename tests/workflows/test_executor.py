@@ -532,6 +532,14 @@ async def test_memory() -> None:
     assert reason(await play(text, memory_mb=16)) is Reason.MEMORY_BUDGET
 
 
+async def test_a_worker_that_outgrows_its_memory_prints_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    execution = await play(program("return len(('a,' * 2_000_000).split(','))"), memory_mb=16)
+    assert reason(execution) is Reason.MEMORY_BUDGET
+    assert capfd.readouterr() == ("", "")
+
+
 async def test_sizes() -> None:
     big = program("return await answer('x' * 50_000_000)")
     model = ScriptedModel()

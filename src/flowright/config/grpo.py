@@ -152,7 +152,7 @@ class PipelineSection(Section):
 
 
 class RaySection(Section):
-    """`train.py --ray`: the processes of a run on a Ray cluster; see docs/scaling.md."""
+    """`train.py --ray`: the processes of a run on a Ray cluster; see docs/running_on_gpus.md."""
 
     address: str | None = None
     """Of a running cluster (`auto`: this machine's), or its dashboard's http address; default: that

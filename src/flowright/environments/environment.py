@@ -2,7 +2,7 @@
 completions and rewards; everything else of a run is asked of its environment.
 
 The configuration names one (``environment: workflow``, or ``package.module:factory`` for a user's
-own); see docs/extending/environment.md.
+own); see docs/extending.md.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence

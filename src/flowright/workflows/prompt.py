@@ -1,7 +1,6 @@
-"""What the policy is told: its task, the workflow language, the operators, the problem.
+"""The policy's prompt: its task, the workflow language, the operators, the problem.
 
-Operator documentation comes from the registry. How messages become tokens is
-:mod:`flowright.policy.prompt`'s.
+Operator documentation comes from the registry.
 """
 
 from typing import Literal
