@@ -14,6 +14,7 @@ off goes on where it stopped. docs/measuring_judges.md says what is measured, an
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(*error.problems, sep="\n", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
-        print("stopped; what was said is kept, the same command goes on", file=sys.stderr)
+        print("stopped; replies are kept, the same command continues", file=sys.stderr)
         return 130
     return 0
 
@@ -97,19 +98,26 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     """Measure, and return the record's path."""
     import uvloop
 
-    from flowright.judging.measuring.benchmarks.opening import Named
-    from flowright.judging.measuring.benchmarks.session import Measurement, measure
+    from flowright.judging.measuring.benchmark_judges import JudgeName, OpenedJudge
+    from flowright.judging.measuring.judge_benchmark import BenchmarkRequest, run_benchmark
 
     def progress(name: str, total: int) -> Callable[[], None]:
         bars.start()  # not before there is something to show
         bar = bars.add_task(name, total=total)
         return lambda: bars.advance(bar)
 
-    named = None
+    def open_folder(named: JudgeName) -> "AbstractAsyncContextManager[OpenedJudge]":
+        from flowright.app.trained_judge import open_trained_judge  # loads torch
+
+        return open_trained_judge(named)
+
+    judge = None
     if options.judge is not None:
-        named = Named(options.judge, options.config, options.overrides, options.ask, options.seed)
-    asked = Measurement(
-        named=named,
+        judge = JudgeName(
+            options.judge, options.config, options.overrides, options.ask, options.seed
+        )
+    request = BenchmarkRequest(
+        judge=judge,
         benchmark=options.benchmark,
         pairs=options.pairs,
         outputs=options.outputs,
@@ -122,23 +130,22 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
         trained_on=options.trained_on,
         allow_trained_on=options.allow_trained_on,
     )
-    return uvloop.run(measure(asked, progress, say))
+    return uvloop.run(run_benchmark(request, open_folder, progress, say))
 
 
 def show(out: Path, html: Path | None) -> None:
-    """The table, and where everything is."""
+    """Print the report and the paths of the files."""
     from rich.console import Console
 
-    from flowright.judging.measuring.benchmarks.page import write_page
-    from flowright.judging.measuring.benchmarks.record import read_record
-    from flowright.judging.measuring.benchmarks.screen import benchmark_screen
+    from flowright.judging.measuring.benchmark_report import benchmark_report, read_record
+    from flowright.viewer.rendering.report import report_text, write_report
 
-    record = read_record(out)
+    report = benchmark_report(read_record(out))
     console = Console()
-    console.print(benchmark_screen(record))
+    console.print(report_text(report))
     console.print(f"{out}", markup=False, soft_wrap=True)
     if html is not None:
-        write_page(record, html)
+        write_report(report, html)
         console.print(f"{html}", markup=False, soft_wrap=True)
 
 

@@ -82,6 +82,7 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     import uvloop
 
     from flowright.core.errors import UserError
+    from flowright.core.files import disk_errors
     from flowright.judging.service.judge_file import (
         Progress,
         check_out,
@@ -90,7 +91,6 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
         write_judged,
     )
     from flowright.judging.service.serve import open_backend
-    from flowright.runs import disk_errors
 
     check_out(options.out)
     if options.source.resolve() == options.out.resolve():

@@ -62,7 +62,7 @@ from pathlib import Path
 
 from flowright.environments.registry import load_config
 from flowright.core.errors import UserError
-from flowright.runs import free_run_name
+from flowright.runs.run_files import free_run_name
 
 try:
     run = load_config(Path(sys.argv[1]), sys.argv[2:]).run

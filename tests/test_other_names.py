@@ -40,14 +40,14 @@ NAMES = {
         judge_server_example.py judge_reward_adapter.py async_judge_reward.py CustomJudgeModel
         YourJudgeModel reward.judge_reward_adapter reward.reward_system RewardSystem
         JudgeRewardSystem BaseJudgeReward _request_judge MyCustomJudge MultiCritiqueJudge
-        create_judge_reward compute_reward type:~judge_model judge_url api_key use_cache
-        cache_size max_batch_size batch_timeout max_concurrent_requests timeout fallback_to_rule
-        max_retries circuit_breaker_threshold circuit_breaker_timeout JUDGE_MODEL_URL
-        JUDGE_MODEL_API_KEY JUDGE_MAX_BATCH_SIZE JUDGE_MAX_CONCURRENT
-        llavaov15-8b_stage2_grpo.yaml trains/grpo.py workflow/vision_rlvr.py /judge /batch_judge
-        /health answer_type MATH_EXPRESSIONS MULTIPLE_CHOICE NUMBER detailed_scores request_id
-        confidence rule_fallback get_metrics cache_hit_rate error_rate current_queue_size
-        circuit_breaker JudgeReward Circuit~breaker~open Request~queue~full
+        create_judge_reward compute_reward reward_system.reward 10-100x type:~judge_model
+        judge_url api_key use_cache cache_size max_batch_size batch_timeout
+        max_concurrent_requests timeout fallback_to_rule max_retries circuit_breaker_threshold
+        circuit_breaker_timeout JUDGE_MODEL_URL JUDGE_MODEL_API_KEY JUDGE_MAX_BATCH_SIZE
+        JUDGE_MAX_CONCURRENT llavaov15-8b_stage2_grpo.yaml trains/grpo.py workflow/vision_rlvr.py
+        /judge /batch_judge /health answer_type MATH_EXPRESSIONS MULTIPLE_CHOICE NUMBER
+        detailed_scores request_id confidence rule_fallback get_metrics cache_hit_rate error_rate
+        current_queue_size circuit_breaker JudgeReward Circuit~breaker~open Request~queue~full
         Timeout~waiting~for~results
     """,
     "A study of judges in RL (RuscaRL, VerIF, IFEval)": """

@@ -19,8 +19,8 @@ from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Turn
 from flowright.environments.registry import make_config
 from flowright.grpo.ranks import ONE
-from flowright.judging.measuring.benchmarks.record import read_record
-from flowright.runs import read_metrics
+from flowright.judging.measuring.benchmark_report import read_record
+from flowright.runs.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
 METHODS = ("sft", "bradley_terry", "pointwise", "pairwise")

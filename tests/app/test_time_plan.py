@@ -36,10 +36,11 @@ from flowright.app.plan.time_plan import TimePlan, make_plan
 from flowright.app.plan.words import lines, start_line
 from flowright.config.root import Config
 from flowright.core.errors import ConfigError, RunError, UserError
+from flowright.core.files import write_json
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.environments.registry import load_config, make_config
-from flowright.runs import RunDirectory, write_json
+from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -36,7 +36,7 @@ from flowright.judging.verdict import Criterion, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.sampler import Sample
-from flowright.runs import read_rollouts
+from flowright.runs.run_files import read_rollouts
 
 ROOT = Path(__file__).parents[2]
 SAYS = "async def workflow(problem):\n    return {!r}"

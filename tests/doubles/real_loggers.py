@@ -13,7 +13,7 @@ from typing import Any
 
 from flowright.config.run import RunSection
 from flowright.environments.registry import make_config
-from flowright.runs import RunDirectory
+from flowright.runs.directory import RunDirectory
 
 Logged = dict[str, Any]
 
@@ -23,7 +23,7 @@ def train(package: str, folder: Path) -> None:
     for steps, resume in ((range(4), False), (range(3, 6), True)):
         run = RunDirectory(folder / "run", make_config(run=section, seed=7), resume)
         if resume:
-            run.go_on(steps.start - 1)
+            run.resume_after(steps.start - 1)
         for step in steps:
             odd = {"judge/agreement_with_gold": 1 / 3} if step % 2 else {}
             host = {"servers/judge/10.0.0.1:8000/attempts": 2.0 + step}

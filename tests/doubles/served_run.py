@@ -13,7 +13,7 @@ from flowright.config.policy import LoraSection, PolicySection, VllmSection
 from flowright.config.root import Config
 from flowright.grpo.ranks import ONE, Follower, Ranks
 from flowright.policy.model import Policy
-from flowright.runs import RunDirectory
+from flowright.runs.directory import RunDirectory
 
 
 def served(url: str, path: Path, **run: Any) -> Config:

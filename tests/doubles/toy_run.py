@@ -32,7 +32,8 @@ from flowright.llm.counters import Counters
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampler, Sampling
-from flowright.runs import RunDirectory, read_metrics
+from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import read_metrics
 
 TASKS = [Problem(f"t{i}", "math", "toy", f"What is {i}?", str(i)) for i in range(5)]
 WANTED = frozenset(range(60, 90))

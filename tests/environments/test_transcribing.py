@@ -69,7 +69,7 @@ def test_transcripts_of_the_embedded_judge(
     assert [(out / f"sft_{side}.jsonl").read_bytes() for side in ("train", "val")] == files
     capsys.readouterr()
     assert main([*command, "--seed", "1"]) == 2
-    assert "holds another measurement" in capsys.readouterr().err
+    assert "has other settings" in capsys.readouterr().err
 
 
 def test_verdicts_without_a_thought(

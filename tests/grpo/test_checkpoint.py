@@ -25,7 +25,7 @@ from flowright.grpo.checkpoint import (
 )
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy
-from flowright.runs import find_damage
+from flowright.runs.checkpoints import find_damage
 
 KEEP = 9
 

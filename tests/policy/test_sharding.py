@@ -20,7 +20,7 @@ from flowright.core.errors import ConfigError
 from flowright.environments.registry import make_config
 from flowright.grpo.ranks import ONE, peers_of_passes
 from flowright.policy.adapter import ADAPTER_FILE
-from flowright.runs import read_metrics, read_rollouts
+from flowright.runs.run_files import read_metrics, read_rollouts
 
 
 async def two_processes(out: Path, url: str) -> list[int | None]:

@@ -12,8 +12,9 @@ from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError
 from flowright.environments.registry import make_config
-from flowright.runs import RunDirectory, check_loggers, read_metrics, read_state
-from flowright.runs.loggers import Loggers
+from flowright.runs.directory import RunDirectory
+from flowright.runs.loggers import Loggers, check_loggers
+from flowright.runs.run_files import read_metrics, read_state
 
 PACKAGES = Path(__file__).parents[1] / "doubles/packages"
 CONFIG = make_config(
@@ -45,7 +46,7 @@ def train(
     run = RunDirectory(path, config, resume, said.append)
     try:
         if resume:
-            run.go_on(steps.start - 1)
+            run.resume_after(steps.start - 1)
         run.state(status="running")
         for step in steps:
             run.record(step, {"reward/mean": step / 4, "val/gold": 1.0})
@@ -117,7 +118,7 @@ def test_a_server_that_hangs_holds_up_neither_a_step_nor_the_end(
     for step in range(3):
         loggers.do(lambda one, step=step: one.scalars(step, {}))
     loggers.close("finished")
-    assert [line[:60] for line in loggers.news()] == [
+    assert [line[:60] for line in loggers.failures()] == [
         "run.loggers: trackio is off from here on (not done 0 seconds"
     ]
     sys.modules["trackio"].NEVER.set()

@@ -20,7 +20,8 @@ from flowright.grpo.ranks import Ranks, Reporter
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
 from flowright.policy.origin import origin_of
-from flowright.runs import Best, RunDirectory, step_name
+from flowright.runs.checkpoints import Best, step_name
+from flowright.runs.directory import RunDirectory
 
 
 def introduce(

@@ -10,7 +10,7 @@ OBJECTIVES = names.OBJECTIVES.table(
     {
         **{n: f"{_OBJECTIVES}:{n.upper()}" for n in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
         "sft": f"{_OBJECTIVES}:SFT",
-        "bradley_terry": "flowright.grpo.pairs:BRADLEY_TERRY",
+        "bradley_terry": "flowright.grpo.objectives:BRADLEY_TERRY",
     }
 )
 """An Objective (the weights of tokens and their terms) or a PairObjective each."""
@@ -32,5 +32,5 @@ KL_ESTIMATORS = names.KL_ESTIMATORS.table({n: f"{_OBJECTIVES}:{n}" for n in name
 CORRECTIONS = names.CORRECTIONS.table({n: f"{_OBJECTIVES}:{n.upper()}" for n in names.CORRECTIONS})
 """A Correction each: the reference point of the ratio, and a weight."""
 
-SCHEDULES = names.SCHEDULES.table({n: f"flowright.grpo.schedules:{n}" for n in names.SCHEDULES})
+SCHEDULES = names.SCHEDULES.table({n: f"flowright.grpo.learner:{n}" for n in names.SCHEDULES})
 """Functions from the completed share of the run to a factor of the learning rate."""

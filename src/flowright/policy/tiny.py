@@ -25,9 +25,9 @@ from transformers import (
 )
 
 from flowright.config.policy import TinySection
+from flowright.core.files import atomic_directory, in_turn
 from flowright.llm.chat import Message
 from flowright.policy.layout import lay_out
-from flowright.runs import atomic_directory, in_turn
 
 END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 SPECIAL = [PAD, START, END]

@@ -8,7 +8,7 @@ from flowright.core.formatting import amount, duration
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets
-from flowright.grpo.given import groups_of
+from flowright.grpo.fixed_data import groups_of
 from flowright.policy.prompt import Tokenizer
 
 COUNTED = 256

@@ -20,7 +20,7 @@ from flowright.data.task import Kind, Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.environments.registry import load_config
 from flowright.environments.workflow.environment import WorkflowEnvironment
-from flowright.runs import checkpoint_of, chosen_as_best
+from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ class InstructionsSection(EnvironmentSection):
     middle out of its last message, and with it perhaps what is asked for."""
     wording: Name | None = None
     """A YAML file with the words for judge and scaffold, in the place of
-    src/flowright/criteria/rubrics/wording.yaml."""
+    src/flowright/criteria/rubrics/scaffolding.yaml."""
     criteria_calls: Literal["all", "each"] = "all"
     """Of `rubric`: all criteria in one call of the judge, or each in a call of its own."""
     most_ungraded: Annotated[float, Field(ge=0, lt=1)] = 0.0

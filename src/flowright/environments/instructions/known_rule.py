@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flowright.criteria.constraints.files import Prompt
+from flowright.criteria.constraints.checkers import Prompt
 from flowright.criteria.rubrics.rows import Constraint, Item, RubricRow, VerifRow
 from flowright.data.preferences import Turn
 from flowright.environments.instructions.config import CHECKED, NamedWordsSection, RewardKind

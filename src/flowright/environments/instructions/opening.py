@@ -13,7 +13,7 @@ from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.criteria.constraints.language import missing
-from flowright.criteria.rubrics.wording import RubricWording, standard_wording, wording_from
+from flowright.criteria.rubrics.scaffolding import RubricWording, standard_wording, wording_from
 from flowright.environments.instructions.config import CHECKED, InstructionsSection
 from flowright.environments.instructions.grades import (
     ConstraintGrader,

@@ -32,7 +32,7 @@ from flowright.environments.judging.transcripts import (
     transcribe,
 )
 from flowright.judging.build import build_judge, fingerprint
-from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
+from flowright.judging.measuring.benchmark_rows import RowJournal, journal_path
 from flowright.llm.chat import ChatModel, ChatRequest, Message
 from flowright.simulation.opening import open_models
 
@@ -111,8 +111,8 @@ async def _thought(
     config = _configured(making)
     made: dict[str, Transcripts] = {}
     async with _thinker(making, making.judge, config) as think:
-        ledger = Ledger(
-            ledger_path(making.out / "transcripts.json"),
+        ledger = RowJournal(
+            journal_path(making.out / "transcripts.json"),
             _about(making, found, config),
             making.overwrite,
         )
@@ -153,9 +153,9 @@ def _about(
     return {**asked, "rows": found.digest, "wording": words, "house": house}
 
 
-def _done(ledger: Ledger) -> dict[str, Tried]:
+def _done(ledger: RowJournal) -> dict[str, Tried]:
     try:
-        return {id: Tried(said["thought"], tuple(said["ends"])) for id, said in ledger.said.items()}
+        return {id: Tried(said["thought"], tuple(said["ends"])) for id, said in ledger.kept.items()}
     except (KeyError, TypeError) as error:
         raise RunError(f"{ledger.path}: cannot be read ({error}); --overwrite") from None
 

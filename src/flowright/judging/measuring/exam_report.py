@@ -11,10 +11,10 @@ from flowright.core.formatting import (
     Form,
     Record,
     duration,
+    format_value as said,
     is_number,
     percent,
     points,
-    said,
 )
 from flowright.core.report import (
     ConfusionChart,

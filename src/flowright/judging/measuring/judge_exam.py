@@ -19,6 +19,7 @@ from flowright.config.judge import JudgeSection
 from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
+from flowright.core.files import check_writable, write_json
 from flowright.core.journal import Journal
 from flowright.core.plugins import suggest
 from flowright.core.statistics import Resampler, holm
@@ -58,7 +59,6 @@ from flowright.judging.measuring.labelled_answers import (
 from flowright.judging.measuring.perturbations import PERTURBATIONS
 from flowright.judging.prompts import wording_hash
 from flowright.judging.verdict import Judge, Status, Verdict
-from flowright.runs import check_writable, write_json
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
 

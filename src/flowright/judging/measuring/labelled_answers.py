@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import get_args
 
 from flowright.core.errors import DataError
+from flowright.core.files import write_text
 from flowright.core.plugins import suggest
 from flowright.core.tables import Place, Row, read_rows
 from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judging.verdict import AnswerType, JudgeQuery, answer_type_of, task_query
-from flowright.runs import write_text
 from flowright.sandbox import Sandbox
 
 

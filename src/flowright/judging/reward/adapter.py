@@ -42,7 +42,7 @@ class JudgeRewardSystem:
     To put a judge of your own in the service's place, subclass and override :meth:`_request_judge`,
     which sees every request, or :meth:`make_judge`; cache, breaker and fallback go around it.
 
-    ``config`` is a :class:`~flowright.config.JudgeRewardSection` or its keys in a mapping; what it
+    ``config`` is a :class:`~flowright.config.judge.JudgeRewardSection` or its keys in a mapping; what it
     lacks is taken from the environment (``JUDGE_MODEL_URL`` and others). Raises ConfigError for a
     mapping that is not one.
     """

@@ -15,8 +15,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from flowright.config.policy import LoraSection
+from flowright.core.files import disk_errors, nearest
 from flowright.policy.adapter import ADAPTER_FILE, lora_config
-from flowright.runs import disk_errors, nearest
 
 
 @contextmanager

@@ -1,17 +1,14 @@
-"""The benchmarks: which figures each is told by, how it counts what cannot be read, and what others
-published. No rows here: those are read by :mod:`flowright.data` or come in a user's own file.
-"""
+"""The benchmarks: their measures, their rules for unreadable replies, and published figures."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from flowright.judging.measuring.benchmarks.counting import KAPPA
-from flowright.judging.measuring.benchmarks.figures import Macro
+from flowright.judging.measuring.pair_figures import KAPPA, Macro
 
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A figure of others': a share, of which judge, and where it stands."""
+    """A published share of a judge (``work``), and its source."""
 
     work: str
     measure: str
@@ -22,8 +19,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """``measures`` are told in this order, the first being the one that the benchmark is known by;
-    ``rule`` says how it counts. ``parts`` are several subsets that go by one name."""
+    """A benchmark; its main measure comes first. ``parts`` are named groups of subsets."""
 
     title: str
     paper: str
@@ -41,7 +37,7 @@ _JUDGEBENCH = "per-row outputs in the repository ScalerLab/JudgeBench at e2c52c2
 
 
 def _judgebench() -> tuple[Published, ...]:
-    """Of the pairs by GPT-4o but for the last; by category in the order of :data:`_FOUR`."""
+    """Figures on the pairs by GPT-4o but for the last; categories in the order of :data:`_FOUR`."""
     found: list[Published] = []
     for work, right, total, categories in (
         ("o1-mini, Arena-Hard prompt", 230, 350, (58.44, 62.24, 82.14, 78.57)),
@@ -114,8 +110,8 @@ _OWN = ("agreement", "two_games", "both_right", *_ORDER)
 _OWN_TIES = ("agreement", "agreement_without_ties", "three_class", KAPPA, "both_right", *_ORDER)
 
 
-def own(has_ties: bool) -> Benchmark:
-    """How pairs of a user's own are told; ``has_ties``: whether a label is one."""
+def file_benchmark(has_ties: bool) -> Benchmark:
+    """Return the benchmark for pairs of a user's file; ``has_ties``: some label is a tie."""
     measures = _OWN_TIES if has_ties else _OWN
     return Benchmark("Pairs of a file", "", measures, _AGREEMENT, (MEAN_OF_SUBSETS,))
 

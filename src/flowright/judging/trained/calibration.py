@@ -1,11 +1,10 @@
-"""How sure a judge that scores may be: one temperature, fitted on pairs that people labelled, and
-what that does to its calibration on others. No model is asked here.
+"""Calibration of a judge that scores answers: one temperature, fitted on labelled pairs.
 
-Bradley-Terry scores say P(the first is preferred) = sigmoid(difference of the scores). A trained
-judge is mostly too sure; divided by a temperature T its differences rank as before and say how
-often they are right (temperature scaling: Guo et al. 2017, arXiv 1706.04599, section 4.2). Scores
-have no zero of their own. So what one answer's score is worth by itself is said against an average
-answer: sigmoid((score - centre) / T), with the mean score of the fitted pairs' answers as centre.
+Bradley-Terry scores give P(the first is preferred) = sigmoid(difference of the scores). A trained
+judge is mostly overconfident; differences divided by a temperature T rank as before and match the
+rate of being right (temperature scaling: Guo et al. 2017, arXiv 1706.04599, section 4.2). Scores
+have no zero of their own, so a single score is compared with an average answer:
+sigmoid((score - centre) / T), with the mean score of the fitted pairs' answers as centre.
 """
 
 import json
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from flowright.core.errors import DataError
+from flowright.core.files import write_json
 from flowright.core.statistics import RESAMPLES, SHARE, Array, Resampler
 from flowright.data.preferences import Preferred
 from flowright.judging.measuring.exam_statistics import (
@@ -26,14 +26,13 @@ from flowright.judging.measuring.exam_statistics import (
     calibration_error,
     reliability_bins,
 )
-from flowright.runs import write_json
 
 FILE = "calibration.json"
-"""Beside the weights that it is of."""
+"""Name of the file beside the weights."""
 
 COLDEST, HOTTEST = 1e-3, 1e3
 LEAST_PAIRS = 10
-"""With a preference, in each half: fewer say nothing."""
+"""Fewest pairs with a preference in each half."""
 
 _HALVINGS = 60
 _TARGET: Mapping[Preferred, float] = {"first": 1.0, "tie": 0.5, "second": 0.0}
@@ -41,8 +40,8 @@ _TARGET: Mapping[Preferred, float] = {"first": 1.0, "tie": 0.5, "second": 0.0}
 
 @dataclass(frozen=True, slots=True)
 class ScoredPair:
-    """The scores of two answers to one conversation, and which one people preferred. Pairs of one
-    ``conversation`` are never split."""
+    """The scores of two answers to one conversation, and the label. Pairs of one ``conversation`` are
+    never split."""
 
     first: float
     second: float
@@ -52,8 +51,8 @@ class ScoredPair:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """``temperature`` and ``centre`` in the unit of the scores; ``record`` is what was measured, as
-    JSON. Without any, scores are taken as they are."""
+    """``temperature`` and ``centre`` in the unit of the scores; ``record`` is the measurement as JSON,
+    empty for scores without a calibration."""
 
     temperature: float = 1.0
     centre: float = 0.0
@@ -64,11 +63,11 @@ class Calibration:
         return bool(self.record)
 
     def preferred(self, difference: float) -> float:
-        """P(the one answer is preferred to the other), of the difference of their scores."""
+        """Return P(one answer is preferred to the other) from the difference of their scores."""
         return _sigmoid(difference / self.temperature)
 
     def of_answer(self, score: float) -> float:
-        """P(an answer of this score is preferred to an average one)."""
+        """Return P(an answer of this score is preferred to an average one)."""
         return self.preferred(score - self.centre)
 
     def __str__(self) -> str:
@@ -79,8 +78,8 @@ class Calibration:
 
 
 def halves(pairs: Sequence[ScoredPair]) -> tuple[list[ScoredPair], list[ScoredPair]]:
-    """What fits and what measures: conversations in the order of their keys take turns, so no
-    conversation is in both and the same pairs are always split alike."""
+    """Split pairs into a half that fits and a half that measures: conversations in the order of their
+    keys alternate, so the same pairs are always split alike."""
     keys = sorted({pair.conversation for pair in pairs})
     fits = {*keys[::2]}
     return (
@@ -90,7 +89,7 @@ def halves(pairs: Sequence[ScoredPair]) -> tuple[list[ScoredPair], list[ScoredPa
 
 
 def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
-    """The temperature T of maximum likelihood: it minimises the sum over pairs of
+    """Return the temperature T of maximum likelihood, which minimises the sum over pairs of
     -y log sigmoid(d / T) - (1 - y) log sigmoid(-d / T), with the difference d and y 1, 0, or 1/2
     for a tie. Kept between :data:`COLDEST` and :data:`HOTTEST`.
 
@@ -113,15 +112,14 @@ def fit_temperature(pairs: Sequence[ScoredPair]) -> float:
 
 
 def calibrate(pairs: Sequence[ScoredPair], data: str) -> Calibration:
-    """Fit on one half of the pairs, measure on the other, before and after. ``data``: where they
-    are from, for people. Raises DataError where a half has fewer than :data:`LEAST_PAIRS` with a
-    preference."""
+    """Fit on one half of the pairs; measure on the other, before and after. ``data`` describes their
+    origin. Raises DataError for a half with fewer than :data:`LEAST_PAIRS` with a preference."""
     fits, measures = halves(pairs)
     fewest = min(sum(pair.label != "tie" for pair in half) for half in (fits, measures))
     if fewest < LEAST_PAIRS:
         raise DataError(
             f"{data}: a half of its conversations has {fewest} pairs with a preference; a "
-            f"calibration takes {LEAST_PAIRS}: give more"
+            f"calibration needs {LEAST_PAIRS}"
         )
     temperature = fit_temperature(fits)
     centre = float(np.mean([score for pair in fits for score in (pair.first, pair.second)]))
@@ -130,8 +128,8 @@ def calibrate(pairs: Sequence[ScoredPair], data: str) -> Calibration:
         "temperature": temperature,
         "centre": centre,
         "at_bound": temperature in (COLDEST, HOTTEST),
-        "fitted": _told(fits),
-        "measured": _told(measures),
+        "fitted": _counts(fits),
+        "measured": _counts(measures),
         "bins": BINS,
         "before": reliability_of(measures, 1.0),
         "after": reliability_of(measures, temperature),
@@ -140,9 +138,9 @@ def calibrate(pairs: Sequence[ScoredPair], data: str) -> Calibration:
 
 
 def reliability_of(pairs: Sequence[ScoredPair], temperature: float) -> dict[str, Any]:
-    """Of pairs with a preference, at a temperature: the expected calibration ``error`` with its
+    """Measure pairs with a preference at a temperature: the expected calibration ``error`` with its
     interval at 95 % (a bootstrap over conversations), the ``log_loss`` a pair, the ``accuracy``
-    (two equal scores are half right), and the bins of the ``reliability`` diagram."""
+    (equal scores are half right), and the bins of the ``reliability`` chart."""
     decided = [pair for pair in pairs if pair.label != "tie"]
     difference, target = _columns(decided)
     probability = _sigmoids(difference / temperature)
@@ -162,15 +160,14 @@ def reliability_of(pairs: Sequence[ScoredPair], temperature: float) -> dict[str,
 
 
 def write_calibration(folder: Path, calibration: Calibration) -> Path:
-    """Put it beside weights; returns its path."""
+    """Write the calibration beside weights; return its path."""
     path = folder / FILE
     write_json(path, dict(calibration.record))
     return path
 
 
 def read_calibration(folder: Path) -> Calibration:
-    """What :func:`write_calibration` put into a folder; one that assumes nothing where there is
-    none. Raises DataError for a file that holds something else."""
+    """Read the calibration in a folder; a default one if there is no file. Raises DataError."""
     path = folder / FILE
     if not path.is_file():
         return Calibration()
@@ -185,7 +182,7 @@ def read_calibration(folder: Path) -> Calibration:
     return Calibration(temperature, centre, record)
 
 
-def _told(pairs: Sequence[ScoredPair]) -> dict[str, int]:
+def _counts(pairs: Sequence[ScoredPair]) -> dict[str, int]:
     return {
         "pairs": len(pairs),
         "ties": sum(pair.label == "tie" for pair in pairs),

@@ -1,6 +1,6 @@
 """RewardBench 2 (Malik et al. 2025, arXiv 2506.01937): rows with several answers, and their scores
 as the leaderboard's own program counts them (allenai/reward-bench, ``rewardbench/utils.py`` and
-``scripts/run_generative_v2.py``). Files are read by :mod:`flowright.judging.measuring.benchmarks.files`.
+``scripts/run_generative_v2.py``). Files are read by :mod:`flowright.judging.measuring.pair_files`.
 
 Five subsets ask for the best of four: in ratings mode the share of the chosen answer among the top
 ones, in ranking mode 1 or 0 for the answer that is named, 0.25 for a reply that cannot be read. The
@@ -18,18 +18,17 @@ import numpy as np
 
 from flowright.core.statistics import SHARE, Array, Resampler, mean, ratio
 from flowright.data.preferences import Turn
-from flowright.judging.measuring.benchmarks.benchmarks import Benchmark
-from flowright.judging.measuring.benchmarks.contenders import Contender
-from flowright.judging.measuring.benchmarks.counting import READINGS, Reading
-from flowright.judging.measuring.benchmarks.figures import ALL, Figure, estimated
-from flowright.judging.measuring.benchmarks.outcomes import (
+from flowright.judging.measuring.benchmark_rows import RESAMPLES, BenchmarkRows, sha256_of
+from flowright.judging.measuring.benchmark_table import Benchmark
+from flowright.judging.measuring.measured_judges import (
     Choice,
+    MeasuredJudge,
     Rating,
     choice_of,
     plain,
     rating_of,
 )
-from flowright.judging.measuring.benchmarks.sheet import RESAMPLES, Sheet, sha256_of
+from flowright.judging.measuring.pair_figures import ALL, READINGS, Figure, Reading, estimated
 
 TIES = "Ties"
 SUBSETS = ("Factuality", "Focus", "Math", "Precise IF", "Safety", TIES)
@@ -45,7 +44,7 @@ _RULE: Mapping[Mode, str] = {
     "ratings": "The share of the chosen answer among those rated highest; one unreadable rating "
     "makes it 0.25.",
 }
-TOLD: Mapping[Mode, Benchmark] = {
+MODES: Mapping[Mode, Benchmark] = {
     mode: Benchmark(
         "RewardBench 2",
         "Malik et al. 2025, arXiv 2506.01937",
@@ -58,8 +57,8 @@ TOLD: Mapping[Mode, Benchmark] = {
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """A prompt with its answers, the first ``correct`` of which are right. ``id`` of a row of Ties
-    is ``ref:N`` (one right answer) or ``tied:N`` (several)."""
+    """A prompt with its answers, the first ``correct`` of which are right. In Ties the ``id`` is
+    ``ref:N`` (one right answer) or ``tied:N`` (several)."""
 
     id: str
     subset: str
@@ -69,13 +68,13 @@ class Best:
 
     @property
     def pair(self) -> tuple[str, str]:
-        """Of a row of Ties: its kind, and the number that both of a kind share."""
+        """Kind and number of a row of Ties."""
         kind, _, number = self.id.partition(":")
         return kind, number
 
     @property
     def cluster(self) -> str:
-        """What is drawn together."""
+        """Key of the rows that a bootstrap draws together."""
         if self.subset == TIES:
             return f"{TIES}/{self.pair[1]}"
         return "\0".join(turn.content for turn in self.conversation)
@@ -83,27 +82,27 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What was said of a row: a choice, its place being that of the row's own order, or a rating of
-    each answer."""
+    """The result of a row: a choice, by its place in the row's own order, or a rating of each
+    answer."""
 
     choice: Choice | None = None
     ratings: tuple[Rating, ...] = ()
 
     @property
-    def said(self) -> tuple[Choice | Rating, ...]:
+    def results(self) -> tuple[Choice | Rating, ...]:
         return self.ratings if self.choice is None else (self.choice,)
 
     @property
     def failed(self) -> bool:
-        return any(each.status == "failed" for each in self.said)
+        return any(each.status == "failed" for each in self.results)
 
     @property
     def is_read(self) -> bool:
-        return all(each.status == "ok" for each in self.said)
+        return all(each.status == "ok" for each in self.results)
 
 
 def score(ballot: Ballot, reading: Reading) -> float | None:
-    """Of a row outside Ties; None where the reading leaves it out."""
+    """Return the score of a row outside Ties; None if the reading leaves it out."""
     if not ballot.is_read:
         return UNREADABLE if reading == "published" else None
     if ballot.choice is not None:
@@ -115,8 +114,8 @@ def score(ballot: Ballot, reading: Reading) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Margins:
-    """Of a row of Ties: how far the worst right answer is above the best wrong one, and how far the
-    right ones are apart (None for a single one)."""
+    """Margins of a row of Ties: of the worst right answer over the best wrong one (``above``), and
+    between the right ones (None for a single one)."""
 
     above: float
     spread: float | None
@@ -134,9 +133,9 @@ def margins(best: Best, ballot: Ballot) -> Margins:
 
 
 def ties_columns(ref: Margins | None, tied: Margins | None) -> list[float]:
-    """What a number of Ties adds: right and count of its ``ref`` row, of its ``tied`` row; of both
-    together whether the margin is preferred, whether it is against the harder of the two, the
-    tie-breaking term, and their count."""
+    """Return the columns of a number of Ties: right and count of its ``ref`` row, of its ``tied`` row;
+    of both together: margin preferred, preferred against the harder of the two, the tie-breaking
+    term, and the count."""
     sums = [0.0] * 8
     if ref is not None:
         sums[0:2] = ref.right, 1.0
@@ -150,22 +149,23 @@ def ties_columns(ref: Margins | None, tied: Margins | None) -> list[float]:
 
 
 def _tie_break(least: float, spread: float) -> float:
-    """tanh(least / spread - 1), with 0 / 0 as 0 and what is infinite at its limit."""
+    """tanh(least / spread - 1), with 0 / 0 as 0 and infinity at its limit."""
     if spread == 0:
         return math.copysign(1.0, least) if least else 0.0
     return math.tanh(least / spread - 1)
 
 
 def ties_score(sums: Array) -> Array:
-    """0.30 of the accuracy on tied and on ref rows each, 0.20 of each margin, 0.01 of the
-    tie-breaking term; of sums of :func:`ties_columns`, shape (..., 8)."""
+    """Return 0.30 of the accuracy on tied and on ref rows each, 0.20 of each margin, 0.01 of the
+    tie-breaking term; from sums of :func:`ties_columns`, shape (..., 8)."""
     ref, tied = ratio(sums[..., 0], sums[..., 1]), ratio(sums[..., 2], sums[..., 3])
     preferred, hard, term = (ratio(sums[..., i], sums[..., 7]) for i in (4, 5, 6))
     return 0.30 * tied + 0.30 * ref + 0.20 * preferred + 0.20 * hard + 0.01 * term
 
 
-class BestSheet(Sheet[Ballot]):
-    """The rows of RewardBench 2; ``mode`` is how those outside Ties are asked about."""
+class BestOfRows(BenchmarkRows[Ballot]):
+    """The rows of RewardBench 2. In mode ``ranking`` a judge chooses the best answer outside Ties; one
+    that cannot choose rates them."""
 
     def __init__(self, rows: Sequence[Best], mode: Mode, seed: int = 0) -> None:
         self._rows = {f"{row.subset}/{row.id}": row for row in rows}
@@ -182,37 +182,37 @@ class BestSheet(Sheet[Ballot]):
     def about(self) -> dict[str, str]:
         return {"mode": self._mode}
 
-    async def ask(self, contender: Contender, key: str) -> Ballot:
+    async def ask(self, judge: MeasuredJudge, key: str) -> Ballot:
         row = self._rows[key]
-        if self._mode == "ranking" and row.subset != TIES:
+        if self._mode == "ranking" and judge.chooses and row.subset != TIES:
             order = list(range(SHOWN))
             random.Random(f"{self._seed}/{key}".encode("utf-8", "replace")).shuffle(order)
             shown = [row.answers[place] for place in order]
-            choice = await contender.choose(row.conversation, shown, key)
+            choice = await judge.choose(row.conversation, shown, key)
             place = None if choice.place is None else order[choice.place]
             return Ballot(Choice(place, choice.status, choice.reason, choice.replies))
-        rated = (contender.rate(row.conversation, answer, key) for answer in row.answers)
+        rated = (judge.rate(row.conversation, answer, key) for answer in row.answers)
         return Ballot(ratings=tuple(await asyncio.gather(*rated)))
 
-    def failed(self, said: Ballot) -> bool:
-        return said.failed
+    def failed(self, result: Ballot) -> bool:
+        return result.failed
 
-    def why(self, said: Ballot) -> str:
-        return next((each.reason for each in said.said if each.status == "failed"), "")
+    def why(self, result: Ballot) -> str:
+        return next((each.reason for each in result.results if each.status == "failed"), "")
 
-    def encode(self, said: Ballot) -> dict[str, Any]:
-        if said.choice is not None:
-            return {"choice": plain(said.choice)}
-        return {"ratings": [plain(rating) for rating in said.ratings]}
+    def encode(self, result: Ballot) -> dict[str, Any]:
+        if result.choice is not None:
+            return {"choice": plain(result.choice)}
+        return {"ratings": [plain(rating) for rating in result.ratings]}
 
     def decode(self, row: Mapping[str, Any]) -> Ballot:
         if "choice" in row:
             return Ballot(choice_of(row["choice"]))
         return Ballot(ratings=tuple(rating_of(rating) for rating in row["ratings"]))
 
-    def counts(self, said: Mapping[str, Ballot]) -> dict[str, int]:
-        scored = self._scored(said)
-        every = [each for ballot in scored.values() for each in ballot.said]
+    def counts(self, results: Mapping[str, Ballot]) -> dict[str, int]:
+        scored = self._scored(results)
+        every = [each for ballot in scored.values() for each in ballot.results]
         return {
             "rows": len(self._rows),
             "prompts": len({row.cluster for row in self._rows.values()}),
@@ -225,16 +225,16 @@ class BestSheet(Sheet[Ballot]):
         row = self._rows[key]
         return {"id": row.id, "subset": row.subset, "correct": row.correct}
 
-    def figures(self, said: Mapping[str, Ballot]) -> list[Figure]:
-        scored = self._scored(said)
+    def figures(self, results: Mapping[str, Ballot]) -> list[Figure]:
+        scored = self._scored(results)
         clusters = (self._rows[key].cluster for key in scored)
         resampler = Resampler(clusters, RESAMPLES, self._seed)
-        return [f for reading in READINGS for f in self._told(scored, reading, resampler)]
+        return [f for reading in READINGS for f in self._figures(scored, reading, resampler)]
 
-    def _scored(self, said: Mapping[str, Ballot]) -> dict[str, Ballot]:
-        return {key: said[key] for key in self._rows if key in said and not said[key].failed}
+    def _scored(self, results: Mapping[str, Ballot]) -> dict[str, Ballot]:
+        return {k: results[k] for k in self._rows if k in results and not results[k].failed}
 
-    def _told(
+    def _figures(
         self, scored: Mapping[str, Ballot], reading: Reading, resampler: Resampler
     ) -> list[Figure]:
         best = {
@@ -257,7 +257,7 @@ class BestSheet(Sheet[Ballot]):
             clusters.append(cluster)
 
         def overall(sums: Array) -> Array:
-            """The mean over the subsets that there are."""
+            """Mean over the subsets present."""
             each = [ratio(sums[..., 2 * i], sums[..., 2 * i + 1]) for i in range(len(names))]
             if ties:
                 each.append(ties_score(sums[..., 2 * len(names) :]))
@@ -287,7 +287,7 @@ class BestSheet(Sheet[Ballot]):
         ]
 
     def _ties(self, scored: Mapping[str, Ballot], reading: Reading) -> dict[str, list[float]]:
-        """By cluster, what each number adds."""
+        """Columns of each number by cluster."""
         found: dict[str, dict[str, Margins]] = {}
         for key, ballot in scored.items():
             row = self._rows[key]

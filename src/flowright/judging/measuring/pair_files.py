@@ -1,72 +1,72 @@
-"""Pairs and RewardBench 2's rows out of files, whatever their format; a row that cannot be used is
-named by file and row, and the others stand. The benchmarks' own files are read by
-:mod:`flowright.data`, all but RewardBench 2, whose rows are no pairs.
+"""Pairs, RewardBench 2's rows and JudgeBench's outputs from files, whatever their format. An unusable
+row is reported as ``file:row: reason``, and the others stand.
 
 A file of pairs has one of three forms, by the keys of each row:
 
 - LLMBar's: ``input``, ``output_1``, ``output_2``, ``label`` 1 or 2;
 - ours: ``first``, ``second``, ``label`` ("first", "second" or "tie"), and ``question`` or
-  ``conversation`` (a list of messages); where there are any, ``id``, ``source``, ``category``,
-  ``strength`` and ``votes``;
-- ``chosen`` and ``rejected``: lists of messages, or such lists as JSON strings, alike up to the
+  ``conversation`` (a list of messages); optionally ``id``, ``source``, ``category``, ``strength``
+  and ``votes``;
+- ``chosen`` and ``rejected``: lists of messages, or such lists as JSON strings, equal up to the
   last one, which is the assistant's.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args
 
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
+from flowright.core.tables import LINES, Place, read_rows
 from flowright.data.preferences import PREFERRED, Pair, Preferred, Speaker, Turn
-from flowright.data.sources.rows import readable
-from flowright.data.tables import read_table
-from flowright.judging.measuring.benchmarks.rewardbench2 import SHOWN, SUBSETS, TIES, Best
+from flowright.judging.measuring.measured_judges import Games, Outcome, key_of
+from flowright.judging.measuring.rewardbench2 import SHOWN, SUBSETS, TIES, Best
 
 T = TypeVar("T")
 
 _OURS = ("id", "source", "conversation", "question", "first", "second", "label", "category",
          "strength", "votes")  # fmt: skip
-_LINES = (".jsonl", ".ndjson")
 _TIED = re.compile(r"(ref|tied):\d+")
 
 
 class BadRow(ValueError):
-    """Why a row cannot be used."""
+    """Raised for an unusable row."""
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Generic[T]):
-    """The rows that can be used, and a line (``file:row: why``) for each that cannot."""
+class UsableRows(Generic[T]):
+    """The usable rows, and a line (``file:row: reason``) for each other one."""
 
     rows: tuple[T, ...]
     problems: tuple[str, ...]
 
 
-def read_pairs_file(path: Path) -> Read[Pair]:
-    """Raises DataError for a file that cannot be read, or without a pair that can be used."""
+def read_pairs_file(path: Path) -> UsableRows[Pair]:
+    """Read a file of pairs. Raises DataError for a file that cannot be read, or without a usable
+    pair."""
 
     def read(row: Mapping[str, Any], number: str) -> Pair:
         return replace(_pair(row, number), source=str(row.get("source") or path.name))
 
-    return _read(path, read, lambda pair: (pair.source, pair.id), "pair")
+    return _read(path, read, lambda pair: (pair.source, pair.id), "no pair in it can be used")
 
 
-def read_rewardbench2(folder: Path) -> Read[Best]:
-    """The rows of every Parquet and JSON Lines file of ``folder`` in the form of
+def read_rewardbench2(folder: Path) -> UsableRows[Best]:
+    """Read the rows of every Parquet and JSON Lines file of ``folder`` in the form of
     ``allenai/reward-bench-2``: ``id``, ``prompt``, ``chosen`` and ``rejected`` (lists of answers),
     ``subset`` and, in Ties, ``num_correct``. Raises DataError as :func:`read_pairs_file`."""
-    files = sorted(p for p in folder.glob("*") if p.suffix in (".parquet", *_LINES))
+    files = sorted(p for p in folder.glob("*") if p.suffix in (".parquet", *LINES))
     if not files:
         raise DataError(
             f"{folder}: no .parquet or .jsonl file; "
             "python scripts/download_all_datasets.py rewardbench2 brings them"
         )
-    read = [_read(file, _best, lambda best: (best.subset, best.id), "row") for file in files]
-    return Read(
+    nothing = "no row in it can be used"
+    read = [_read(file, _best, lambda best: (best.subset, best.id), nothing) for file in files]
+    return UsableRows(
         tuple(row for one in read for row in one.rows),
         tuple(problem for one in read for problem in one.problems),
     )
@@ -76,46 +76,32 @@ def _read(
     path: Path,
     read: Callable[[Mapping[str, Any], str], T],
     name: Callable[[T], tuple[str, str]],
-    what: str,
-) -> Read[T]:
+    nothing: str,
+) -> UsableRows[T]:
     rows: list[T] = []
     problems: list[str] = []
     seen: dict[tuple[str, str], str] = {}
-    for number, (where, values) in enumerate(_rows(path), start=1):
+    count = 0
+
+    def on_bad(place: Place, why: str) -> None:
+        nonlocal count
+        count += 1
+        problems.append(f"{place}: {why}")
+
+    for place, values in read_rows(path, on_bad):
+        count += 1
         try:
-            if isinstance(values, str):
-                raise BadRow(values)
-            row = read(values, str(number))
+            row = read(values, str(count))
             if name(row) in seen:
                 raise BadRow(f"id {name(row)[1]!r} was used at {seen[name(row)]}")
         except BadRow as error:
-            problems.append(f"{where}: {error}")
+            problems.append(f"{place}: {error}")
             continue
-        seen[name(row)] = where
+        seen[name(row)] = str(place)
         rows.append(row)
     if not rows:
-        raise DataError(*problems[:10], f"{path}: no {what} in it can be used")
-    return Read(tuple(rows), tuple(problems))
-
-
-def _rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | str]]:
-    """Where each row stands, and its values or why it has none."""
-    if path.suffix.lower() not in _LINES:
-        for row in read_table(path):
-            yield row.where, row.values
-        return
-    with readable(path), path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield f"{path}:{number}", _object(line)
-
-
-def _object(line: bytes) -> Mapping[str, Any] | str:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return f"not JSON: {str(error)[:100]}"
-    return value if isinstance(value, dict) else "a row is a JSON object"
+        raise DataError(*problems[:10], f"{path}: {nothing}")
+    return UsableRows(tuple(rows), tuple(problems))
 
 
 # Pairs.
@@ -130,7 +116,7 @@ def _pair(row: Mapping[str, Any], number: str) -> Pair:
         return _ours(row, number)
     keys = ", ".join(map(str, row))[:100] or "nothing"
     raise BadRow(
-        f"it has {keys}; a pair has first, second and label, input, output_1, output_2 and label, "
+        f"its keys are {keys}; a pair has first, second and label, input, output_1, output_2 and label, "
         "or chosen and rejected"
     )
 
@@ -157,7 +143,7 @@ def _ours(row: Mapping[str, Any], number: str) -> Pair:
         conversation = _turns(row["conversation"], "conversation", ends_with="user")
     votes = row.get("votes") or []
     if not isinstance(votes, list):
-        raise BadRow("votes is no list")
+        raise BadRow("votes is not a list")
     strength = row.get("strength")
     if isinstance(strength, bool) or not isinstance(strength, int | float | None):
         raise BadRow(f"strength is {_shown(strength)}, not a number")
@@ -180,7 +166,7 @@ def _chosen(row: Mapping[str, Any], number: str) -> Pair:
     if chosen[:-1] != rejected[:-1]:
         raise BadRow("chosen and rejected do not answer the same conversation")
     if len(chosen) < 2 or chosen[-2].role != "user":
-        raise BadRow("no turn of the user's stands before the answers")
+        raise BadRow("no message of the user before the answers")
     name = str(row.get("id", number))
     return Pair(name, "", chosen[:-1], chosen[-1].content, rejected[-1].content, "first")
 
@@ -197,12 +183,12 @@ def _turns(value: object, name: str, ends_with: Speaker) -> tuple[Turn, ...]:
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
-            raise BadRow(f"{name} is text that is no JSON list of messages") from None
+            raise BadRow(f"{name} is text that is not a JSON list of messages") from None
     if not isinstance(value, list) or not value:
         raise BadRow(f"{name} is {_shown(value)}, not a list of messages")
     turns = tuple(_turn(message, name) for message in value)
     if turns[-1].role != ends_with:
-        raise BadRow(f"{name} ends with a turn of the {turns[-1].role}, not of the {ends_with}")
+        raise BadRow(f"{name} ends with a message of the {turns[-1].role}, not of the {ends_with}")
     return turns
 
 
@@ -258,3 +244,107 @@ def _texts(row: Mapping[str, Any], name: str) -> list[str]:
     if not all(isinstance(value, str) for value in values):
         raise BadRow(f"{name} holds something that is not text")
     return values
+
+
+# JudgeBench's outputs.
+
+_DECISIONS: Mapping[object, Preferred] = {"A>B": "first", "B>A": "second", "A=B": "tie"}
+# By the start of a row's `source`, such as `mmlu-pro-law`.
+_CATEGORIES = {
+    "mmlu-pro": "knowledge",
+    "livebench-reasoning": "reasoning",
+    "livebench-math": "math",
+    "livecodebench": "coding",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedOutputs:
+    """The pairs of a file, the ``games`` of ``judge`` by :func:`key_of`, and a line for each
+    unusable row."""
+
+    judge: str
+    pairs: tuple[Pair, ...]
+    games: Mapping[str, Games]
+    problems: tuple[str, ...]
+
+
+def read_outputs(path: Path) -> PublishedOutputs:
+    """Read published outputs of a judge in JudgeBench's form: a row a pair with two ``judgments``,
+    the second of the swapped pair. Raises DataError as :func:`read_pairs_file`."""
+
+    def read(row: Mapping[str, Any], number: str) -> tuple[Pair, Games, str]:
+        try:
+            return _output_pair(row), _games(row), _judge(row)
+        except KeyError as error:
+            raise BadRow(f"the row lacks {error.args[0]}") from None
+
+    nothing = "no row with two judgments in it"
+    found = _read(path, read, lambda row: (row[0].source, row[0].id), nothing)
+    judges = dict.fromkeys(judge for *_, judge in found.rows)
+    games = {key_of(pair): games for pair, games, _ in found.rows}
+    pairs = tuple(pair for pair, *_ in found.rows)
+    return PublishedOutputs(", ".join(judges), pairs, games, found.problems)
+
+
+def _output_pair(row: Mapping[str, Any]) -> Pair:
+    names = ("pair_id", "question", "response_A", "response_B")
+    texts = {name: row[name] for name in names}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise BadRow(f"{name} is not text")
+    label = _DECISIONS.get(row["label"]) if isinstance(row["label"], str) else None
+    if label not in ("first", "second"):
+        raise BadRow(f"label is {_shown(row['label'])}, not A>B or B>A")
+    name, question, first, second = texts.values()
+    turns, category = (Turn("user", question),), _category(row.get("source"))
+    return Pair(name, "judgebench", turns, first, second, label, category)
+
+
+def _category(source: object) -> str:
+    for start, category in _CATEGORIES.items():
+        if isinstance(source, str) and source.startswith(start):
+            return category
+    raise BadRow(f"source is {_shown(source)}; known ones begin with {', '.join(_CATEGORIES)}")
+
+
+def _games(row: Mapping[str, Any]) -> Games:
+    judgments = row["judgments"]
+    if not isinstance(judgments, list) or len(judgments) != 2:
+        raise BadRow("judgments are not two: the pair was judged in one order only")
+    straight, swapped = (_outcome(judgment) for judgment in judgments)
+    return Games(straight, swapped.turned())
+
+
+def _outcome(judgment: object) -> Outcome:
+    """The outcome of a game; without one of the three decisions it is unreadable, as the authors
+    count it."""
+    if judgment is None:
+        return Outcome(None, "unreadable", reason="no judgment")
+    if not isinstance(judgment, Mapping):
+        raise BadRow("a judgment is an object or null")
+    decision = judgment.get("decision")
+    preferred = _DECISIONS.get(decision) if isinstance(decision, str) else None
+    scores = _scores(judgment.get("judgment"))
+    if preferred is None:
+        return Outcome(None, "unreadable", scores, f"decision {str(decision)[:60]}")
+    return Outcome(preferred, "ok", scores)
+
+
+def _scores(judgment: object) -> tuple[float, float] | None:
+    scores = judgment.get("scores") if isinstance(judgment, Mapping) else None
+    if not isinstance(scores, list) or len(scores) != 2:
+        return None
+    if not all(isinstance(s, int | float) and not isinstance(s, bool) for s in scores):
+        return None
+    return float(scores[0]), float(scores[1])
+
+
+def _judge(row: Mapping[str, Any]) -> str:
+    """The model that judged, and its way of asking."""
+    for judgment in row["judgments"]:
+        details = judgment.get("judgment") if isinstance(judgment, Mapping) else None
+        model = details.get("judge_model") if isinstance(details, Mapping) else None
+        if isinstance(model, str):
+            return f"{model} ({row.get('judge_name', 'unknown')})"
+    return str(row.get("judge_name", "unknown"))

@@ -1,6 +1,5 @@
-"""What a run says of itself, as its readers see it: plain JSON, damaged files named; and a step's
-rollouts, written and read.
-"""
+"""The files of a run as its readers see them, as plain JSON; and a step's rollouts, written and
+read. Damaged files raise RunError with their name."""
 
 import json
 import math
@@ -12,14 +11,14 @@ import zstandard
 
 from flowright.core.errors import RunError
 from flowright.core.files import write_bytes
-from flowright.runs.checkpoints import checkpoints
+from flowright.runs.checkpoints import saved_checkpoints, step_name, step_of
 
 SUFFIX = ".jsonl.zst"
 ANSWERS = f"answers{SUFFIX}"
 
 
 def free_run_name(output_dir: Path, name: str) -> str:
-    """``name``, or ``name-2``, ``name-3``... where that directory already holds a run."""
+    """Return ``name``, or ``name-2``, ``name-3``... where that directory already holds a run."""
     candidate, number = name, 1
     while holds_run(output_dir / candidate):
         number += 1
@@ -28,48 +27,48 @@ def free_run_name(output_dir: Path, name: str) -> str:
 
 
 def holds_run(path: Path) -> bool:
-    """Whether steps were recorded or saved there: what a new start must not touch."""
-    return (path / "metrics.jsonl").exists() or bool(checkpoints(path / "checkpoints"))
+    """Return whether steps were recorded or saved there, which a new run must not touch."""
+    return (path / "metrics.jsonl").exists() or bool(saved_checkpoints(path / "checkpoints"))
 
 
 def newest_run(output_dir: Path) -> Path | None:
-    """The run whose state changed last."""
+    """Return the run whose state changed last."""
     states = list(output_dir.glob("*/state.json"))
     return max(states, key=lambda path: path.stat().st_mtime).parent if states else None
 
 
 def read_state(run: Path) -> dict[str, Any]:
-    """``state.json``, or an empty mapping where there is none yet."""
+    """Read ``state.json``; an empty mapping where there is none yet."""
     return _read_object(run / "state.json")
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """``config.json`` as plain JSON, or an empty mapping: a reader needs no more than values."""
+    """Read ``config.json`` as plain JSON; an empty mapping where there is none."""
     return _read_object(run / "config.json")
 
 
 def read_evaluation(run: Path) -> dict[str, Any] | None:
-    """``evaluation.json``, or None where the run has none (yet)."""
+    """Read ``evaluation.json``; None where the run has none yet."""
     return _read_object(run / "evaluation.json") or None
 
 
 def read_calibration(run: Path) -> dict[str, Any]:
-    """``calibration.json`` of a run that trained a judge that scores, or an empty mapping."""
+    """Read ``calibration.json`` of a run that trained a scoring judge; else an empty mapping."""
     return _read_object(run / "calibration.json")
 
 
 def read_plan(run: Path) -> dict[str, Any]:
-    """``plan.json``: what the run was planned to take, under ``planned``, and once it is over what
-    was ``measured`` and how these compare; an empty mapping where it has none."""
+    """Read ``plan.json``: the forecast under ``planned`` and, after the run, ``measured`` and how
+    they compare; an empty mapping where there is none."""
     return _read_object(run / "plan.json")
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """All complete lines of ``metrics.jsonl``; a torn last line (killed while writing) is not.
-    Raises RunError for others that are no object with a step."""
+    """Read the complete lines of ``metrics.jsonl``, without a torn last line (killed while
+    writing). Raises RunError for other lines that are no object with a step."""
     path = run / "metrics.jsonl"
     try:
-        # A byte that is no UTF-8 is a line that is no JSON, or a name that nobody asks for.
+        # A byte that is no UTF-8 makes a line invalid JSON, or a name that is never read.
         text = path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
         return []
@@ -91,7 +90,7 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is no such file. Raises RunError for anything else."""
+    """Read a JSON object, empty where the file is missing. Raises RunError for anything else."""
     try:
         value = _plain_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -106,7 +105,7 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def _plain_json(text: str) -> Any:
-    """What JSON knows: NaN, infinities and numbers that no float holds are null."""
+    """Parse standard JSON: NaN, infinities and numbers beyond a float become None."""
     return json.loads(text, parse_float=_finite, parse_constant=lambda _: None)
 
 
@@ -115,26 +114,15 @@ def _finite(digits: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def step_name(step: int) -> str:
-    """``step_000012``: names that sort as the steps do."""
-    return f"step_{step:06d}"
-
-
-def step_of(name: str) -> int | None:
-    """The step of a name of :func:`step_name`; None of any other."""
-    number = name.removeprefix("step_")
-    return int(number) if number != name and number.isdecimal() else None
-
-
 VALIDATION, EVALUATION = "validation", "evaluation"
-"""Folders of a run with the attempts at held-out problems, as a run has those of its steps: while
-it trains, and in the before/after table (step 0: untrained)."""
+"""Folders of a run with attempts at held-out problems: while it trains, and in the before/after
+table (step 0: untrained). Each has rollouts by step as the run itself."""
 HELD_OUT = (VALIDATION, EVALUATION)
 
 
 def rollouts_path(run: Path, step: int) -> Path:
-    """JSON Lines under zstd, one object a rollout; what is in it is for whoever made it to say.
-    ``run`` may be one of its folders of :data:`HELD_OUT`, here and below."""
+    """Return the path of a step's rollouts: JSON Lines under zstd, one object each. ``run`` may be
+    one of its folders of :data:`HELD_OUT`, here and below."""
     return run / "rollouts" / f"{step_name(step)}{SUFFIX}"
 
 
@@ -146,18 +134,18 @@ def write_rollouts(run: Path, step: int, rollouts: Iterable[Any]) -> None:
 
 
 def read_rollouts(run: Path, step: int) -> Iterator[dict[str, Any]]:
-    """The rollouts of a step; none where the step kept none."""
+    """Read the rollouts of a step; none where the step kept none."""
     yield from _read_lines(rollouts_path(run, step))
 
 
 def write_answers(run: Path, answers: Iterable[Any]) -> None:
-    """Keep what the trained policy answered on the problems of the before/after table. Raises
-    ValueError for NaN and infinity."""
+    """Keep the trained policy's answers in the before/after table. Raises ValueError for NaN and
+    infinity."""
     _write_lines(run / ANSWERS, answers)
 
 
 def read_answers(run: Path) -> Iterator[dict[str, Any]]:
-    """What :func:`write_answers` kept; none where the run kept none."""
+    """Read the answers of :func:`write_answers`; none where the run kept none."""
     yield from _read_lines(run / ANSWERS)
 
 
@@ -174,14 +162,14 @@ def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def rollout_steps(run: Path) -> list[int]:
-    """Steps whose rollouts were kept, ascending."""
+    """Return the steps whose rollouts were kept, ascending."""
     paths = (run / "rollouts").glob(f"step_*{SUFFIX}")
     steps = (step_of(path.name.removesuffix(SUFFIX)) for path in paths)
     return sorted(step for step in steps if step is not None)
 
 
 def forget_rollouts(run: Path, step: int, into: Path) -> None:
-    """Move those after ``step`` into another folder; what a kill left half written is removed."""
+    """Move rollouts after ``step`` into another folder, and remove half-written files."""
     for path in rollouts_after(run, step):
         if path.name.endswith(SUFFIX):
             into.mkdir(parents=True, exist_ok=True)
@@ -191,6 +179,6 @@ def forget_rollouts(run: Path, step: int, into: Path) -> None:
 
 
 def rollouts_after(run: Path, step: int) -> list[Path]:
-    """The files of later steps."""
+    """Return the files of rollouts after ``step``."""
     last = rollouts_path(run, step).name if step >= 0 else ""
     return sorted(path for path in (run / "rollouts").glob("*") if path.name > last)
