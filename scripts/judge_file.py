@@ -83,10 +83,13 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
 
     from flowright.core.errors import UserError
     from flowright.core.files import disk_errors
+    from flowright.core.journal import Journal
     from flowright.judging.service.judge_file import (
-        Progress,
+        Judged,
+        Key,
         check_out,
         judge_rows,
+        open_progress,
         survey,
         write_judged,
     )
@@ -98,7 +101,7 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
     config = configured(options)
     found = survey(options.source, {field: getattr(options, field) for field in FIELDS})
 
-    async def judge(progress: Progress) -> None:
+    async def judge(progress: Journal) -> dict[Key, Judged]:
         async with open_backend(config) as (opened, ready):
             if problems := await ready():
                 raise UserError(*problems)
@@ -109,18 +112,15 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
                     "no reference: the judge goes by the question alone; see --answer"
                 )
             bar = bars.add_task(options.source.name, total=found.rows)
-            tell = lambda: bars.advance(bar)  # noqa: E731
-            await judge_rows(options.source, found.columns, opened.judge, progress,
-                             options.concurrency, options.retry_failed, tell)  # fmt: skip
+            advance = lambda: bars.advance(bar)  # noqa: E731
+            return await judge_rows(options.source, found.columns, opened.judge, progress,
+                                    options.concurrency, options.retry_failed, advance)  # fmt: skip
 
     with disk_errors(options.out):
         path = options.out.with_name(options.out.name + ".progress")
-        progress = Progress(path, asked(config, found.columns))
-        try:
-            uvloop.run(judge(progress))
-            return write_judged(options.source, options.out, found.added, progress)
-        finally:
-            progress.close()
+        with open_progress(path, asked(config, found.columns)) as progress:
+            judged = uvloop.run(judge(progress))
+            return write_judged(options.source, options.out, found.added, judged)
 
 
 def configured(options: argparse.Namespace) -> "JudgeServerConfig":

@@ -42,7 +42,10 @@ def main() -> int:
         config = load_judge_server(options.config, [*given, *options.overrides])
         from flowright.judging.service.serve import run
 
-        return run(config, lambda line: print(line, flush=True))
+        open_trained = None
+        if config.trained.folder is not None:  # loads torch
+            from flowright.app.trained_judge import trained_judge as open_trained
+        return run(config, lambda line: print(line, flush=True), open_trained)
     except UserError as error:
         print(*error.problems, sep="\n", file=sys.stderr)
         return error.exit_code

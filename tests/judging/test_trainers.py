@@ -26,7 +26,7 @@ from flowright.core.errors import ConfigError, RunPaused, UserError
 from flowright.judging.payloads import completion_text, prompt_text
 from flowright.judging.reward import verl
 from flowright.judging.reward.trl import trl_reward
-from flowright.judging.reward.verl import WINDOW, StandIns, VerlReward
+from flowright.judging.reward.verl import WINDOW, GroupMeans, VerlReward
 from flowright.judging.service.app import create_app
 from flowright.judging.service.openrlhf import completion_of
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
@@ -210,7 +210,7 @@ def test_verl_gets_a_number_for_each_sample_and_the_groups_mean_for_an_unscored_
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=8), st.integers(1, 8))
 def test_a_stand_in_has_no_advantage_and_moves_no_mean(scored: list[float], missing: int) -> None:
-    seen = StandIns(most_unscored=1.0)
+    seen = GroupMeans(most_unscored=1.0)
     for score in [*scored, *[None] * missing]:
         seen.note("group", score)
     rewards = scored + [seen.mean("group")] * missing
@@ -241,7 +241,7 @@ def test_verls_run_pauses_where_nothing_is_judged() -> None:
         with pytest.raises(RunPaused, match="at most 20%"):
             batch(reward, ["42"] * 24 + ["fails"] * 8, range(32))
         reward.close()
-    seen = StandIns(most_unscored=0.2)
+    seen = GroupMeans(most_unscored=0.2)
     for n in range(WINDOW):
         seen.note(n, None if n % 5 == 0 else 1.0)
     with pytest.raises(RunPaused):  # 52 of 256

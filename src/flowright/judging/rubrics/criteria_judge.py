@@ -17,9 +17,9 @@ from flowright.criteria.rubrics.replies import read_bracketed
 from flowright.data.preferences import Conversation
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.llm_judge import LlmJudge, Questions
-from flowright.judging.parsing import Form, Reading
+from flowright.judging.parsing import Form
 from flowright.judging.payloads import prompt_text, whole_characters
-from flowright.judging.schemas import Field
+from flowright.judging.schemas import Field, Reading
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery, Verdict
 from flowright.judging.wrappers import NO_ANSWER, STEERABLE
 from flowright.llm.chat import ChatModel
