@@ -107,7 +107,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
         return lambda: bars.advance(bar)
 
     def open_folder(named: JudgeName) -> "AbstractAsyncContextManager[OpenedJudge]":
-        from flowright.app.trained_judge import open_trained_judge  # loads torch
+        from flowright.evaluation.trained_judge import open_trained_judge  # loads torch
 
         return open_trained_judge(named)
 

@@ -44,7 +44,7 @@ def main() -> int:
 
         open_trained = None
         if config.trained.folder is not None:  # loads torch
-            from flowright.app.trained_judge import trained_judge as open_trained
+            from flowright.evaluation.trained_judge import load_trained_judge as open_trained
         return run(config, lambda line: print(line, flush=True), open_trained)
     except UserError as error:
         print(*error.problems, sep="\n", file=sys.stderr)

@@ -7,14 +7,7 @@ import pytest
 from documented import write_programs
 from tiny_policy import random_groups, same, tiny_policy, weights
 
-from flowright.config.grpo import (
-    ADVANTAGES,
-    CORRECTIONS,
-    KL_ESTIMATORS,
-    OBJECTIVES,
-    SCHEDULES,
-    GrpoSection,
-)
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
 from flowright.environments.registry import load_config

@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.app.plan.earlier_run import check_earlier_run
-from flowright.config.grpo import (
-    ADVANTAGES,
-    CORRECTIONS,
-    KL_ESTIMATORS,
-    OBJECTIVES,
-    SCHEDULES,
-    GrpoSection,
-)
+from flowright.config.grpo import GrpoSection
 from flowright.config.loading import load_entries
 from flowright.config.policy import SMOLLM2, TINY, PolicySection
 from flowright.config.root import Config

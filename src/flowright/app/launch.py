@@ -208,13 +208,20 @@ def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **
 
 
 def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
-    """Calibrate a judge that scores; see :func:`flowright.app.calibrating.calibrate_folder`."""
+    """Calibrate a judge that scores on the pairs of files; print the result."""
     console = Console()
     with telling(lambda: "nothing was written"):
         _load_libraries(console)
-        from flowright.app.calibrating import calibrate_folder
+        from flowright.core.report import calibration_section
+        from flowright.evaluation.judge_calibration import calibrate_folder
+        from flowright.viewer.rendering.report import section_text
 
-        return calibrate_folder(folder, pairs, console, device)
+        calibration, lines = calibrate_folder(folder, pairs, device)
+        if section := calibration_section(calibration.record):
+            console.print(section_text(section))
+        for line in lines:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def dry_run(config: Config, resume: bool = False) -> int:

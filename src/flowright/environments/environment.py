@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowright.config.environment import ENVIRONMENTS
 from flowright.config.root import Config as RunConfig, EnvironmentSection
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn

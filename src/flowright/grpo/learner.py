@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flowright.config.grpo import SCHEDULES, GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.batch import (
     Group,
     Place,

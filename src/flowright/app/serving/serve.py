@@ -18,8 +18,6 @@ from flowright.app.terminal import say
 from flowright.core.errors import UserError
 from flowright.core.net import LOOPBACK, DrainingServer, is_loopback, listen
 from flowright.environments.workflow.config import WorkflowConfig
-from flowright.judging.service.serve import DrainingServer
-from flowright.simulation.process import LOOPBACK, is_loopback, listen
 
 SIMULATED_NOTICE = "simulated: the embedded server answers, and knows the run's problems alone"
 
