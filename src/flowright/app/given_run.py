@@ -18,7 +18,7 @@ from flowright.core.files import write_json
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
-from flowright.evaluation.evaluator import Evaluator, Row
+from flowright.evaluation.evaluator import Evaluator, Row, scored_row
 from flowright.evaluation.judge_calibration import calibrate_run
 from flowright.evaluation.perplexity import (
     HeldOutText,
@@ -26,7 +26,6 @@ from flowright.evaluation.perplexity import (
     before_and_after,
     open_text,
 )
-from flowright.evaluation.scored import scored_row
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner

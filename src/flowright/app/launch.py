@@ -111,8 +111,7 @@ def evaluate(
     console.print(
         f"problems  {data or config.held_out_from}", highlight=False, markup=False, soft_wrap=True
     )
-    from flowright.app.measuring import open_evaluation
-    from flowright.app.paper_table import show_papers
+    from flowright.app.measuring import open_evaluation, show_papers
     from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 
     checkpoints = [checkpoint_of(path) for path in checkpoints]
@@ -136,7 +135,7 @@ def evaluate(
             if papers:
                 show_papers(evaluation, data, console)
             return 0
-        with telling(evaluation.ledger.words):
+        with telling(evaluation.ledger.summary):
             _load_libraries(console)
             from flowright.app.session import run_evaluation
             from flowright.app.terminal import source_table
