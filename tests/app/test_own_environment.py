@@ -10,7 +10,7 @@ from documented import write_programs
 from starlette.testclient import TestClient
 
 from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
-from flowright.viewer.run_list import Shelf
+from flowright.viewer.run_list import RunList as Shelf
 from flowright.viewer.server import create_app
 
 ROOT = Path(__file__).parents[2]

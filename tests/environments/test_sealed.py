@@ -8,7 +8,7 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn
-from flowright.data.preference_split import HELD_OUT
+from flowright.data.preference_files import HELD_OUT
 from flowright.data.preferences import Turn
 from flowright.environments.environment import make_environment
 from flowright.environments.judging.config import BENCHMARKS, JudgingSection

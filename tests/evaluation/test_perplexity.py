@@ -15,7 +15,7 @@ from toy_run import TASKS, Toy, configured, train
 from flowright.app.terminal import findings
 from flowright.config.grpo import GrpoSection
 from flowright.core.errors import DataError
-from flowright.data.documents import read_documents
+from flowright.data.row_files import read_documents
 from flowright.environments.environment import prompt_encoder
 from flowright.environments.registry import make_config
 from flowright.evaluation.comparison import LENGTH, PERPLEXITY, TRAINED, UNTRAINED, drift, summarise

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Generic
 
 from flowright.core.errors import DataError
-from flowright.data.row_files import LeftOut
-from flowright.data.row_values import Fault
+from flowright.data.row_files import Fault, LeftOut
 from flowright.environments.judging.config import Overlong
 from flowright.environments.judging.rows import AnyRow, Row, prompt_of, with_prompt
 

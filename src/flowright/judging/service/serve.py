@@ -201,5 +201,5 @@ def _greeting(
         lines.append(f"{SIMULATED_NOTICE}; its verdicts say nothing about any real judge.")
     lines += [f"note: {note}" for note in opened.notes]
     if not settings.api_key:
-        lines.append("No API key is set: whoever reaches this address can use it.")
+        lines.append("No API key is set: everybody who reaches this address can use it.")
     return lines
