@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_judge_server
 from flowright.core.batch_calls import ServerDown, call_all
 from flowright.core.errors import DataError, Failure, UserError
