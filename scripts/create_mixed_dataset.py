@@ -110,11 +110,10 @@ def build_offline_mixture(options: argparse.Namespace) -> "Mixed":
 
 
 def build_from_own(options: argparse.Namespace) -> "Mixed":
-    from flowright.data.build import Mixed, facts
-    from flowright.data.holdout import hold_out
+    from flowright.data.build import Mixed, facts, hold_out
     from flowright.data.own import Conversion
     from flowright.data.sources.dataset import sha256_of
-    from flowright.data.tables import read_table
+    from flowright.data.sources.rows import read_table
 
     conversion = Conversion(parse_fields(options.field), options.kind)
     made = []
@@ -135,7 +134,7 @@ def build_from_own(options: argparse.Namespace) -> "Mixed":
 def parse_fields(arguments: Sequence[str]) -> dict[str, str]:
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.columns import NAMES
+    from flowright.data.own import NAMES
 
     pairs = [argument.partition("=") for argument in arguments]
     problems = [

@@ -64,8 +64,7 @@ def download(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from flowright.core.errors import UserError
-    from flowright.data.download import Downloader
-    from flowright.data.transfer import Web
+    from flowright.data.download import Downloader, Web
 
     chosen = choose(options.names, options.only)
     if options.source is not None and not options.source.is_dir():
@@ -87,9 +86,8 @@ def choose(names: Sequence[str], only: str | None) -> "list[Source]":
     """The datasets of these names or import paths; without names those of a group."""
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.instruction_sources import INSTRUCTIONS
-    from flowright.data.preference_sources import PREFERENCES
     from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
+    from flowright.data.sources.preference_registry import INSTRUCTIONS, PREFERENCES
 
     if names and only:
         raise UserError(f"--only {only}: names say it already; give one or the other")

@@ -90,7 +90,7 @@ def work(options: argparse.Namespace, bars: "Progress", say: Callable[[str], Non
     import uvloop
 
     from flowright.config.loading import load_judge_server
-    from flowright.data.preference_sources import read_pairs
+    from flowright.data.sources.preference_registry import read_pairs
     from flowright.judging.measuring.exam_probes import ExamPlan
     from flowright.judging.measuring.judge_exam import (
         ExamRequest,

@@ -112,7 +112,7 @@ def work(options: argparse.Namespace) -> "Drawn":
 
 def texts(paths: Sequence[Path]) -> list[str]:
     """The prompts of files. Raises DataError."""
-    from flowright.data.tables import read_table
+    from flowright.data.sources.rows import read_table
 
     found: list[str] = []
     for path in paths:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "src"))  # need not be installed
 
 if TYPE_CHECKING:
-    from flowright.data.preference_files import Making
-    from flowright.data.preference_split import PreferenceSplit
+    from flowright.data.preference_files import PreferenceSplit, RowOptions
 
 FORMS = ("sft", "bradley_terry", "pointwise", "pairwise")
 _NAMED = 3  # rows of a reason that are named on the screen; manifest.json has all
@@ -72,10 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def check(options: argparse.Namespace) -> "Making":
+def check(options: argparse.Namespace) -> "RowOptions":
     """How rows are made. Raises UserError with all that is wrong with the arguments."""
     from flowright.core.errors import UserError
-    from flowright.data.preference_files import Making
+    from flowright.data.preference_files import RowOptions
 
     problems: list[str] = []
     grades = None
@@ -97,17 +96,22 @@ def check(options: argparse.Namespace) -> "Making":
         problems.append("--hold-out none: goes with no other --hold-out")
     if problems:
         raise UserError(*problems)
-    return Making(grades, options.ties, options.seed)
+    return RowOptions(grades, options.ties, options.seed)
 
 
 def make(
-    options: argparse.Namespace, making: "Making"
+    options: argparse.Namespace, making: "RowOptions"
 ) -> "tuple[PreferenceSplit, dict[str, dict[str, int]]]":
     """Write the files; the split, and by file how many rows of each source it has."""
     from flowright.core.errors import DataError
     from flowright.data.off_topic import off_topic_pairs
-    from flowright.data.preference_files import FORMS, rows_of, write_rows
-    from flowright.data.preference_split import HELD_OUT, split_preferences
+    from flowright.data.preference_files import (
+        FORMS,
+        HELD_OUT,
+        rows_of,
+        split_preferences,
+        write_training_file,
+    )
 
     held_out = (
         [name for name in options.hold_out if name != "none"] if options.hold_out else HELD_OUT
@@ -129,7 +133,7 @@ def make(
             made = rows_of(form, rows, making)
             written[path.name] = dict(sorted(Counter(row["source"] for row in made).items()))
             if made:
-                write_rows(path, form, made)
+                write_training_file(path, form, made)
             else:
                 path.unlink(missing_ok=True)
     if not any(written.values()):

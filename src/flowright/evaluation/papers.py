@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.core.untrusted import one_line
-from flowright.data.provenance import AFLOW_TEST, Provenance
+from flowright.data.loading import AFLOW_TEST, Provenance
 from flowright.environments.environment import Environment
 
 _FACTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
@@ -49,7 +49,7 @@ class Published:
 
     @property
     def texts(self) -> list[str]:
-        """Its figures by dataset and their mean as published, unrounded; empty where missing."""
+        """Figures by dataset and their mean as published, unrounded; empty where missing."""
         values = [self.figures.get(name, {}).get("value") for name in DATASETS]
         return ["" if value is None else str(value) for value in (*values, self.mean)]
 

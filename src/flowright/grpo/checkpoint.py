@@ -2,12 +2,11 @@
 
 ``adapter/`` is an ordinary peft adapter that vLLM or transformers can load; with ``policy.train:
 full`` it is ``model/``, a Hugging Face folder. ``trainer.pt`` holds the optimizer, torch's random
-state, the samples that wait for the learner with what they answer, and what the environment
-remembers (:meth:`flowright.environments.environment.Environment.state`). ``trained_on.json`` is
-there where the environment says what it trains on (:mod:`flowright.data.contamination`).
-``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match it is passed over
-for the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no
-state of their own.
+state, the samples that wait for the learner with hashes of their prompts, and the environment's
+memory (:meth:`flowright.environments.environment.Environment.state`). ``trained_on.json`` lists the
+training data where the environment names it (:mod:`flowright.data.contamination`).
+``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match is passed over for
+the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no state.
 """
 
 import io
@@ -26,7 +25,7 @@ from flowright.core.errors import RunError
 from flowright.core.files import atomic_directory, disk_errors, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Pending, Source, SourceState, Waiting
+from flowright.grpo.pipeline import Source, SourceState, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
@@ -46,24 +45,19 @@ from flowright.runs.run_files import read_metrics
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Where a run goes on: the last completed step, what was passed over to get there, and samples
-    that were drawn and not yet trained on (:meth:`flowright.grpo.pipeline.Pipeline.pending`), None
-    where they are of a format that does not say what they answer. ``tasks_hash`` is of the problems
-    then; ``remembered`` what each rank's environment knew."""
+    """A loaded checkpoint: its step, the source's state, and damaged checkpoints passed over."""
 
     step: int
     path: Path
     passed_over: tuple[str, ...]
-    pending: Pending | None
-    tasks_hash: str | None = None
-    remembered: Sequence[Any] = ()
+    state: SourceState
 
 
 @dataclass(slots=True)
 class Saves:
     """One run's checkpoints. All ranks call its methods alike: the first reads and writes, the
-    others take over from it what only their own device has. ``best`` is that of the evaluations so
-    far, whose checkpoint is kept; None where ``run.keep_best`` is off."""
+    others take over its weights and optimizer. ``best``: the best evaluation so far, whose
+    checkpoint is kept; None where ``run.keep_best`` is off."""
 
     config: Config
     run: RunDirectory | Follower
@@ -76,8 +70,8 @@ class Saves:
     _trained_on: TrainedOn | None = field(default=None, init=False)
 
     def is_best(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether a step's evaluation is better than all before it; then it is known as the best,
-        and :meth:`save` is to follow."""
+        """Return whether a step's evaluation is better than all before it; if so remember it as the
+        best, and :meth:`save` has to follow."""
         before = self.best
         if self.config.run.keep_best:
             self.best = best_of([{"step": step, **metrics}], self._unscored_limit, before)
@@ -88,17 +82,18 @@ class Saves:
         return self.config.grpo.max_unscored
 
     async def save(self, step: int) -> None:
-        """Everything that the step after this one depends on. Raises RunError (a full disk)."""
+        """Save everything that the next step depends on. Raises RunError (a full disk)."""
         shares = await self.ranks.all_gather(self.source.state(step))
         everywhere = [n for n in shares[0].pending if all(n in share.pending for share in shares)]
         pending = {n: interleaved([share.pending[n] for share in shares]) for n in everywhere}
+        remembered = [share.remembered for share in shares]
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
-            remembered = [share.remembered for share in shares]
-            about = Surroundings(
-                pending, self.source.tasks_hash, remembered, self._all_trained_on()
+            state = SourceState(pending, remembered, self.source.tasks_hash)
+            trained_on = self._all_trained_on()
+            save_checkpoint(
+                root, step, self.policy, self.learner, keep, state, trained_on, self.best
             )
-            save_checkpoint(root, step, self.policy, self.learner, keep, about, self.best)
 
     def _all_trained_on(self) -> TrainedOn | None:
         """The data of this run, of the run before a resume and of its base model; also written to
@@ -114,9 +109,9 @@ class Saves:
         return self._trained_on
 
     async def restore(self) -> int | None:
-        """Put back the newest checkpoint that is whole, take up what was waiting for the learner,
-        and forget what was recorded later. Returns its step; None where a run was killed
-        before there was one. Raises RunError, and then nothing was written."""
+        """Load the newest undamaged checkpoint with the samples that waited for the learner, and
+        drop later records. Returns its step; None where a run was killed before the first
+        checkpoint. Raises RunError, and then nothing was written."""
         restored = await self.ranks.broadcast(self._newest())
         if restored is None:
             self.run.resume_after(-1)
@@ -125,14 +120,14 @@ class Saves:
         state = await self.ranks.broadcast(state)
         if not self.ranks.is_first:
             take_over(state, self.policy, self.learner)
-        lines = self.source.restore(SourceState(restored.pending or {}, restored.remembered))
+        lines = self.source.restore(restored.state)
         self.run.resume_after(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
         return restored.step
 
     def _best_before(self) -> Best | None:
-        """Of the evaluations whose checkpoint is still there."""
+        """Return the best of the evaluations whose checkpoint is still there."""
         if not self.ranks.is_first or not self.config.run.keep_best:
             return None
         there = {path.name for path in saved_checkpoints(self.run.checkpoints_path)}
@@ -152,30 +147,20 @@ class Saves:
 
     def _say(self, restored: Restored, lines: Sequence[str]) -> None:
         step = restored.step
-        said = [
+        shown = [
             *(f"passed over {problem}" for problem in restored.passed_over),
             f"resumed from {restored.path} (step {step})",
             *(f"not as before: {change}" for change in self.run.changes),
         ]
-        if restored.pending is None:
-            said.append("dropped samples that waited: an older version did not say for what")
-        if restored.tasks_hash not in (None, self.source.tasks_hash):
-            said.append(
+        if restored.state.outdated:
+            shown.append("dropped samples that waited: an older version kept no prompts with them")
+        if restored.state.tasks_hash not in (None, self.source.tasks_hash):
+            shown.append(
                 f"not as before: the problems to train on; step {step + 1} takes its place in the "
                 "order of the new ones, so that an epoch may repeat some and miss others"
             )
-        for line in (*said, *lines):
+        for line in (*shown, *lines):
             self.reporter.say(line)
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a checkpoint holds beside policy and learner; see :class:`Restored`."""
-
-    pending: Pending = field(default_factory=dict)
-    tasks_hash: str | None = None
-    remembered: Sequence[Any] = ()
-    trained_on: TrainedOn | None = None
 
 
 def save_checkpoint(
@@ -184,27 +169,26 @@ def save_checkpoint(
     policy: Policy,
     learner: Learner,
     keep: int,
-    surroundings: Surroundings = Surroundings(),
+    state: SourceState | None = None,
+    trained_on: TrainedOn | None = None,
     best: Best | None = None,
 ) -> Path:
-    """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest and the ``best``.
-
-    Raises RunError (a full disk, say) and then leaves the older ones as they were.
-    """
-    path = root / step_name(step)
+    """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest and the ``best``. Raises
+    RunError (a full disk) and then leaves the older ones as they were."""
+    path, state = root / step_name(step), state or SourceState()
     with atomic_directory(path) as part:
         policy.save(part / policy.tuning.folder)
         about = {
             "pending": {
                 number: [asdict(waiting) for waiting in waiting_P]
-                for number, waiting_P in surroundings.pending.items()
+                for number, waiting_P in state.pending.items()
             },
-            "tasks_hash": surroundings.tasks_hash,
-            "remembered": json.dumps(list(surroundings.remembered), allow_nan=False),
+            "tasks_hash": state.tasks_hash,
+            "remembered": json.dumps(list(state.remembered or ()), allow_nan=False),
         }
         (part / "trainer.pt").write_bytes(_saved(learner, step=step, **about))
-        if surroundings.trained_on is not None:
-            surroundings.trained_on.write(part)
+        if trained_on is not None:
+            trained_on.write(part)
         files = sorted(path for path in part.rglob("*") if path.is_file())
         hashes = {str(file.relative_to(part)): sha256_of(file) for file in files}
         manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}
@@ -217,7 +201,7 @@ def save_checkpoint(
 
 
 def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
-    """Load the newest checkpoint that is whole. Raises RunError when there is none."""
+    """Load the newest undamaged checkpoint. Raises RunError where there is none."""
     path, passed_over = newest_whole(root)
     return restore(path, policy, learner, passed_over)
 
@@ -225,12 +209,15 @@ def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
 def restore(
     path: Path, policy: Policy, learner: Learner, passed_over: Sequence[str] = ()
 ) -> Restored:
-    """Put back what is trained and the optimizer of a whole checkpoint. Raises RunError where they
-    do not fit."""
+    """Load weights and optimizer of an undamaged checkpoint. Raises RunError if they do not fit."""
     load_weights(path, policy)
     try:
         state = _loaded(path / "trainer.pt", learner)
-        waiting = {number: [_waiting(w) for w in some] for number, some in _pending(state).items()}
+        known = "tasks_hash" in state  # an older format kept no prompts with the samples
+        pending = {
+            number: [_waiting(fields) for fields in waiting_P]
+            for number, waiting_P in (state.get("pending", {}) if known else {}).items()
+        }
         remembered = json.loads(state.get("remembered", "[]"))
         step, problems = int(state["step"]), state.get("tasks_hash")
     except (KeyError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
@@ -239,13 +226,9 @@ def restore(
             f"{path}: its trainer.pt does not fit this run ({type(error).__name__}: {first}); "
             "resume with the configuration and the version that wrote it"
         ) from error
-    pending = None if "tasks_hash" not in state and state.get("pending") else waiting
-    return Restored(step, path, tuple(passed_over), pending, problems, remembered)
-
-
-def _pending(state: Mapping[str, Any]) -> Mapping[int, Any]:
-    """Those of a format in which they say what they answer."""
-    return state.get("pending", {}) if "tasks_hash" in state else {}
+    outdated = not known and bool(state.get("pending"))
+    found = SourceState(pending, remembered, problems, outdated)
+    return Restored(step, path, tuple(passed_over), found)
 
 
 def _waiting(fields: Mapping[str, Any]) -> Waiting:
@@ -253,18 +236,18 @@ def _waiting(fields: Mapping[str, Any]) -> Waiting:
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:
-    """Weights, optimizer and torch's random state, for another rank to :func:`take_over`."""
+    """Pack weights, optimizer and torch's random state for :func:`take_over` on another rank."""
     return _saved(learner, weights=policy.state())
 
 
 def take_over(state: bytes, policy: Policy, learner: Learner) -> None:
-    """Put another rank's state in the place of this one's."""
+    """Replace this rank's state by another's."""
     policy.load(_loaded(io.BytesIO(state), learner)["weights"])
 
 
 def _saved(learner: Learner, **more: Any) -> bytes:
-    """Optimizer and random state with ``more``. Made in memory: to a file, torch's own writer turns
-    a full disk into an error of its own."""
+    """Pack optimizer and random state with ``more``, in memory, since torch's writer turns a full
+    disk into an error of its own."""
     buffer = io.BytesIO()
     state = {"optimizer": learner.optimizer.state_dict(), "random": torch.get_rng_state()}
     torch.save({**state, **more}, buffer)
@@ -272,7 +255,7 @@ def _saved(learner: Learner, **more: Any) -> bytes:
 
 
 def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
-    """What was :func:`_saved`; optimizer and random state are put back."""
+    """Load the result of :func:`_saved` and put optimizer and random state back."""
     state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
     learner.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])
@@ -280,10 +263,10 @@ def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
 
 
 def load_weights(path: Path, policy: Policy) -> None:
-    """What was trained, of a checkpoint directory, for evaluation as for training.
+    """Load the trained weights of a checkpoint directory.
 
-    Raises RunError where there is none, or where it is of another base model or adapter: it would
-    load and mean nothing. How the base was quantised is looked at before a model is loaded.
+    Raises RunError where there are none, or of another base model or adapter, which would load and
+    mean nothing. The base's quantisation is checked before a model is loaded.
     """
     folder = path / policy.tuning.folder
     if not folder.is_dir():

@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flowright.config.loading import comparable
 from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.files import (
@@ -46,6 +47,7 @@ from flowright.core.files import (
     write_json,
     write_text,
 )
+from flowright.core.journal import changes_of
 from flowright.runs.checkpoints import newest_whole, saved_checkpoints, step_name
 from flowright.runs.loggers import Act, Loggers
 from flowright.runs.run_files import (
@@ -157,7 +159,9 @@ class RunDirectory:
             try:
                 check_path(path, resume)
                 if resume:
-                    self.changes = changes_of(read_config(path), self._resolved)
+                    self.changes = changes_of(
+                        comparable(read_config(path), self._resolved), self._resolved
+                    )
                 else:
                     self._accept()
             except BaseException:
@@ -267,15 +271,3 @@ class RunDirectory:
                 self._report_failures()
         finally:
             self._lock.release()
-
-
-def changes_of(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Where two nested mappings differ, as ``key.sub: before -> now``."""
-    found: list[str] = []
-    for key in {**before, **now}:
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += changes_of(old, new, f"{prefix}{key}.")
-        elif old != new:
-            found.append(f"{prefix}{key}: {old} -> {new}")
-    return found
