@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from flowright.config.judge import JudgeRewardSection
 from flowright.config.llm import LlmFile, ModelEntry
-from flowright.config.reading import expand, explain, load_section, read_yaml
+from flowright.config.reading import expand, explain, find_config, load_section, read_yaml
 from flowright.config.root import Config, JudgeServerConfig
 from flowright.config.simulation import SIMULATED
 from flowright.core.errors import ConfigError
@@ -20,15 +20,17 @@ from flowright.core.plugins import suggest
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a config file, apply ``key.sub=value`` overrides, check everything.
 
-    Raises ConfigError with one line per mistake.
+    ``path`` may be the name of a file in ``config/``, such as ``quickstart``. Raises ConfigError
+    with one line per mistake.
     """
+    path = find_config(path)
     source = shlex.join([str(path), *overrides])
-    return load_section(Config, Path(path), overrides).read_from(source)
+    return load_section(Config, path, overrides).read_from(source)
 
 
 def load_judge_server(path: Path | None, overrides: Sequence[str] = ()) -> JudgeServerConfig:
     """As :func:`load_config`, for a judge service; without a file, of the overrides alone."""
-    return load_section(JudgeServerConfig, path, overrides)
+    return load_section(JudgeServerConfig, path and find_config(path), overrides)
 
 
 def load_judge_reward(path: Path) -> JudgeRewardSection:
@@ -77,6 +79,7 @@ def judge_reward(
 
 def load_models(path: Path) -> Mapping[str, ModelEntry]:
     """The models of an LLM file, by name. Raises ConfigError with one line per mistake."""
+    path = find_config(path)
     try:
         return LlmFile.model_validate(read_yaml(path)).models
     except ValidationError as error:

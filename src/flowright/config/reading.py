@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from flowright.config.section import Section
 from flowright.config.suggestions import meant
 from flowright.core.errors import ConfigError
+from flowright.core.plugins import suggest
 
 Root = TypeVar("Root", bound="Section")
 
@@ -62,6 +63,31 @@ _TYPES = {
 
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
+
+
+PRESETS = Path(__file__).resolve().parents[1] / "presets"
+"""The files of ``config/``, as the package carries them."""
+
+
+def find_config(path: Path | str) -> Path:
+    """A file as it is; else the one of ``config/``, here or in the package, that is meant by a name
+    (``quickstart``, ``study/quick``) or by its path there. Raises ConfigError for other names."""
+    path = Path(path)
+    if path.is_file() or path.is_absolute():
+        return path
+    inner = path.relative_to("config") if path.parts[:1] == ("config",) else path
+    if inner == path and path.suffix:
+        return path
+    inner = inner if inner.suffix else inner.with_name(f"{inner.name}.yaml")
+    for folder in (Path("config"), PRESETS):
+        if (folder / inner).is_file():
+            return folder / inner
+    if path.suffix:
+        return path
+    names = [str(found.relative_to(PRESETS).with_suffix("")) for found in PRESETS.rglob("*.yaml")]
+    raise ConfigError(
+        f"{path}: neither a file nor a name in config/{suggest(str(path), sorted(names))}"
+    )
 
 
 def read_yaml(

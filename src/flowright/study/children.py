@@ -39,7 +39,7 @@ class Child(Protocol):
 
 
 Start = Callable[[Sequence[str], Path], Child]
-"""Starts a command, which begins with Python and a script, with its output added to a log."""
+"""Starts a command, which begins with Python and a script or -m and a module, with its output added to a log."""
 
 
 class Spawned:
@@ -73,7 +73,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 class Forked:
-    """The script of ``words`` in a fork of a process that has imported what it will import."""
+    """The script or module of ``words`` in a fork of a process that has imported what it will import."""
 
     def __init__(self, words: Sequence[str], log: Path) -> None:
         context = multiprocessing.get_context("forkserver")
@@ -103,5 +103,9 @@ def _run_script(words: list[str], log: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for number, file in ((0, nothing), (1, out), (2, out)):
         os.dup2(file, number)
-    sys.argv = words
-    runpy.run_path(words[0], run_name="__main__")
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__")
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")

@@ -14,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowright.core.checkout import CHECKOUT
 from flowright.runs import checkpoints, disk_errors, is_held, read_metrics
 from flowright.study.cells import Run
 from flowright.study.children import Child, Forked, Spawned, Start
@@ -31,8 +30,8 @@ PATIENCE_SECONDS = 300.0
 
 
 def train_command(run: Run, base: Path, resume: bool) -> list[str]:
-    """``train.py`` of this checkout."""
-    words = [sys.executable, str(CHECKOUT / "train.py"), "--config", str(base)]
+    """The command line of ``flowright train`` for a run."""
+    words = [sys.executable, "-m", "flowright", "train", "--config", str(base)]
     return [*words, *(["--resume"] if resume else []), *run.overrides]
 
 
