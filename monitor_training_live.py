@@ -7,9 +7,8 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "src"))
 
 try:
-    import pydantic, rich, yaml  # noqa: E401, F401
-
     from flowright.cli.commands import run
+    from flowright.viewer.monitoring import live  # noqa: F401
 except ImportError as error:
     print(
         f"{error}; install the requirements: "

@@ -124,7 +124,10 @@ def main(arguments: Sequence[str], program: str | None = PROGRAM) -> int:
 
     def work() -> int:
         command.add_options(parser)
-        options = parser.parse_intermixed_args(arguments[len(name.split()) :])
+        try:
+            options = parser.parse_intermixed_args(arguments[len(name.split()) :])
+        except SystemExit as end:  # --help, or a usage error that argparse has printed
+            return int(end.code or 0)
         try:
             return command.run(options)
         except KeyboardInterrupt:

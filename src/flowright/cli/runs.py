@@ -32,7 +32,7 @@ def add_monitor_options(parser: argparse.ArgumentParser) -> None:
         help="show the load of this vLLM server, from its /metrics; may be repeated",
     )
     parser.add_argument(
-        "--interval", type=_seconds, default=1.0, metavar="S", help="seconds between updates"
+        "--interval", type=seconds, default=1.0, metavar="S", help="seconds between updates"
     )
 
 
@@ -53,11 +53,12 @@ def monitor(options: argparse.Namespace) -> int:
     )
 
 
-def _seconds(text: str) -> float:
-    number = float(text)
-    if not 0.1 <= number <= 3600:
-        raise argparse.ArgumentTypeError("0.1 to 3600")
-    return number
+def seconds(text: str) -> float:
+    """A pause; argparse reports a ValueError as an "invalid seconds value"."""
+    value = float(text)
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError("must be between 0.05 and 3600 seconds")
+    return value
 
 
 def add_view_options(parser: argparse.ArgumentParser) -> None:

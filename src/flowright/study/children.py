@@ -39,7 +39,7 @@ class Child(Protocol):
 
 
 Start = Callable[[Sequence[str], Path], Child]
-"""Starts a command, which begins with Python and a script or -m and a module, with its output added to a log."""
+"""Starts a command, of Python with a script, or with -m and a module; its output goes to a log."""
 
 
 class Spawned:
@@ -73,7 +73,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 class Forked:
-    """The script or module of ``words`` in a fork of a process that has imported what it will import."""
+    """The script or module of ``words``, in a fork of a process with all imports loaded."""
 
     def __init__(self, words: Sequence[str], log: Path) -> None:
         context = multiprocessing.get_context("forkserver")

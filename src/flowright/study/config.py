@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from flowright.config.plan import PlanServerSection
-from flowright.config.reading import expand, explain, read_yaml
+from flowright.config.reading import expand, explain, find_config, read_yaml
 from flowright.config.section import (
     Fraction,
     Name,
@@ -145,6 +145,7 @@ def load_study(path: Path) -> StudyConfig:
     """Read a study's file. ``${NAME}`` outside of ``arms`` is read from the environment. Raises
     ConfigError with one line for each mistake; what arms make of the base is checked by
     :func:`flowright.study.cells.cells_of`."""
+    path = find_config(path)
     data = read_yaml(path, expanded=False)
     arms = data.pop("arms", None)
     data = expand(data, os.environ, str(path))
