@@ -52,8 +52,8 @@ def here(command: str) -> str:
     ``flowright``, scripts become its subcommands. Words are a shell's: quote paths with spaces."""
     words = shlex.split(command)
     if Path(sys.argv[0]).name == "flowright" or not (CHECKOUT / "train.py").is_file():
-        if words[:3] == ["python", "-m", "flowright.study"]:
-            return shlex.join(["flowright", "study", *words[3:]])
+        if words[1] == "-m":
+            return shlex.join([*words[2].split("."), *words[3:]])
         if words[1] in SCRIPTS:
             return shlex.join(["flowright", *SCRIPTS[words[1]].split(), *words[2:]])
     return " ".join(_word(word) for word in words)
