@@ -23,10 +23,16 @@ sys.path.insert(0, str(ROOT / "src"))  # need not be installed
 from hostile_corpus import repeated  # noqa: E402
 
 from flowright.core.errors import DataError  # noqa: E402
-from flowright.criteria.constraints import detection, language  # noqa: E402
-from flowright.criteria.constraints.checkers import IDS, make  # noqa: E402
-from flowright.criteria.constraints.files import Prompt, read_answers, read_prompts  # noqa: E402
-from flowright.criteria.constraints.scoring import join, variants  # noqa: E402
+from flowright.criteria.constraints import language  # noqa: E402
+from flowright.criteria.constraints.checkers import (  # noqa: E402  # noqa: E402  # noqa: E402
+    IDS,
+    Prompt,
+    join,
+    make,
+    read_answers,
+    read_prompts,
+    variants,
+)
 from flowright.criteria.constraints.table import KINDS, Kind, Met  # noqa: E402
 
 UNITS = ("*", "* ", "**", "(", "[", "<<", ">>", "<<a>", " ", "\n", "\r", "\u2028", "\n\n", "* \n",
@@ -83,8 +89,7 @@ ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 def forget() -> None:
     """What is kept of texts that were seen."""
     language.sentences.cache_clear()
-    detection._detect.cache_clear()
-    detection._language.cache_clear()
+    language._detect.cache_clear()
 
 
 def seconds(met: Met, text: str) -> float:
@@ -103,7 +108,7 @@ def score(met: Met, texts: list[str]) -> None:
 def speeds(answered: list[tuple[Prompt, str]], kind: Kind) -> None:
     """Answers a second by checker, and of all; models and profiles are loaded before."""
     language.tokens("A word.")
-    detection.detect("A word.")
+    language.detect("A word.")
     took: defaultdict[str, float] = defaultdict(float)
     count: defaultdict[str, int] = defaultdict(int)
     for prompt, answer in answered:

@@ -27,7 +27,8 @@ from typing import Any
 
 import uvloop
 
-from flowright.config import JudgeSection, RewardSection, WorkflowSection
+from flowright.config.judge import JudgeSection
+from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout

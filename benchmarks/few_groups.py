@@ -19,9 +19,9 @@ from statistics import mean
 import torch
 from shapes import MODEL, checkpoint, policy
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Asked, Group, Trained
+from flowright.grpo.batch import Group, Requested, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy
 from flowright.policy.tiny import SPECIAL
@@ -45,7 +45,7 @@ def drawn(draw: random.Random) -> list[Group]:
     return groups
 
 
-def norm(model: Policy, loss: str, groups: Sequence[Group], asked: Asked | None) -> float:
+def norm(model: Policy, loss: str, groups: Sequence[Group], asked: Requested | None) -> float:
     """Of one optimizer step with all of them, at ratios of 1."""
     section = GrpoSection(
         loss=loss, off_policy="ignored", kl_coefficient=0.0, learning_rate=1e-12, max_grad_norm=1e9
@@ -66,10 +66,10 @@ def main() -> None:
             before, after = [], []
             for batch in batches:
                 idle = [len(s.token_ids) for group in batch[count:] for s in group.samples]
-                asked = Asked(GROUPS, GROUPS, idle)
+                asked = Requested(GROUPS, GROUPS, idle)
                 before.append(norm(model, loss, batch[:count], None))
                 after.append(norm(model, loss, batch[:count], asked))
-            steps = Asked(GROUPS, GROUPS, ()).minibatches(MINIBATCHES, count)
+            steps = Requested(GROUPS, GROUPS, ()).minibatches(MINIBATCHES, count)
             was = min(MINIBATCHES, count)
             print(
                 f"{loss:<6} {count:>2} of {GROUPS}  {mean(before):>14.3f} [{max(before):.3f}]"

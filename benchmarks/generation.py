@@ -23,7 +23,7 @@ from meter import Meter, apart
 from torch.nn.utils.rnn import pad_sequence
 from transformers.utils import logging
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.evaluation.responses.questions import read_questions
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, load_policy

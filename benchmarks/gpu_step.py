@@ -34,7 +34,8 @@ import transformers
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-from flowright.config import GrpoSection, LoraSection, PolicySection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler

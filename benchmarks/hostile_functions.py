@@ -6,22 +6,19 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
 from flowright.core.blocks import Fact, Text
 from flowright.core.errors import FlowrightError
 from flowright.criteria.constraints import (
-    capitals,
     checkers,
-    detection,
+    checkers as scoring,
     ifbench_counts,
+    ifeval_form as lines,
     ifeval_words,
     language as constraint_language,
-    lines,
-    ngrams,
-    scoring,
 )
-from flowright.criteria.constraints.files import Prompt
+from flowright.criteria.constraints.checkers import Prompt
 from flowright.criteria.rubrics import replies as rubric_replies
 from flowright.data.preferences import Turn
 from flowright.data.task import Kind, Problem
@@ -31,17 +28,17 @@ from flowright.environments.judging.rows import PointwiseRow
 from flowright.environments.presentation.choices import read_choice
 from flowright.environments.presentation.presenting import presented, with_answer_line
 from flowright.grading import (
-    around,
     choices,
+    choices as dates,
     compare,
-    dates,
     formulas,
-    number_words,
     numbers,
+    numbers as around,
+    numbers as number_words,
     text as answers,
+    text as spoken,
     units,
     votes,
-    words as spoken,
 )
 from flowright.judging import (
     contradictions as doubts,
@@ -144,7 +141,7 @@ def _votes(kind: Kind, choices: tuple[tuple[str, str], ...] = ()) -> Callable[[s
 
 CACHED = (
     answers.extract_answer, answers.tokens, answers._spans, numbers.lone_number,
-    language.parse, language.nodes, constraint_language.sentences, detection._detect,
+    language.parse, language.nodes, constraint_language.sentences, constraint_language._detect,
 )  # fmt: skip
 """Emptied before each call."""
 
@@ -156,10 +153,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     "constraints.language:sentences": constraint_language.sentences,
     "constraints.language:tokens": constraint_language.tokens,
     "constraints.language:syllables": constraint_language.syllables,
-    "constraints.capitals:capitals_are": lambda text: capitals.capitals_are((9).__le__, text),
-    "constraints.detection:detect": detection.detect,
-    "constraints.detection:language_of": detection.language_of,
-    "constraints.ngrams:plain": ngrams.plain,
+    "constraints.language:detect": constraint_language.detect,
     "constraints.ifbench_counts:trimmed": ifbench_counts.trimmed,
     "constraints.ifeval_words:first_word": ifeval_words.first_word,
     "constraints.scoring:variants": scoring.variants,
@@ -244,7 +238,7 @@ FUNCTIONS: Mapping[str, Callable[[str], object]] = {
     ],
     "grading.words:same_words": lambda text: spoken.same_words(text, f"in {text}"),
     "grading.words:closed_answer": lambda text: spoken.closed_answer(f"Yes, {text}"),
-    "grading.words:says_nothing_is": spoken.says_nothing_is,
+    "grading.words:says_nothing_is": spoken.states_no_answer,
     "grading.formulas:as_pair": lambda text: formulas.as_pair(f"x = {text}", text),
     "grading.numbers:with_other_marks": numbers.with_other_marks,
     "grading.numbers:conclusion": numbers.conclusion,

@@ -34,25 +34,19 @@ from aiohttp import web
 from fastapi import FastAPI
 from hostile_corpus import SHAPES, TEXTS, UNITS
 
-from flowright.config import (
-    JudgeSection,
-    JudgeServerSection,
-    LlmSection,
-    ModelEntry,
-    RewardSection,
-    WorkflowSection,
-)
+from flowright.config.judge import JudgeSection, JudgeServerSection
+from flowright.config.llm import LlmSection, ModelEntry
+from flowright.config.workflow import RewardSection, WorkflowSection
+from flowright.core.net import DrainingServer, listen
 from flowright.data.task import Kind, Problem
 from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.environments.workflow.rollout import WorkflowRollouts, workflow_record
 from flowright.grading.gold import algebra
 from flowright.judging.build import open_judge
 from flowright.judging.service.app import create_app
-from flowright.judging.service.serve import DrainingServer
 from flowright.llm.client import ChatClient
 from flowright.policy.sampler import Sample
 from flowright.sandbox import Sandbox
-from flowright.simulation.process import listen
 from flowright.workflows.executor import Executor
 
 LONGEST_GAP = 0.050
@@ -225,7 +219,7 @@ async def roll_out(rollouts: WorkflowRollouts, items: Sequence[Completion]) -> l
 async def judge_batches(app: FastAPI, poster: Any) -> object:
     """The judge service on this loop, until the poster has what it asked for."""
     with closing(listen("127.0.0.1", 0)) as listener:
-        server = DrainingServer(app, 5.0, print)
+        server = DrainingServer(app, app.state.traffic.drain, 5.0, print)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         poster.send(listener.getsockname()[1])
         found = await asyncio.to_thread(poster.recv)

@@ -16,7 +16,8 @@ import httpx2
 import openai
 import uvloop
 
-from flowright.config import LlmSection, SimulatedSection
+from flowright.config import SimulatedSection
+from flowright.config.llm import LlmSection
 from flowright.data.offline import build_offline
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient

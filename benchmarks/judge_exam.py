@@ -17,11 +17,13 @@ from typing import Any
 
 import uvloop
 
-from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
-from flowright.judging.measuring.exam.exam import EQUAL, Plan, hold_exam
-from flowright.judging.measuring.exam.labelled import LabelledItem
-from flowright.judging.measuring.exam.perturbations import PERTURBATIONS, control_of, perturbed
-from flowright.judging.measuring.exam.session import open_examinee
+from flowright.config import SimulatedSection
+from flowright.config.judge import JudgeSection
+from flowright.config.root import JudgeServerConfig
+from flowright.judging.measuring.exam_probes import EQUAL, ExamPlan
+from flowright.judging.measuring.judge_exam import hold_exam, open_exam_judges
+from flowright.judging.measuring.labelled_answers import LabelledItem
+from flowright.judging.measuring.perturbations import PERTURBATIONS, control_of, perturbed
 from flowright.simulation.assessor import pull
 
 # Between these, and with weights up to 0.3 either way, no probability reaches 0 or 1, where a
@@ -76,7 +78,7 @@ def questions(count: int, seed: int) -> list[LabelledItem]:
 
 
 def truth_of(
-    bias: str, items: Sequence[LabelledItem], weights: Mapping[str, float], plan: Plan
+    bias: str, items: Sequence[LabelledItem], weights: Mapping[str, float], plan: ExamPlan
 ) -> float:
     """The mean of what the planted weights add to the perturbed answers, less what they add to the
     answers that these are compared with."""
@@ -93,7 +95,7 @@ def truth_of(
 
 
 async def examine(
-    items: Sequence[LabelledItem], weights: Mapping[str, float], plan: Plan, gate: bool
+    items: Sequence[LabelledItem], weights: Mapping[str, float], plan: ExamPlan, gate: bool
 ) -> dict[str, Any]:
     config = JudgeServerConfig(
         judge=JudgeSection(model="simulated", gate=gate),
@@ -104,15 +106,15 @@ async def examine(
             judge_biases=dict(weights),
         ),
     )
-    async with open_examinee(config, pairs=True) as examinee:
-        return await hold_exam(items, examinee.judge, examinee.pair_judge, plan)
+    async with open_exam_judges(config, pairs=True) as judges:
+        return await hold_exam(items, judges.judge, judges.pair_judge, plan)
 
 
 def lines_of(
     record: Mapping[str, Any],
     items: Sequence[LabelledItem],
     weights: Mapping[str, float],
-    plan: Plan,
+    plan: ExamPlan,
 ) -> list[Line]:
     seen = {e["bias"]: (e["own"], e["found"]) for e in record["effects"] if not e["label"]}
     order = record["pairs"][EQUAL]
@@ -142,7 +144,7 @@ async def main() -> None:
     every: list[Line] = []
     for seed in range(arguments.seeds):
         items, weights = questions(arguments.questions, seed), drawn_biases(seed)
-        plan = Plan(repeats=1, seed=seed)
+        plan = ExamPlan(repeats=1, seed=seed)
         record = await examine(items, weights, plan, gate=False)
         lines = lines_of(record, items, weights, plan)
         every += lines
@@ -171,7 +173,7 @@ def summary(lines: Sequence[Line]) -> None:
 async def gated(count: int) -> None:
     """A bias for master keys behind the gate: nothing of it reaches the judge."""
     items = questions(count, 0)
-    plan = Plan(perturbations=("master_key",), repeats=1)
+    plan = ExamPlan(perturbations=("master_key",), repeats=1)
     for gate in (False, True):
         record = await examine(items, {"master_key": 0.3}, plan, gate)
         share = record["effects"][0]["after"]["value"]

@@ -22,7 +22,9 @@ from pathlib import Path
 
 import uvloop
 
-from flowright.config import JudgeSection, LlmSection, SimulatedSection
+from flowright.config import SimulatedSection
+from flowright.config.judge import JudgeSection
+from flowright.config.llm import LlmSection
 from flowright.data.task import Problem
 from flowright.judging.build import build_judge
 from flowright.judging.verdict import Judge, JudgeQuery, Verdict

@@ -19,10 +19,9 @@ from multiprocessing.connection import Connection
 import uvloop
 
 from flowright import JudgeQuery, JudgeRewardSystem, Verdict
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
+from flowright.core.net import DrainingServer, listen
 from flowright.judging.service.app import create_app
-from flowright.judging.service.serve import DrainingServer
-from flowright.simulation.process import listen
 
 
 class Slow:
@@ -44,7 +43,8 @@ def serve(seconds: float, address: Connection) -> None:
 
     async def serving() -> None:
         app = create_app(Slow(seconds), JudgeServerSection())
-        await DrainingServer(app, 1.0, lambda line: None).serve(sockets=[listener])
+        server = DrainingServer(app, app.state.traffic.drain, 1.0, lambda line: None)
+        await server.serve(sockets=[listener])
 
     uvloop.run(serving())
 

@@ -14,13 +14,13 @@ import torch
 from shapes import RANK
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.data.preferences import Turn
 from flowright.environments.environment import Given
 from flowright.environments.judging.files import read_rows
 from flowright.environments.judging.rows import PairRow
 from flowright.grpo.batch import Group, Trained
-from flowright.grpo.lessons import lesson_groups, pair_group
+from flowright.grpo.fixed_data import conversation_groups, pair_group
 from flowright.llm.chat import Message
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer
@@ -95,7 +95,7 @@ def rows_of_file(path: Path, tokenizer: Path, count: int) -> dict[str, dict[str,
             Given([Message(t.role, t.content) for t in (*pair.conversation, Turn("assistant", a))])
             for a in (pair.first, pair.second)
         )
-        (lesson,) = lesson_groups(better, encoder)
+        (lesson,) = conversation_groups(better, encoder)
         two = pair_group([better, worse], encoder)
         rows = {
             "sft": Row([*lesson.prompt_ids], [[*lesson.samples[0].token_ids]]),

@@ -54,7 +54,7 @@ from shapes import say
 from torch.nn.functional import cross_entropy, logsigmoid
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
-from flowright.config import GrpoSection, PairsSection
+from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.grpo.learner import Learner
 
 PATHS = ("plain", "shared")

@@ -24,7 +24,7 @@ from pathlib import Path
 from quickstart import trained
 
 from flowright.evaluation.comparison import TRAINED
-from flowright.runs import read_evaluation, read_metrics, read_state
+from flowright.runs.run_files import read_evaluation, read_metrics, read_state
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.charts import Panel, Series, curve, picture
 from flowright.viewer.rendering.markup import el

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from quickstart import trained
 
-from flowright.runs import read_metrics
+from flowright.runs.run_files import read_metrics
 
 SHAPE = (
     *("grpo.prompts_per_step=8", "grpo.group_size=8", "evaluation.every=0"),

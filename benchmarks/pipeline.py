@@ -15,7 +15,9 @@ from collections.abc import Sequence
 
 import uvloop
 
-from flowright.config import Config, LlmSection, RunSection
+from flowright.config.llm import LlmSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.data.offline import build_offline
 from flowright.data.task import Problem
 from flowright.environments.rollout import Completion, Rollout

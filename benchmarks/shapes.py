@@ -18,7 +18,9 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Qwen2Config
 
-from flowright.config import Config, GrpoSection, LoraSection, PolicySection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import LoraSection, PolicySection
+from flowright.config.root import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Problem
 from flowright.environments.environment import make_environment, prompt_encoder

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from quickstart import trained
 
-from flowright.runs import read_metrics
+from flowright.runs.run_files import read_metrics
 
 EARLIER = {
     "grpo.prompts_per_step": 6,

@@ -15,7 +15,7 @@ from pathlib import Path
 import uvloop
 
 from flowright.criteria.rubrics.checkers import PLAIN_RESPONSE, RuleResult, run_rule
-from flowright.criteria.rubrics.files import read_verif
+from flowright.criteria.rubrics.rows import read_verif
 from flowright.sandbox import Sandbox
 
 

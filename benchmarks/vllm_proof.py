@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 from transformers.utils import logging
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.core.errors import RunError
 from flowright.policy.lora import LoraLinear
 from flowright.policy.model import Policy, load_policy

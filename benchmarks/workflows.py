@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import uvloop
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatReply, ChatRequest, Usage
 from flowright.sandbox import RunResult, TestReport

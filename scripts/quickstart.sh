@@ -37,7 +37,7 @@ from pathlib import Path
 
 unknown = runpy.run_path("src/flowright/config/suggestions.py")["unknown"]
 page, _, _ = Path("docs/configuration.md").read_text(encoding="utf-8").partition("## The file of")
-rows = re.findall(r"^\| `([\w.]+)` \| (\S+)", page, re.MULTILINE)
+rows = re.findall(r"^- `([\w.]+)` \((\w*)", page, re.MULTILINE)
 mappings = [key for key, kind in rows if kind == "mapping"]
 problems = []
 for argument in sys.argv[1:]:
@@ -62,7 +62,7 @@ from pathlib import Path
 
 from flowright.config import load_config
 from flowright.core.errors import UserError
-from flowright.runs import free_run_name
+from flowright.runs.run_files import free_run_name
 
 try:
     run = load_config(Path(sys.argv[1]), sys.argv[2:]).run

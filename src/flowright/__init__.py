@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from flowright.app.launch import dry_run as dry_run, evaluate as evaluate, train as train
-    from flowright.config import Config as Config, load_config as load_config
+    from flowright.config import load_config as load_config
+    from flowright.config.root import Config as Config
     from flowright.core.errors import Failure as Failure, Reason as Reason, boundary as boundary
     from flowright.data.task import Problem as Problem, Task as Task, read_tasks as read_tasks
     from flowright.environments.display import Display as Display

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import load_models
+from flowright.config.loading import load_models
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "docs/cluster/two_nodes.sbatch"

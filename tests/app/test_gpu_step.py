@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import tiny_policy  # one thread
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.policy.memory import shape_of
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import load_config, load_models
+from flowright.config import load_config
+from flowright.config.loading import load_models
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = {

@@ -15,7 +15,7 @@ from tiny_policy import checkpoint
 from torch import Tensor
 
 from flowright.policy.adapter import ADAPTER_FILE
-from flowright.runs import read_evaluation, read_metrics, read_rollouts, read_state
+from flowright.runs.run_files import read_evaluation, read_metrics, read_rollouts, read_state
 
 Whole = Callable[[str], Path]
 

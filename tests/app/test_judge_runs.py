@@ -15,12 +15,12 @@ from tiny_policy import checkpoint
 from flowright.app.exporting import Request, export_model
 from flowright.app.first_look import first_look
 from flowright.app.session import run_training
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.preferences import Turn
 from flowright.grpo.ranks import ONE
-from flowright.judging.measuring.benchmarks.record import read_record
-from flowright.runs import read_metrics
+from flowright.judging.measuring.benchmark_report import read_record
+from flowright.runs.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
 METHODS = ("sft", "bradley_terry", "pointwise", "pairwise")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from documented import write_programs
 
-from flowright.runs import read_metrics, read_rollouts, read_state, rollout_steps
+from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,13 +22,13 @@ def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mine")
-    assert write_programs("extending/environment.md", folder) == ["sums.py", "my.yaml"]
+    assert {"sums.py", "sums.yaml"} <= {*write_programs("extending.md", folder)}
     return folder
 
 
 @pytest.fixture(scope="module")
 def trained(folder: Path) -> subprocess.CompletedProcess[str]:
-    return call(folder, str(ROOT / "train.py"), "--config", "my.yaml")
+    return call(folder, str(ROOT / "train.py"), "--config", "sums.yaml")
 
 
 def test_it_is_trained_and_compared(folder: Path, trained: subprocess.CompletedProcess[str]):
@@ -47,7 +47,9 @@ def test_it_is_trained_and_compared(folder: Path, trained: subprocess.CompletedP
 
 
 def test_a_run_goes_on(folder: Path, trained: subprocess.CompletedProcess[str]):
-    again = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "--resume", "grpo.steps=6")
+    again = call(
+        folder, str(ROOT / "train.py"), "--config", "sums.yaml", "--resume", "grpo.steps=6"
+    )
     assert again.returncode == 0, again.stdout + again.stderr
     assert "resumed from" in again.stdout
     assert [row["step"] for row in read_metrics(folder / "outputs/sums")][-1] == 6
@@ -57,12 +59,14 @@ def test_a_run_goes_on(folder: Path, trained: subprocess.CompletedProcess[str]):
 def test_it_is_checked_evaluated_watched_and_reported(
     folder: Path, trained: subprocess.CompletedProcess[str]
 ):
-    dry = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "--dry-run", "run.name=next")
+    dry = call(
+        folder, str(ROOT / "train.py"), "--config", "sums.yaml", "--dry-run", "run.name=next"
+    )
     assert dry.returncode == 0, dry.stdout + dry.stderr
     assert "small" in dry.stdout and "ready" in dry.stdout
     checkpoint = "outputs/sums/checkpoints/step_000004"
     script = str(ROOT / "scripts/evaluate.py")
-    command = (script, "--config", "my.yaml", "--checkpoint", checkpoint, "--out", "out")
+    command = (script, "--config", "sums.yaml", "--checkpoint", checkpoint, "--out", "out")
     found = call(folder, *command, "--papers")
     assert found.returncode == 0, found.stdout + found.stderr
     assert (folder / "out/evaluation.json").exists()
@@ -89,15 +93,15 @@ def test_it_is_checked_evaluated_watched_and_reported(
 
 
 def test_a_name_that_is_none_lists_what_there_is(folder: Path):
-    wrong = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "environment=workflows")
+    wrong = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "environment=workflows")
     assert wrong.returncode == 2
     assert "did you mean workflow?" in wrong.stderr and "package.module:name" in wrong.stderr
-    absent = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "environment=summs:Sums")
+    absent = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "environment=summs:Sums")
     assert absent.returncode == 2 and "no module summs" in absent.stderr
     given = ["grpo.advantage_scale=sums:By", "grpo.loss=dappo"]
-    choices = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", *given[:1])
+    choices = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", *given[:1])
     assert choices.returncode == 2 and "advantage sums:By" in choices.stderr
-    unknown = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", *given)
+    unknown = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", *given)
     assert unknown.returncode == 2 and "did you mean dapo?" in unknown.stderr
-    lacking = call(folder, str(ROOT / "train.py"), "--config", "my.yaml", "environment=sums:Sum")
+    lacking = call(folder, str(ROOT / "train.py"), "--config", "sums.yaml", "environment=sums:Sum")
     assert lacking.returncode == 2 and "did you mean Sums?" in lacking.stderr

@@ -19,14 +19,10 @@ from flowright.app.device import look_at_device, planned_device
 from flowright.app.introduction import memory_lines
 from flowright.app.memory_plan import Demand
 from flowright.app.preflight import demand_of, dry_run
-from flowright.config import (
-    SMOLLM2,
-    Config,
-    GrpoSection,
-    JudgeServerSection,
-    PolicySection,
-    WarmStartSection,
-)
+from flowright.config.grpo import GrpoSection
+from flowright.config.judge import JudgeServerSection
+from flowright.config.policy import SMOLLM2, PolicySection, WarmStartSection
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.environments.environment import make_environment
 from flowright.environments.workflow.checks import check_servers

@@ -7,7 +7,7 @@ from viewer_run import records_of, write_run
 
 from flowright.app.replaying import find_attempt
 from flowright.core.errors import UserError
-from flowright.runs import rollouts_path
+from flowright.runs.run_files import rollouts_path
 
 
 def test_of_a_step_that_was_cut_off_the_whole_attempts_are_found(tmp_path: Path) -> None:

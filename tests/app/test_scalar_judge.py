@@ -7,7 +7,7 @@ from tiny_policy import checkpoint, tiny_policy
 
 from flowright.core.errors import RunError
 from flowright.data.preferences import Pair, Turn
-from flowright.judging.measuring.benchmarks.opening import Named, open_contender
+from flowright.judging.measuring.benchmark_judges import JudgeName, open_measured_judge
 
 PAIR = Pair("1", "own", (Turn("user", "Say a."),), "a", "bcd", "first")
 CONFIG = Path("config/judge_server.yaml")
@@ -16,7 +16,7 @@ CONFIG = Path("config/judge_server.yaml")
 async def test_a_folder_is_a_judge_that_ranks_by_its_scores(tmp_path: Path) -> None:
     policy = tiny_policy(head="score")
     policy.save_merged(tmp_path / "judge")
-    async with open_contender(Named(str(tmp_path / "judge"), CONFIG)) as opened:
+    async with open_measured_judge(JudgeName(str(tmp_path / "judge"), CONFIG)) as opened:
         judge = opened.contender
         scores = [(await judge.rate(PAIR.conversation, a, "")).score for a in ("a", "bcd")]
         games = await judge.compare(PAIR)
@@ -30,8 +30,8 @@ async def test_a_folder_is_a_judge_that_ranks_by_its_scores(tmp_path: Path) -> N
 
 async def test_a_folder_of_a_model_that_writes_is_asked_as_a_judge() -> None:
     """One that has learned nothing says nothing that could be read: that is its own fault."""
-    asked = Named(str(checkpoint()), CONFIG, ["judge.max_tokens=8", "trained.max_tokens=2000"])
-    async with open_contender(asked) as opened:
+    asked = JudgeName(str(checkpoint()), CONFIG, ["judge.max_tokens=8", "trained.max_tokens=2000"])
+    async with open_measured_judge(asked) as opened:
         games = await opened.contender.compare(PAIR)
         assert opened.about["way"] == "pairwise" and opened.folders
     assert games.straight.status == games.swapped.status == "unreadable"
@@ -40,5 +40,5 @@ async def test_a_folder_of_a_model_that_writes_is_asked_as_a_judge() -> None:
 
 async def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no model: no checkpoints"):
-        async with open_contender(Named(str(tmp_path), CONFIG)):
+        async with open_measured_judge(JudgeName(str(tmp_path), CONFIG)):
             pass

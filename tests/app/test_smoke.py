@@ -20,7 +20,13 @@ from clocks import without_clocks
 
 from flowright.app.replaying import Request, replay
 from flowright.core.errors import UserError
-from flowright.runs import read_evaluation, read_metrics, read_rollouts, read_state, rollout_steps
+from flowright.runs.run_files import (
+    read_evaluation,
+    read_metrics,
+    read_rollouts,
+    read_state,
+    rollout_steps,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 4

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from flowright.app.terminal import StepProgress, tell_outages
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import FailureError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient

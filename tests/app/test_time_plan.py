@@ -34,11 +34,13 @@ from flowright.app.plan.find_basis import find_basis
 from flowright.app.plan.replay import busy_seconds, replayed
 from flowright.app.plan.time_plan import TimePlan, make_plan
 from flowright.app.plan.words import lines, start_line
-from flowright.config import Config, load_config
+from flowright.config import load_config
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError, RunError, UserError
+from flowright.core.files import write_json
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets, make_environment
-from flowright.runs import RunDirectory, write_json
+from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]

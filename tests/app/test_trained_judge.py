@@ -21,20 +21,22 @@ from workflow_doubles import task
 from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.launch import train as start_run
 from flowright.app.trained_judge import trained_judge
-from flowright.config import Config, JudgeServerConfig, SandboxSection, load_config
+from flowright.config import load_config
+from flowright.config.root import Config, JudgeServerConfig
+from flowright.config.workflow import SandboxSection
 from flowright.core.errors import ConfigError, RunPaused
 from flowright.data.task import Task
 from flowright.environments.environment import TaskSets
 from flowright.environments.workflow.environment import WorkflowEnvironment
 from flowright.judging.build import OpenJudge
-from flowright.judging.measuring.exam.exam import UNEQUAL, Plan, hold_exam
-from flowright.judging.measuring.exam.session import open_examinee
+from flowright.judging.measuring.exam_probes import ExamPlan
+from flowright.judging.measuring.judge_exam import UNEQUAL, hold_exam, open_exam_judges
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import Criterion, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.sampler import Sample
-from flowright.runs import read_rollouts
+from flowright.runs.run_files import read_rollouts
 
 ROOT = Path(__file__).parents[2]
 SAYS = "async def workflow(problem):\n    return {!r}"
@@ -197,11 +199,11 @@ async def test_a_served_judge_is_examined_and_says_what_does_not_apply(run: Path
         )
         url, _ = await stack.enter_async_context(served(app))
         config = JudgeServerConfig.model_validate({"judge": {"service": {"judge_url": url}}})
-        plan = Plan(perturbations=("tone",), repeats=1, resamples=100)
-        examinee = await stack.enter_async_context(open_examinee(config, pairs=True))
-        record = await hold_exam(items(4), examinee.judge, examinee.pair_judge, plan)
+        plan = ExamPlan(perturbations=("tone",), repeats=1, resamples=100)
+        judges = await stack.enter_async_context(open_exam_judges(config, pairs=True))
+        record = await hold_exam(items(4), judges.judge, judges.pair_judge, plan)
     assert record["measures"]["all"]["scored"] == 8 and record["graded"]
     assert record["pairs"][UNEQUAL]["compared"] == 4
     assert record["pairs"][UNEQUAL]["position"]["value"] == 0
     assert record["pairs"][UNEQUAL]["consistency"]["value"] == 1
-    assert any("order of two cannot matter" in note for note in examinee.notes)
+    assert any("order of two cannot matter" in note for note in judges.notes)

@@ -18,7 +18,7 @@ from words_environment import WORDS, Words
 from flowright.app.first_look import check_checkpoint, check_model
 from flowright.app.warm_start import Example, balanced, passed, warm_start, weighted_sample
 from flowright.app.world import open_policy
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason, RunPaused, UserError
 from flowright.data.task import Task
 from flowright.environments.reward import Reward

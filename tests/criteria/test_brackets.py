@@ -5,7 +5,7 @@ from criteria_doubles import ASKED, CriteriaModel, blocks_of
 from judge_doubles import ScriptedModel, reply, unavailable
 from lost_sandbox import LostSandbox
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.criteria.rubrics.rows import Constraint, VerifRow
 from flowright.judging.rubrics.criteria_judge import ASKS, BracketJudge
 from flowright.judging.rubrics.rewards import VerifReward

@@ -9,8 +9,8 @@ import pytest
 
 from flowright.criteria.constraints.checkers import BENCHMARKS, FIXED, IDS, REASONS, make, seeds
 from flowright.criteria.constraints.ifbench_form import _some_blank_lines_removed
+from flowright.criteria.constraints.ifeval_form import bracketed, bullets, titles
 from flowright.criteria.constraints.language import missing
-from flowright.criteria.constraints.lines import bracketed, bullets, titles
 from flowright.criteria.constraints.table import BadArguments
 
 NEEDED = pytest.mark.skipif(bool(missing()), reason="needs requirements-constraints.txt")

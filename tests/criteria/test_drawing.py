@@ -13,13 +13,17 @@ import pytest
 from command_lines import command
 
 from flowright.core.errors import DataError
-from flowright.criteria.constraints.checkers import make
-from flowright.criteria.constraints.drawable import IFEVAL
-from flowright.criteria.constraints.drawable_ifbench import IFBENCH
-from flowright.criteria.constraints.drawing import DRAWABLE, Drawing, chosen_types, contradict, draw
-from flowright.criteria.constraints.files import read_prompts
+from flowright.criteria.constraints.checkers import make, read_prompts
+from flowright.criteria.constraints.drawable import IFBENCH, IFEVAL
+from flowright.criteria.constraints.drawing import (
+    DRAWABLE,
+    Drawing,
+    chosen_types,
+    contradict,
+    draw,
+    requests,
+)
 from flowright.criteria.constraints.language import missing
-from flowright.criteria.constraints.requests import requests
 from flowright.criteria.constraints.table import KINDS, Kind
 from flowright.data.sealed import SealedConversations
 

@@ -10,9 +10,16 @@ import pytest
 from pyarrow import parquet
 
 from flowright.core.errors import DataError
-from flowright.criteria.rubrics.files import read_rubrics, read_verif
-from flowright.criteria.rubrics.forms import rubric_row, verif_row
-from flowright.criteria.rubrics.rows import Constraint, Item, MathAnswer, WordCount
+from flowright.criteria.rubrics.rows import (
+    Constraint,
+    Item,
+    MathAnswer,
+    WordCount,
+    read_rubrics,
+    read_verif,
+    rubric_row,
+    verif_row,
+)
 from flowright.data.preferences import Turn
 from flowright.data.row_values import Fault, UnusableRow
 

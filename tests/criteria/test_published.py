@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from flowright.criteria.rubrics.checkers import PLAIN_RESPONSE, run_rule
-from flowright.criteria.rubrics.files import read_rubrics, read_verif
-from flowright.criteria.rubrics.forms import rubric_row
 from flowright.criteria.rubrics.points import points_share
 from flowright.criteria.rubrics.replies import read_bracketed, read_presence
+from flowright.criteria.rubrics.rows import read_rubrics, read_verif, rubric_row
 from flowright.sandbox import Sandbox
 
 

@@ -9,7 +9,8 @@ from criteria_doubles import ASKED, CriteriaModel, blocks_of, reply_to, rubric, 
 from llm_standin import Seen, StandIn, good, problem
 from lost_sandbox import LostSandbox
 
-from flowright.config import JudgeSection, LlmSection, ModelEntry
+from flowright.config.judge import JudgeSection
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import Reason
 from flowright.criteria.rubrics.rows import Item, MathAnswer, RubricRow, WordCount
 from flowright.judging.rubrics.criteria_judge import CriteriaCalls, criteria_judge

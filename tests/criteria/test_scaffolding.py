@@ -15,8 +15,8 @@ from flowright.criteria.rubrics.scaffolding import (
     scaffold,
     scaffolded,
     shown_items,
+    standard_wording,
 )
-from flowright.criteria.rubrics.wording import standard_wording
 from flowright.data.preferences import Turn
 
 WORDS = standard_wording().scaffold

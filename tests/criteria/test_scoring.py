@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 
 from flowright.core.errors import DataError
-from flowright.criteria.constraints.figures import Figure, compare, figures_of
-from flowright.criteria.constraints.files import (
+from flowright.criteria.constraints.checkers import (
     Prompt,
     Verdicts,
+    join,
     read_answers,
     read_prompts,
     read_verdicts,
+    score,
+    variants,
 )
-from flowright.criteria.constraints.scoring import join, score, variants
+from flowright.criteria.constraints.figures import Figure, compare, figures_of
 
 COMMA, QUOTED = "punctuation:no_comma", "startend:quotation"
 LETTER = "keywords:letter_frequency"

@@ -5,7 +5,7 @@ import pytest
 from criteria_doubles import ASKED, CriteriaModel, blocks_of
 from lost_sandbox import LostSandbox
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import Reason
 from flowright.criteria.rubrics.checkers import PLAIN_RESPONSE, RuleResult, run_rule
 from flowright.criteria.rubrics.rows import Constraint, VerifRow

@@ -143,7 +143,7 @@ def test_the_rows_to_copy_can_be_used(kind: Any, tmp_path: Path) -> None:
 
 
 def test_the_rows_of_the_page_can_be_used(tmp_path: Path) -> None:
-    page = (ROOT / "docs/own_data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/datasets.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| [a-z ]+ \| `(\{.*\})` \|", page, re.MULTILINE)
     file = tmp_path / "mine.jsonl"
     file.write_text("\n".join(rows))

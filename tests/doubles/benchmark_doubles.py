@@ -4,9 +4,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from flowright.data.preferences import Pair, Preferred, Turn
-from flowright.judging.measuring.benchmarks.contenders import Contender, Conversation
-from flowright.judging.measuring.benchmarks.counting import Judged
-from flowright.judging.measuring.benchmarks.outcomes import Choice, Games, Outcome, Rating
+from flowright.judging.measuring.measured_judges import (
+    Choice,
+    Conversation,
+    Games,
+    MeasuredJudge,
+    Outcome,
+    Rating,
+)
+from flowright.judging.measuring.pair_figures import Judged
 
 
 def pair(name: str, label: Preferred = "first", category: str = "", **more: object) -> Pair:
@@ -23,7 +29,7 @@ def judged(of: Pair, straight: Preferred | None, swapped: Preferred | None) -> J
 
 
 @dataclass
-class Rater(Contender):
+class Rater(MeasuredJudge):
     """Rates answers by a table, or by a function of the answer; None is a failing server."""
 
     ratings: Callable[[str], float | None]

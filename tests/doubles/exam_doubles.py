@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowright.judging.measuring.exam.asking import AskedAnswer, Probe
-from flowright.judging.measuring.exam.labelled import LabelledItem
+from flowright.judging.measuring.exam_probes import Probe, ProbeResult
+from flowright.judging.measuring.labelled_answers import LabelledItem
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 from flowright.llm.chat import Usage
 
@@ -36,10 +36,10 @@ def verdict(said: bool | None, score: float | None = None, status: Status = "ok"
 
 def outcome(
     label: bool, said: bool | None, score: float | None = None, question: str = "q"
-) -> AskedAnswer:
+) -> ProbeResult:
     item = LabelledItem(f"{question}/{label}", question, "a", "r", label)
     given = verdict(said, score, "parse_error")
-    return AskedAnswer(Probe(item, "plain", item.query("")), given)
+    return ProbeResult(Probe(item, "plain", item.query("")), given)
 
 
 def never(query: JudgeQuery) -> bool:

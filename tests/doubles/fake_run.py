@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from flowright.config import load_config
-from flowright.runs import write_json, write_rollouts
+from flowright.core.files import write_json
+from flowright.runs.run_files import write_rollouts
 
 STEPS, ATTEMPTS = 12, 64
 

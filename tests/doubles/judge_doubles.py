@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import FailureError, Reason
 from flowright.judging.llm_judge import Questions
 from flowright.judging.prompts import Question

@@ -15,7 +15,7 @@ from typing import Any
 
 from processes import free_port
 
-from flowright.config import Config
+from flowright.config.root import Config
 
 STEPS = 6
 BOTH = ("pointwise", "pairwise")

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 from starlette.applications import Starlette
 
-from flowright.judging.service.serve import DrainingServer
-from flowright.simulation.process import listen
+from flowright.core.net import DrainingServer, listen
 
 
 @asynccontextmanager
@@ -18,7 +17,7 @@ async def served(
     """The app behind a real socket; its URL and what the server says."""
     said: list[str] = []
     listener = listen("127.0.0.1", 0)
-    server = DrainingServer(app, drain_seconds, said.append)
+    server = DrainingServer(app, app.state.traffic.drain, drain_seconds, said.append)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await until(lambda: server.started)
     try:

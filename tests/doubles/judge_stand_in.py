@@ -10,7 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
-from flowright.config import JudgeRewardSection
+from flowright.config.judge import JudgeRewardSection
 from flowright.judging.remote import RemoteJudge
 
 

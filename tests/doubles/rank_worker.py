@@ -13,8 +13,8 @@ import torch
 from tiny_policy import checkpoint, random_groups, tiny_policy, weights
 from torch import Tensor
 
-from flowright.config import GrpoSection
-from flowright.grpo.batch import Asked, Group, Place
+from flowright.config.grpo import GrpoSection
+from flowright.grpo.batch import Group, Place, Requested
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import ONE, Ranks, open_ranks
 from flowright.policy.model import Policy
@@ -42,7 +42,7 @@ UPDATES: tuple[tuple[dict[str, Any], list[tuple[int, list[int]]]], ...] = (
 )
 """Settings of the learner, ``train`` of the policy, whether the first sample is ``scaffolded``, and
 the groups."""
-ASKED = Asked(4, 5, (3, 4, 8))
+ASKED = Requested(4, 5, (3, 4, 8))
 """Of each update, beside its groups."""
 
 

@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config, RunSection
-from flowright.runs import RunDirectory
+from flowright.config.root import Config
+from flowright.config.run import RunSection
+from flowright.runs.directory import RunDirectory
 
 Logged = dict[str, Any]
 
@@ -22,7 +23,7 @@ def train(package: str, folder: Path) -> None:
     for steps, resume in ((range(4), False), (range(3, 6), True)):
         run = RunDirectory(folder / "run", Config(run=section, seed=7), resume)
         if resume:
-            run.go_on(steps.start - 1)
+            run.resume_after(steps.start - 1)
         for step in steps:
             odd = {"judge/agreement_with_gold": 1 / 3} if step % 2 else {}
             host = {"servers/judge/10.0.0.1:8000/attempts": 2.0 + step}

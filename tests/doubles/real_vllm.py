@@ -12,7 +12,8 @@ from pathlib import Path
 
 from processes import free_port
 
-from flowright.config import Config, load_config
+from flowright.config import load_config
+from flowright.config.root import Config
 
 ROOT = Path(__file__).parents[2]
 POLICY = "policy"

@@ -8,7 +8,8 @@ from workflow_doubles import ScriptedModel, ScriptedSandbox
 
 from flowright.app.serving.author import Ask, Author
 from flowright.app.serving.opening import Opening
-from flowright.config import Config, WorkflowSection
+from flowright.config.root import Config
+from flowright.config.workflow import WorkflowSection
 from flowright.environments.environment import Environment, TaskSets
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample

@@ -9,10 +9,11 @@ from vllm_double import BASE
 
 from flowright.app.session import make_trainer
 from flowright.app.world import open_samplers
-from flowright.config import Config, LoraSection, PolicySection, VllmSection
+from flowright.config.policy import LoraSection, PolicySection, VllmSection
+from flowright.config.root import Config
 from flowright.grpo.ranks import ONE, Follower, Ranks
 from flowright.policy.model import Policy
-from flowright.runs import RunDirectory
+from flowright.runs.directory import RunDirectory
 
 
 def served(url: str, path: Path, **run: Any) -> Config:

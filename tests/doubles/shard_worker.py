@@ -22,7 +22,8 @@ from torch.distributed.tensor import DTensor
 from toy_run import Toy
 
 from flowright.app.world import policy_in_turn
-from flowright.config import Config, GrpoSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.root import Config
 from flowright.core.errors import PeerLost
 from flowright.evaluation.perplexity import HeldOutText, Window, before_and_after
 from flowright.grpo.batch import Group, Place

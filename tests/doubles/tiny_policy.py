@@ -27,7 +27,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.grpo.batch import Group, Trained
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.tiny import SPECIAL, train_tokenizer

@@ -14,15 +14,11 @@ from tiny_policy import tiny_policy, weights
 from torch import Tensor
 
 from flowright.app.session import make_trainer
-from flowright.config import (
-    Config,
-    EvaluationSection,
-    GrpoSection,
-    JudgeSection,
-    PipelineSection,
-    PolicySection,
-    RunSection,
-)
+from flowright.config.grpo import GrpoSection, PipelineSection
+from flowright.config.judge import JudgeSection
+from flowright.config.policy import PolicySection
+from flowright.config.root import Config, EvaluationSection
+from flowright.config.run import RunSection
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Problem
 from flowright.environments.environment import Environment, TaskSets
@@ -35,7 +31,8 @@ from flowright.llm.counters import Counters
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample, Sampler, Sampling
-from flowright.runs import RunDirectory, read_metrics
+from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import read_metrics
 
 TASKS = [Problem(f"t{i}", "math", "toy", f"What is {i}?", str(i)) for i in range(5)]
 WANTED = frozenset(range(60, 90))

@@ -7,7 +7,8 @@ from typing import Any
 from monitoring_run import make_rollout, record_of
 
 from flowright.core.errors import Failure, Reason
-from flowright.runs import write_json, write_rollouts
+from flowright.core.files import write_json
+from flowright.runs.run_files import write_rollouts
 
 HOSTILE = (
     "</pre></script></style><script>alert(1)</script><img src=x onerror=alert(2)>"

@@ -22,7 +22,7 @@ from safetensors.torch import load_file
 from tiny_policy import tiny_policy, whole_logits
 from torch import Tensor
 
-from flowright.config import LoraSection, PolicySection, VllmSection
+from flowright.config.policy import LoraSection, PolicySection, VllmSection
 from flowright.policy.local import _nucleus
 from flowright.policy.model import Policy
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import RewardSection
+from flowright.config.workflow import RewardSection
 
 _PATH = Path(__file__).parents[2] / "benchmarks" / "dodging.py"
 _SPEC = importlib.util.spec_from_file_location("dodging", _PATH)

@@ -10,7 +10,8 @@ import pytest
 from criteria_doubles import CriteriaModel
 from judge_serving import served
 
-from flowright.config import Config, JudgeServerSection
+from flowright.config.judge import JudgeServerSection
+from flowright.config.root import Config
 from flowright.core.blocks import Fact
 from flowright.core.errors import ConfigError, DataError, Reason, UserError
 from flowright.criteria.rubrics.rows import Constraint, VerifRow

@@ -12,7 +12,9 @@ from criteria_doubles import CriteriaModel, blocks_of, reply_to, rubric, says
 from llm_standin import Seen, StandIn, good, problem
 from lost_sandbox import LostSandbox
 
-from flowright.config import Config, JudgeSection, SimulatedSection
+from flowright.config import SimulatedSection
+from flowright.config.judge import JudgeSection
+from flowright.config.root import Config
 from flowright.core.errors import Reason
 from flowright.data.task import Task
 from flowright.environments.environment import make_environment

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError, DataError, Reason
 from flowright.data.preferences import Pair, Turn
 from flowright.environments.display import blocks_of, display_of

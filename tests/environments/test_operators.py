@@ -6,7 +6,8 @@ from collections import Counter
 
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
-from flowright.config import Config, WorkflowSection
+from flowright.config.root import Config
+from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import KINDS, Problem
 from flowright.environments.environment import make_environment

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError, Reason
 from flowright.environments.display import blocks_of, display_of
 from flowright.environments.environment import make_environment

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.config import RewardSection
+from flowright.config.workflow import RewardSection
 from flowright.core.errors import Blame, Failure, Reason
 from flowright.environments.reward import INVALID, UNSCORED, Reward, reward_of, with_cost
 from flowright.judging.verdict import Verdict

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from flowright.config import Config, JudgingSection
+from flowright.config import JudgingSection
 from flowright.config.judging import BENCHMARKS
+from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_split import HELD_OUT

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from workflow_doubles import ScriptedModel
 
-from flowright.config import Config, JudgeSection, TrainedJudgeSection
+from flowright.config.judge import JudgeSection, TrainedJudgeSection
+from flowright.config.root import Config
 from flowright.core.errors import DataError, FailureError, Reason
 from flowright.environments.judging.frames import wording_of
 from flowright.environments.judging.serving import (

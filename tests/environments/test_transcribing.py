@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from command_lines import command
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import FailureError, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Turn
@@ -16,7 +17,6 @@ from flowright.environments.judging.frames import wording_of
 from flowright.environments.judging.reading import Reading, read, reply_text
 from flowright.environments.judging.rows import JudgedRow, SftRow
 from flowright.environments.judging.transcripts import Kept, Tried, transcribe
-from flowright.judging.measuring.exam.asking import JudgeDown
 
 ROOT = Path(__file__).parents[2]
 WORDS = wording_of("short")
@@ -68,7 +68,7 @@ def test_transcripts_of_the_embedded_judge(
     assert [(out / f"sft_{side}.jsonl").read_bytes() for side in ("train", "val")] == files
     capsys.readouterr()
     assert main([*command, "--seed", "1"]) == 2
-    assert "holds another measurement" in capsys.readouterr().err
+    assert "has other settings" in capsys.readouterr().err
 
 
 def test_verdicts_without_a_thought(
@@ -139,6 +139,6 @@ async def test_a_server_that_is_down_ends_it() -> None:
         raise FailureError(Reason.LLM_UNAVAILABLE, "connection refused")
 
     many = [Pair(str(n), "s", ROWS[0].conversation, "a", "b", "first") for n in range(500)]
-    with pytest.raises(JudgeDown, match="the first 20 rows"):
+    with pytest.raises(ServerDown, match="the first 20 rows"):
         await transcribe(many, think, WORDS, tries=2, at_once=4)
     assert len(asked) < 100

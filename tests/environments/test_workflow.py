@@ -6,7 +6,9 @@ import pytest
 from lost_sandbox import LostSandbox
 from workflow_doubles import ScriptedModel, task
 
-from flowright.config import Config, JudgeSection, RewardSection, WorkflowSection
+from flowright.config.judge import JudgeSection
+from flowright.config.root import Config
+from flowright.config.workflow import RewardSection, WorkflowSection
 from flowright.core.errors import Reason
 from flowright.data.task import Problem
 from flowright.environments.environment import make_environment

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from flowright.app.terminal import findings
-from flowright.config import Config, EvaluationSection, PolicySection
+from flowright.config.policy import PolicySection
+from flowright.config.root import Config, EvaluationSection
 from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import bootstrap
 from flowright.data.task import Kind, Problem

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from flowright.app.reward_table import reward_table
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment

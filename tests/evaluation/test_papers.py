@@ -13,7 +13,7 @@ from rich.console import Console
 from flowright.app.launch import evaluate
 from flowright.app.measuring import open_evaluation
 from flowright.app.paper_table import models_of, print_papers
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import Estimate
 from flowright.data.provenance import AFLOW_TEST, Provenance, provenance_of

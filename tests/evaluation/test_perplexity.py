@@ -13,7 +13,8 @@ from tiny_policy import shake, tiny_policy
 from toy_run import TASKS, Toy, configured, train
 
 from flowright.app.terminal import findings
-from flowright.config import Config, GrpoSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.documents import read_documents
 from flowright.environments.environment import prompt_encoder

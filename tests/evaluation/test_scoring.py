@@ -10,7 +10,7 @@ import pytest
 from command_lines import command
 from criteria_doubles import CriteriaModel
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.language import missing
 from flowright.data.row_values import UnusableRow
@@ -24,7 +24,7 @@ from flowright.evaluation.responses.scoring import (
     read_responses,
     scores,
 )
-from flowright.judging.measuring.benchmarks.ledger import Ledger
+from flowright.judging.measuring.benchmark_rows import RowJournal
 from flowright.judging.rubrics.criteria_judge import criteria_judge
 from flowright.judging.rubrics.rewards import Rules
 from flowright.sandbox import Sandbox
@@ -61,7 +61,7 @@ async def graded(
 ) -> tuple[list[ResponseRow], dict[str, Grade], dict[str, int]]:
     judge = criteria_judge(model or CriteriaModel(), JudgeSection())
     rows = read_responses(path, keys or Keys(), graders(reward, judge, sandbox, rules))
-    ledger = Ledger(path.with_suffix(".grades"), {"reward": reward})
+    ledger = RowJournal(path.with_suffix(".grades"), {"reward": reward})
     try:
         return rows, *await grade_all(rows, ledger, 2)
     finally:

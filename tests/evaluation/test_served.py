@@ -9,7 +9,7 @@ import pytest
 from llm_standin import HANG, Seen, StandIn, Step, good, problem
 from pyarrow import parquet
 
-from flowright.config import LlmSection
+from flowright.config.llm import LlmSection
 from flowright.core.errors import ConfigError
 from flowright.evaluation.responses.asking import Drawing, ModelDown
 from flowright.evaluation.responses.opening import Named

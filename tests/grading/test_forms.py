@@ -8,7 +8,7 @@ from lost_sandbox import LostSandbox
 
 from flowright.data.task import Kind, Problem
 from flowright.grading import gold_check
-from flowright.grading.number_words import spelled
+from flowright.grading.numbers import spelled
 from flowright.grading.votes import groups
 from flowright.judging.rules import decide
 from flowright.judging.verdict import task_query

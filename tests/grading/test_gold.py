@@ -20,8 +20,7 @@ from flowright.grading import (
     token_f1,
     trusted_setup,
 )
-from flowright.grading.choices import chosen_label
-from flowright.grading.dates import same_date
+from flowright.grading.choices import chosen_label, same_date
 from flowright.grading.numbers import conclusion, lone_number
 from flowright.grading.text import same_spans, tokens
 from flowright.llm.replies import extract_code

@@ -6,12 +6,11 @@ from fractions import Fraction
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from flowright.grading.choices import chosen_label
+from flowright.grading.choices import chosen_label, same_date
 from flowright.grading.compare import compare
-from flowright.grading.dates import same_date
+from flowright.grading.text import closed_answer, predicate
 from flowright.grading.units import conversion
 from flowright.grading.votes import groups
-from flowright.grading.words import closed_answer, predicate
 
 LENGTHS = {"mm": 1, "cm": 10, "m": 1000, "km": 10**6}
 WRITTEN = ["{} {}", "{}\\text{{ {}}}", "{}\\ \\mathrm{{{}}}", "The length is {} {}.", "${}$ {}"]

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 from tiny_policy import ARCHITECTURES, random_groups, tiny_policy, whole_logits
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.batch import score
 from flowright.policy.layout import lay_out, packs_of
 from flowright.policy.prefix.chunks import chunks, plain_predictions

@@ -14,7 +14,8 @@ from peft import PeftModel
 from tiny_policy import checkpoint, random_groups, same, tiny_policy, weights, whole_logits
 from transformers import AutoModelForCausalLM
 
-from flowright.config import GrpoSection, LoraSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import LoraSection
 from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.checkpoint import (
     load_weights,
@@ -24,7 +25,7 @@ from flowright.grpo.checkpoint import (
 )
 from flowright.grpo.learner import Learner
 from flowright.policy.model import Policy
-from flowright.runs import find_damage
+from flowright.runs.checkpoints import find_damage
 
 KEEP = 9
 

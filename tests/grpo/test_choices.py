@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
-from flowright.grpo.choices import settled
+from flowright.grpo.objectives import resolved
 
 
 def config(**given: Any) -> Config:
@@ -30,7 +30,7 @@ def test_older_samples_and_other_engines_are_corrected_for(
     given: dict[str, Any], device: str, expected: str
 ) -> None:
     assert config(**given).grpo.off_policy == given.get("grpo", {}).get("off_policy")
-    assert settled(config(**given), device).grpo.off_policy == expected
+    assert resolved(config(**given), device).grpo.off_policy == expected
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_older_samples_and_other_engines_are_corrected_for(
 def test_an_objective_has_bounds_of_its_own(
     grpo: dict[str, Any], bounds: tuple[float, float]
 ) -> None:
-    found = settled(config(grpo=grpo), "cpu")
+    found = resolved(config(grpo=grpo), "cpu")
     assert (found.grpo.clip_low, found.grpo.clip_high) == bounds
-    assert settled(found, "cpu") == found
+    assert resolved(found, "cpu") == found
 
 
 def test_the_buffer_is_a_fifth_of_a_completion() -> None:
     given = {"policy": {"max_new_tokens": 512}, "grpo": {"overlong": "soft"}}
-    assert settled(config(**given), "cpu").grpo.overlong_buffer == 102
+    assert resolved(config(**given), "cpu").grpo.overlong_buffer == 102
     given["grpo"]["overlong_buffer"] = 600
     with pytest.raises(ValueError, match=r"grpo\.overlong_buffer: 600 tokens of completions of at"):
         config(**given)
@@ -63,4 +63,4 @@ def test_the_buffer_is_a_fifth_of_a_completion() -> None:
 def test_what_is_no_correction_is_named() -> None:
     wrong = config(grpo={"off_policy": "flowright.grpo.objectives:truncated_weights"})
     with pytest.raises(ConfigError, match=r"give a flowright\.grpo\.objectives\.Correction"):
-        settled(wrong, "cpu")
+        resolved(wrong, "cpu")

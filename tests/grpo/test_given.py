@@ -10,13 +10,18 @@ import torch
 from hypothesis import given, settings, strategies as st
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 
-from flowright.config import GrpoSection, PairsSection
+from flowright.config.grpo import GrpoSection, PairsSection
 from flowright.core.errors import ConfigError, DataError
 from flowright.environments.environment import Given
 from flowright.grpo.batch import Group, Trained
+from flowright.grpo.fixed_data import (
+    completion_group,
+    conversation_groups,
+    merged_groups,
+    pair_group,
+)
 from flowright.grpo.learner import Learner
-from flowright.grpo.lessons import completion_group, joined, lesson_groups, pair_group
-from flowright.grpo.pairs import Pairs, bradley_terry
+from flowright.grpo.objectives import Pairs, bradley_terry
 from flowright.llm.chat import Message
 from flowright.policy.model import Policy
 from flowright.policy.prompt import render, template_text
@@ -100,7 +105,7 @@ def turns(*texts: str) -> list[Message]:
 
 def test_a_lesson_is_the_prompt_that_is_asked_and_the_answer_with_its_end():
     policy = tiny_policy()
-    (group,) = lesson_groups(Given(turns("Is 5 > 4?", "True"), 2.0), policy.tokenizer)
+    (group,) = conversation_groups(Given(turns("Is 5 > 4?", "True"), 2.0), policy.tokenizer)
     assert list(group.prompt_ids) == list(
         render(turns("Is 5 > 4?"), policy.tokenizer, 99).token_ids
     )
@@ -113,8 +118,8 @@ def test_a_lesson_is_the_prompt_that_is_asked_and_the_answer_with_its_end():
 def test_of_several_turns_the_answers_are_learned():
     tokenizer = tiny_policy().tokenizer
     talk = turns("1+1?", "2", "2+2?", "4")
-    (last,) = lesson_groups(Given(talk), tokenizer)
-    (every,) = lesson_groups(Given(talk, every_turn=True), tokenizer)
+    (last,) = conversation_groups(Given(talk), tokenizer)
+    (every,) = conversation_groups(Given(talk, every_turn=True), tokenizer)
     assert tokenizer.decode(last.samples[0].token_ids) == "4<|im_end|>"
     sample = every.samples[0]
     assert sample.learned is not None
@@ -133,7 +138,7 @@ def test_a_template_that_forgets_thoughts_gives_each_answer_a_group():
             "(thought) {% endif %}{{ m.content }}{% endfor %}"
             "{% if add_generation_prompt %}<assistant>{% endif %}"
         )
-        groups = lesson_groups(Given(turns("a", "b", "c", "d"), every_turn=True), tokenizer)
+        groups = conversation_groups(Given(turns("a", "b", "c", "d"), every_turn=True), tokenizer)
     finally:
         tokenizer.chat_template = plain
     shown = [(tokenizer.decode(g.prompt_ids), tokenizer.decode(g.samples[0].token_ids))
@@ -148,11 +153,11 @@ def test_a_template_that_forgets_thoughts_gives_each_answer_a_group():
 def test_what_has_no_answer_is_named(talk: list[Message]):
     tokenizer = tiny_policy().tokenizer
     if talk == turns("a", ""):  # its end can be learned, and nothing else
-        (group,) = lesson_groups(Given(talk), tokenizer)
+        (group,) = conversation_groups(Given(talk), tokenizer)
         assert tokenizer.decode(group.samples[0].token_ids) == "<|im_end|>"
         return
     with pytest.raises(DataError, match="does not end with an answer"):
-        lesson_groups(Given(talk), tokenizer)
+        conversation_groups(Given(talk), tokenizer)
 
 
 def test_completions_end_as_the_policy_ends_them():
@@ -167,7 +172,7 @@ def test_completions_end_as_the_policy_ends_them():
 def test_lessons_behind_one_prompt_are_one_group():
     tokenizer = tiny_policy().tokenizer
     some = [Given(turns("a", answer)) for answer in ("b", "c")] + [Given(turns("d", "e"))]
-    groups = joined([group for one in some for group in lesson_groups(one, tokenizer)])
+    groups = merged_groups([group for one in some for group in conversation_groups(one, tokenizer)])
     assert [len(group.samples) for group in groups] == [2, 1]
 
 

@@ -10,17 +10,12 @@ from toy_run import Killed, Lines, Toy, configured, train
 
 from flowright.app.first_look import check_checkpoint
 from flowright.app.introduction import say_best
-from flowright.config import Config, LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
+from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.environments.rollout import Completion
-from flowright.runs import (
-    Best,
-    best_of,
-    checkpoint_of,
-    chosen_as_best,
-    look_at_checkpoints,
-    read_best,
-)
+from flowright.runs.checkpoints import Best, best_of, checkpoint_of, chosen_as_best, read_best
+from flowright.runs.directory import check_checkpoints
 
 CONFIG = configured(
     {"steps": 6, "epochs": 1, "minibatches": 1},
@@ -143,11 +138,11 @@ async def test_a_run_resumes_only_what_it_trained(tmp_path: Path) -> None:
     del known["policy"]["train"], known["policy"]["quantised"]
     del known["policy"]["lora"]["rank_stabilised"]
     (done.path / "config.json").write_text(json.dumps(known))
-    look_at_checkpoints(done.path, config)
+    check_checkpoints(done.path, config)
     for change, said in (
         ({"train": "full"}, "policy.train: lora -> full"),
         ({"quantised": "nf4"}, "policy.quantised: None -> nf4"),
     ):
         policy = config.policy.model_copy(update=change)
         with pytest.raises(RunError, match=said):
-            look_at_checkpoints(done.path, config.model_copy(update={"policy": policy}))
+            check_checkpoints(done.path, config.model_copy(update={"policy": policy}))

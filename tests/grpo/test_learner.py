@@ -12,11 +12,10 @@ from hypothesis import given, settings, strategies as st
 from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Asked, Group, Place, Trained, score
-from flowright.grpo.learner import Learner
-from flowright.grpo.schedules import learning_rate
+from flowright.grpo.batch import Group, Place, Requested, Trained, score
+from flowright.grpo.learner import Learner, learning_rate
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sampling
@@ -37,7 +36,7 @@ def gradients(
     policy: Policy,
     groups: Sequence[Group],
     temperature: float = 1.0,
-    asked: Asked | None = None,
+    asked: Requested | None = None,
     **given: Any,
 ) -> tuple[dict[str, Tensor], dict[str, float]]:
     """Every gradient of one update, before clipping, and its metrics; the weights are put back."""
@@ -415,7 +414,7 @@ def test_a_group_without_a_signal_weighs_as_one_whose_advantages_are_0(
     idle = [len(sample.token_ids) for group in silent for sample in group.samples]
     options: dict[str, Any] = {"loss": loss, "kl_coefficient": 0.0}
     whole, _ = gradients(POLICY, [*groups, *silent], **options)
-    part, _ = gradients(POLICY, groups, asked=Asked(every, every, idle), **options)
+    part, _ = gradients(POLICY, groups, asked=Requested(every, every, idle), **options)
     noise = 1e-6 * max(float(gradient.abs().max()) for gradient in whole.values())
     for name, gradient in whole.items():
         largest = float(gradient.abs().max())
@@ -427,15 +426,15 @@ def test_what_further_rounds_drew_fills_the_step_that_was_asked_for():
     groups = draw(POLICY, 1.0) * 2
     lengths = [len(sample.token_ids) for group in groups for sample in group.samples]
     whole = gradients(POLICY, groups)
-    assert_same_update(gradients(POLICY, groups, asked=Asked(4, 8, lengths)), whole)
+    assert_same_update(gradients(POLICY, groups, asked=Requested(4, 8, lengths)), whole)
 
 
 @given(st.integers(1, 64), st.integers(1, 8), st.data())
 def test_minibatches_shrink_with_the_groups(asked: int, most: int, data: st.DataObject):
     trained = data.draw(st.integers(1, asked))
-    count = Asked(asked, asked, ()).minibatches(most, trained)
+    count = Requested(asked, asked, ()).minibatches(most, trained)
     whole = min(most, asked)
-    assert Asked(asked, asked, ()).minibatches(most, asked) == whole
+    assert Requested(asked, asked, ()).minibatches(most, asked) == whole
     assert 1 <= count <= whole
     sizes = [len(range(i, trained, count)) for i in range(count)]
     assert min(sizes) >= min(trained, asked // whole)
@@ -445,7 +444,7 @@ def test_few_groups_take_few_optimizer_steps():
     policy = tiny_policy()
     groups = draw(policy, 1.0)
     learner = Learner(policy, section(minibatches=4), 1.0, 0)
-    learner.update(groups, 1, LONGEST, Asked(8, 8, (3,) * 24))
+    learner.update(groups, 1, LONGEST, Requested(8, 8, (3,) * 24))
     assert {int(state["step"]) for state in learner.optimizer.state.values()} == {1}
 
 

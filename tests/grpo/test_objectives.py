@@ -19,7 +19,7 @@ EVERY = (*PPO_LIKE, "gspo", "cispo")
 def test_every_objective_is_here() -> None:
     given = ("sft", "bradley_terry")  # tests/grpo/test_given.py
     assert (*EVERY, *given) == tuple(OBJECTIVES)
-    assert [name for name in OBJECTIVES if OBJECTIVES.load(name).given] == [*given]
+    assert [name for name in OBJECTIVES if OBJECTIVES.load(name).fixed_data] == [*given]
 
 
 def objective(loss: str) -> Objective:

@@ -16,14 +16,13 @@ from flowright.data.mixture import Mixture
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.grpo.advantages import group_advantages
-from flowright.grpo.batch import Asked, Group, Trained, asked_for, trained_groups
+from flowright.grpo.batch import Group, Requested, Trained, overlong, requested, trained_groups
 from flowright.grpo.learner import Learner
-from flowright.grpo.penalties import overlong
 from flowright.grpo.pipeline import SEED_STRIDE, Batch
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import Prompt, render
 from flowright.policy.sampler import Sample, Sampling
-from flowright.runs import read_metrics, read_rollouts
+from flowright.runs.run_files import read_metrics, read_rollouts
 
 QUIET = {"every": 0}
 
@@ -75,7 +74,7 @@ async def test_without_staleness_the_run_is_the_sequential_loop_bit_for_bit(tmp_
             for sample in samples
             if f.signal != "ok"
         ]
-        learner.update(trained, step, 6, Asked(2, 2, idle))
+        learner.update(trained, step, 6, Requested(2, 2, idle))
     assert same(done.weights, weights(policy))
 
 
@@ -265,7 +264,7 @@ def test_what_was_cut_leaves_the_loss_but_counts_in_its_group():
     assert [s.advantage for s in kept.samples] == pytest.approx([1.1547, -0.57735], rel=1e-4)
     (whole,) = trained_groups(batch, advantages)
     assert [s.token_ids for s in whole.samples] == [(5, 6), (5, 8), (5, 9)]
-    assert asked_for(batch, [kept], 1) == Asked(1, 1, (2,)), "asked for, and nothing unscored"
+    assert requested(batch, [kept], 1) == Requested(1, 1, (2,)), "asked for, and nothing unscored"
     cut = played([1.0, 0.0], ["length", "length"])
     assert trained_groups(cut, group_advantages([[1.0, 0.0]]), filter_overlong=True) == []
 

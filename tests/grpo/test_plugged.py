@@ -7,8 +7,15 @@ import pytest
 from documented import write_programs
 from tiny_policy import random_groups, same, tiny_policy, weights
 
-from flowright.config import GrpoSection, load_config
-from flowright.config.grpo import ADVANTAGES, CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, SCHEDULES
+from flowright.config import load_config
+from flowright.config.grpo import (
+    ADVANTAGES,
+    CORRECTIONS,
+    KL_ESTIMATORS,
+    OBJECTIVES,
+    SCHEDULES,
+    GrpoSection,
+)
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
 from flowright.grpo.advantages import group_advantages
@@ -25,7 +32,7 @@ def half(done):
 
 @pytest.fixture
 def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert write_programs("extending/objective.md", tmp_path) == ["my_rl.py", "my.yaml"]
+    assert {"my_rl.py", "rloo.yaml"} <= {*write_programs("extending.md", tmp_path)}
     with (tmp_path / "my_rl.py").open("a") as module:
         module.write(MORE)
     monkeypatch.chdir(tmp_path)
@@ -41,7 +48,7 @@ def updated(**given: Any) -> tuple[dict, dict[str, float]]:
 
 @pytest.mark.usefixtures("outside")
 def test_an_objective_of_ones_own_trains() -> None:
-    section = load_config("my.yaml").grpo
+    section = load_config("rloo.yaml").grpo
     assert section.advantage_scale == "my_rl:leave_one_out"
     mine, metrics = updated(loss=section.loss)
     assert metrics["policy/clip_frac"] == 0.0

@@ -16,12 +16,13 @@ from clocks import without_clocks
 from tiny_policy import same
 from toy_run import TASKS, Killed, Outcome, Toy, Wrapped, configured, train
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import UserError
+from flowright.core.files import Lock
 from flowright.data.task import Problem
 from flowright.environments.environment import TaskSets
 from flowright.environments.rollout import Completion, Rollout
-from flowright.runs import Lock, read_config, read_metrics, read_rollouts
+from flowright.runs.run_files import read_config, read_metrics, read_rollouts
 
 QUIET = {"every": 0}
 

@@ -12,7 +12,7 @@ from tiny_policy import same, tiny_policy, whole_logits
 from torch import Tensor
 from toy_run import TASKS, Killed, Toy, Wrapped, configured, train
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.reward import UNSCORED, Reward
@@ -21,13 +21,19 @@ from flowright.grpo.advantages import group_advantages
 from flowright.grpo.batch import Group, trained_groups, whole_groups
 from flowright.grpo.learner import Learner
 from flowright.grpo.pipeline import SEED_STRIDE, Batch
-from flowright.grpo.problems import Problem, draw_samples, problems_of
-from flowright.grpo.scaffolds import Shown, scaffold_metrics, shown_to
+from flowright.grpo.problems import (
+    Problem,
+    ShownPrompt,
+    draw_samples,
+    problems_of,
+    shown_prompts,
+)
+from flowright.grpo.step_record import scaffold_metrics
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
 from flowright.policy.prompt import Prompt, fitting, render
 from flowright.policy.sampler import Sample, Sampling
-from flowright.runs import read_rollouts
+from flowright.runs.run_files import read_rollouts
 
 POLICY = tiny_policy()
 LONGEST = 100
@@ -59,7 +65,7 @@ def fits(messages: Sequence[Message], longest: int = LONGEST) -> tuple[int, ...]
 
 def hinted(tasks: Sequence[Task], environment: Hinting | None = None) -> list[Problem]:
     environment = environment or Hinting()
-    show = partial(shown_to, environment, fits, step=1, steps=4)
+    show = partial(shown_prompts, environment, fits, step=1, steps=4)
     problems = problems_of(environment, encode, list(enumerate(tasks)))
     return [problem.scaffolded(show, 4) for problem in problems]
 
@@ -245,12 +251,15 @@ def test_a_scaffold_that_is_too_long_is_left_out() -> None:
     task, prompt = TASKS[0], encode(TASKS[0])
     long, environment = "b" * LONGEST, Hinting()
     environment.hints = ["a", long, long, None]
-    shown = shown_to(environment, fits, task, prompt, 4, 1, 4)
+    shown = shown_prompts(environment, fits, task, prompt, 4, 1, 4)
     assert [s.scaffold for s in shown] == ["a", None, None, None]
     assert [s.left_out for s in shown] == [False, True, True, False]
     assert [s.token_ids == prompt.token_ids for s in shown] == [False, True, True, True]
-    assert shown_to(environment, fits, task, prompt, 4, 3, 4) == [Shown(prompt.token_ids)] * 4
-    assert shown_to(Toy(), fits, task, prompt, 4, 1, 4) == [], "no environment's by default"
+    assert (
+        shown_prompts(environment, fits, task, prompt, 4, 3, 4)
+        == [ShownPrompt(prompt.token_ids)] * 4
+    )
+    assert shown_prompts(Toy(), fits, task, prompt, 4, 1, 4) == [], "no environment's by default"
 
 
 def test_rewards_with_and_without_a_scaffold_are_told_apart() -> None:
@@ -259,10 +268,14 @@ def test_rewards_with_and_without_a_scaffold_are_told_apart() -> None:
         rewards = [UNSCORED if v is None else Reward(v, {"correctness": v}) for v in values]
         return [Rollout(TASKS[0], sample, reward) for reward in rewards]
 
-    shown = [Shown((1, 2), "hint"), Shown((1, 2), "hint"), Shown((1,), left_out=True), Shown((1,))]
-    found = scaffold_metrics(
-        [shown, shown], [played(1.0, None, 0.5, 0.0), played(0.5, 0.0, 0.0, 0.0)]
-    )
+    shown = [
+        ShownPrompt((1, 2), "hint"),
+        ShownPrompt((1, 2), "hint"),
+        ShownPrompt((1,), left_out=True),
+        ShownPrompt((1,)),
+    ]
+    rollouts_P_G = [played(1.0, None, 0.5, 0.0), played(0.5, 0.0, 0.0, 0.0)]
+    found = scaffold_metrics(Batch([], [shown, shown], [], rollouts_P_G))
     assert found == pytest.approx(
         {
             "rollout/scaffolded_frac": 0.5,
@@ -271,7 +284,7 @@ def test_rewards_with_and_without_a_scaffold_are_told_apart() -> None:
             "reward/bare": 0.125,
         }
     )
-    assert scaffold_metrics([[None, None]], [played(1.0, 0.0)]) == {}
+    assert scaffold_metrics(Batch([], [[None, None]], [], [played(1.0, 0.0)])) == {}
 
 
 def test_each_form_of_a_task_has_its_own_and_there_is_one_for_each_attempt() -> None:

@@ -9,9 +9,9 @@ import pytest
 from tiny_policy import same
 from toy_run import Toy, configured, train
 
-from flowright.grpo.token_record import TOKENS, rounded
+from flowright.grpo.step_record import TOKENS, rounded
 from flowright.policy.local import LocalSampler
-from flowright.runs import read_rollouts, rollout_steps
+from flowright.runs.run_files import read_rollouts, rollout_steps
 
 KEEP = {"keep_logprobs": True}
 ONCE = {"epochs": 1, "minibatches": 1}

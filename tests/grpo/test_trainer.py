@@ -22,7 +22,7 @@ from flowright.data.mixture import Mixture
 from flowright.environments.rollout import Completion, Rollout
 from flowright.policy.local import LocalSampler
 from flowright.policy.model_thread import on_model_thread
-from flowright.runs import read_metrics, read_rollouts, read_state, rollout_steps
+from flowright.runs.run_files import read_metrics, read_rollouts, read_state, rollout_steps
 
 
 async def test_two_steps_from_end_to_end(tmp_path: Path):

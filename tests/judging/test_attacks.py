@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from judge_doubles import RIGHT, ScriptedModel, question, reply
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.judging.attempts import FORMS
 from flowright.judging.build import build_judge
 from flowright.judging.parsing import Form, parse_reply

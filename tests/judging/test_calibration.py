@@ -9,7 +9,7 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Preferred
-from flowright.judging.measuring.benchmarks.calibration import (
+from flowright.judging.trained.calibration import (
     COLDEST,
     FILE,
     HOTTEST,
@@ -116,5 +116,5 @@ def test_what_is_kept_is_read_again_and_nothing_else_is(tmp_path: Path):
 
 
 def test_few_pairs_are_refused():
-    with pytest.raises(DataError, match=r"few: a half .* takes 10: give more"):
+    with pytest.raises(DataError, match=r"few: a half .* needs 10"):
         calibrate(pairs(*[(1.0, "first")] * 12, *[(0.0, "tie")] * 40), "few")

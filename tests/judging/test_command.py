@@ -10,14 +10,16 @@ from command_lines import command
 from exam_doubles import Comparing, Gullible, items
 from rich.console import Console
 
-from flowright.config import JudgeSection, JudgeServerConfig, SimulatedSection
+from flowright.config import SimulatedSection
+from flowright.config.judge import JudgeSection
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import DataError, UserError
 from flowright.data.task import Problem, write_tasks
-from flowright.judging.measuring.exam.exam import EQUAL, Plan, hold_exam
-from flowright.judging.measuring.exam.labelled import read_labelled, write_labelled
-from flowright.judging.measuring.exam.page import render_exam, write_exam_page
-from flowright.judging.measuring.exam.screen import exam_screen
-from flowright.judging.measuring.exam.session import examined_section, open_examinee
+from flowright.judging.measuring.exam_probes import EQUAL, ExamPlan
+from flowright.judging.measuring.exam_report import exam_report, read_exam
+from flowright.judging.measuring.judge_exam import hold_exam, open_exam_judges, section_for_exam
+from flowright.judging.measuring.labelled_answers import read_labelled, write_labelled
+from flowright.viewer.rendering.report import report_html, report_text
 
 ROOT = Path(__file__).parents[2]
 CONFIG = str(ROOT / "config/judge_server.yaml")
@@ -52,7 +54,7 @@ def test_an_exam_of_the_embedded_judge(
     assert len(verdicts) == record["service"]["verdicts"] == 16 * 4 + 16 + 8
     assert {len(v["members"]) for v in verdicts if v["variant"] == EQUAL} == {2}
     page = (out / "exam.html").read_text()
-    assert "Simulated numbers" in page and "http:" not in page and "https:" not in page
+    assert "SIMULATED" in page and "http:" not in page and "https:" not in page
 
 
 async def test_what_was_planted_is_found_and_nothing_else() -> None:
@@ -63,10 +65,10 @@ async def test_what_was_planted_is_found_and_nothing_else() -> None:
             judge_true_positive=0.8, judge_false_positive=0.2, judge_biases=weights
         ),
     )
-    plan = Plan(perturbations=("tone", "formatting", "injection"), repeats=1, resamples=2000)
-    async with open_examinee(config, pairs=True) as examinee:
-        assert examinee.simulated
-        record = await hold_exam(items(100), examinee.judge, examinee.pair_judge, plan)
+    plan = ExamPlan(perturbations=("tone", "formatting", "injection"), repeats=1, resamples=2000)
+    async with open_exam_judges(config, pairs=True) as judges:
+        assert judges.simulated
+        record = await hold_exam(items(100), judges.judge, judges.pair_judge, plan)
     effects = {e["bias"]: e for e in record["effects"] if not e["label"]}
     assert effects["injection"]["found"] == record["pairs"][EQUAL]["found"] == "raises"
     assert effects["injection"]["own"]["value"] == pytest.approx(0.5, abs=0.2)
@@ -129,10 +131,10 @@ def test_arguments_that_do_not_go_together(main: Main, capsys: pytest.CaptureFix
 
 def test_the_judge_is_asked_anew_every_time() -> None:
     served = JudgeSection(model="m", cache_size=500, breaker_threshold=5)
-    examined = examined_section(served)
+    examined = section_for_exam(served)
     assert (examined.cache_size, examined.breaker_threshold) == (0, 0)
     with pytest.raises(UserError, match=r"judge\.ask: rubric"):
-        examined_section(JudgeSection(ask="rubric"))
+        section_for_exam(JudgeSection(ask="rubric"))
 
 
 # What is drawn of a record.
@@ -151,26 +153,25 @@ ABOUT = {
 
 async def recorded(folder: Path, judge: Gullible) -> Path:
     pairs = Comparing(lambda query: (1.0, 0.5))
-    record = await hold_exam(items(6), judge, pairs, Plan(repeats=1, resamples=200))
+    record = await hold_exam(items(6), judge, pairs, ExamPlan(repeats=1, resamples=200))
     (folder / "exam.json").write_text(json.dumps({"about": ABOUT, **record}))
     return folder
 
 
 def shown(folder: Path, width: int = 80) -> str:
     text = io.StringIO()
-    Console(width=width, file=text).print(exam_screen(folder))
+    report = exam_report(read_exam(folder))
+    Console(width=width, file=text).print(report_text(report))
     return text.getvalue()
 
 
 async def test_the_page_is_one_file_and_escapes_what_it_is_given(tmp_path: Path) -> None:
     judge = Gullible(fooled=lambda query: "**" in query.answer)
-    path = write_exam_page(await recorded(tmp_path, judge))
-    page = path.read_text(encoding="utf-8")
+    page = report_html(exam_report(read_exam(await recorded(tmp_path, judge))))
     assert "&lt;b&gt;bold" in page and "<b>bold" not in page
     assert "Simulated" not in page and "SIMULATED" not in page
     assert page.count("<svg") == 3  # forest, confusion, latency: a yes or no has no reliability
     assert "+100.0 points" in page and "Labels and findings" in page
-    assert list(tmp_path.glob("*.part")) == []
 
 
 async def test_the_table_fits_a_terminal(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ async def test_nothing_is_shown_as_nothing(tmp_path: Path) -> None:
     assert ["agreement", "-"] in [line.split() for line in told.splitlines()]
     assert "parse_error" in told
     assert "0.0 %" not in told.split("pairs of")[0]
-    page = render_exam(json.loads((folder / "exam.json").read_text()))
+    page = report_html(exam_report(read_exam(folder)))
     assert (
         "<b>-</b>" in page
         and "none found" not in page
@@ -197,10 +198,10 @@ async def test_nothing_is_shown_as_nothing(tmp_path: Path) -> None:
 
 def test_a_folder_without_an_exam(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"exam\.json: No such file"):
-        write_exam_page(tmp_path)
+        read_exam(tmp_path)
     (tmp_path / "exam.json").write_text("[]")
-    with pytest.raises(DataError, match="hold the exam again"):
-        write_exam_page(tmp_path)
+    with pytest.raises(DataError, match="run the exam again"):
+        read_exam(tmp_path)
 
 
 @pytest.mark.parametrize("way", ["exam", "build"])

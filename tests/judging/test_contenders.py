@@ -8,19 +8,21 @@ import pytest
 from benchmark_doubles import Rater, pair
 from judge_doubles import ScriptedModel, reply, unavailable
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import UserError
 from flowright.data.preferences import Pair, Turn
-from flowright.judging.measuring.benchmarks.asked import (
+from flowright.judging.measuring.benchmark_judges import (
     ModelJudge,
     ServiceJudge,
     Way,
     measured_section,
 )
-from flowright.judging.measuring.benchmarks.contenders import Chance, Length, Several
-from flowright.judging.measuring.benchmarks.outcomes import (
+from flowright.judging.measuring.measured_judges import (
     Games,
+    LengthJudge,
     Outcome,
+    PanelJudge,
+    RandomJudge,
     Rating,
     games_of_ratings,
     plain,
@@ -152,10 +154,10 @@ async def test_a_service_is_asked_in_both_orders() -> None:
 
 
 async def test_the_baselines() -> None:
-    assert sides(await Length().compare(PAIR)) == ("second", "second")
-    assert sides(await Length().compare(pair("1"))) == ("second", "second")
-    tosses = [await Chance(3).compare(pair(f"{n}")) for n in range(200)]
-    assert tosses == [await Chance(3).compare(pair(f"{n}")) for n in range(200)]
+    assert sides(await LengthJudge().compare(PAIR)) == ("second", "second")
+    assert sides(await LengthJudge().compare(pair("1"))) == ("second", "second")
+    tosses = [await RandomJudge(3).compare(pair(f"{n}")) for n in range(200)]
+    assert tosses == [await RandomJudge(3).compare(pair(f"{n}")) for n in range(200)]
     firsts = [game.preferred == "first" for games in tosses for game in games.both]
     assert 160 < sum(firsts) < 240
     assert 60 < sum(sides(games)[0] == sides(games)[1] for games in tosses) < 140
@@ -180,16 +182,16 @@ def rater(above: float | None, name: str = "rater") -> Rater:
 async def test_several_judges_vote(
     members: tuple[float | None, ...], quorum: int, found: str
 ) -> None:
-    panel = Several([rater(above) for above in members], quorum)
+    panel = PanelJudge([rater(above) for above in members], quorum)
     assert sides(await panel.compare(pair("x"))) == (found, found)
     assert panel.name.count("rater") == len(members) and not panel.chooses
 
 
 async def test_several_judges_rate_and_choose() -> None:
-    panel = Several([rater(1), rater(0.5)])
+    panel = PanelJudge([rater(1), rater(0.5)])
     assert (await panel.rate((), "one", "k")).score == 0.75
-    choosers = Several([Chance(seed) for seed in range(3)])
-    places = [(await Chance(s).choose((), "abcd", "k")).place for s in range(3)]
+    choosers = PanelJudge([RandomJudge(seed) for seed in range(3)])
+    places = [(await RandomJudge(s).choose((), "abcd", "k")).place for s in range(3)]
     chosen = (await choosers.choose((), "abcd", "k")).place
     assert chosen == max(places, key=places.count)
 

@@ -10,10 +10,11 @@ import pytest
 from flowright.core.errors import DataError
 from flowright.data.task import Problem, write_tasks
 from flowright.grading import gold_check
-from flowright.judging.measuring.exam.construct import labelled_set, mistakes
-from flowright.judging.measuring.exam.labelled import (
+from flowright.judging.measuring.labelled_answers import (
     LabelledItem,
     is_task_file,
+    labelled_set,
+    mistakes,
     read_labelled,
     write_labelled,
 )
@@ -47,7 +48,7 @@ def test_rows_without_an_id_are_named_by_their_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ([1], ":2: a labelled answer is a JSON object, not list"),
+        ([1], ":2: a row is a JSON object, not list"),
         ({"question": "?", "label": True}, ":2: the row lacks answer, reference"),
         ({**ROW, "anwser": "2"}, "unknown field anwser; did you mean answer?"),
         ({**ROW, "label": "yes"}, "label is 'yes'; write true (right) or false (wrong)"),

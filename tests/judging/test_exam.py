@@ -8,23 +8,28 @@ from typing import Any
 import pytest
 from exam_doubles import Comparing, Gullible, items, verdict
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import UserError
 from flowright.data.preferences import Pair, Turn
-from flowright.judging.measuring.exam.asking import AskedAnswer, JudgeDown, Probe, ask_all
-from flowright.judging.measuring.exam.exam import (
-    BIASED,
+from flowright.judging.measuring.exam_probes import (
     EQUAL,
-    UNEQUAL,
-    Plan,
-    hold_exam,
+    ExamPlan,
+    Probe,
+    ProbeResult,
+    ask_probes,
     pairs_of,
     sample_items,
+)
+from flowright.judging.measuring.judge_exam import (
+    BIASED,
+    UNEQUAL,
+    chosen_perturbations,
+    hold_exam,
     service,
 )
-from flowright.judging.measuring.exam.session import chosen_perturbations
 from flowright.judging.verdict import JudgeQuery, Verdict
 
-SMALL = Plan(repeats=2, resamples=500, concurrency=4)
+SMALL = ExamPlan(repeats=2, resamples=500, concurrency=4)
 
 
 def effects_on_wrong(record: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +89,7 @@ async def test_where_every_verdict_failed_there_is_no_number() -> None:
 
 async def test_a_judge_that_always_prefers_the_first() -> None:
     first = Comparing(lambda query: (1.0, 0.0))
-    plan = Plan(perturbations=(), repeats=1, resamples=500)
+    plan = ExamPlan(perturbations=(), repeats=1, resamples=500)
     pairs = (await hold_exam(items(10), Gullible(), first, plan))["pairs"]
     for found in pairs.values():
         assert found["position"]["value"] == 1.0
@@ -127,16 +132,16 @@ async def test_repetitions_have_keys_of_their_own_and_instability_shows() -> Non
             unstable = "What is 0" in query.question
             return verdict(not (unstable and query.key.endswith("/1")))
 
-    plan = Plan(perturbations=(), repeats=2, resamples=100)
+    plan = ExamPlan(perturbations=(), repeats=2, resamples=100)
     record = await hold_exam(items(4), Fickle(), None, plan)
     assert record["stability"]["value"] == 0.75
     assert record["effects"] == []
-    once = await hold_exam(items(4), Fickle(), None, Plan(perturbations=(), repeats=1))
+    once = await hold_exam(items(4), Fickle(), None, ExamPlan(perturbations=(), repeats=1))
     assert once["stability"] is None
 
 
 async def test_cost_tries_and_seconds() -> None:
-    plan = Plan(perturbations=(), repeats=1, resamples=10, price_in=1.0, price_out=10.0)
+    plan = ExamPlan(perturbations=(), repeats=1, resamples=10, price_in=1.0, price_out=10.0)
     told = (await hold_exam(items(5), Gullible(), None, plan))["service"]
     assert (told["verdicts"], told["asked"]) == (10, 10)
     assert told["cost"] == pytest.approx(10 * (100 * 1.0 + 10 * 10.0) / 1e6)
@@ -150,7 +155,7 @@ def test_the_two_orders_of_a_pair_are_no_retry() -> None:
     calm = verdict(True)
     harried = replace(calm, attempts=3)
     outcomes = [
-        AskedAnswer(
+        ProbeResult(
             probe, replace(calm, attempts=sum(m.attempts for m in members), members=members)
         )
         for probe, members in zip(
@@ -163,15 +168,24 @@ def test_the_two_orders_of_a_pair_are_no_retry() -> None:
 
 async def test_a_judge_that_is_down_is_not_asked_to_the_end() -> None:
     down = Gullible(silent=lambda query: True, status="unavailable")
-    with pytest.raises(JudgeDown, match="nothing was measured") as error:
+    with pytest.raises(ServerDown, match="no record was written") as error:
         await hold_exam(items(200), down, None, SMALL)
     assert error.value.exit_code == 1
     assert len(down.queries) < 40
 
 
+async def test_a_judge_that_dies_is_not_asked_to_the_end() -> None:
+    answers = iter([False] * 50)
+    dying = Gullible(silent=lambda query: next(answers, True), status="unavailable")
+    with pytest.raises(ServerDown, match=r"50 answered, 2\d failed"):
+        await hold_exam(items(200), dying, None, SMALL)
+    assert len(dying.queries) < 80
+
+
 async def test_a_judge_that_is_down_now_and_then_is_examined() -> None:
     shaky = Gullible(silent=lambda query: "/False" in query.key, status="timeout")
-    record = await hold_exam(items(30), shaky, None, SMALL)
+    plan = replace(SMALL, perturbations=("tone",))  # master keys are wrong answers in a row
+    record = await hold_exam(items(30), shaky, None, plan)
     assert record["confusion"]["wrong_unscored"] == 30
     assert record["measures"]["all"]["false_positive_rate"]["value"] is None
     assert record["measures"]["all"]["false_negative_rate"]["value"] == 0.0
@@ -191,9 +205,9 @@ async def test_no_more_queries_at_once_than_asked_for() -> None:
             self.now -= 1
             return verdict(True)
 
-    judge, told = Crowded(), list[AskedAnswer]()
+    judge, told = Crowded(), list[ProbeResult]()
     probes = [Probe(item, "plain", item.query(item.id)) for item in items(25)]
-    outcomes = await ask_all(judge, probes, 7, told.append)
+    outcomes = await ask_probes(judge, probes, 7, told.append)
     assert judge.most == 7
     assert [outcome.probe for outcome in outcomes] == probes
     assert len(told) == 50
@@ -215,7 +229,7 @@ def test_perturbations_are_chosen_by_name() -> None:
 
 def test_what_is_kept_of_an_outcome() -> None:
     item = items(1)[0]
-    row = AskedAnswer(Probe(item, "plain", item.query("k")), verdict(None, status="timeout")).row()
+    row = ProbeResult(Probe(item, "plain", item.query("k")), verdict(None, status="timeout")).row()
     assert row["status"] == "timeout" and "score" not in row and "correct" not in row
     assert row["label"] is True and row["answer"] == "The answer is 1."
 

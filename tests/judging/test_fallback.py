@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from graded_answers import NUMBERS, OTHERS
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.data.task import Problem
 from flowright.judging.build import build_judge
 from flowright.judging.reward.adapter import JudgeRewardSystem

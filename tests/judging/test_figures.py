@@ -7,13 +7,15 @@ from hypothesis import given, strategies as st
 
 from flowright.core.statistics import Estimate
 from flowright.data.preferences import PREFERRED
-from flowright.judging.measuring.benchmarks.counting import (
+from flowright.judging.measuring.pair_figures import (
     MEASURES,
+    Figures,
+    Macro,
     confusion,
+    groups_of,
     kappa,
     mean_of_shares,
 )
-from flowright.judging.measuring.benchmarks.figures import Figures, Macro, groups_of
 
 # Label, verdict as it stands, verdict of the swapped pair (both in the pair's own terms).
 ROWS = [

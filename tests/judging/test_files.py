@@ -11,8 +11,7 @@ from pyarrow import parquet
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair, Turn
-from flowright.judging.measuring.benchmarks.files import read_pairs_file
-from flowright.judging.measuring.benchmarks.published_outputs import read_outputs
+from flowright.judging.measuring.pair_files import read_outputs, read_pairs_file
 
 OURS = {"question": "2 + 2?", "first": "4", "second": "5", "label": "first"}
 TURNS = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
@@ -58,9 +57,9 @@ def test_chosen_and_rejected_as_lists_and_as_strings(tmp_path: Path) -> None:
 BAD = [
     ("{", "not JSON"),
     ("[1]", "a row is a JSON object"),
-    ("[" * 100_000, "not JSON"),
-    ({}, "it has nothing; a pair has"),
-    ({"prompt": "x"}, "it has prompt; a pair has"),
+    ("[" * 100_000, "lists too deep"),
+    ({}, "its keys are nothing; a pair has"),
+    ({"prompt": "x"}, "its keys are prompt; a pair has"),
     (OURS | {"label": 1}, "label is 1; write first, second or tie"),
     (OURS | {"label": None}, "label is missing"),
     ({k: v for k, v in OURS.items() if k != "second"}, "second is missing, not text"),
@@ -68,16 +67,16 @@ BAD = [
     (OURS | {"question": None}, "question is missing"),
     (OURS | {"conversation": TURNS}, "write either question or conversation"),
     (OURS | {"lable": "x"}, "unknown field lable; did you mean label"),
-    (OURS | {"votes": "first"}, "votes is no list"),
+    (OURS | {"votes": "first"}, "votes is not a list"),
     (OURS | {"votes": ["A"]}, "a vote is 'A'"),
     (OURS | {"strength": "much"}, "strength is 'much', not a number"),
     ({"input": "x", "output_1": "a", "output_2": "b", "label": 0}, "label is 0; write 1 or 2"),
     ({"input": "x", "output_1": "a", "output_2": "b", "label": True}, "label is True"),
     ({"input": "x", "output_1": "a", "label": 1}, "output_2 is missing"),
-    ({"chosen": TURNS, "rejected": "x"}, "rejected is text that is no JSON list"),
-    ({"chosen": TURNS, "rejected": TURNS[:1]}, "rejected ends with a turn of the user"),
+    ({"chosen": TURNS, "rejected": "x"}, "rejected is text that is not a JSON list"),
+    ({"chosen": TURNS, "rejected": TURNS[:1]}, "rejected ends with a message of the user"),
     ({"chosen": TURNS, "rejected": [TURNS[1]]}, "do not answer the same conversation"),
-    ({"chosen": TURNS[1:], "rejected": TURNS[1:]}, "no turn of the user's stands before"),
+    ({"chosen": TURNS[1:], "rejected": TURNS[1:]}, "no message of the user before"),
     ({"chosen": [{"role": "tool", "content": ""}], "rejected": []}, "role is 'tool'"),
     ({"chosen": [{"role": "user", "content": 1}], "rejected": []}, "content is 1, not text"),
     ({"chosen": ["a"], "rejected": []}, "chosen holds 'a', not a message"),
@@ -142,10 +141,10 @@ def published(name: str, first: str | None, second: str | None, **more: Any) -> 
 def test_decisions_of_the_second_game_are_of_the_swapped_pair(tmp_path: Path) -> None:
     rows = [published("1", "A>B", "B>A"), published("2", "B>A", "B>A"), published("3", "A=B", None)]
     read = read_outputs(lines(tmp_path / "o.jsonl", *rows))
-    said = [tuple(game.preferred for game in games.both) for games in read.said.values()]
+    said = [tuple(game.preferred for game in games.both) for games in read.games.values()]
     assert said == [("first", "first"), ("second", "first"), ("tie", None)]
     assert read.judge == "m/x (reward_model)" and read.problems == ()
-    games = read.said["judgebench/1"]
+    games = read.games["judgebench/1"]
     assert (games.straight.scores, games.swapped.scores) == ((0.5, -1.0), (-1.0, 0.5))
     assert [pair.category for pair in read.pairs] == ["knowledge"] * 3
 
@@ -165,7 +164,7 @@ def test_rows_of_outputs_that_cannot_be_used(tmp_path: Path) -> None:
     read = read_outputs(lines(tmp_path / "o.jsonl", *bad))
     told = "\n".join(read.problems)
     assert len(read.pairs) == 1 and len(read.problems) == 8
-    for why in ("twice", "known ones begin", "not A>B or B>A", "one order only", "question is not",
+    for why in ("was used at", "known ones begin", "not A>B or B>A", "one order only", "question is not",
                 "lacks question", "a JSON object"):  # fmt: skip
         assert why in told
     with pytest.raises(DataError, match="no row with two judgments"):

@@ -22,7 +22,7 @@ from flowright import (
     Verdict,
     create_judge_reward,
 )
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, UserError
 from flowright.judging.service.app import create_app
 from flowright.judging.service.serve import OwnModelJudge

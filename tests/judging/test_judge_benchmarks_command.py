@@ -11,15 +11,17 @@ from benchmark_doubles import Rater, pair
 from command_lines import command
 from rich.console import Console
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import DataError, RunError
-from flowright.judging.measuring.benchmarks.asking import ask_all
-from flowright.judging.measuring.benchmarks.benchmarks import BENCHMARKS, own
-from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
-from flowright.judging.measuring.benchmarks.page import render
-from flowright.judging.measuring.benchmarks.record import read_record
-from flowright.judging.measuring.benchmarks.screen import benchmark_screen
-from flowright.judging.measuring.benchmarks.sheet import PairSheet
-from flowright.judging.measuring.exam.asking import JudgeDown
+from flowright.judging.measuring.benchmark_report import benchmark_report, read_record
+from flowright.judging.measuring.benchmark_rows import (
+    PairRows,
+    RowJournal,
+    ask_rows,
+    journal_path,
+)
+from flowright.judging.measuring.benchmark_table import BENCHMARKS, file_benchmark
+from flowright.viewer.rendering.report import report_html, report_text
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]
@@ -89,8 +91,8 @@ def test_the_embedded_judge_says_that_it_is_simulated(
     assert record["about"]["simulated"] is True and record["about"]["way"] == "pairwise"
     assert record["counts"]["unreadable"] == record["counts"]["unscored"] == 0
     assert record["rows"][0]["straight"]["replies"], "raw replies are kept"
-    assert "Simulated numbers" in render(record)
-    kept = ledger_path(out).read_text().splitlines()
+    assert "SIMULATED" in report_html(benchmark_report(record))
+    kept = journal_path(out).read_text().splitlines()
     assert len(kept) == 1 + 6 and '"asked"' in kept[0]
 
 
@@ -200,8 +202,8 @@ def test_a_server_that_is_down(
 # What is kept of a measurement that was cut off.
 
 
-def sheet(count: int = 8) -> PairSheet:
-    return PairSheet([pair(f"{n}") for n in range(count)], own(False))
+def sheet(count: int = 8) -> PairRows:
+    return PairRows([pair(f"{n}") for n in range(count)], file_benchmark(False))
 
 
 async def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
@@ -211,67 +213,67 @@ async def test_an_interrupted_measurement_goes_on(tmp_path: Path) -> None:
     def until_it_stops(answer: str) -> float:
         return next(left)  # StopIteration becomes an error of the task that asked
 
-    ledger = Ledger(path, {"judge": "rater"})
-    with pytest.raises(ExceptionGroup):
-        await ask_all(Rater(until_it_stops), sheet(), ledger, 1)
-    ledger.close()
+    journal = RowJournal(path, {"judge": "rater"})
+    with pytest.raises(RuntimeError):
+        await ask_rows(Rater(until_it_stops), sheet(), journal, 1)
+    journal.close()
     with path.open("a") as file:
         file.write('{"row": "mine/7", "sa')  # killed while writing
-    ledger = Ledger(path, {"judge": "rater"})
-    assert len(ledger.said) == 5
+    journal = RowJournal(path, {"judge": "rater"})
+    assert len(journal.kept) == 5
     rest = Rater(lambda answer: 1.0)
-    said = await ask_all(rest, sheet(), ledger, 4)
-    ledger.close()
+    said = await ask_rows(rest, sheet(), journal, 4)
+    journal.close()
     assert sorted(set(rest.asked)) == ["mine/5", "mine/6", "mine/7"] and len(said) == 8
     assert len(path.read_text().splitlines()) == 1 + 8
 
 
 async def test_rows_that_failed_are_unscored_and_asked_again(tmp_path: Path) -> None:
     path = tmp_path / "o.outcomes.jsonl"
-    ledger = Ledger(path, {})
+    journal = RowJournal(path, {})
     broken = Rater(lambda answer: None if " 3" in answer else float(len(answer)))
-    said = await ask_all(broken, sheet(), ledger, 1)
+    said = await ask_rows(broken, sheet(), journal, 1)
     counts = sheet().counts(said)
     assert (counts["rows"], counts["unscored"], counts["questions"]) == (8, 1, 14)
     (all_of_them, *_) = sheet().figures(said)
     assert (all_of_them.rows, all_of_them.estimate.value) == (7, 0.0), "the label is the shorter"
-    ledger.close()
-    ledger = Ledger(path, {})
+    journal.close()
+    journal = RowJournal(path, {})
     mended = Rater(lambda answer: 1.0)
-    await ask_all(mended, sheet(), ledger, 1)
-    ledger.close()
+    await ask_rows(mended, sheet(), journal, 1)
+    journal.close()
     assert set(mended.asked) == {"mine/3"}
 
 
-async def test_a_ledger_that_somebody_has_edited(tmp_path: Path) -> None:
+async def test_a_journal_that_somebody_has_edited(tmp_path: Path) -> None:
     for said in ({}, {"straight": 1, "swapped": {}}, {"straight": {"status": "ok"}, "swapped": {}}):
-        ledger = Ledger(tmp_path / "o.outcomes.jsonl", {}, overwrite=True)
-        ledger.put("mine/0", said)
+        journal = RowJournal(tmp_path / "o.outcomes.jsonl", {}, overwrite=True)
+        journal.put("mine/0", said)
         with pytest.raises(RunError, match="--overwrite starts again"):
-            await ask_all(Rater(lambda answer: 1.0), sheet(), ledger, 1)
-        ledger.close()
+            await ask_rows(Rater(lambda answer: 1.0), sheet(), journal, 1)
+        journal.close()
 
 
 async def test_a_judge_that_is_down_from_the_start() -> None:
-    with pytest.raises(JudgeDown, match="the first 8 rows failed"):
-        await ask_all(Rater(lambda answer: None), sheet(), None, 4)
+    with pytest.raises(ServerDown, match="8 calls in a row failed"):
+        await ask_rows(Rater(lambda answer: None), sheet(), None, 4)
 
 
-def test_a_ledger_of_another_measurement(tmp_path: Path) -> None:
+def test_a_journal_of_another_measurement(tmp_path: Path) -> None:
     path = tmp_path / "o.outcomes.jsonl"
-    first = Ledger(path, {"judge": "a", "seed": 0})
-    with pytest.raises(RunError, match="another process writes into this file"):
-        Ledger(path, {"judge": "a", "seed": 0})
+    first = RowJournal(path, {"judge": "a", "seed": 0})
+    with pytest.raises(RunError, match=r"another process.* writes into this file"):
+        RowJournal(path, {"judge": "a", "seed": 0})
     first.put("x", {"straight": 1})
     first.close()
     with pytest.raises(RunError, match="judge: a -> b; give another --json"):
-        Ledger(path, {"judge": "b", "seed": 0})
-    again = Ledger(path, {"judge": "b", "seed": 0}, overwrite=True)
-    assert again.said == {}
+        RowJournal(path, {"judge": "b", "seed": 0})
+    again = RowJournal(path, {"judge": "b", "seed": 0}, overwrite=True)
+    assert again.kept == {}
     again.close()
     path.write_text("[]\n")
     with pytest.raises(RunError, match="cannot be read"):
-        Ledger(path, {})
+        RowJournal(path, {})
 
 
 # What is drawn of a record.
@@ -291,10 +293,10 @@ def test_texts_of_others_are_shown_and_not_obeyed(tmp_path: Path) -> None:
         "published": [],
         "rows": [],
     }  # fmt: skip
-    html = render(record)
+    html = report_html(benchmark_report(record))
     assert "&lt;b&gt;" in html and "<b>\x1b" not in html and "&lt;i&gt;" in html
     text = io.StringIO()
-    Console(width=80, file=text).print(benchmark_screen(record))
+    Console(width=80, file=text).print(report_text(benchmark_report(record)))
     assert "\x1b" not in text.getvalue() and "<b>␛[1m on T" in text.getvalue()
 
 
@@ -312,6 +314,6 @@ def test_every_benchmark_is_told_by_figures_that_there_are() -> None:
     rows = [pair(f"{n}", category="ab"[n % 2]) for n in range(4)]
     for benchmark in BENCHMARKS.values():
         assert benchmark.published == () or benchmark.title == "JudgeBench"
-        told = PairSheet(rows, benchmark).figures({})
+        told = PairRows(rows, benchmark).figures({})
         assert {figure.measure for figure in told} == set(benchmark.measures)
         assert {figure.estimate.value for figure in told} == {None}

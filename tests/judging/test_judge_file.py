@@ -17,7 +17,7 @@ import pytest
 from command_lines import command
 from judge_serving import served_beside
 
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.judging.service.app import create_app
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
 

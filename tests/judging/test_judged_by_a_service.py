@@ -10,7 +10,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from flowright.app.preflight import dry_run
-from flowright.config import Config, JudgeServerConfig, JudgeServerSection
+from flowright.config.judge import JudgeServerSection
+from flowright.config.root import Config, JudgeServerConfig
 from flowright.core.errors import UserError
 from flowright.data.task import Problem
 from flowright.environments.environment import make_environment

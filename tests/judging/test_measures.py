@@ -6,7 +6,7 @@ from exam_doubles import outcome
 
 from flowright.core.statistics import DIFFERENCE, SHARE, Estimate, Resampler, holm, mean
 from flowright.judging.audit import COUNTED
-from flowright.judging.measuring.exam.measures import (
+from flowright.judging.measuring.exam_statistics import (
     calibration_error,
     measures,
     reliability,

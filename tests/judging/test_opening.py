@@ -3,7 +3,8 @@
 import pytest
 from llm_standin import StandIn, good
 
-from flowright.config import JudgeSection, JudgeServiceSection, LlmSection, ModelEntry
+from flowright.config.judge import JudgeSection, JudgeServiceSection
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.judging.build import open_judge
 from flowright.judging.verdict import JudgeQuery
 from flowright.llm.client import ChatClient

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import pytest
 from judge_doubles import RIGHT, WRONG, ScriptedModel, reply, unavailable
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge
 from flowright.judging.panel import Panel, disagreement, families

@@ -8,8 +8,8 @@ from hypothesis import example, given, settings, strategies as st
 from judge_doubles import question
 
 from flowright.judging.attempts import FORMS
-from flowright.judging.parsing import MAX_READ_CHARS, Fault, Form, Reading, parse_reply
-from flowright.judging.schemas import TRUTH, Field, Value
+from flowright.judging.parsing import MAX_READ_CHARS, Form, parse_reply
+from flowright.judging.schemas import TRUTH, Fault, Field, Reading, Value
 from flowright.judging.verdict import JudgeQuery
 
 VERDICT = (Field("verdict", TRUTH),)

@@ -8,9 +8,9 @@ from hypothesis import example, given, settings, strategies as st
 from judge_doubles import question as question_about
 
 from flowright.judging.attempts import FORMS
-from flowright.judging.parsing import Fault, Form, parse_reply
+from flowright.judging.parsing import Form, parse_reply
 from flowright.judging.prompts import Question
-from flowright.judging.schemas import BETTER, GRADE, SHARE, TRUTH, Field, Value
+from flowright.judging.schemas import BETTER, GRADE, SHARE, TRUTH, Fault, Field, Value
 from flowright.judging.verdict import Criterion, JudgeQuery
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from flowright.grading import extract_answer
-from flowright.judging.measuring.exam.labelled import LabelledItem
-from flowright.judging.measuring.exam.perturbations import (
+from flowright.judging.measuring.labelled_answers import LabelledItem
+from flowright.judging.measuring.perturbations import (
     CONTROL,
     CUE_WORDS,
     CUED,

@@ -12,7 +12,8 @@ import pytest
 from aiohttp import web
 from judge_serving import served
 
-from flowright.config import JudgeRewardSection, JudgeServerSection, judge_reward, load_judge_reward
+from flowright.config.judge import JudgeRewardSection, JudgeServerSection
+from flowright.config.loading import judge_reward, load_judge_reward
 from flowright.core.errors import ConfigError, UserError
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.reward.adapter import JudgeRewardSystem, create_judge_reward

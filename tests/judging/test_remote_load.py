@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from judge_stand_in import StandIn, scored
 
-from flowright.config import JudgeRewardSection
+from flowright.config.judge import JudgeRewardSection
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.judging.wrappers import CircuitBreaker

@@ -14,7 +14,7 @@ import pytest
 from judge_doubles import RIGHT as SAID_RIGHT, ScriptedModel, reply
 from pydantic import ValidationError
 
-from flowright.config import JudgeSection, JudgeServerSection
+from flowright.config.judge import JudgeSection, JudgeServerSection
 from flowright.core.errors import ConfigError
 from flowright.judging.build import build_judge
 from flowright.judging.service.app import create_app

@@ -19,7 +19,7 @@ from judge_doubles import (
     unavailable,
 )
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import FailureError, Reason
 from flowright.judging.attempts import (
     FORMS,

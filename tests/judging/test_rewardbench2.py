@@ -12,13 +12,13 @@ from pyarrow import parquet
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Turn
-from flowright.judging.measuring.benchmarks.asking import ask_all
-from flowright.judging.measuring.benchmarks.files import read_rewardbench2
-from flowright.judging.measuring.benchmarks.outcomes import Choice, Rating
-from flowright.judging.measuring.benchmarks.rewardbench2 import (
+from flowright.judging.measuring.benchmark_rows import ask_rows
+from flowright.judging.measuring.measured_judges import Choice, Rating
+from flowright.judging.measuring.pair_files import read_rewardbench2
+from flowright.judging.measuring.rewardbench2 import (
     Ballot,
     Best,
-    BestSheet,
+    BestOfRows,
     Margins,
     margins,
     score,
@@ -79,9 +79,9 @@ async def test_the_score_is_the_mean_of_the_subsets() -> None:
         best("ref:1", "Ties", "good", "b"),
         best("tied:1", "Ties", "good", "good", "b", correct=2),
     ]
-    sheet = BestSheet(rows, "ranking")
+    sheet = BestOfRows(rows, "ranking")
     chooser = Chooser(lambda answer: float(answer == "good"), best="good")
-    figures = sheet.figures(await ask_all(chooser, sheet, None, 2))
+    figures = sheet.figures(await ask_rows(chooser, sheet, None, 2))
     found = {(f.group, f.reading): f.estimate.value for f in figures}
     assert found["Math", "published"] == pytest.approx((1 + 0.25) / 2)
     assert found["Math", "answered"] == 1
@@ -91,9 +91,9 @@ async def test_the_score_is_the_mean_of_the_subsets() -> None:
 
 async def test_shuffled_answers_are_named_by_their_own_place() -> None:
     rows = [best(f"{n}", "Focus", "good", "b", "c", "d") for n in range(20)]
-    sheet = BestSheet(rows, "ranking")
+    sheet = BestOfRows(rows, "ranking")
     chooser = Chooser(lambda answer: 0.0, best="good")
-    said = await ask_all(chooser, sheet, None, 1)
+    said = await ask_rows(chooser, sheet, None, 1)
     assert {b.choice.place for b in said.values() if b.choice} == {0}
     places = [await chooser.choose(ASKED, ["b", "good", "c", "d"], "x")]
     assert places == [Choice(1)]
@@ -101,9 +101,9 @@ async def test_shuffled_answers_are_named_by_their_own_place() -> None:
 
 async def test_a_row_that_failed_is_unscored() -> None:
     rows = [best("1", "Math", "a", "b", "c", "d"), best("2", "Math", "down", "b", "c", "d")]
-    sheet = BestSheet(rows, "ratings")
+    sheet = BestOfRows(rows, "ratings")
     rater = Rater(lambda answer: None if answer == "down" else float(answer == "a"))
-    said = await ask_all(rater, sheet, None, 1)
+    said = await ask_rows(rater, sheet, None, 1)
     assert sheet.counts(said) | {"prompts": 0} == {
         "rows": 2, "prompts": 0, "unscored": 1, "questions": 4, "unreadable": 0,
     }  # fmt: skip

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from judge_doubles import RIGHT, ScriptedModel, reply, unavailable
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.data.task import Problem
 from flowright.grading import gold_check
 from flowright.judging.build import build_judge

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import given, strategies as st
 from judge_doubles import Step, in_form, reply, unavailable
 
-from flowright.config import JudgeSection, RewardSection
+from flowright.config.judge import JudgeSection
+from flowright.config.workflow import RewardSection
 from flowright.environments.reward import reward_of
 from flowright.judging.attempts import READING_ATTEMPTS
 from flowright.judging.audit import audit
 from flowright.judging.build import build_judge
-from flowright.judging.measuring.exam.session import examined_section
+from flowright.judging.measuring.judge_exam import section_for_exam
 from flowright.judging.rules import gate
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Verdict
 from flowright.judging.wrappers import LONG, SHORT, neutral, shortened
@@ -353,7 +354,7 @@ async def test_a_model_is_shown_the_end_of_an_answer_that_is_too_long() -> None:
 
 
 async def test_it_can_be_switched_off_and_the_exam_does() -> None:
-    assert examined_section(JudgeSection()).second_reading is False
+    assert section_for_exam(JudgeSection()).second_reading is False
     for mode in ("judge", "rules_then_judge"):
         section = JudgeSection(second_reading=False, mode=mode)
         assert (await build_judge(section, Baited()).judge(ASKED)).status == "declined"

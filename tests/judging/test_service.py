@@ -19,14 +19,10 @@ from fastapi import FastAPI
 from judge_doubles import ScriptedModel, in_form, reply, unavailable
 from judge_serving import served, until
 
-from flowright.config import (
-    JudgeSection,
-    JudgeServerConfig,
-    JudgeServerSection,
-    LlmSection,
-    load_judge_server,
-    load_models,
-)
+from flowright.config.judge import JudgeSection, JudgeServerSection
+from flowright.config.llm import LlmSection
+from flowright.config.loading import load_judge_server, load_models
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError, UserError
 from flowright.judging.build import build_judge
 from flowright.judging.llm_judge import LlmJudge

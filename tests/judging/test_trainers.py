@@ -21,12 +21,12 @@ from fastapi import FastAPI
 from hypothesis import given, strategies as st
 from judge_serving import served, served_beside
 
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, RunPaused, UserError
 from flowright.judging.payloads import completion_text, prompt_text
 from flowright.judging.reward import verl
 from flowright.judging.reward.trl import trl_reward
-from flowright.judging.reward.verl import WINDOW, StandIns, VerlReward
+from flowright.judging.reward.verl import WINDOW, GroupMeans, VerlReward
 from flowright.judging.service.app import create_app
 from flowright.judging.service.openrlhf import completion_of
 from flowright.judging.verdict import JudgeQuery, Status, Verdict
@@ -210,7 +210,7 @@ def test_verl_gets_a_number_for_each_sample_and_the_groups_mean_for_an_unscored_
 
 @given(st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=8), st.integers(1, 8))
 def test_a_stand_in_has_no_advantage_and_moves_no_mean(scored: list[float], missing: int) -> None:
-    seen = StandIns(most_unscored=1.0)
+    seen = GroupMeans(most_unscored=1.0)
     for score in [*scored, *[None] * missing]:
         seen.note("group", score)
     rewards = scored + [seen.mean("group")] * missing
@@ -241,7 +241,7 @@ def test_verls_run_pauses_where_nothing_is_judged() -> None:
         with pytest.raises(RunPaused, match="at most 20%"):
             batch(reward, ["42"] * 24 + ["fails"] * 8, range(32))
         reward.close()
-    seen = StandIns(most_unscored=0.2)
+    seen = GroupMeans(most_unscored=0.2)
     for n in range(WINDOW):
         seen.note(n, None if n % 5 == 0 else 1.0)
     with pytest.raises(RunPaused):  # 52 of 256
@@ -371,7 +371,8 @@ def test_a_query_is_its_prompt_and_a_completion(query: str, prompt: str, complet
 
 
 def test_the_programs_of_the_page_are_whole(tmp_path: Path) -> None:
-    assert write_programs("other_trainers.md", tmp_path) == ["train_trl.py", "judge_reward.py"]
+    programs = ["train_trl.py", "judge_reward.py", "judge_server_example.py"]
+    assert write_programs("judge_service.md", tmp_path) == programs
     tree = ast.parse((tmp_path / "train_trl.py").read_text())
     ours = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module == "flowright"]
     assert [alias.name for node in ours for alias in node.names] == ["trl_reward"]

@@ -10,7 +10,9 @@ import pytest
 from documented import write_programs
 from judge_doubles import RIGHT, WRONG, ScriptedModel, question, reply
 
-from flowright.config import JudgeSection, load_config, load_judge_server
+from flowright.config import load_config
+from flowright.config.judge import JudgeSection
+from flowright.config.loading import load_judge_server
 from flowright.core.errors import ConfigError
 from flowright.judging.attempts import FORMS
 from flowright.judging.build import build_judge, fingerprint
@@ -64,9 +66,9 @@ async def test_a_model_is_asked_in_the_words_of_a_file(folder: Path) -> None:
 
 
 async def test_the_page_s_wording_is_asked_as_it_is_written(folder: Path) -> None:
-    written = write_programs("extending/judge_wording.md", folder)
-    assert written == ["mine.yaml", "my.yaml"]
-    section = load_config("my.yaml").judge
+    written = write_programs("extending.md", folder)
+    assert {"homework.yaml", "marked.yaml"} <= {*written}
+    section = load_config("marked.yaml").judge
     model = ScriptedModel([reply(RIGHT)])
     verdict = await build_judge(section, model).judge(QUERY)
     assert verdict.correct is True

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 from judge_doubles import RIGHT, WRONG, ScriptedModel, reply, unavailable
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.judging.build import build_judge, fingerprint
 from flowright.judging.verdict import Criterion, JudgeQuery, Status, Verdict
 from flowright.judging.wrappers import Cached, CircuitBreaker

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 from llm_standin import DROP, HANG, StandIn, delta, good, http, problem, stream
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.llm.chat import (
     REFUSAL,

@@ -5,7 +5,7 @@ import json
 import pytest
 from llm_standin import StandIn, good, http
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
 from flowright.llm.context import TooLong, context_of, too_long

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient

@@ -2,7 +2,7 @@
 
 from llm_standin import StandIn, problem
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
 from flowright.llm.counters import Counters, metrics_since

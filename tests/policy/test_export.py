@@ -28,7 +28,8 @@ from transformers import (
 )
 
 from flowright.app.exporting import Request, export_model
-from flowright.config import GrpoSection, LoraSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import LoraSection
 from flowright.core.errors import RunError, UserError
 from flowright.grpo.checkpoint import save_checkpoint
 from flowright.grpo.learner import Learner

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, strategies as st
 from tiny_policy import random_groups, tiny_policy, whole_logits
 
-from flowright.config import GrpoSection, LoraSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import LoraSection
 from flowright.core.errors import ConfigError
 from flowright.grpo.batch import score
 from flowright.grpo.selfcheck import check_sampler, check_sharing

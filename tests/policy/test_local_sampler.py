@@ -19,7 +19,7 @@ from tiny_policy import (
 )
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.learner import Learner
 from flowright.policy.local import LocalSampler, _draw
 from flowright.policy.lora import merged

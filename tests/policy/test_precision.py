@@ -7,7 +7,7 @@ import torch
 from tiny_policy import random_groups, tiny_policy
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.grpo.learner import Learner
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import recomputing

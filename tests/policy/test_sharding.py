@@ -15,11 +15,12 @@ from shard_worker import CASES, looked_at, read_texts, toy_training, updates
 from tiny_policy import same, tiny_policy
 from vllm_double import VllmDouble
 
-from flowright.config import Config, PolicySection
+from flowright.config.policy import PolicySection
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.grpo.ranks import ONE, peers_of_passes
 from flowright.policy.adapter import ADAPTER_FILE
-from flowright.runs import read_metrics, read_rollouts
+from flowright.runs.run_files import read_metrics, read_rollouts
 
 
 async def two_processes(out: Path, url: str) -> list[int | None]:

@@ -11,7 +11,7 @@ from tiny_policy import ARCHITECTURES, random_groups, tiny_policy
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained
 from flowright.grpo.learner import Learner

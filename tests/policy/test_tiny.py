@@ -9,7 +9,7 @@ import tiny_policy  # noqa: F401 - for one thread and no progress bars
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2ForCausalLM
 
-from flowright.config import LoraSection, PolicySection, TinySection
+from flowright.config.policy import LoraSection, PolicySection, TinySection
 from flowright.llm.chat import Message
 from flowright.policy.model import load_policy
 from flowright.policy.prompt import render

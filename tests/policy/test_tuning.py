@@ -13,7 +13,8 @@ from tiny_policy import random_groups, same, tiny_policy, weights, whole_logits
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from flowright.config import GrpoSection, LoraSection, PolicySection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.checkpoint import load_weights, restore_newest, save_checkpoint
 from flowright.grpo.learner import Learner

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tiny_policy import checkpoint, tiny_policy
 from vllm_double import BASE, VllmDouble, configured, error
 
-from flowright.config import LoraSection
+from flowright.config.policy import LoraSection
 from flowright.policy.adapter import ADAPTER_FILE, CONFIG_FILE
 from flowright.policy.vllm.empty import empty_adapter
 from flowright.policy.vllm.servers import check_servers

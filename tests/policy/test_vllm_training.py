@@ -15,7 +15,7 @@ from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.grpo.ranks import Ranks
 from flowright.policy.local import LocalSampler
 from flowright.policy.vllm.sampler import VllmSampler
-from flowright.runs import read_metrics, read_rollouts
+from flowright.runs.run_files import read_metrics, read_rollouts
 
 
 async def test_every_step_is_sampled_from_the_adapter_just_trained(tmp_path: Path) -> None:

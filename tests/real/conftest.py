@@ -9,7 +9,7 @@ import pytest
 from real_vllm import ADAPTERS, FIGURES, POLICY, ROOT, RealVllm, interrupt_once, quickstart
 
 from flowright.app.world import open_policy
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.environments.environment import make_environment
 from flowright.llm.client import ChatClient
 

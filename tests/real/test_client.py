@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from real_vllm import RealVllm
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.llm.chat import ChatRequest, Message, RequestRefused, ServerMisconfigured
 from flowright.llm.client import ChatClient
 

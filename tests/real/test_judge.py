@@ -8,12 +8,13 @@ from typing import Any, get_args
 import pytest
 from judge_serving import served
 
-from flowright.config import (
+from flowright.config.judge import (
+    ASK,
+    COMBINE,
     JudgeSection,
     JudgeServerSection,
     JudgeServiceSection,
 )
-from flowright.config.judge import ASK, COMBINE
 from flowright.judging.build import build_judge
 from flowright.judging.remote import RemoteJudge
 from flowright.judging.service.app import create_app

@@ -11,7 +11,7 @@ import pytest
 from processes import free_port
 from real_vllm import ROOT, STEADY, engine_of, vllm_environment, vllm_program
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.llm.chat import ChatRequest, Message
 from flowright.llm.client import ChatClient
 

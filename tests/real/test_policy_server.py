@@ -10,7 +10,7 @@ import torch
 from real_vllm import POLICY, RealVllm, served_models
 from tiny_policy import shake, weights, whole_logits
 
-from flowright.config import LoraSection, PolicySection, VllmSection
+from flowright.config.policy import LoraSection, PolicySection, VllmSection
 from flowright.core.errors import RunError
 from flowright.policy.model import Policy, load_policy
 from flowright.policy.sampler import Sample, Sampling

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from real_vllm import PATIENCE, POLICY, ROOT, SHORT_COLD_START, RealVllm, end_group, served_models
 
-from flowright.runs import read_metrics, read_rollouts, read_state
+from flowright.runs.run_files import read_metrics, read_rollouts, read_state
 
 pytestmark = pytest.mark.real
 

@@ -8,12 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 from workflow_doubles import task
 
-from flowright.config import (
-    ExecutorSection,
-    JudgeSection,
-    RewardSection,
-    WorkflowSection,
-)
+from flowright.config.judge import JudgeSection
+from flowright.config.workflow import ExecutorSection, RewardSection, WorkflowSection
 from flowright.core.errors import Blame
 from flowright.data.task import KINDS, Kind, Problem
 from flowright.environments.rollout import Completion

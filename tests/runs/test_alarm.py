@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.runs.alarm import alarm_line, alarm_of, drifting, first_alarm
 
 SECTION = AlarmSection(gap=0.1, steps=3)

@@ -15,16 +15,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.errors import RunError
-from flowright.runs import (
-    RunDirectory,
-    atomic_directory,
-    disk_errors,
+from flowright.core.files import atomic_directory, disk_errors, is_held, write_json
+from flowright.runs.directory import RunDirectory, check_checkpoints, check_path
+from flowright.runs.run_files import (
     free_run_name,
-    is_held,
-    look_at,
-    look_at_checkpoints,
     newest_run,
     read_config,
     read_evaluation,
@@ -32,7 +29,6 @@ from flowright.runs import (
     read_rollouts,
     read_state,
     rollout_steps,
-    write_json,
 )
 
 CONFIG = Config(run=RunSection(tensorboard=False))
@@ -40,7 +36,7 @@ HOLDER = """
 import sys, time
 from pathlib import Path
 from flowright.config import Config, RunSection
-from flowright.runs import RunDirectory
+from flowright.runs.directory import RunDirectory
 run = RunDirectory(Path(sys.argv[1]), Config(run=RunSection(tensorboard=False)))
 run.record(0, {})
 print("held", flush=True)
@@ -83,7 +79,7 @@ def test_a_second_trainer_refuses_and_kill_9_of_the_first_frees_the_directory(tm
         assert is_held(path) is False
         with opened(path, resume=True) as run:
             assert is_held(path) is True
-            run.go_on(0)
+            run.resume_after(0)
             run.record(1, {"reward/mean": 0.5})
     assert is_held(path) is False
     assert is_held(tmp_path) is None
@@ -136,7 +132,7 @@ def test_a_resumed_run_knows_what_is_not_as_before(tmp_path: Path):
         assert run.changes == []
     other = Config.model_validate({"run": {"tensorboard": False}, "seed": 3, "grpo": {"steps": 7}})
     with opened(tmp_path, resume=True, config=other) as run:
-        run.go_on(0)
+        run.resume_after(0)
         assert sorted(run.changes) == ["grpo.steps: 200 -> 7", "seed: 0 -> 3"]
     assert read_config(tmp_path)["seed"] == 3
 
@@ -148,7 +144,7 @@ def test_a_resumed_run_forgets_what_came_later_of_held_out_problems_too(tmp_path
             run.keep_rollouts(step, [{"step": step}], "validation")
         run.keep_rollouts(4, [{"step": 4}], "evaluation")
     with opened(tmp_path, resume=True) as run:
-        run.go_on(2)
+        run.resume_after(2)
     assert rollout_steps(tmp_path / "validation") == [0, 2]
     assert rollout_steps(tmp_path / "evaluation") == []
     (kept,) = (tmp_path / "replaced").iterdir()
@@ -193,7 +189,7 @@ def test_after_a_torn_line_a_resumed_run_goes_on_in_a_clean_file(tmp_path: Path)
     with (tmp_path / "metrics.jsonl").open("a") as out:
         out.write('{"step": 2, "a": 0.')
     with opened(tmp_path, resume=True) as run:
-        run.go_on(1)
+        run.resume_after(1)
         run.record(2, {"a": 0.75})
     assert read_metrics(tmp_path) == [
         {"step": 0},
@@ -209,7 +205,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path: Path):
     for line in ("[1]", '{"a": 1}', "7"):
         (tmp_path / "metrics.jsonl").write_text(f'{{"step": 0}}\n{line}\n')
         with pytest.raises(RunError, match=r"metrics\.jsonl:2: no object with a step; take"):
-            look_at_checkpoints(tmp_path, CONFIG)
+            check_checkpoints(tmp_path, CONFIG)
 
 
 def test_truncate_forgets_the_steps_to_be_done_again(tmp_path: Path):
@@ -219,7 +215,7 @@ def test_truncate_forgets_the_steps_to_be_done_again(tmp_path: Path):
             run.record(step, {"a": step / 7})
         kept = read_metrics(tmp_path)[:3]
         (tmp_path / "rollouts" / "step_000004.jsonl.part").write_bytes(b"torn")
-        run.go_on(2)
+        run.resume_after(2)
         assert read_metrics(tmp_path) == kept
         assert rollout_steps(tmp_path) == [0, 1, 2]
         assert list(read_rollouts(tmp_path, 2)) == [{"step": 2, "text": "é\u2028\n"}]
@@ -283,7 +279,7 @@ def test_tensorboard_shows_a_repeated_step_once(tmp_path: Path):
         for step in range(4):
             run.record(step, {"reward/mean": 0.25})
     with opened(tmp_path, resume=True, config=Config()) as run:
-        run.go_on(1)
+        run.resume_after(1)
         for step in (2, 3):
             run.record(step, {"reward/mean": 0.5})
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -386,4 +382,4 @@ def test_a_place_for_no_run_is_one_line(tmp_path: Path):
         with pytest.raises(RunError, match=rf"cannot write here \(({why})\)"):
             RunDirectory(path, CONFIG)
         with pytest.raises(RunError, match=rf"cannot write here \(({why})\)"):
-            look_at(path)
+            check_path(path)

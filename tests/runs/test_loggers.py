@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.errors import ConfigError
-from flowright.runs import RunDirectory, check_loggers, read_metrics, read_state
-from flowright.runs.loggers import Loggers
+from flowright.runs.directory import RunDirectory
+from flowright.runs.loggers import Loggers, check_loggers
+from flowright.runs.run_files import read_metrics, read_state
 
 PACKAGES = Path(__file__).parents[1] / "doubles/packages"
 CONFIG = Config(run=RunSection(name="mine", tensorboard=False, loggers=("trackio",), project="p"))
@@ -41,7 +43,7 @@ def train(
     run = RunDirectory(path, config, resume, said.append)
     try:
         if resume:
-            run.go_on(steps.start - 1)
+            run.resume_after(steps.start - 1)
         run.state(status="running")
         for step in steps:
             run.record(step, {"reward/mean": step / 4, "val/gold": 1.0})
@@ -113,7 +115,7 @@ def test_a_server_that_hangs_holds_up_neither_a_step_nor_the_end(
     for step in range(3):
         loggers.do(lambda one, step=step: one.scalars(step, {}))
     loggers.close("finished")
-    assert [line[:60] for line in loggers.news()] == [
+    assert [line[:60] for line in loggers.failures()] == [
         "run.loggers: trackio is off from here on (not done 0 seconds"
     ]
     sys.modules["trackio"].NEVER.set()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowright.runs import read_metrics
+from flowright.runs.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests/doubles/real_loggers.py"

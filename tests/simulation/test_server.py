@@ -19,7 +19,8 @@ import pytest
 from command_lines import command
 from judge_doubles import question
 
-from flowright.config import FaultSection, LlmSection, SimulatedSection
+from flowright.config import FaultSection, SimulatedSection
+from flowright.config.llm import LlmSection
 from flowright.core.errors import FailureError, UserError
 from flowright.data.task import Problem, write_tasks
 from flowright.judging.verdict import JudgeQuery

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.study.cells import Cell
 from flowright.study.collect import Collected
 from flowright.study.config import StudyConfig

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunError
-from flowright.runs import Lock, read_state, write_json
+from flowright.core.files import Lock, write_json
+from flowright.runs.run_files import read_state
 from flowright.study.cells import cells_of, runs_of
 from flowright.study.claims import digest
 from flowright.study.collect import Collected

@@ -16,11 +16,12 @@ from rich.console import Console
 
 from flowright.config import load_config
 from flowright.core.errors import RunError
+from flowright.core.files import write_json
 from flowright.environments.environment import make_environment
 from flowright.environments.rollout import Completion
 from flowright.evaluation.kept_attempts import keep_answers
 from flowright.policy.sampler import Sample
-from flowright.runs import read_answers, write_json
+from flowright.runs.run_files import read_answers
 from flowright.study.cells import Run, cells_of, runs_of
 from flowright.study.claims import settle_claims
 from flowright.study.config import load_study

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from viewer_run import HOSTILE, hostile, records_of, write_run
 
-from flowright.runs import write_json, write_rollouts
+from flowright.core.files import write_json
+from flowright.runs.run_files import write_rollouts
 
 ROOT = Path(__file__).parents[2]
 BROWSER_PYTHON = os.environ.get("FLOWRIGHT_BROWSER_PYTHON", "")

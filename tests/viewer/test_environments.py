@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from flowright.config import Config, RunSection
+from flowright.config.root import Config
+from flowright.config.run import RunSection
 from flowright.core.blocks import Fact, Text
+from flowright.core.files import write_json
 from flowright.environments.display import Display, blocks_of, display_of
 from flowright.environments.workflow.display import DISPLAY
-from flowright.runs import RunDirectory, write_json
+from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.report import write_report
 from flowright.viewer.monitoring.screen import Screen
 from flowright.viewer.monitoring.snapshot import (

@@ -15,7 +15,7 @@ from hypothesis import example, given, settings, strategies as st
 from viewer_run import records_of, write_run
 
 from flowright.core.errors import UserError
-from flowright.runs import read_rollouts, rollouts_path, write_rollouts
+from flowright.runs.run_files import read_rollouts, rollouts_path, write_rollouts
 from flowright.viewer.index import GENERATIONS, Indexer, Progress, index_path, step_of
 from flowright.viewer.rollout_records import lines, record_at, safe, step_files
 from flowright.viewer.search import Found

@@ -7,8 +7,10 @@ from typing import Any
 
 from rich.console import Console
 
-from flowright.config import Config, RunSection
-from flowright.runs import RunDirectory, write_json
+from flowright.config.root import Config
+from flowright.config.run import RunSection
+from flowright.core.files import write_json
+from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.attempt_groups import select_groups
 from flowright.viewer.monitoring.report import render
 from flowright.viewer.monitoring.screen import Screen
@@ -72,7 +74,7 @@ def test_the_report_tells_what_else_changed(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", evaluated=True)
     page = render(take_snapshot(run), select_groups(run)).partition("What else changed")[2]
     rows = re.findall(r"<tr>(.*?)</tr>", page)[1:3]
-    cells = [re.findall(r"<t[hd]>(.*?)</t[hd]>", row) for row in rows]
+    cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
     assert cells == [
         ["Perplexity of a text not trained on", "20.00", "22.00", "× 1.100", "× 1.050 to × 1.150"],
         ["Tokens of a completion", "80.0", "60.5", "-19.5", "-"],

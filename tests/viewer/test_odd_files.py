@@ -17,7 +17,8 @@ from starlette.testclient import TestClient
 from viewer_run import records_of, write_run
 
 from flowright.core.errors import RunError, UserError
-from flowright.runs import rollouts_path, write_json, write_rollouts
+from flowright.core.files import write_json
+from flowright.runs.run_files import rollouts_path, write_rollouts
 from flowright.viewer.exports import export_pages
 from flowright.viewer.monitoring.live import screen_of, summary
 from flowright.viewer.monitoring.report import write_report

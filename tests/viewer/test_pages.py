@@ -16,7 +16,8 @@ from starlette.testclient import TestClient
 from viewer_run import GROUPS, HOSTILE, hostile, records_of, write_run
 
 from flowright.core.errors import RunError
-from flowright.runs import read_rollouts, write_json, write_rollouts
+from flowright.core.files import write_json
+from flowright.runs.run_files import read_rollouts, write_rollouts
 from flowright.viewer.compare_page import Pair, Paired, pairs_of
 from flowright.viewer.exports import export_pages
 from flowright.viewer.layout import policy

@@ -15,8 +15,10 @@ from html_page import Document
 from monitoring_run import evaluation, make_rollout, make_run, record_of
 
 from flowright.core.errors import Failure, Reason, RunError
+from flowright.core.formatting import short_percent
+from flowright.core.report import ChangeChart, LineChart, ScatterChart, ScatterDot, Series
 from flowright.environments.workflow.display import DISPLAY
-from flowright.runs import write_rollouts
+from flowright.runs.run_files import write_rollouts
 from flowright.viewer.monitoring.attempt_groups import (
     Selection,
     group_rollouts,
@@ -28,7 +30,7 @@ from flowright.viewer.monitoring.report import render, write_report
 from flowright.viewer.monitoring.sections import settings
 from flowright.viewer.monitoring.snapshot import Snapshot, take_snapshot
 from flowright.viewer.monitoring.trust import MEANINGS
-from flowright.viewer.rendering.charts import Dot, Series, before_after, line_chart, scatter
+from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.svg import Scale
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -266,8 +268,9 @@ def test_a_scale_maps_its_ends_and_ticks_are_round() -> None:
 
 
 def test_curves_carry_their_values_and_long_ones_their_means() -> None:
-    assert line_chart("none", [Series("a", "c1", [])]) is None
-    chart = line_chart("t", [Series("a", "c1", [(i, float(i % 2)) for i in range(1000)])])
+    assert chart_html(LineChart("none", [Series("a", "c1", [])], short_percent)) is None
+    course = [(i, float(i % 2)) for i in range(1000)]
+    chart = chart_html(LineChart("t", [Series("a", "c1", course)], short_percent))
     data = next(a["data-chart"] for t, a in Document(chart or "").tags if t == "svg")
     points = json.loads(data or "")["series"][0]["p"]
     assert len(points) == 250
@@ -276,12 +279,13 @@ def test_curves_carry_their_values_and_long_ones_their_means() -> None:
 
 def test_flat_curves_and_zeros_can_be_drawn() -> None:
     for value in (0.0, 1.0, -3.0, 1e-9, 1e12):
-        chart = line_chart("t", [Series("a", "c1", [(1, value), (2, value)])], low=0.0)
+        series = [Series("a", "c1", [(1, value), (2, value)])]
+        chart = chart_html(LineChart("t", series, short_percent, low=0.0))
         assert "nan" not in (chart or "nan")
-    assert scatter("t", [Dot("a", "c1", 0.0, 0.0)], "tokens")
-    assert scatter("t", [], "tokens") is None
-    assert before_after("t", [("a", 0.0, 0.0)])
-    assert before_after("t", []) is None
+    assert chart_html(ScatterChart("t", [ScatterDot("a", "c1", 0.0, 0.0)], "tokens"))
+    assert chart_html(ScatterChart("t", [], "tokens")) is None
+    assert chart_html(ChangeChart("t", [("a", 0.0, 0.0)]))
+    assert chart_html(ChangeChart("t", [])) is None
 
 
 def test_accuracy_against_tokens_is_a_file_that_stands_by_itself(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_terminal_has_a_line_a_role_with_an_alarm_for_late_troubles() -> Non
 
 def test_the_report_has_a_table_and_charts(tmp_path: Path) -> None:
     page = render(snapshot(CALM, BUSY), Selection())
-    rows = re.findall(r"<tr[^>]*><th>(.*?)</th>(.*?)</tr>", page.split('id="servers"')[1])
+    rows = re.findall(r"<tr[^>]*><th[^>]*>(.*?)</th>(.*?)</tr>", page.split('id="servers"')[1])
     cells = {name: re.findall(r">([^<]*)</td>", row) for name, row in rows}
     assert cells["judge"] == ["30", "31", "7", "-", "2", "10", "2 min", "-", "-"]
     assert cells["10.0.0.2:8002"] == ["-", "1", "-", "-", "-", "1", "-", "-", "-"]

@@ -11,8 +11,9 @@ from monitoring_run import evaluation, make_run
 
 from flowright.config import load_config
 from flowright.core.errors import Reason, RunError
+from flowright.core.files import write_json
 from flowright.core.formatting import smooth
-from flowright.runs import RunDirectory, write_json
+from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.snapshot import (
     DRIFT,
     Snapshot,

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from flowright.core.untrusted import cut, one_line, visible
-from flowright.viewer.rendering.markup import Html, code_block, el, join
+from flowright.viewer.rendering.markup import Html, el, join
+from flowright.viewer.rendering.record_blocks import code_block
 
 ANY_TEXT = st.text(alphabet=st.characters(), max_size=200)  # surrogates included
 

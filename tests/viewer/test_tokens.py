@@ -11,7 +11,8 @@ from html_page import Document
 from starlette.testclient import TestClient
 from viewer_run import records_of, write_run
 
-from flowright.runs import read_rollouts, write_json, write_rollouts
+from flowright.core.files import write_json
+from flowright.runs.run_files import read_rollouts, write_rollouts
 from flowright.viewer.exports import export_pages
 from flowright.viewer.run_list import Shelf
 from flowright.viewer.selection import Filter

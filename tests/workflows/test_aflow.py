@@ -5,7 +5,7 @@ import textwrap
 import pytest
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, task
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.data.task import Problem
 from flowright.workflows.executor import Execution, Executor

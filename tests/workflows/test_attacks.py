@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import Blame, FailureError, Reason
 from flowright.workflows.executor import Executor
 from flowright.workflows.source import MAX_SOURCE_CHARS, read_workflow as read

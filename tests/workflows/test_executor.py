@@ -14,7 +14,7 @@ import pytest
 from busy_machine import busy
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, said, task
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Blame, FailureError, Reason, UserError
 from flowright.data.task import Problem
 from flowright.llm.chat import ChatReply, ChatRequest, RequestRefused, Usage
@@ -530,6 +530,14 @@ async def test_memory() -> None:
         "    except BaseException:\n        pass"
     )
     assert reason(await play(text, memory_mb=16)) is Reason.MEMORY_BUDGET
+
+
+async def test_a_worker_that_outgrows_its_memory_prints_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    execution = await play(program("return len(('a,' * 2_000_000).split(','))"), memory_mb=16)
+    assert reason(execution) is Reason.MEMORY_BUDGET
+    assert capfd.readouterr() == ("", "")
 
 
 async def test_sizes() -> None:

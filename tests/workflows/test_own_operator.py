@@ -7,7 +7,8 @@ import pytest
 from documented import write_programs
 from workflow_doubles import ScriptedModel, ScriptedSandbox, task
 
-from flowright.config import WorkflowSection, load_config
+from flowright.config import load_config
+from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.workflows.context import CallContext
 from flowright.workflows.executor import Execution, Executor
@@ -22,8 +23,8 @@ LIMITS = WorkflowSection(operators=("my_operators",), workers=1)
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The page's files in the working directory, with a corpus; its example program."""
-    written = write_programs("extending/operator.md", tmp_path)
-    assert written == ["my.yaml", "my_operators.py", "workflow.py"]
+    written = write_programs("extending.md", tmp_path)
+    assert {"retrieval.yaml", "my_operators.py", "workflow.py"} <= {*written}
     (tmp_path / "corpus").mkdir()
     text = "The Nile is a river in Africa.\n\nThe Danube flows through Vienna and Budapest.\n"
     (tmp_path / "corpus/rivers.txt").write_text(text, encoding="utf-8")
@@ -40,7 +41,7 @@ async def execution(text: str, limits: WorkflowSection, model: ScriptedModel) ->
 
 
 async def test_the_page_s_operator_serves_a_workflow(own: str) -> None:
-    assert load_config("my.yaml").workflow.operators == LIMITS.operators
+    assert load_config("retrieval.yaml").workflow.operators == LIMITS.operators
     model = ScriptedModel("Danube")
     done = await execution(own, LIMITS, model)
     assert done.answer == "Danube"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 from workflow_doubles import FAILED, PASSED, ScriptedModel, ScriptedSandbox, printed, task
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.core.errors import UserError
 from flowright.data.task import KINDS, Kind
 from flowright.llm.chat import Message

@@ -13,7 +13,8 @@ from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.scalar_judge import Scorer
 from flowright.app.terminal import say
 from flowright.core.errors import ConfigError, DataError
-from flowright.core.formatting import said
+from flowright.core.files import check_writable, write_json
+from flowright.core.formatting import format_value as said
 from flowright.data.preferences import Pair
 from flowright.data.task import Task
 from flowright.environments.judging.files import read_rows
@@ -22,23 +23,21 @@ from flowright.environments.judging.rows import PairRow
 from flowright.environments.judging.tasks import JudgingTask
 from flowright.grpo.batch import scalar_scores
 from flowright.grpo.checkpoint import Saves, load_weights, portable_state, take_over
-from flowright.grpo.given import GivenBatches
-from flowright.judging.measuring.benchmarks.calibration import (
+from flowright.grpo.fixed_data import FixedData
+from flowright.judging.measuring.pair_figures import prompt_of
+from flowright.judging.trained.calibration import (
     FILE,
     Calibration,
     ScoredPair,
     calibrate,
     write_calibration,
 )
-from flowright.judging.measuring.benchmarks.figures import prompt_of
 from flowright.llm.chat import Message
 from flowright.policy.model_thread import on_model_thread
-from flowright.runs import check_writable, step_name, write_json
+from flowright.runs.checkpoints import step_name
 
 
-async def calibrate_run(
-    saves: Saves, batches: GivenBatches, tasks: Sequence[Task], step: int
-) -> None:
+async def calibrate_run(saves: Saves, batches: FixedData, tasks: Sequence[Task], step: int) -> None:
     """Calibrate the judge of a run that is over on its held-out pairs: the best checkpoint, or else
     the last, as exporting and serving take it. Leaves calibration.json beside the weights, and a
     copy in the run directory for its report; says so where there are too few pairs. All ranks call

@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 
 from flowright.app.memory_plan import GIB, Demand
-from flowright.config import TINY, Config
+from flowright.config.policy import TINY
+from flowright.config.root import Config
 from flowright.policy.model import choose_device
 
 _CGROUP = Path("/sys/fs/cgroup")

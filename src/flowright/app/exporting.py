@@ -15,6 +15,7 @@ import flowright
 from flowright.app.judge_folder import copied_beside
 from flowright.app.terminal import say
 from flowright.core.errors import UserError
+from flowright.core.files import atomic_directory, check_writable
 from flowright.data.contamination import TrainedOn
 from flowright.policy.export.card import Facts, card
 from flowright.policy.export.comparison import compare
@@ -22,7 +23,6 @@ from flowright.policy.export.folder import dtype_of, fill
 from flowright.policy.export.hub import hub_token, push
 from flowright.policy.export.model import Export, export_of
 from flowright.policy.export.source import Kind, Source, find_source
-from flowright.runs import atomic_directory, check_writable
 
 _OURS = ("config.json", "adapter_config.json")
 

@@ -10,29 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from flowright.app.plan.earlier_run import check_earlier_run
-from flowright.config import SMOLLM2, TINY, Config, GrpoSection, PolicySection, load_entries
 from flowright.config.grpo import (
     ADVANTAGES,
     CORRECTIONS,
     KL_ESTIMATORS,
     OBJECTIVES,
     SCHEDULES,
+    GrpoSection,
 )
+from flowright.config.loading import load_entries
+from flowright.config.policy import SMOLLM2, TINY, PolicySection
+from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.core.errors import ConfigError, DataError, RunError, UserError
+from flowright.core.journal import changes_of
 from flowright.data.documents import read_documents
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.policy.origin import origin_of
 from flowright.policy.smollm2 import look_for_smollm2
-from flowright.runs import (
-    changes_of,
-    check_loggers,
-    checkpoints,
-    find_damage,
-    look_at,
-    look_at_checkpoints,
-)
+from flowright.runs.checkpoints import find_damage, saved_checkpoints
+from flowright.runs.directory import check_checkpoints, check_path
+from flowright.runs.loggers import check_loggers
 
 ADAPTER = "adapter/adapter_model.safetensors"
 
@@ -137,11 +136,11 @@ def check_text(config: Config) -> str:
 def check_run(config: Config, resume: bool) -> str:
     """The run's directory. Raises RunError where it can't be started, or resumed, there."""
     path = config.run.output_dir / config.run.name
-    look_at(path, resume)
+    check_path(path, resume)
     if not resume:
         return str(path)
-    look_at_checkpoints(path, config)
-    saved = checkpoints(path / "checkpoints")
+    check_checkpoints(path, config)
+    saved = saved_checkpoints(path / "checkpoints")
     return f"{path}, from {saved[-1].name}" if saved else f"{path}, from the start"
 
 

@@ -14,7 +14,8 @@ from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
 from flowright.app.terminal import StepProgress
 from flowright.app.world import fitted, local_sampler, policy_in_turn
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
+from flowright.core.files import write_json
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
@@ -27,13 +28,14 @@ from flowright.evaluation.perplexity import (
 )
 from flowright.evaluation.scored import scored_row
 from flowright.grpo.checkpoint import Saves
-from flowright.grpo.given import GivenBatches, GivenTrainer, GivenValidation
+from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner
 from flowright.grpo.ranks import Follower, Ranks
 from flowright.grpo.selfcheck import check_adapter, check_sharing
+from flowright.grpo.trainer import Trainer
 from flowright.policy.model import Policy
 from flowright.policy.scalar import ScalarHead
-from flowright.runs import RunDirectory, write_json
+from flowright.runs.directory import RunDirectory
 
 
 async def run_given(
@@ -48,10 +50,10 @@ async def run_given(
     config, tasks = start.config, start.tasks
     check_sharing(policy, config.grpo)
     check_adapter(policy, config.grpo.learning_rate)
-    batches = GivenBatches(config, environment, policy, tasks.train)
+    batches = FixedData(config, environment, policy, tasks.train)
     learner = Learner(policy, config.grpo, 1.0, config.seed, ranks)
     text = open_text(config, policy, ranks)
-    validate = GivenValidation(learner, batches, tasks.val)
+    validate = FixedDataValidation(learner, batches, tasks.val)
     if text is not None:
         validate = TextValidation(validate, text)
     with ExitStack() as stack:
@@ -60,7 +62,7 @@ async def run_given(
             introduce(config, run, environment, policy, console, ranks, text)
             reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
         saves = Saves(config, run, policy, learner, batches, reporter, ranks)
-        trainer = GivenTrainer(config, run, reporter, batches, learner, saves, validate, ranks)
+        trainer = Trainer(config, run, reporter, batches, learner, saves, validate, ranks)
         step = await trainer.train(start.resume)
         say_best(run.path, saves.best, step, reporter)
     if step < config.grpo.steps:
@@ -78,7 +80,7 @@ async def run_given(
 async def _compare(
     start: Start,
     policy: Policy,
-    batches: GivenBatches,
+    batches: FixedData,
     text: HeldOutText | None,
     console: Console,
 ) -> Comparison:
@@ -101,7 +103,7 @@ async def _scored(
     name: str,
     trained: bool,
     policy: Policy,
-    batches: GivenBatches,
+    batches: FixedData,
     section: GrpoSection,
     tasks: Sequence[Task],
 ) -> Row:

@@ -11,7 +11,8 @@ from flowright.app.device import look_at_device
 from flowright.app.memory_plan import Demand, summary
 from flowright.app.terminal import say
 from flowright.app.world import sampled_where
-from flowright.config import TINY, Config
+from flowright.config.policy import TINY
+from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.environments.environment import Environment
 from flowright.evaluation.perplexity import HeldOutText
@@ -19,7 +20,8 @@ from flowright.grpo.ranks import Ranks, Reporter
 from flowright.policy.memory import shape_of
 from flowright.policy.model import Policy
 from flowright.policy.origin import origin_of
-from flowright.runs import Best, RunDirectory, step_name
+from flowright.runs.checkpoints import Best, step_name
+from flowright.runs.directory import RunDirectory
 
 
 def introduce(

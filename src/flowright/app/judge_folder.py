@@ -13,14 +13,10 @@ from peft import PeftModel
 from transformers import AutoTokenizer
 from transformers.utils import logging
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
 from flowright.environments.judging.serving import FORM_FILE, JudgeForm, form_of_run, read_form
-from flowright.judging.measuring.benchmarks.calibration import (
-    FILE as CALIBRATION,
-    Calibration,
-    read_calibration,
-)
+from flowright.judging.trained.calibration import FILE as CALIBRATION, Calibration, read_calibration
 from flowright.policy.adapter import CONFIG_FILE
 from flowright.policy.export.model import export_of
 from flowright.policy.export.source import Kind, Source, find_source

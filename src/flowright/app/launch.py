@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 from rich.console import Console
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.core.command_line import telling
 from flowright.core.errors import RunPaused, UserError
-from flowright.runs import disk_errors
+from flowright.core.files import disk_errors
 
 if TYPE_CHECKING:
     from flowright.app.first_look import Start
@@ -113,7 +113,7 @@ def evaluate(
     )
     from flowright.app.measuring import open_evaluation
     from flowright.app.paper_table import show_papers
-    from flowright.runs import checkpoint_of, chosen_as_best
+    from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 
     checkpoints = [checkpoint_of(path) for path in checkpoints]
     for path in checkpoints:

@@ -19,12 +19,14 @@ from flowright.app.first_look import (
     refuse,
     weight_files,
 )
-from flowright.config import Config, load_entries
+from flowright.config.loading import load_entries
+from flowright.config.root import Config
+from flowright.core.files import check_writable
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.evaluation.ledger import Ledger
-from flowright.runs import check_writable, sha256_of, step_of
+from flowright.runs.checkpoints import sha256_of, step_of
 
 NOT_MEASURED = {"run", "physical_gpus", "ray", "pipeline"}
 """Sections of a configuration that no row depends on."""

@@ -7,7 +7,8 @@ limits, so a run that it calls too large may still fit. Asks no device.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from flowright.config import GrpoSection, PolicySection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
 from flowright.policy.memory import FRAGMENTS, ModelShape, Plan, memory_plan
 

@@ -9,12 +9,15 @@ from rich.table import Table
 from rich.text import Text
 
 from flowright.app.measuring import Evaluation
-from flowright.config import SIMULATED, Config, load_entries
+from flowright.config import SIMULATED
+from flowright.config.loading import load_entries
+from flowright.config.root import Config
 from flowright.core.errors import RunError
+from flowright.core.files import disk_errors, write_json, write_text
 from flowright.data.provenance import provenance_of
 from flowright.evaluation.papers import Models, PaperTable, paper_table, published_texts, sources
 from flowright.evaluation.published import DATASETS
-from flowright.runs import disk_errors, read_evaluation, write_json, write_text
+from flowright.runs.run_files import read_evaluation
 
 _EMBEDDED = {SIMULATED: "the embedded server"}
 

@@ -34,8 +34,11 @@ from flowright.app.plan.time_plan import plan_run
 from flowright.app.plan.words import lines
 from flowright.app.terminal import say
 from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
-from flowright.config import SIMULATED, SMOLLM2, TINY, Config
+from flowright.config import SIMULATED
+from flowright.config.policy import SMOLLM2, TINY
+from flowright.config.root import Config
 from flowright.core.errors import UserError
+from flowright.core.files import disk_errors, nearest
 from flowright.data.mixture import tasks_by_kind
 from flowright.environments.environment import (
     Environment,
@@ -43,12 +46,11 @@ from flowright.environments.environment import (
     make_environment,
     prompt_encoder,
 )
-from flowright.grpo.choices import choices_of, settled
-from flowright.grpo.problems import problems_of
-from flowright.grpo.scaffolds import is_scaffolded, shown_to
+from flowright.grpo.objectives import choices_of, resolved
+from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.memory import shape_of
 from flowright.policy.prompt import Tokenizer, fitting
-from flowright.runs import check_loggers, disk_errors, nearest
+from flowright.runs.loggers import check_loggers
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints
 LOOKED_AT = 32  # problems whose scaffolds are made
@@ -93,7 +95,7 @@ def look(config: Config, resume: bool = False) -> Findings:
     """Everything that a run needs and whether it is there; nothing is written."""
     found = Findings()
     check_choices(config.grpo)
-    config = settled(config, planned_device(config))
+    config = resolved(config, planned_device(config))
     environment = make_environment(config)
     tasks: list[TaskSets] = []
     has_data = found.check("data", lambda: _data(environment, tasks))
@@ -154,7 +156,7 @@ def _scaffolds(config: Config, environment: Environment, tasks: TaskSets) -> str
         return ""
     encode = prompt_encoder(environment, tokenizer, longest)
     fits = partial(fitting, tokenizer=tokenizer, max_tokens=longest)
-    show = partial(shown_to, environment, fits, step=1, steps=config.grpo.steps)
+    show = partial(shown_prompts, environment, fits, step=1, steps=config.grpo.steps)
     some = problems_of(environment, encode, list(enumerate(tasks.train[:LOOKED_AT])))
     attempts = config.grpo.group_size
     shown = [s for problem in some for s in problem.scaffolded(show, attempts).shown(attempts)]
@@ -180,7 +182,7 @@ def _training(config: Config) -> str:
 
 
 def _given(config: Config) -> bool:
-    return choices_of(config.grpo).objective.given
+    return choices_of(config.grpo).objective.fixed_data
 
 
 def _tokenizer(config: Config) -> Tokenizer | None:

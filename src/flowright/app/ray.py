@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.checkout import child_environment
 from flowright.core.errors import ConfigError, PeerLost, RunError, UserError
 

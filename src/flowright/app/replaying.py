@@ -19,17 +19,18 @@ import uvloop
 
 from flowright.app.first_look import load_tasks
 from flowright.app.serving.words import fault_of
-from flowright.config import Config, load_config
+from flowright.config import load_config
+from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import Failure, Reason, UserError
-from flowright.core.formatting import NOTHING, Record, duration, object_of, said
+from flowright.core.formatting import NOTHING, Record, duration, format_value, object_of
 from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, make_environment
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample
-from flowright.runs import HELD_OUT, rollout_steps, rollouts_path
+from flowright.runs.run_files import HELD_OUT, rollout_steps, rollouts_path
 from flowright.viewer.rollout_records import facts_of, lines, parsed, source_of
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
@@ -193,10 +194,10 @@ def _cells(record: Record) -> dict[str, str]:
         "judge": facts.combination.judge,
         "why": _short(object_of(record, "verdict").get("reason")),
         "gold": facts.combination.gold,
-        "reward": said(facts.reward, "{:.3f}".format),
-        "calls": said(facts.calls, "{:,}".format),
-        "tokens": said(facts.llm_tokens, "{:,}".format),
-        "time": said(facts.seconds, duration),
+        "reward": format_value(facts.reward, "{:.3f}".format),
+        "calls": format_value(facts.calls, "{:,}".format),
+        "tokens": format_value(facts.llm_tokens, "{:,}".format),
+        "time": format_value(facts.seconds, duration),
     }
 
 

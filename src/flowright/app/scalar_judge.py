@@ -9,15 +9,15 @@ from collections.abc import Sequence
 
 from flowright.app.judge_folder import LoadedJudge
 from flowright.app.together import Together
-from flowright.config import GrpoSection, JudgeSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.judge import JudgeSection
 from flowright.core.errors import ConfigError, DataError, FailureError
 from flowright.core.off_loop import off_loop
 from flowright.grpo.batch import Group, scalar_scores
-from flowright.grpo.lessons import scored_group
+from flowright.grpo.fixed_data import scored_group
 from flowright.judging.llm_judge import shown_answer
-from flowright.judging.measuring.benchmarks.calibration import Calibration
-from flowright.judging.measuring.benchmarks.contenders import Contender, Conversation
-from flowright.judging.measuring.benchmarks.outcomes import Rating
+from flowright.judging.measuring.measured_judges import Conversation, MeasuredJudge, Rating
+from flowright.judging.trained.calibration import Calibration
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.chat import Message, Usage
 from flowright.policy.prompt import template_ids
@@ -65,7 +65,7 @@ class Scorer:
         return [score for _, score in sorted(zip(order, scores, strict=True))]
 
 
-class ScalarJudge(Contender):
+class ScalarJudge(MeasuredJudge):
     """Rates an answer by its score. What the template refuses, such as a system message, and what
     is too long has no rating."""
 

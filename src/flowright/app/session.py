@@ -30,9 +30,10 @@ from flowright.app.world import (
     open_samplers,
     policy_in_turn,
 )
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import RunPaused, UserError
+from flowright.core.files import write_json
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
@@ -47,19 +48,21 @@ from flowright.evaluation.perplexity import (
     open_text,
 )
 from flowright.grpo.checkpoint import Saves, load_weights
-from flowright.grpo.choices import choices_of, settled
 from flowright.grpo.learner import Learner
+from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.pipeline import Pipeline
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter, peers_of_passes
 from flowright.grpo.selfcheck import check_adapter, check_sampler, check_sharing
-from flowright.grpo.trainer import RolloutTrainer
+from flowright.grpo.trainer import Trainer
 from flowright.llm.counters import Counters, metrics_since
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
 from flowright.policy.token_texts import TokenTexts
-from flowright.runs import EVALUATION, VALIDATION, RunDirectory, checkpoints, write_json
+from flowright.runs.checkpoints import saved_checkpoints
+from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import EVALUATION, VALIDATION
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
@@ -68,7 +71,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
     config = start.config
-    start = replace(start, config=settled(config, choose_device(config.policy).type))
+    start = replace(start, config=resolved(config, choose_device(config.policy).type))
     config = start.config
     path = config.run.output_dir / config.run.name
     run: RunDirectory | Follower = Follower(path)
@@ -81,7 +84,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
     try:
         with telling(partial(_words, path), interrupted), peers_of_passes():
             run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
-            given = choices_of(config.grpo).objective.given
+            given = choices_of(config.grpo).objective.fixed_data
             await (run_given if given else _run)(start, run, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
@@ -101,7 +104,7 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
 
 def _words(path: Path) -> str:
     """What to say where a run is stopped at once."""
-    saved = checkpoints(path / "checkpoints")
+    saved = saved_checkpoints(path / "checkpoints")
     if saved:
         return f"{saved[-1].name} is saved, go on: --resume"
     return "nothing was trained yet, start again"
@@ -174,23 +177,23 @@ def make_trainer(
     sampler: Sampler,
     ranks: Ranks = ONE,
     text: HeldOutText | None = None,
-) -> RolloutTrainer:
+) -> Trainer:
     """The trainer and the parts that it is made of."""
     learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
     evaluator = _evaluator(config, environment, policy, ranks)
     longest = config.policy.max_prompt_tokens
     fits = partial(fitting, tokenizer=policy.tokenizer, max_tokens=longest)
-    pipeline = Pipeline(config, sampler, environment, evaluator.encode, fits, tasks.train, ranks)
+    texts = TokenTexts(policy.tokenizer, policy.end_ids) if config.run.keep_logprobs else None
+    pipeline = Pipeline(
+        config, sampler, environment, evaluator.encode, fits, tasks.train, ranks, texts
+    )
     held_out = Mixture(tasks.val, config.seed).distinct(config.evaluation.problems)
     saves = Saves(config, run, policy, learner, pipeline, reporter, ranks)
     keep = partial(keep_attempts, run, environment, VALIDATION)
     validation = Validation(evaluator, sampler, held_out, keep)
     if text is not None:
         validation = TextValidation(validation, text)
-    texts = TokenTexts(policy.tokenizer, policy.end_ids) if config.run.keep_logprobs else None
-    return RolloutTrainer(
-        config, run, reporter, pipeline, learner, saves, validation, ranks, texts=texts
-    )
+    return Trainer(config, run, reporter, pipeline, learner, saves, validation, ranks)
 
 
 def _evaluator(
@@ -213,7 +216,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
 
 async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
     given, environment, tasks = evaluation.config, evaluation.environment, evaluation.tasks
-    config = settled(given, choose_device(given.policy).type)
+    config = resolved(given, choose_device(given.policy).type)
     with stage_progress(console, "making the policy") as progress:
         policy = open_policy(config, environment, tasks.train, progress)
     for path in evaluation.checkpoints:  # those that do not fit are named before servers are asked

@@ -11,18 +11,20 @@ from pathlib import Path
 from flowright.app.judge_folder import JudgeFolder, LoadedJudge, find_judge, load_judge
 from flowright.app.scalar_judge import AT_ONCE, ScalarJudge, Scorer, ServedScalarJudge
 from flowright.app.together import Together
-from flowright.config import (
-    JudgeSection,
-    JudgeServerConfig,
-    ModelEntry,
-    TrainedJudgeSection,
-    load_judge_server,
-)
+from flowright.config.judge import JudgeSection, TrainedJudgeSection
+from flowright.config.llm import ModelEntry
+from flowright.config.loading import load_judge_server
+from flowright.config.root import JudgeServerConfig
 from flowright.core.errors import ConfigError, DataError
 from flowright.environments.judging.serving import FrameJudge, ServerWriter, Written, chosen_form
 from flowright.judging.build import OpenJudge, build_judge, fingerprint
-from flowright.judging.measuring.benchmarks.asked import ServiceJudge, Way, measured_section
-from flowright.judging.measuring.benchmarks.opening import Named, Opened
+from flowright.judging.measuring.benchmark_judges import (
+    JudgeName,
+    OpenedJudge,
+    ServiceJudge,
+    Way,
+    measured_section,
+)
 from flowright.judging.service.app import Ready
 from flowright.llm.chat import Message, RequestRefused, Usage
 from flowright.llm.client import ChatClient
@@ -92,7 +94,7 @@ async def _at_server(
 
 
 @asynccontextmanager
-async def open_trained_judge(named: Named) -> AsyncIterator[Opened]:
+async def open_trained_judge(named: JudgeName) -> AsyncIterator[OpenedJudge]:
     """What ``--judge`` names to be measured: a run, a checkpoint or a folder that transformers
     loads, such as scripts/export_model.py writes. One that writes is asked as it was trained; with
     ``--ask pointwise`` for a grade of each answer. Raises RunError, ConfigError or DataError."""
@@ -103,7 +105,7 @@ async def open_trained_judge(named: Named) -> AsyncIterator[Opened]:
     if loaded.scores:
         contender = ScalarJudge(found.name, Scorer(loaded), found.calibration)
         about = {"folder": found.name, "calibration": str(found.calibration)}
-        yield Opened(contender, AT_ONCE, about, places)
+        yield OpenedJudge(contender, AT_ONCE, about, places)
         return
     config = load_judge_server(named.config, named.overrides)
     section = measured_section(config.judge).model_copy(update={"both_orders": False})
@@ -112,7 +114,7 @@ async def open_trained_judge(named: Named) -> AsyncIterator[Opened]:
     about = {"folder": found.name, "way": way,
              "asked": fingerprint(section.model_copy(update={"ask": way}))}  # fmt: skip
     measured = ServiceJudge(build_judge(section, judge), way)
-    yield Opened(measured, 2 * config.trained.batch, about, places)
+    yield OpenedJudge(measured, 2 * config.trained.batch, about, places)
 
 
 class LocalWriter:

@@ -25,21 +25,23 @@ from flowright.app.first_look import (
 )
 from flowright.app.terminal import say, stage_progress
 from flowright.app.world import base_model, local_sampler
-from flowright.config import Config, GrpoSection, SftSection
+from flowright.config import SftSection
+from flowright.config.grpo import GrpoSection
+from flowright.config.root import Config
 from flowright.core.errors import DataError, RunPaused, UserError
+from flowright.core.files import atomic_directory, check_writable, in_turn
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, make_environment, prompt_encoder
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.evaluator import Evaluator, Score, rollout_all
 from flowright.grpo.batch import Group
+from flowright.grpo.fixed_data import completion_group
 from flowright.grpo.learner import Learner
-from flowright.grpo.lessons import completion_group
 from flowright.grpo.selfcheck import check_sharing
 from flowright.policy.model import Policy, choose_device, load_policy
 from flowright.policy.origin import Origin, origin_of
 from flowright.policy.sampler import Sample
-from flowright.runs import atomic_directory, check_writable, in_turn
 
 Way = tuple[str, ...]
 """What a completion is made of, by the environment's ``mix``; its text where that says nothing."""

@@ -12,7 +12,8 @@ from rich.console import Console
 
 from flowright.app.first_look import Start, with_steps
 from flowright.app.terminal import stage_progress
-from flowright.config import SMOLLM2, TINY, Config
+from flowright.config.policy import SMOLLM2, TINY
+from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets

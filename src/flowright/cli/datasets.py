@@ -165,7 +165,7 @@ def mix(options: argparse.Namespace) -> int:
     flowright data mix                      # official train splits only, from data/raw
     flowright data mix --split aflow        # AFlow's validation splits, tests on its test splits
     flowright data mix --offline            # from datasets the dependencies carry
-    flowright data mix --own FILE           # your own questions and answers: docs/own_data.md
+    flowright data mix --own FILE           # your own questions and answers: docs/datasets.md
 
     docs/datasets.md has the details.
     """

@@ -70,7 +70,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _evaluate_instructions(options: argparse.Namespace, console: Any) -> None:
-    from flowright.criteria.constraints.files import read_answers
+    from flowright.criteria.constraints.checkers import read_answers
     from flowright.criteria.constraints.screen import constraints_screen
     from flowright.criteria.constraints.session import measure, open_benchmarks, write_record
     from flowright.evaluation.responses.benchmarks import first_prompts

@@ -5,7 +5,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from flowright.core.errors import UserError
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
-    from flowright.config import JudgeServerConfig
+    from flowright.config.root import JudgeServerConfig
 
 JUDGE_FILE = Path("config/judge_server.yaml")
 FIELDS = ("prompt", "completion", "answer", "answer_type", "criteria", "alternatives", "evidence",
@@ -73,7 +73,7 @@ def exam(options: argparse.Namespace) -> int:
     flowright judge exam --build data/mixed/val_mixed.jsonl --out labelled.jsonl
 
     --data takes a mixture file as well. Writes exam.json, exam.html and verdicts.jsonl, and prints
-    a table. docs/judge_exam.md describes the measures.
+    a table. docs/measuring_judges.md describes the measures.
     """
     if options.build and not options.out:
         raise UserError("--build needs --out FILE")
@@ -96,20 +96,20 @@ def _hold_exam(
     """The folder of the exam; None after --build."""
     import uvloop
 
-    from flowright.config import load_judge_server
+    from flowright.config.loading import load_judge_server
     from flowright.data.preference_sources import read_pairs
-    from flowright.judging.measuring.exam.exam import Plan
-    from flowright.judging.measuring.exam.session import (
-        Sitting,
+    from flowright.judging.measuring.exam_probes import ExamPlan
+    from flowright.judging.measuring.judge_exam import (
+        ExamRequest,
         build_file,
         chosen_perturbations,
-        sit,
+        run_exam,
     )
 
     if options.build:
         built = build_file(options.build, options.out, options.limit, options.seed, progress, say)
         return uvloop.run(built)
-    plan = Plan(
+    plan = ExamPlan(
         perturbations=chosen_perturbations(options.perturbations),
         repeats=options.repeats,
         seed=options.seed,
@@ -122,20 +122,24 @@ def _hold_exam(
     if options.evalbiasbench:
         biased = tuple(read_pairs("evalbiasbench", options.evalbiasbench))
     with_pairs = not options.no_pairs
-    sitting = Sitting(config, options.data, plan, options.limit, with_pairs, options.out, biased)
-    return uvloop.run(sit(sitting, progress, say))
+    request = ExamRequest(
+        config, options.data, plan, options.limit, with_pairs, options.out, biased
+    )
+    return uvloop.run(run_exam(request, progress, say))
 
 
 def _show_exam(folder: Path) -> None:
-    """The table, and where everything is."""
+    """Print the report and the paths of the files."""
     from rich.console import Console
 
-    from flowright.judging.measuring.exam.page import write_exam_page
-    from flowright.judging.measuring.exam.screen import exam_screen
+    from flowright.judging.measuring.exam_report import exam_report, read_exam
+    from flowright.viewer.rendering.report import report_text, write_report
 
-    page = write_exam_page(folder)
+    report = exam_report(read_exam(folder))
+    page = folder / "exam.html"
+    write_report(report, page)
     console = Console()
-    console.print(exam_screen(folder))
+    console.print(report_text(report))
     console.print(f"{page}, exam.json and verdicts.jsonl beside it", markup=False)
 
 
@@ -181,7 +185,7 @@ def benchmark(options: argparse.Namespace) -> int:
 
     --judge is length, random, a name of the LLM file (several with commas are a panel), the address
     of a judge service, the folder of a trained judge, or a judge's YAML file. An interrupted
-    command resumes. docs/judge_benchmarks.md describes the measures.
+    command resumes. docs/measuring_judges.md describes the measures.
     """
     if (options.judge is None) != (options.outputs is not None):
         raise UserError("give --judge NAME, or --outputs FILE, which holds a judge's replies")
@@ -203,14 +207,21 @@ def _measure(
     """The path of the record."""
     import uvloop
 
-    from flowright.judging.measuring.benchmarks.opening import Named
-    from flowright.judging.measuring.benchmarks.session import Measurement, measure
+    from flowright.judging.measuring.benchmark_judges import JudgeName, OpenedJudge
+    from flowright.judging.measuring.judge_benchmark import BenchmarkRequest, run_benchmark
 
-    named = None
+    def open_folder(named: JudgeName) -> AbstractAsyncContextManager[OpenedJudge]:
+        from flowright.app.trained_judge import open_trained_judge  # loads torch
+
+        return open_trained_judge(named)
+
+    judge = None
     if options.judge is not None:
-        named = Named(options.judge, options.config, options.overrides, options.ask, options.seed)
-    asked = Measurement(
-        named=named,
+        judge = JudgeName(
+            options.judge, options.config, options.overrides, options.ask, options.seed
+        )
+    request = BenchmarkRequest(
+        judge=judge,
         benchmark=options.benchmark,
         pairs=options.pairs,
         outputs=options.outputs,
@@ -223,23 +234,22 @@ def _measure(
         trained_on=options.trained_on,
         allow_trained_on=options.allow_trained_on,
     )
-    return uvloop.run(measure(asked, progress, say))
+    return uvloop.run(run_benchmark(request, open_folder, progress, say))
 
 
 def _show_benchmark(out: Path, html: Path | None) -> None:
-    """The table, and where everything is."""
+    """Print the report and the paths of the files."""
     from rich.console import Console
 
-    from flowright.judging.measuring.benchmarks.page import write_page
-    from flowright.judging.measuring.benchmarks.record import read_record
-    from flowright.judging.measuring.benchmarks.screen import benchmark_screen
+    from flowright.judging.measuring.benchmark_report import benchmark_report, read_record
+    from flowright.viewer.rendering.report import report_text, write_report
 
-    record = read_record(out)
+    report = benchmark_report(read_record(out))
     console = Console()
-    console.print(benchmark_screen(record))
+    console.print(report_text(report))
     console.print(f"{out}", markup=False, soft_wrap=True)
     if html is not None:
-        write_page(record, html)
+        write_report(report, html)
         console.print(f"{html}", markup=False, soft_wrap=True)
 
 
@@ -312,15 +322,18 @@ def _judge_file(
     """Judge, write the output, and return how many rows ended how."""
     import uvloop
 
+    from flowright.core.files import disk_errors
+    from flowright.core.journal import Journal
     from flowright.judging.service.judge_file import (
-        Progress,
+        Judged,
+        Key,
         check_out,
         judge_rows,
+        open_progress,
         survey,
         write_judged,
     )
     from flowright.judging.service.serve import open_backend
-    from flowright.runs import disk_errors
 
     check_out(options.out)
     if options.source.resolve() == options.out.resolve():
@@ -328,7 +341,7 @@ def _judge_file(
     config = _judge_of(options)
     found = survey(options.source, {field: getattr(options, field) for field in FIELDS})
 
-    async def judge(progress: Progress) -> None:
+    async def judge(progress: Journal) -> dict[Key, Judged]:
         async with open_backend(config) as (opened, ready):
             if problems := await ready():
                 raise UserError(*problems)
@@ -339,24 +352,22 @@ def _judge_file(
                     "no reference: the judge goes by the question alone; see --answer"
                 )
             advance = add(options.source.name, found.rows)
-            await judge_rows(options.source, found.columns, opened.judge, progress,
+            return await judge_rows(options.source, found.columns, opened.judge, progress,
                              options.concurrency, options.retry_failed, advance)  # fmt: skip
 
     with disk_errors(options.out):
         path = options.out.with_name(options.out.name + ".progress")
-        progress = Progress(path, _identity(config, found.columns))
-        try:
-            uvloop.run(judge(progress))
-            return write_judged(options.source, options.out, found.added, progress)
-        finally:
-            progress.close()
+        with open_progress(path, _identity(config, found.columns)) as progress:
+            judged = uvloop.run(judge(progress))
+            return write_judged(options.source, options.out, found.added, judged)
 
 
 def _judge_of(options: argparse.Namespace) -> "JudgeServerConfig":
     """The judge of --config, or of the service at --url."""
     from pydantic import ValidationError
 
-    from flowright.config import JudgeServerConfig, load_judge_server
+    from flowright.config.loading import load_judge_server
+    from flowright.config.root import JudgeServerConfig
 
     if options.config:
         return load_judge_server(options.config, options.overrides)
@@ -419,11 +430,14 @@ def serve(options: argparse.Namespace) -> int:
         raise UserError("give --config FILE, or --model FOLDER")
     if options.base_url and not options.model:
         raise UserError("--base-url goes with --model FOLDER, which has the judge's prompt")
-    from flowright.config import load_judge_server
+    from flowright.config.loading import load_judge_server
 
     named = {"trained.folder": options.model, "trained.base_url": options.base_url}
     overrides = [f"{key}={json.dumps(value)}" for key, value in named.items() if value]
     config = load_judge_server(options.config, [*overrides, *options.overrides])
     from flowright.judging.service.serve import run
 
-    return run(config, lambda line: print(line, flush=True))
+    open_trained = None
+    if config.trained.folder is not None:  # loads torch
+        from flowright.app.trained_judge import trained_judge as open_trained
+    return run(config, lambda line: print(line, flush=True), open_trained)

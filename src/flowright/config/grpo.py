@@ -21,7 +21,7 @@ OBJECTIVES = Table(
     {
         **{n: f"{_OBJECTIVES}:{n.upper()}" for n in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
         "sft": f"{_OBJECTIVES}:SFT",
-        "bradley_terry": "flowright.grpo.pairs:BRADLEY_TERRY",
+        "bradley_terry": "flowright.grpo.objectives:BRADLEY_TERRY",
     },
 )
 """Each an Objective, the weights of tokens and their terms; or a PairObjective."""
@@ -54,7 +54,7 @@ CORRECTIONS = Table(
 """Each a Correction: what the ratio is to, and a weight besides."""
 
 SCHEDULES = Table(
-    "schedule", {n: f"flowright.grpo.schedules:{n}" for n in ("constant", "cosine", "linear")}
+    "schedule", {n: f"flowright.grpo.learner:{n}" for n in ("constant", "cosine", "linear")}
 )
 """Functions of the share of the run that is done to a factor of the learning rate."""
 
@@ -185,7 +185,7 @@ class PipelineSection(Section):
 
 
 class RaySection(Section):
-    """`train.py --ray`: the processes of a run on a Ray cluster; see docs/scaling.md."""
+    """`train.py --ray`: the processes of a run on a Ray cluster; see docs/running_on_gpus.md."""
 
     address: str | None = None
     """Of a running cluster (`auto`: this machine's), or its dashboard's http address; default: that

@@ -45,7 +45,7 @@ class NamedWordsSection(Section):
 
 class ScaffoldingSection(Section):
     """RuscaRL: some attempts of a group are sampled from a prompt that shows some criteria, and all
-    are learned on the bare one; see docs/rubrics.md."""
+    are learned on the bare one; see docs/instructions.md."""
 
     enabled: bool = False
     """Needs criteria in every row, or in `files`."""
@@ -64,7 +64,7 @@ class ScaffoldingSection(Section):
 
 class InstructionsSection(Section):
     """With `environment: instructions` the policy answers prompts, and criteria decide what an
-    answer earns; see docs/instructions_training.md."""
+    answer earns; see docs/instructions.md."""
 
     reward: RewardKind = "rubric"
     """`rubric`: the points of the criteria that a judge, or a rule, says are met; `verif`: the
@@ -93,7 +93,7 @@ class InstructionsSection(Section):
     middle out of its last message, and with it perhaps what is asked for."""
     wording: Name | None = None
     """A YAML file with the words for judge and scaffold, in the place of
-    src/flowright/criteria/rubrics/wording.yaml."""
+    src/flowright/criteria/rubrics/scaffolding.yaml."""
     criteria_calls: Literal["all", "each"] = "all"
     """Of `rubric`: all criteria in one call of the judge, or each in a call of its own."""
     most_ungraded: Annotated[float, Field(ge=0, lt=1)] = 0.0

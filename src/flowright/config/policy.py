@@ -20,7 +20,7 @@ TINY = "tiny"
 """The name of the embedded policy."""
 
 SMOLLM2 = "smollm2-135m"
-"""The name of the smallest pretrained policy, which needs no hub; see docs/real_models.md."""
+"""The name of the smallest pretrained policy, which needs no hub; see docs/running_on_gpus.md."""
 
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM's --max-lora-rank may be; it serves adapters of that rank and below."""

@@ -10,7 +10,7 @@ from flowright.config.section import Fraction, Section
 class PresentationSection(Section):
     """With `environment: presentation` the policy chooses how a small question is solved and how
     the answer is presented, and the embedded judge decides what that earns. All of it is planted
-    and simulated; see docs/study_world.md."""
+    and simulated; see docs/study.md."""
 
     train: int = Field(default=2000, ge=1, le=12_000)
     """Questions to train on; the same for every seed of the run."""

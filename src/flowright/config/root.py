@@ -59,16 +59,16 @@ class Config(Section):
     """Of every draw of the run."""
     environment: str = "workflow"
     """What a completion means: `workflow`, `judging` (docs/training_judges.md), `instructions`
-    (docs/instructions_training.md), `presentation` (docs/study_world.md), or
-    `package.module:factory` for an environment of your own; see docs/extending/environment.md."""
+    (docs/instructions.md), `presentation` (docs/study.md), or
+    `package.module:factory` for an environment of your own; see docs/extending.md."""
     strategy_model: Name = TINY
     """The policy: a Hugging Face id or folder, `tiny` (embedded), or `smollm2-135m` (a pretrained
-    one that needs no hub; see docs/real_models.md)."""
+    one that needs no hub; see docs/running_on_gpus.md)."""
     aflow_executor_model: Name = "simulated"
     """A name in `llm.file`, or `simulated` (embedded server)."""
     train_dataset: Name = "offline"
     """A task file; `offline` for the mixture that needs no download; or `package.module:function`
-    for problems of your own, see docs/extending/dataset.md."""
+    for problems of your own, see docs/extending.md."""
     val_dataset: Name = "offline"
     """As `train_dataset`."""
     physical_gpus: tuple[Annotated[int, Field(ge=0)], ...] | None = None

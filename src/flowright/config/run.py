@@ -25,7 +25,7 @@ class RunSection(Section):
     """Write TensorBoard event files."""
     loggers: tuple[Logger, ...] = ()
     """Where each step's metrics go, too, under the same names: `wandb`, `mlflow`, `trackio`, each
-    with `pip install -r requirements-loggers.txt`; see docs/monitoring.md. `tensorboard` is there
+    with `pip install -r requirements-loggers.txt`; see docs/viewing.md. `tensorboard` is there
     without being named, unless `run.tensorboard` is false."""
     project: Name = "flowright"
     """Of `loggers`: W&B's and trackio's project, MLflow's experiment."""
@@ -39,7 +39,7 @@ class RunSection(Section):
     earlier. One with a larger share of unscored than `grpo.max_unscored` does not count."""
     keep_logprobs: bool = False
     """Keep each sampled token in the rollouts, with its log-probability by the sampler and by the
-    learner before the update; see docs/run_directory.md."""
+    learner before the update; see docs/viewing.md."""
 
     @field_validator("loggers")
     @classmethod

@@ -23,16 +23,21 @@ _REMEDY = "start its server, or check its address; the same command continues"
 
 
 class ServerDown(UserError):
-    """Calls were stopped because the server is down. ``results`` holds all results by key, those of
-    failed calls included; ``not_asked`` counts the items without any."""
+    """A server is down before or during calls. ``results`` holds all results by key, those of failed
+    calls included; ``not_asked`` counts the items without any."""
 
     exit_code = 1
 
     def __init__(
-        self, *problems: str, results: Mapping[Any, Any], answered: int, failed: int, not_asked: int
+        self,
+        *problems: str,
+        results: Mapping[Any, Any] | None = None,
+        answered: int = 0,
+        failed: int = 0,
+        not_asked: int = 0,
     ) -> None:
         super().__init__(*problems)
-        self.results = results
+        self.results = results or {}
         self.answered = answered
         self.failed = failed
         self.not_asked = not_asked

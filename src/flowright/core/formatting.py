@@ -47,7 +47,7 @@ def points(difference: float) -> str:
     return f"{100 * difference:+.1f}"
 
 
-def said(value: object, form: Form) -> str:
+def format_value(value: object, form: Form) -> str:
     """A value of a record, which may be anything or missing."""
     return form(value) if is_number(value) else NOTHING
 
@@ -71,3 +71,16 @@ def amount(number: float) -> str:
         if number >= size:
             return f"{number / (1e3 if letter == 'k' else size):.3g}{letter}"
     return f"{number:,.0f}"
+
+
+def short_percent(value: float) -> str:
+    return f"{100 * value:.0f} %" if abs(value) >= 0.095 or not value else f"{100 * value:.1f} %"
+
+
+def plain(value: float) -> str:
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    if 0 < abs(value) < 0.001:
+        digits, exponent = f"{value:.2e}".split("e")
+        return f"{float(digits):g}e{int(exponent)}"
+    return f"{value:.3g}"

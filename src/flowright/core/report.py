@@ -3,11 +3,11 @@ terminal by :mod:`flowright.viewer.rendering.report`. Texts may be untrusted: th
 them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from flowright.core.formatting import Form, Point, Record, percent, said
+from flowright.core.formatting import Form, Point, Record, format_value, percent
 from flowright.core.untrusted import one_line
 
 Where = Literal["both", "page", "terminal"]
@@ -22,6 +22,13 @@ class Note:
     text: str
     soft: bool = False
     where: Where = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """A heading within a section."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +49,34 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class Spark:
+    """A curve without axes, for a table cell."""
+
+    points: Sequence[Point]
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalMark:
+    """A share with its interval on a scale from 0 to 1, for a table cell."""
+
+    low: float
+    value: float
+    high: float
+    colour: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReportCell:
     """A table cell. ``note`` is printed smaller, such as an interval; ``text`` columns are aligned
-    left and wrapped."""
+    left and wrapped; a page draws ``mark`` behind the text and leads to ``address``."""
 
     text: str
     note: str = ""
     style: Style = ""
     is_text: bool = False
+    mark: Spark | IntervalMark | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +85,21 @@ class ReportColumn:
 
     title: str
     page_only: bool = False
+    is_text: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
     """Rows of cells below their columns; the first cell of a row is its name. Without rows nothing
-    is shown."""
+    is shown. Rows of the numbers in ``shaded`` stand out; a page shows a ``folded`` table under its
+    title when a reader opens it."""
 
     columns: Sequence[ReportColumn | str]
     rows: Sequence[Sequence[ReportCell | str]]
     caption: str = ""
     where: Where = "both"
+    shaded: Collection[int] = ()
+    folded: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +122,8 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Curves over the training step. ``low`` and ``high`` are always within the axis."""
+    """Curves over the training step. ``low`` and ``high`` are always within the axis; a click on a
+    step leads to its ``address``."""
 
     title: str
     series: Sequence[Series]
@@ -99,6 +131,43 @@ class LineChart:
     low: float | None = None
     high: float | None = None
     zero_line: bool = False
+    address: Callable[[int], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterDot:
+    """A row of a scatter: a value with its interval against its cost."""
+
+    name: str
+    colour: str
+    x: float
+    y: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScatterChart:
+    """Shares with their intervals against a cost, the dots numbered."""
+
+    title: str
+    dots: Sequence[ScatterDot]
+    x_label: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeChart:
+    """A value before and after for each name, on one scale from zero."""
+
+    title: str
+    rows: Sequence[tuple[str, float, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class BarList:
+    """Names and values beside bars of the values' lengths."""
+
+    rows: Sequence[tuple[str, str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +224,16 @@ class ReliabilityChart:
     bins: Sequence[Record]
 
 
-ReportChart = LineChart | ForestChart | ConfusionChart | HistogramChart | ReliabilityChart
-ReportBlock = Note | FactList | ReportTable | ReportChart
+ReportChart = (
+    LineChart
+    | ScatterChart
+    | ChangeChart
+    | ForestChart
+    | ConfusionChart
+    | HistogramChart
+    | ReliabilityChart
+)
+ReportBlock = Note | Heading | FactList | BarList | ReportTable | ReportChart
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +294,7 @@ def calibration_section(record: Record) -> ReportSection | None:
 
 def _calibration_error(measured: Record) -> ReportCell:
     error = measured["error"]
-    value = said(error["value"], percent)
+    value = format_value(error["value"], percent)
     if error["low"] is None:
         return ReportCell(value)
     return ReportCell(

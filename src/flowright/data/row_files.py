@@ -1,5 +1,5 @@
 """Files of rows, parquet or JSON Lines, of which each row is used or named. What a row means is its
-reader's (:mod:`flowright.environments.judging.files`, :mod:`flowright.criteria.rubrics.files`).
+reader's (:mod:`flowright.environments.judging.files`, :mod:`flowright.criteria.rubrics.rows`).
 """
 
 import gzip

@@ -1,6 +1,6 @@
 """The values that a row of a file holds, as they are read out of it: messages, texts, numbers. What
 they are for is known to who reads the rows (:mod:`flowright.environments.judging.forms`,
-:mod:`flowright.criteria.rubrics.forms`).
+:mod:`flowright.criteria.rubrics.rows`).
 
 Lists may be numpy's, as pandas reads them. Nothing is repaired.
 """

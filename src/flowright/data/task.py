@@ -159,7 +159,7 @@ def read_tasks(path: Path) -> list[Problem]:
 def _remedy(path: Path) -> str:
     """How to come by a task file that is not there."""
     if not path.stem.endswith("_mixed"):
-        return f"of rows of your own, {here(FILL_IN)} makes one (docs/own_data.md)"
+        return f"of rows of your own, {here(FILL_IN)} makes one (docs/datasets.md)"
     out = "" if path.parent == Path("data/mixed") else f" --out {shlex.quote(str(path.parent))}"
     create = f"{here('python scripts/create_mixed_dataset.py')}{out}"
     return (

@@ -2,7 +2,7 @@
 completions and rewards; everything else of a run is asked of its environment.
 
 The configuration names one (``environment: workflow``, or ``package.module:factory`` for a user's
-own); see docs/extending/environment.md.
+own); see docs/extending.md.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowright.config import Config
 from flowright.config.environment import ENVIRONMENTS
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task

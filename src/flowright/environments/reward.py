@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from flowright.config import RewardSection
+from flowright.config.workflow import RewardSection
 from flowright.core.errors import Blame, Failure, Reason
 from flowright.judging.verdict import Verdict
 

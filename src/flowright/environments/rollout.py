@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 SCHEMA = 1
-"""Of a rollout's record, as docs/run_directory.md tells it; the one before had no such field."""
+"""Of a rollout's record, as docs/viewing.md tells it; the one before had no such field."""
 
 
 @dataclass(frozen=True, slots=True)

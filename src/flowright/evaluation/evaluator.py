@@ -9,14 +9,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.statistics import Estimate, bootstrap
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.perplexity import TextScore, text_score_of
-from flowright.grading.gold import told_in_words
+from flowright.grading.gold import is_free_text
 from flowright.grpo.pipeline import SEED_STRIDE
 from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
@@ -177,7 +177,7 @@ def make_row(
 def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
     """Of a dataset; None where any of its answers is not free text, or was checked without F1."""
     checked = [r.gold for g in groups for r in g if r.gold and r.gold.correct is not None]
-    if not all(told_in_words(group[0].task) for group in groups):
+    if not all(is_free_text(group[0].task) for group in groups):
         return None
     if any(gold.f1 is None for gold in checked):
         return None

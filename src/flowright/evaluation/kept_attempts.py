@@ -7,9 +7,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
+from flowright.core.files import disk_errors
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Rollout, to_record
-from flowright.runs import disk_errors, write_answers
+from flowright.runs.run_files import write_answers
 
 
 class Keeper(Protocol):
@@ -27,7 +28,7 @@ def keep_attempts(
     groups: Sequence[Sequence[Rollout]],
 ) -> None:
     """Keep the attempts of an evaluation at ``step`` as a training step's are kept, in ``part`` of
-    :data:`flowright.runs.HELD_OUT`: a group is a problem, and each attempt has its ``key`` as well,
+    :data:`flowright.runs.run_files.HELD_OUT`: a group is a problem, and each attempt has its ``key`` as well,
     by which it can be played again. Raises RunError on a full disk."""
     records = [
         to_record(rollout, environment.record(rollout), step, group, index, None)

@@ -13,17 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flowright.core.errors import RunError
-from flowright.runs import (
-    EVALUATION,
-    Lock,
-    changes_of,
-    check_writable,
-    disk_errors,
-    holds_run,
-    write_json,
-    write_rollouts,
-    write_text,
-)
+from flowright.core.files import Lock, check_writable, disk_errors, write_json, write_text
+from flowright.core.journal import changes_of
+from flowright.runs.run_files import EVALUATION, holds_run, write_rollouts
 
 Where = Literal["problems", "selection"]
 """The reported problems, or others, on which baselines are chosen."""

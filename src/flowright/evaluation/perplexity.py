@@ -11,8 +11,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from flowright.config import Config, GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.config.reading import find_config
+from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.documents import Documents, read_documents
 from flowright.grpo.batch import Group, Trained, score

@@ -3,14 +3,14 @@ the higher score?"""
 
 from collections.abc import Sequence
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.data.task import Task
 from flowright.environments.reward import Reward
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.evaluator import Row, make_row
 from flowright.grading import Gold
 from flowright.grpo.batch import Group, scalar_scores
-from flowright.grpo.given import GivenBatches
+from flowright.grpo.fixed_data import FixedData
 from flowright.policy.model import Policy
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.sampler import Sample
@@ -20,7 +20,7 @@ async def scored_row(
     name: str,
     tasks: Sequence[Task],
     policy: Policy,
-    batches: GivenBatches,
+    batches: FixedData,
     section: GrpoSection,
 ) -> Row:
     """A row whose gold accuracy is the share of pairs that are ranked as people ranked them. Two

@@ -1,4 +1,4 @@
-"""Gold checks: whether an answer is right by the task's own standard, without asking a judge."""
+"""Gold checks of answers by the task's own standard, without a judge."""
 
 from flowright.grading.gold import Gold, gold_check, trusted_setup
 from flowright.grading.text import exact_match, extract_answer, token_f1

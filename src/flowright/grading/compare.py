@@ -1,8 +1,8 @@
-"""Whether an answer says what is expected, as far as its text tells: the one comparison.
+"""The one comparison of an answer with the expected ones, by text.
 
-The gold check, the rules of the judge and the vote of ``ensemble`` all stand on it, so they cannot
-contradict each other. Pure functions: nothing is evaluated and nobody is asked. Where two
-expressions would have to be evaluated it says so (``correct=None``), for who has a sandbox.
+The gold check, the judge's rules and the vote of ``ensemble`` share it, so they cannot contradict
+each other. Pure functions. Expressions that would have to be evaluated are left undecided
+(``correct=None``) for a caller with a sandbox.
 """
 
 import re
@@ -11,14 +11,19 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from flowright.data.task import Kind
-from flowright.grading.choices import Choices, chosen_label
-from flowright.grading.dates import same_date
+from flowright.grading.choices import Choices, chosen_label, same_date
 from flowright.grading.formulas import is_formula
-from flowright.grading.number_words import spelled
-from flowright.grading.numbers import Quantity, conclusion, lone_number, with_other_marks
-from flowright.grading.text import exact_match, extract_answer, same_spans
+from flowright.grading.numbers import Quantity, conclusion, lone_number, spelled, with_other_marks
+from flowright.grading.text import (
+    closed_answer,
+    exact_match,
+    extract_answer,
+    predicate,
+    same_spans,
+    same_words,
+    states_no_answer,
+)
 from flowright.grading.units import conversion
-from flowright.grading.words import closed_answer, predicate, same_words, says_nothing_is
 from flowright.llm.replies import spoken_answer
 
 LONGEST_EXPRESSION = 500
@@ -29,10 +34,10 @@ _Found = tuple[bool | None, str, str, bool]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """``correct`` is None where a computer algebra system has to decide between ``final``, what
-    the answer comes down to, and one of ``expected``. ``method`` names what decided. It is not
-    ``certain`` where that is a convention rather than what the text says: ``3%`` for 3, the last
-    number of a sentence that hedges it; a check has to decide then, a stand-in does not."""
+    """``correct`` is None where a computer algebra system has to decide between ``final``, the
+    answer without its lead-in, and one of ``expected``. ``method`` names the deciding rule. It is
+    not ``certain`` where the rule is a convention rather than the text itself: ``3%`` for 3, the
+    last number of a sentence that hedges it. A check has to decide then, a stand-in does not."""
 
     correct: bool | None
     method: str
@@ -42,9 +47,9 @@ class Comparison:
 
 
 def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices = ()) -> Comparison:
-    """Whether a solver's ``answer`` is one of the ``expected`` ones, for a task of mathematics or a
-    question. With ``choices`` the first of ``expected`` is the label of the right one. Thinking
-    that the answer opens with does not count."""
+    """Compare a solver's ``answer`` with the ``expected`` ones, for a task of mathematics or a
+    question. With ``choices`` the first of ``expected`` is the label of the right one. Thinking at
+    the start of the answer does not count."""
     answer = spoken_answer(answer)
     final = extract_answer(answer)
     if not answer.strip():
@@ -56,7 +61,7 @@ def compare(expected: Sequence[str], answer: str, kind: Kind, choices: Choices =
     found: list[tuple[str, _Found]] = []
     for reference in expected:
         same = _same_value if kind == "math" else _same_text
-        # "the slate was wiped clean" may be what is expected, or what it says about the slate.
+        # "the slate was wiped clean" may be what is expected, or a statement about the slate.
         read = [same(text, answer, reference) for text in dict.fromkeys((final, predicate(final)))]
         one = next((each for each in read if each[0]), read[-1])
         if one[0]:
@@ -89,7 +94,7 @@ def _same_value(final: str, answer: str, reference: str) -> _Found:
     if all(clocks := [_CLOCK.fullmatch(text.lower()) for text in told]):
         one, other = (clock.groups() for clock in clocks if clock)
         return one[:2] == other[:2] and other[2] in (one[2], None), "number", final, True
-    if all(map(says_nothing_is, told)):
+    if all(map(states_no_answer, told)):
         return True, "exact_match", final, True
     if _LABELS.fullmatch(told[1]):
         run = re.fullmatch(r"[A-J]{2,10}", told[0])
@@ -140,7 +145,8 @@ def _unspaced(text: str) -> str:
 
 
 def is_words(reference: str) -> bool:
-    """Whether a reference is a word, a name or a label, which no algebra may take for variables."""
+    """Return whether a reference is a word, a name or a label, which algebra may not take for
+    variables."""
     plain = re.sub(r"\b(?:and|or)\b", ",", _TEXT.sub(r"\1", reference)).strip("$ ")
     is_label = re.fullmatch(r"\(?[A-J]\)?", plain) is not None
     return is_label or (not is_formula(plain) and re.search(r"[A-Za-z]{3}", plain) is not None)
@@ -199,9 +205,8 @@ def _same_lone(
 
 
 def _is_other_reading(text: str, found: Quantity, expected: Quantity) -> bool:
-    """Whether a number that differs from the expected one may be it in another way to write:
-    ``1.000`` for a thousand, ``1.5 hours`` for 90 minutes, ``3 million`` where millions are asked
-    for."""
+    """Return whether a different number may be the expected one in another notation: ``1.000`` for
+    a thousand, ``1.5 hours`` for 90 minutes, ``3 million`` where millions are asked for."""
     other = with_other_marks(text)
     if other is not None and expected.equals(other):
         return True
@@ -224,14 +229,14 @@ _NO_CLAIM = re.compile(
     r"|[A-Za-z]{2}[^?]*\?\W*$",
     re.IGNORECASE,
 )
-"""What makes of a text that names a number none that says that it is the answer."""
+"""Words that turn a text with a number into one that does not offer it as the answer."""
 _SAYS = re.compile(r"\b(?:is|are|was|were|equals|gives|makes|costs|totals)\b|:|≈|\\approx\b")
 _EQUATIONS = re.compile(r"=[^=]{0,200}(?:[,;]|\b(?:and|or)\b|\\text)[^=]{0,200}=")
 
 
 def _stems(final: str) -> list[str]:
-    """The answer, and what it comes down to: behind its last equals sign, unless several equations
-    are listed, and behind the last word that says what something is."""
+    """Yield the answer, and its final part: after the last equals sign, unless several equations
+    are listed, and after the last copula."""
     stems = [final]
     if not _EQUATIONS.search(final[-LONGEST_EXPRESSION:]):
         stems.append(final.rpartition("=")[2])
@@ -247,7 +252,7 @@ def _stems(final: str) -> list[str]:
 
 
 def _is_solved(final: str) -> bool:
-    """Whether what stands left of an equals sign is no formula that is still to be solved: ``2x``,
+    """Return whether the left side of an equals sign is no formula still to be solved: ``2x``,
     ``x^2``."""
     left = final.partition("=")[0] if "=" in final else ""
     return re.search(r"\d\s?[A-Za-z]\b|[A-Za-z]\s?\^|[²³√]|\\sqrt", left) is None
@@ -264,7 +269,7 @@ _MONTH = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]
 
 
 def _is_plain_prose(final: str) -> bool:
-    """Whether the last number of a sentence is its answer beyond doubt."""
+    """Return whether the last number of a sentence is its answer beyond doubt."""
     last = final[-200:]
     return not (_HEDGES.search(last) or _MONTH.search(last) or len(re.findall(r"=", last)) > 1)
 
@@ -294,8 +299,8 @@ def _same_text(final: str, answer: str, reference: str) -> _Found:
 
 
 def _same_nouns(final: str, reference: str) -> bool:
-    """Whether two numbers count the same thing, which one alone may name, in one word: ``3 yards``
-    and ``3``, not ``Apollo 11`` and ``11``. An ordinal counts nothing."""
+    """Return whether two numbers count the same thing, in one word, which one of them may leave
+    out: ``3 yards`` and ``3``, not ``Apollo 11`` and ``11``. An ordinal counts nothing."""
     if _ORDINAL.search(final) or _ORDINAL.search(reference):
         return False
     one, other = (_NOUN.findall(text) for text in (final, reference))

@@ -1,11 +1,11 @@
-"""Formulas as text: telling them from prose, and writing what people type as LaTeX.
+"""Formulas as text: distinguishing them from prose, and typed notation as LaTeX.
 
-Nothing is parsed into a formula and nothing is evaluated: that is math-verify's, in the sandbox.
+Formulas are parsed and evaluated by math-verify alone, in the sandbox.
 """
 
 import re
 
-from flowright.grading.around import has_function
+from flowright.grading.numbers import has_function
 
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
 _TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf|mbox|operatorname)\b")
@@ -55,7 +55,8 @@ _JOINED = re.compile(r",|\\text\s?\{[\s,]*and\s*\}|\band\b|\$")
 
 
 def is_formula(text: str) -> bool:
-    """Whether a text is a formula rather than prose, which has words, or bare punctuation."""
+    """Return whether a text is a formula rather than prose, which has words, or bare
+    punctuation."""
     words = [word for word in _WORD.findall(_TEXT.sub(" ", text)) if not has_function(word)]
     if len(words) > _MOST_WORDS or not any(map(str.isalnum, text)):
         return False

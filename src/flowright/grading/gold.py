@@ -1,7 +1,7 @@
 """The gold check of an answer, beside the judge's verdict (law 3): equality, tests, verifiers.
 
-The answer is compared here, in the trusted process, and evaluated nowhere but in the sandbox. A
-check that could not be carried out says so (``correct=None``); it never says "wrong" (law 1).
+Answers are compared in this trusted process and evaluated in the sandbox alone. A check that failed
+for our reasons is undecided (``correct=None``), never wrong (law 1).
 """
 
 import asyncio
@@ -26,13 +26,13 @@ _SYMBOLIC_LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0)
 
 @dataclass(frozen=True, slots=True)
 class Gold:
-    """The outcome of a gold check.
+    """Outcome of a gold check.
 
-    ``correct`` is None when the check itself failed for our reasons. ``method`` names what decided,
-    ``detail`` says what it saw; it may quote expected values, so it may not reach the policy.
-    ``evidence`` is for the judge: how many tests passed and not a word more, because a
-    solution chooses the message that it fails with. ``f1`` is the token F1 of an answer in words
-    (:func:`told_in_words`), the best of all references; it decides nothing.
+    ``correct`` is None when the check itself failed for our reasons. ``method`` names the deciding
+    rule, ``detail`` its findings; it may quote expected values, so it may not reach the policy.
+    ``evidence`` is for the judge: how many tests passed and not a word more, because a solution
+    chooses the message that it fails with. ``f1`` is the token F1 of an answer in words
+    (:func:`is_free_text`), the best of all references; it decides nothing.
     """
 
     correct: bool | None
@@ -43,7 +43,7 @@ class Gold:
 
 
 async def gold_check(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
-    """Whether ``answer`` (a solver's final text) is right by the task's own gold standard."""
+    """Check ``answer`` (a solver's final text) by the task's own gold standard."""
     if task.kind == "code":
         return await _check_code(task, answer, sandbox)
     if task.verifier is not None and answer.strip():
@@ -91,7 +91,7 @@ async def _check_answer(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     found = await off_loop(lambda: compare(accepted, answer, task.kind, task.choices), answer)
     detail = f"{found.final[:200]!r} against {' | '.join(found.expected)[:300]!r}"
     f1 = None
-    if told_in_words(task):
+    if is_free_text(task):
         f1 = max(token_f1(found.final, reference) for reference in accepted)
         detail += f", F1 {f1:.2f}"
     if found.correct is None:
@@ -102,8 +102,8 @@ async def _check_answer(task: Problem, answer: str, sandbox: Sandbox) -> Gold:
     return Gold(found.correct, found.method, detail, f1=f1)
 
 
-def told_in_words(task: Task) -> bool:
-    """Whether an answer to the task is free text, of which there is an F1."""
+def is_free_text(task: Task) -> bool:
+    """Return whether an answer to the task is free text, for which an F1 is computed."""
     return (
         isinstance(task, Problem)
         and task.kind == "qa"

@@ -9,13 +9,115 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
-from flowright.grading.around import (
-    changed,
-    makes_one,
-    offers_both,
-    without_powers,
-    without_rate,
+_NEAR = 40  # characters on each side that can change a number
+_FUNCTIONS = (
+    r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln|lg|exp|sqrt|cbrt|max|min|gcd|lcm|mod|floor|ceil"
 )
+_FUNCTION = re.compile(rf"(?<![A-Za-z])(?:{_FUNCTIONS})(?![A-Za-z])", re.IGNORECASE)
+_BEFORE = re.compile(
+    rf"(?:(?<![A-Za-z])(?:{_FUNCTIONS})(?:_?\w{{1,3}})?"
+    r"|\b(?:not(?:\s+(?!so\b|but\b)[a-z]+\.?){0,4}|never|isn't|half(?:\s+of)?|twice|thrice|double|triple|plus|minus|times|over|under"
+    r"|below|above|(?:divi|multipl|increas|decreas|reduc|rais|grow)\w*\s+by|modulo|choose|without|except|between|before|after|since|until"
+    r"|^\W*(?:at\s+(?:least|most)|up\s+to)"
+    r"|(?:roots?|logarithm|factorial|reciprocal|inverse|opposite|square|cube|power|multiple)\s+of"
+    r"|(?:more|less|fewer|greater|larger|smaller|bigger|higher|lower|other|rather)\s+than)"
+    r"|[√∛∜±∓<>≤≥≠≮≯|^*/×÷·⋅+&#_!\\({\[])\s?[$€£¥₹]?\s?[-+]?$",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    r"\s?[\^*/×÷·⋅+²³¹⁰⁴-⁹₀-₉½⅓⅔¼¾⅛√π∞<>=≤≥≠|_‰:&\\)}\]({\[]"
+    r"|\s?[-‐-―−]\s?(?=[\w\\(])"
+    r"|!(?=\s*$|[^\s\w])"
+    r"|\s(?:squared|cubed|factorial|plus|minus|divided|multiplied|modulo|choose|halves|thirds"
+    r"|quarters|fifths|tenths|hundredths|dozens?|hundred|pi|tau|to\s+the|and\s+(?:a|one|an)"
+    r"\s+(?:half|quarter|third|fifth|eighth|tenth)|or\s+(?:more|less|fewer|so|greater))\b"
+    r"|\s(?:times|x|more\s+than|less\s+than|fewer\s+than|over|choose|mod)\s+(?:[A-Za-z]|\d+)\b(?!\w)",
+    re.IGNORECASE,
+)
+# What may be written right at a number, and what letters may stand alone behind one: all other
+# letters there are variables, and the number their coefficient.
+_UNIT_NAMES = """
+km cm mm nm um µm m kg mg g lb lbs oz ft in yd mi h hr hrs min mins s sec secs ms ns L l ml mL dl kl
+kb mb gb tb KB MB GB TB kW W kWh V A Hz kHz MHz GHz Pa kPa N J kJ kcal cal mol rad deg mph kph kmh
+pts pt pp usd USD eur EUR gbp GBP am pm AM PM st nd rd th gal cents c sq eV keV MeV nC mC µC mT mA
+mV kV kN mN pF nF µF
+"""
+_UNITS = frozenset(_UNIT_NAMES.split())
+_LETTERS = frozenset("mgshLlWVJNCFKMTA")
+_SHORT_WORDS = "of in is at on by so as to us we he it am pm if up"
+_SHORT = _UNITS | frozenset(_SHORT_WORDS.split())
+_ATTACHED = re.compile(r"[A-Za-zµα-ωΑ-Ω]+")
+_FIRST = re.compile(r"\s+([A-Za-zµα-ωΑ-Ω]+)")
+_POWER = re.compile(
+    r"(?P<before>\d\s{0,2}|/\s?)(?P<name>[A-Za-zµ]{1,12})\s?(?:\^\s?(?:[23](?!\d)|\{[23]\})|[²³])"
+)
+_RATE = re.compile(
+    r"\s{0,2}(?P<of>[A-Za-zµ$€£]{1,12})\s?/\s?(?P<per>[A-Za-zµ]{1,12})(?=\s*[.,;!?)]*\s*$)"
+)
+_MEASURES = _UNITS | frozenset(("units", "unit", "meters", "metres", "feet", "inches", "miles"))
+
+
+def changed(before: str, after: str, text_has_words: bool) -> bool:
+    """Return whether the text right before or after a number makes it a part of an expression, a
+    bound, a denial or another number: ``log 3``, ``more than 3``, ``not 3``, ``3 squared``, ``3k``.
+    In a text with words an exclamation mark is punctuation, and else a factorial."""
+    before, after = before[-_NEAR:], after[:_NEAR]
+    if text_has_words and after.startswith("!"):
+        after = after.lstrip("!")
+    return bool(_BEFORE.search(before) or _AFTER.match(after)) or is_coefficient(after)
+
+
+def is_coefficient(after: str) -> bool:
+    """Return whether letters behind a number are variables and no unit: ``3x``, ``3 ab``, ``3k``,
+    ``3π``; not ``3 km``, ``3rd``, ``3 m``, ``3 apples``."""
+    attached = _ATTACHED.match(after)
+    if attached:
+        return attached[0] not in _UNITS
+    first = _FIRST.match(after)
+    if first is None or len(first[1]) > 2:
+        return False
+    return first[1] not in (_LETTERS if len(first[1]) == 1 else _SHORT)
+
+
+def without_powers(text: str) -> str:
+    """A text in which the units behind numbers have lost their powers: ``3 m`` for ``3 m^2``."""
+    return _POWER.sub(
+        lambda unit: f"{unit['before']}{unit['name']}" if unit["name"] in _MEASURES else unit[0],
+        text,
+    )
+
+
+def without_rate(after: str) -> str:
+    """The text behind a number without the rate that is all of it: ``km/h``, ``dollars/hour``."""
+    rate = _RATE.match(after) if len(after) <= _NEAR else None
+    known = rate and all(len(rate[n]) > 3 or rate[n] in _UNITS | {"$"} for n in ("of", "per"))
+    return after[rate.end() :] if rate and known else after
+
+
+def has_function(text: str) -> bool:
+    """Return whether a text names a mathematical function."""
+    return _FUNCTION.search(text) is not None
+
+
+_OR = re.compile(r"(?:[^.;!?]{0,30}[\s,])?(?:or|vs\.?|versus)(?:[\s,:$€£]|maybe|perhaps){0,12}")
+_RANGE = re.compile(r"\s*(?:[-‐-―−~]|\.\.+|to\b|through\b|and/or\b|/)\s*[$€£]?\s*")
+_PARTS = re.compile(
+    r"\s?(?:(?:out\s+)?of(?:\s+the)?|in|per|(?:dollars?|euros?|pounds?|lbs?|hours?|hrs?|h|minutes?"
+    r"|mins?|days?|weeks?|months?|years?|feet|foot|ft|yards?|miles?|kg|km|m)(?:\s?,|\s+and)?)\s?",
+    re.IGNORECASE,
+)
+
+
+def offers_both(between: str) -> bool:
+    """Return whether the text between two numbers offers both: ``3 or 4``, ``3 to 4``, ``3-4``."""
+    return len(between) <= 60 and bool(_OR.fullmatch(between) or _RANGE.fullmatch(between))
+
+
+def makes_one(between: str) -> bool:
+    """Return whether the text between two numbers joins them into one: ``3 of 4``, ``3 hours
+    20``."""
+    return len(between) <= 60 and bool(_PARTS.fullmatch(between))
+
 
 RELATIVE_TOLERANCE = Fraction(1, 10**6)
 LONGEST_ALONE = 2_000  # characters of a number with what may stand around it
@@ -217,3 +319,86 @@ def _value(match: re.Match[str]) -> Quantity | None:
     if tail in _SCALES:
         number *= _SCALES[tail]
     return Quantity(number, percent=tail in ("%", "percent"))
+
+
+_UNDER_20 = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+sixteen seventeen eighteen nineteen
+"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_IN_WORDS = {word: number for number, word in enumerate(_UNDER_20.split())} | {
+    word: 10 * number for number, word in enumerate(_TENS.split(), start=2)
+}
+_WORD_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
+_OTHER_NAMES = "hundred half halves quarter third thirds dozen once twice"
+_OTHERS = frozenset(_OTHER_NAMES.split())
+_WORKING = """
+and or more less fewer times plus minus squared cubed factorial over point percent by to is pi mod
+choose fifths fourths quarters tenths
+"""
+_NO_UNITS = frozenset(_WORKING.split())
+_WORD_PARTS = {"half": 2, "quarter": 4} | {
+    name: size
+    for size, name in enumerate(
+        ("third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), 3
+    )
+}
+_ORDINALS = frozenset(_WORD_PARTS) | {"first", "second"}
+_PLURALS = {"halves": 2} | {
+    f"{name}s": size for name, size in _WORD_PARTS.items() if name != "half"
+}
+_LONGEST = 200  # characters
+
+
+def _names_number(text: str) -> bool:
+    """Return whether any word of the text is a number's: ``three``, ``half``."""
+    words = re.findall(r"[a-z]+", text.lower())
+    return any(word in _IN_WORDS or word in _WORD_SCALES or word in _OTHERS for word in words)
+
+
+def spelled(text: str) -> Quantity | None:
+    """Return the number that a text spells out, with at most two words of a unit behind it; None
+    for a text that opens otherwise, goes on, or is not a well-formed number."""
+    if len(text) > _LONGEST:
+        return None
+    words = re.findall(r"[a-z]+|[^\sa-z]", text.lower().replace("-", " "))
+    sign = -1 if words and words[0] in ("minus", "negative") else 1
+    words = words[1:] if sign < 0 else words
+    total = part = used = 0
+    room = 1000  # what comes next must be below: 20 leaves room for 1 to 9, 7 for nothing
+    for word in words:
+        if word in _IN_WORDS and _IN_WORDS[word] < room:
+            part += _IN_WORDS[word]
+            room = 10 if part % 100 >= 20 and part % 10 == 0 else 1
+        elif word == "hundred" and 0 < part < 10:
+            part, room = part * 100, 100
+        elif word in _WORD_SCALES and part:
+            total, part, room = total + part * _WORD_SCALES[word], 0, 1000
+        elif word != "and" or not used:
+            break
+        used += 1
+    rest = words[used:]
+    whole = total + part
+    share = _share(whole if used else None, words[used - 1] == "and" if used else False, rest)
+    if share is not None:
+        return Quantity(sign * share)
+    if rest == ["percent"]:
+        return Quantity(Fraction(sign * whole), percent=True) if used else None
+    if not used or words[used - 1] == "and" or len(rest) > 2 or not all(map(str.isalpha, rest)):
+        return None
+    known = _NO_UNITS | _ORDINALS
+    if any(word in known or len(word) < 2 or _names_number(word) for word in rest):
+        return None
+    return Quantity(Fraction(sign * whole))
+
+
+def _share(whole: int | None, is_more: bool, rest: list[str]) -> Fraction | None:
+    """Parts in words: ``half``, ``a third``, ``three quarters``, ``two and a half``; None for an
+    ordinal, such as ``twenty fifth``, and where there is more."""
+    if whole is None or is_more:
+        name = rest[-1] if len(rest) == 1 + (rest[:1] in (["a"], ["one"])) else ""
+        part = _WORD_PARTS.get(name)
+        is_ordinal = rest[:1] == [name] and name != "half"
+        return Fraction(1, part) + (whole or 0) if part and not is_ordinal else None
+    named = _WORD_PARTS if whole == 1 else _PLURALS
+    return Fraction(whole, named[rest[0]]) if len(rest) == 1 and rest[0] in named else None

@@ -1,7 +1,6 @@
-"""Units of measure and money at the end of an answer: what turns one into another.
+"""Units of measure and money at the end of an answer, and exact factors between them.
 
-Exact factors between units of one dimension. No number is read here, and a name that is not in the
-table is no unit: nothing follows from it.
+A name that is not in the table is no unit.
 """
 
 import re

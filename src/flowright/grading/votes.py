@@ -1,4 +1,4 @@
-"""Which answers say the same: the votes of ``ensemble``, by the comparison that gold makes."""
+"""Groups of equivalent answers: the votes of ``ensemble``, by the gold check's comparison."""
 
 from collections.abc import Sequence
 
@@ -14,13 +14,13 @@ _LENIENT = frozenset({"date", "spans", "last_number", "decimal_comma", "equation
 
 
 def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[list[str]]:
-    """Answers that say the same together, each group and the groups in the order in which they
-    came. An answer joins the first group whose first member says the same."""
+    """Group equivalent answers, in the order in which they came. An answer joins the first group
+    whose first member is equivalent."""
     found: list[tuple[str, list[str]]] = []
     for answer in answers:
         value = _value(answer, kind, choices)
         for other, members in found:
-            if value == other or (kind != "code" and _say_the_same(value, other, kind, choices)):
+            if value == other or (kind != "code" and _are_equivalent(value, other, kind, choices)):
                 members.append(answer)
                 break
         else:
@@ -29,8 +29,8 @@ def groups(answers: Sequence[str], kind: Kind, choices: Choices = ()) -> list[li
 
 
 def _value(answer: str, kind: Kind, choices: Choices) -> str:
-    """What of an answer counts in a vote: the label of a choice, the final answer, all of a
-    program but its spacing."""
+    """Return the part of an answer that counts in a vote: the label of a choice, the final answer,
+    all of a program but its spacing."""
     if kind == "code":
         return " ".join(answer.split())
     answer = spoken_answer(answer)
@@ -38,9 +38,9 @@ def _value(answer: str, kind: Kind, choices: Choices) -> str:
     return label_of(answer, final, choices) or final
 
 
-def _say_the_same(one: str, other: str, kind: Kind, choices: Choices) -> bool:
-    """Whether one of two values would be right where the other is expected, without the leniency
-    that knows what is asked for: one problem wants a list, another the order of its items. A
+def _are_equivalent(one: str, other: str, kind: Kind, choices: Choices) -> bool:
+    """Return whether one of two values would be right where the other is expected, without the
+    leniency that needs the question: one problem wants a list, another the order of its items. A
     problem of mathematics may have words for an answer."""
     if max(len(one), len(other)) > LONGEST_EXPRESSION:
         return False

@@ -1,20 +1,24 @@
-"""What takes part in an update: samples with their advantages, in groups behind their prompts; and
-how likely a policy finds their tokens. What is made of that is the caller's: a loss
-(:mod:`flowright.grpo.learner`), a divergence, a comparison (:mod:`flowright.grpo.selfcheck`).
+"""A step's batch on its way to the loss: prompts, samples and rollouts; penalties in their rewards;
+and the groups that train, with the log-probabilities that a policy gives their tokens.
+
+What is made of those is the caller's: a loss (:mod:`flowright.grpo.learner`), a divergence, a
+comparison (:mod:`flowright.grpo.selfcheck`).
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import torch
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
+from flowright.environments.reward import Reward, with_penalty
+from flowright.environments.rollout import Rollout
 from flowright.grpo.advantages import GroupAdvantages
-from flowright.grpo.pipeline import Batch
-from flowright.grpo.scaffolds import is_scaffolded
+from flowright.grpo.problems import ShownPrompt, is_scaffolded
+from flowright.grpo.ranks import interleaved
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy
 from flowright.policy.prefix.chunks import chunks
@@ -22,17 +26,107 @@ from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample
 
 Place = tuple[int, int]
-"""The number of a sample's task in its batch, and its own among the samples of that."""
+"""A sample's task and its attempt, both by number in the batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Prompts, samples and rollouts: lists over P tasks, the inner ones over G attempts.
+
+    Attempts at one form of a task have the same prompt and follow each other; that prompt is
+    trained on. ``shown_P_G``: the prompts they were sampled from, None without scaffolds.
+    """
+
+    prompts_P_G: list[list[Prompt]]
+    shown_P_G: list[list[ShownPrompt | None]]
+    samples_P_G: list[list[Sample]]
+    rollouts_P_G: list[list[Rollout]]
+
+    @property
+    def rollouts(self) -> list[Rollout]:
+        return [rollout for group in self.rollouts_P_G for rollout in group]
+
+    @property
+    def rewards_P_G(self) -> list[list[float | None]]:
+        """Rewards with their penalties, None where unscored."""
+        return [[rollout.reward.value for rollout in group] for group in self.rollouts_P_G]
+
+    @property
+    def task_rewards_P_G(self) -> list[list[float | None]]:
+        """Rewards without penalties, None where unscored."""
+        return [[rollout.reward.unpenalised for rollout in group] for group in self.rollouts_P_G]
+
+    @property
+    def penalties_P_G(self) -> list[list[float]]:
+        """Added to each task reward; 0 or below but for noise of the KL's estimate."""
+        return [[_penalty(rollout.reward) for rollout in group] for group in self.rollouts_P_G]
+
+    def followed_by(self, more: "Batch") -> "Batch":
+        return Batch(
+            self.prompts_P_G + more.prompts_P_G,
+            self.shown_P_G + more.shown_P_G,
+            self.samples_P_G + more.samples_P_G,
+            self.rollouts_P_G + more.rollouts_P_G,
+        )
+
+
+def _penalty(reward: Reward) -> float:
+    return 0.0 if reward.value is None or reward.task is None else reward.value - reward.task
+
+
+def whole(shares: Sequence[Batch]) -> Batch:
+    """Join the ranks' shares of a batch."""
+    return Batch(
+        interleaved([share.prompts_P_G for share in shares]),
+        interleaved([share.shown_P_G for share in shares]),
+        interleaved([share.samples_P_G for share in shares]),
+        interleaved([share.rollouts_P_G for share in shares]),
+    )
+
+
+def penalised(
+    batch: Batch, section: GrpoSection, longest: int, nats_S: Sequence[float] | None
+) -> Batch:
+    """Add to the rewards what ``grpo.kl_in: reward`` and ``grpo.overlong: soft`` take from them.
+
+    ``nats_S``: the divergence of each sample, None where it does not count there. An unscored
+    sample stays unscored.
+    """
+    if nats_S is None and section.overlong != "soft":
+        return batch
+    nats = iter(nats_S or ())
+
+    def reduced(reward: Reward, length: int) -> Reward:
+        if nats_S is not None:
+            reward = with_penalty(reward, "kl", section.kl_coefficient * next(nats))
+        if section.overlong == "soft":
+            penalty = overlong(length, longest, section.buffer(longest))
+            reward = with_penalty(reward, "overlong", penalty)
+        return reward
+
+    rollouts_P_G = [
+        [r.rewarded(reduced(r.reward, len(r.sample.token_ids))) for r in group]
+        for group in batch.rollouts_P_G
+    ]
+    return replace(batch, rollouts_P_G=rollouts_P_G)
+
+
+def overlong(length: int, longest: int, buffer: int) -> float:
+    """Penalty of a completion of ``length`` tokens where ``longest`` is the limit: 0 up to the last
+    ``buffer`` tokens before it, 1 at the limit, linear between (DAPO's soft punishment, arXiv
+    2503.14476, equation 13, there with a minus)."""
+    return min(1.0, max(0.0, (length - (longest - buffer)) / buffer))
 
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """One sample that takes part in the update, with its tokens' log-probabilities under the
-    distribution that it was drawn from; none where it was not drawn but given, and its advantage
-    is then its weight. ``learned``: which of its tokens are, all of them by default.
-    ``scaffolded``: it was drawn from another prompt than the one it is learned on
-    (:mod:`flowright.grpo.scaffolds`). ``place``: where it is in its batch, None where it is of
-    none."""
+    """One sample of an update, with its tokens' log-probabilities under the distribution that it
+    was drawn from.
+
+    A sample of fixed data has no log-probabilities, and its advantage is its weight. ``learned``
+    marks the tokens that train, None: all. ``scaffolded``: drawn from another prompt than the one
+    it trains on (:mod:`flowright.grpo.problems`). ``place``: its place in the batch, if any.
+    """
 
     token_ids: Sequence[int]
     sampled_logprobs: Sequence[float]
@@ -43,13 +137,13 @@ class Trained:
 
     @property
     def count(self) -> int:
-        """Of the tokens that are learned."""
+        """Number of tokens that train."""
         return len(self.token_ids) if self.learned is None else sum(self.learned)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A prompt and the samples of it that take part."""
+    """A prompt and its samples that train."""
 
     prompt_ids: Sequence[int]
     samples: Sequence[Trained]
@@ -61,13 +155,13 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What the groups of an update are a part of: a step asked for ``groups`` groups, further
-    rounds included it drew ``drawn``, and ``idle`` are the lengths of the scored samples that do
-    not train, as their group has no signal or as they were cut.
+class Requested:
+    """The whole that an update's groups are a part of, over which weights are normalised.
 
-    Weights are normalised over all of that: what a group without a signal adds to the mean is 0,
-    and no reason to make more of the others. Unscored samples are no part of it (law 1).
+    ``groups`` were requested and ``drawn`` were drawn, further rounds included. ``idle``: lengths
+    of the scored samples that do not train, because their group has no signal or they were
+    filtered; they add 0 to the mean and give the others no more weight. Unscored samples are left
+    out (law 1).
     """
 
     groups: int
@@ -75,14 +169,13 @@ class Asked:
     idle: Sequence[int]
 
     def minibatches(self, most: int, trained: int) -> int:
-        """Into how many optimizer steps ``trained`` groups go: ``most`` where all that was asked
-        for trains, and fewer where less does, so that none has fewer groups than the smallest
-        then."""
+        """Return the number of optimizer steps for ``trained`` groups: ``most`` if all requested
+        groups train, else fewer, so that no step has fewer groups than the smallest would then."""
         return max(1, min(most, trained // max(1, self.groups // most)))
 
 
-def asked_for(batch: Batch, groups: Sequence[Group], prompts: int) -> Asked:
-    """Of a step of so many ``prompts`` whose ``batch`` gave these groups to train on."""
+def requested(batch: Batch, groups: Sequence[Group], prompts: int) -> Requested:
+    """Return the whole of a step of ``prompts`` prompts whose ``batch`` gave these groups."""
     scored = Counter(
         len(sample.token_ids)
         for samples_G, rollouts_G in zip(batch.samples_P_G, batch.rollouts_P_G, strict=True)
@@ -92,11 +185,11 @@ def asked_for(batch: Batch, groups: Sequence[Group], prompts: int) -> Asked:
     scored.subtract(len(sample.token_ids) for group in groups for sample in group.samples)
     drawn = sum(1 for _ in _forms(batch))
     forms = drawn / max(1, len(batch.prompts_P_G))
-    return Asked(round(prompts * forms), drawn, tuple(scored.elements()))
+    return Requested(round(prompts * forms), drawn, tuple(scored.elements()))
 
 
 def _forms(batch: Batch) -> Iterator[tuple[int, Prompt, range]]:
-    """The task's number, the prompt and the attempts of every form of a batch's tasks."""
+    """Yield the task's number, the prompt and the attempts of every form of a batch's tasks."""
     for p, prompts_G in enumerate(batch.prompts_P_G):
         start = 0
         for prompt, same in groupby(prompts_G):
@@ -108,7 +201,7 @@ def _forms(batch: Batch) -> Iterator[tuple[int, Prompt, range]]:
 def drawn_groups(
     prompts_P: Sequence[Sequence[int]], samples_P_G: Sequence[Sequence[Sample]]
 ) -> list[Group]:
-    """All samples of some prompts, to be scored: their advantages are 0."""
+    """Group all samples by prompt for scoring, with advantage 0."""
     return [
         Group(prompt, [Trained(s.token_ids, s.logprobs, 0.0) for s in samples_G])
         for prompt, samples_G in zip(prompts_P, samples_P_G, strict=True)
@@ -116,7 +209,7 @@ def drawn_groups(
 
 
 def whole_groups(batch: Batch) -> list[Group]:
-    """:func:`drawn_groups` of a batch, in the order of its samples."""
+    """Group all samples of a batch for scoring, in their order, with advantage 0."""
     return [
         Group(prompt.token_ids, [_trained(batch, p, g, 0.0) for g in attempts])
         for p, prompt, attempts in _forms(batch)
@@ -124,19 +217,18 @@ def whole_groups(batch: Batch) -> list[Group]:
 
 
 def _trained(batch: Batch, p: int, g: int, advantage: float) -> Trained:
-    sample, shown = batch.samples_P_G[p][g], batch.shown_P_G[p][g]
-    scaffolded = is_scaffolded(shown)
-    return Trained(
-        sample.token_ids, sample.logprobs, advantage, scaffolded=scaffolded, place=(p, g)
-    )
+    sample, scaffolded = batch.samples_P_G[p][g], is_scaffolded(batch.shown_P_G[p][g])
+    return Trained(sample.token_ids, sample.logprobs, advantage, None, scaffolded, (p, g))
 
 
 def trained_groups(
     batch: Batch, advantages_P: Sequence[GroupAdvantages], filter_overlong: bool = False
 ) -> list[Group]:
-    """A group for each form of the tasks with a signal, without unscored samples; without those
-    that were cut at their longest, too, if that is asked for (DAPO's overlong filtering, arXiv
-    2503.14476, section 3.4)."""
+    """Return a group for each form of the tasks with a signal, without unscored samples.
+
+    ``filter_overlong`` also leaves out completions cut at the token limit (DAPO's overlong
+    filtering, arXiv 2503.14476, section 3.4).
+    """
     groups = []
     for p, prompt, attempts in _forms(batch):
         if advantages_P[p].signal != "ok":
@@ -155,8 +247,8 @@ def trained_groups(
 def score(
     policy: Policy, groups: Sequence[Group], section: GrpoSection, temperature: float
 ) -> list[Tensor]:
-    """Log-probabilities of each sample's learned tokens, float32, in the order of the samples.
-    Without gradients, under the distribution that was sampled from."""
+    """Return the log-probabilities of each sample's learned tokens, float32, in the order of the
+    samples: without gradients, at the sampling temperature."""
     samples = [sample for group in groups for sample in group.samples]
     found: dict[int, Tensor] = {}
     budget, sharing = section.micro_batch_tokens, section.prefix_sharing
@@ -176,7 +268,7 @@ def score_some(
     temperature: float,
     wanted: Callable[[Trained], bool],
 ) -> dict[int, Tensor]:
-    """:func:`score` of the wanted samples alone, by their numbers among all."""
+    """Score the wanted samples alone; the result is keyed by their numbers among all."""
     numbered = enumerate(sample for group in groups for sample in group.samples)
     some = [
         Group(group.prompt_ids, kept)
@@ -188,7 +280,7 @@ def score_some(
 
 
 def scalar_scores(policy: Policy, groups: Sequence[Group], section: GrpoSection) -> list[float]:
-    """The score of each sample, in their order, by a policy that scores. Without gradients."""
+    """Return the score of each sample by a policy with a scalar head, without gradients."""
     samples = [sample for group in groups for sample in group.samples]
     found: dict[int, float] = {}
     with torch.no_grad():
@@ -201,8 +293,8 @@ def scalar_scores(policy: Policy, groups: Sequence[Group], section: GrpoSection)
 
 
 def chunk_scores(policy: Policy, hidden_N: Tensor, chunk: Sequence[Trained]) -> Tensor:
-    """The scores [S] of samples, from what predicts all of their tokens [N, hidden_size]: that of
-    the last one stands behind the text that is scored."""
+    """Return the scores [S] of samples, from the hidden states that predict all of their tokens
+    [N, hidden_size]; the state before the last token stands at the end of the scored text."""
     ends_S = torch.tensor([len(sample.token_ids) for sample in chunk]).cumsum(0) - 1
     return policy.scalar.scores(hidden_N[to_device(ends_S, hidden_N.device)])
 
@@ -214,8 +306,9 @@ def sample_logprobs(
     temperature: float,
     with_entropy: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability and entropy of the samples' learned tokens, from what predicts all of their
-    tokens [N, hidden_size]; see :meth:`flowright.policy.head.Head.logprobs`."""
+    """Return log-probability and entropy of the samples' learned tokens, from the hidden states
+    that predict all of their tokens [N, hidden_size]; see
+    :meth:`flowright.policy.head.Head.logprobs`."""
     tokens = [token for sample in chunk for token in sample.token_ids]
     target_N = to_device(torch.tensor(tokens), hidden_N.device)
     if any(sample.learned is not None for sample in chunk):

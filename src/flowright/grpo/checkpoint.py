@@ -21,30 +21,27 @@ from typing import Any
 
 import torch
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import RunError
+from flowright.core.files import atomic_directory, disk_errors, write_json
 from flowright.data.contamination import TrainedOn
 from flowright.grpo.learner import Learner
-from flowright.grpo.pipeline import Batches, Pending, Waiting
+from flowright.grpo.pipeline import Pending, Source, SourceState, Waiting
 from flowright.grpo.ranks import Follower, Ranks, Reporter, interleaved
 from flowright.policy.model import Policy
 from flowright.policy.sampler import Sample
-from flowright.runs import (
+from flowright.runs.checkpoints import (
     FORMAT,
     Best,
-    RunDirectory,
-    atomic_directory,
     best_of,
-    checkpoints,
-    disk_errors,
     keep_best,
-    look_at_checkpoints,
     newest_whole,
-    read_metrics,
+    saved_checkpoints,
     sha256_of,
     step_name,
-    write_json,
 )
+from flowright.runs.directory import RunDirectory, check_checkpoints
+from flowright.runs.run_files import read_metrics
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +69,7 @@ class Saves:
     run: RunDirectory | Follower
     policy: Policy
     learner: Learner
-    batches: Batches
+    source: Source
     reporter: Reporter
     ranks: Ranks
     best: Best | None = None
@@ -92,22 +89,23 @@ class Saves:
 
     async def save(self, step: int) -> None:
         """Everything that the step after this one depends on. Raises RunError (a full disk)."""
-        shares = await self.ranks.all_gather(self.batches.pending())
-        everywhere = [n for n in shares[0] if all(n in share for share in shares)]
-        pending = {n: interleaved([share[n] for share in shares]) for n in everywhere}
-        remembered = await self.ranks.all_gather(self.batches.remembered())
+        shares = await self.ranks.all_gather(self.source.state(step))
+        everywhere = [n for n in shares[0].pending if all(n in share.pending for share in shares)]
+        pending = {n: interleaved([share.pending[n] for share in shares]) for n in everywhere}
         if self.ranks.is_first:
             root, keep = self.run.checkpoints_path, self.config.run.keep_checkpoints
-            about = self._what_it_is_trained_on()
-            state = Surroundings(pending, self.batches.tasks_hash, remembered, about)
-            save_checkpoint(root, step, self.policy, self.learner, keep, state, self.best)
+            remembered = [share.remembered for share in shares]
+            about = Surroundings(
+                pending, self.source.tasks_hash, remembered, self._all_trained_on()
+            )
+            save_checkpoint(root, step, self.policy, self.learner, keep, about, self.best)
 
-    def _what_it_is_trained_on(self) -> TrainedOn | None:
-        """In this run, before it was resumed, and by whoever made its base; the run's own file has
-        it, too."""
+    def _all_trained_on(self) -> TrainedOn | None:
+        """The data of this run, of the run before a resume and of its base model; also written to
+        the run's own file."""
         if self._trained_on is None:
             path = self.run.path
-            own = self.batches.environment.trained_on()
+            own = self.source.environment.trained_on()
             before = TrainedOn.gathered([path, Path(self.policy.name)])
             self._trained_on = own | before if own and before else own or before
             if self._trained_on is not None:
@@ -121,15 +119,14 @@ class Saves:
         before there was one. Raises RunError, and then nothing was written."""
         restored = await self.ranks.broadcast(self._newest())
         if restored is None:
-            self.run.go_on(-1)
+            self.run.resume_after(-1)
             return None
         state = portable_state(self.policy, self.learner) if self.ranks.size > 1 else b""
         state = await self.ranks.broadcast(state)
         if not self.ranks.is_first:
             take_over(state, self.policy, self.learner)
-        lines = self.batches.restore(restored.pending or {})
-        self.batches.remember(restored.remembered)
-        self.run.go_on(restored.step)
+        lines = self.source.restore(SourceState(restored.pending or {}, restored.remembered))
+        self.run.resume_after(restored.step)
         self.best = await self.ranks.broadcast(self._best_before())
         self._say(restored, lines)
         return restored.step
@@ -138,7 +135,7 @@ class Saves:
         """Of the evaluations whose checkpoint is still there."""
         if not self.ranks.is_first or not self.config.run.keep_best:
             return None
-        there = {path.name for path in checkpoints(self.run.checkpoints_path)}
+        there = {path.name for path in saved_checkpoints(self.run.checkpoints_path)}
         rows = [row for row in read_metrics(self.run.path) if step_name(row["step"]) in there]
         best = best_of(rows, self._unscored_limit)
         keep_best(self.run.checkpoints_path, best)
@@ -148,8 +145,8 @@ class Saves:
         root = self.run.checkpoints_path
         if not self.ranks.is_first:
             return None
-        look_at_checkpoints(self.run.path, self.config)
-        if not checkpoints(root):
+        check_checkpoints(self.run.path, self.config)
+        if not saved_checkpoints(root):
             return None
         return restore_newest(root, self.policy, self.learner)
 
@@ -162,7 +159,7 @@ class Saves:
         ]
         if restored.pending is None:
             said.append("dropped samples that waited: an older version did not say for what")
-        if restored.tasks_hash not in (None, self.batches.tasks_hash):
+        if restored.tasks_hash not in (None, self.source.tasks_hash):
             said.append(
                 f"not as before: the problems to train on; step {step + 1} takes its place in the "
                 "order of the new ones, so that an epoch may repeat some and miss others"
@@ -213,7 +210,7 @@ def save_checkpoint(
         manifest = {"format": FORMAT, "step": step, "quantised": policy.quantised}
         write_json(part / "manifest.json", {**manifest, "sha256": hashes})
     keep_best(root, best)
-    for old in checkpoints(root)[:-keep]:
+    for old in saved_checkpoints(root)[:-keep]:
         if best is None or old.name != step_name(best.step):
             shutil.rmtree(old)
     return path

@@ -1,8 +1,7 @@
 """The policy update: advantages and samples in, new adapter weights and metrics out.
 
-A step's prompts and what they begin with alike are computed once
-(:mod:`flowright.policy.prefix.chunks`); nothing of shape [rows, tokens, vocab_size] is ever made
-(:mod:`flowright.policy.head`).
+Prompts and their common beginnings are computed once (:mod:`flowright.policy.prefix.chunks`);
+nothing of shape [rows, tokens, vocab_size] is ever made (:mod:`flowright.policy.head`).
 """
 
 import math
@@ -13,24 +12,20 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import SCHEDULES, GrpoSection
 from flowright.grpo.batch import (
-    Asked,
     Group,
     Place,
+    Requested,
     Trained,
     chunk_scores,
     sample_logprobs,
     score,
     score_some,
 )
-from flowright.grpo.choices import choices_of
-from flowright.grpo.objectives import Objective, Tokens, k3
-from flowright.grpo.optimizer import clipped_step, set_rate
-from flowright.grpo.pairs import PairObjective, pairs_of
+from flowright.grpo.objectives import Objective, PairObjective, Tokens, choices_of, k3, pairs_of
 from flowright.grpo.ranks import ONE, Ranks
-from flowright.grpo.schedules import learning_rate
-from flowright.grpo.update_metrics import Sums, given_metrics, step_norms, update_metrics
+from flowright.grpo.step_record import Sums, fixed_data_metrics, step_norms, update_metrics
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
 from flowright.policy.prefix.chunks import chunks
@@ -38,11 +33,13 @@ from flowright.policy.prefix.chunks import chunks
 
 @dataclass(frozen=True, slots=True)
 class Minibatch:
-    """This rank's groups of one optimizer step, their samples numbered in order, with the weight of
-    each sample's tokens among all ranks' and with its log-probabilities: the reference's, none
-    without a KL term, and by number those of the policy as it stood before the update, none where
-    they are what the first forward pass finds or are not asked for. ``found`` has all of the latter
-    once it was trained on, and is None where they are not kept."""
+    """This rank's groups of one optimizer step, their samples numbered in order.
+
+    ``weights_S``: the weight of each sample's tokens among all ranks'. ``reference``: log-probs of
+    the reference, empty without a KL term. ``old``: log-probs before the update by sample number,
+    empty if the first forward pass computes them. ``found``: all of the latter once trained on,
+    None where they are not kept.
+    """
 
     groups: Sequence[Group]
     samples: Sequence[Trained]
@@ -52,14 +49,14 @@ class Minibatch:
     found: dict[int, Tensor] | None = None
 
     def by_place(self) -> dict[Place, list[float]]:
-        """What was found of the samples of a batch."""
+        """Return the log-probs found for samples that have a place in a batch."""
         found = (self.found or {}).items()
         named = [(self.samples[number].place, logprobs_T) for number, logprobs_T in found]
         return {place: logprobs_T.tolist() for place, logprobs_T in named if place is not None}
 
 
 class Learner:
-    """Owns the optimizer. One ``update`` is ``epochs`` passes over a step's groups, each pass in up
+    """Owner of the optimizer. One ``update`` is ``epochs`` passes over a step's groups, each in up
     to ``minibatches`` optimizer steps, each of them accumulated over micro-batches of tokens."""
 
     def __init__(
@@ -75,8 +72,8 @@ class Learner:
         self._section = section
         self._seed = seed
         self._choices = choices_of(section)
-        # What is given was drawn at no temperature: it is learned as it is.
-        self._temperature = 1.0 if self.learns_from_given else temperature
+        # Fixed data was drawn at no temperature: it is learned as it is.
+        self._temperature = 1.0 if self._choices.objective.fixed_data else temperature
         self._parameters = policy.trainable()
         self.optimizer = torch.optim.AdamW(
             self._parameters,
@@ -87,11 +84,6 @@ class Learner:
         )
 
     @property
-    def learns_from_given(self) -> bool:
-        """Whether its objective learns from what the data gives, and nothing is sampled."""
-        return self._choices.objective.given
-
-    @property
     def device(self) -> torch.device:
         return self._policy.device
 
@@ -100,33 +92,32 @@ class Learner:
         groups: Sequence[Group],
         step: int,
         longest: int,
-        asked: Asked | None = None,
+        requested: Requested | None = None,
         found: dict[Place, list[float]] | None = None,
     ) -> dict[str, float]:
-        """Train on the groups of one step, all ranks' groups on every rank: each computes its share
-        of them, and their gradients are summed, so that a token weighs the same wherever it is.
-        ``longest`` is the token limit of completions; ``asked`` what these groups are a part of,
-        by default all of it. ``found``, if it is given, is filled with the log-probabilities of the
-        tokens of this rank's samples under the policy as it stood before the update. That changes
-        nothing of the update, and costs a pass of its own where its steps are several and their
-        ratios are to what the sampler said.
+        """Train on the groups of one step, all ranks' groups on every rank; return its metrics.
+
+        Each rank computes its share and gradients are summed, so that a token weighs the same
+        wherever it is. ``longest`` is the token limit of completions, ``requested`` the whole that
+        the groups are a part of (default: themselves). ``found``, if given, is filled with the
+        log-probs of this rank's samples before the update. That does not change the update; it
+        costs a pass of its own where there are several steps whose ratios are to the sampler.
 
         An optimizer step whose gradient is not finite is skipped and counted
-        (``policy/skipped_updates``); metrics that it made infinite are left out.
-
-        With no groups (every one without a signal) the weights stay and no metric is returned but
-        the learning rate.
+        (``policy/skipped_updates``); metrics that it made infinite are left out. Without groups the
+        weights stay, and the learning rate is the only metric.
         """
         rate = learning_rate(self._section, step)
         if not groups:
             return {"policy/lr": rate}
-        set_rate(self.optimizer, rate)
-        asked = asked or Asked(len(groups), len(groups), ())
+        for parameters in self.optimizer.param_groups:
+            parameters["lr"] = rate
+        requested = requested or Requested(len(groups), len(groups), ())
         order = random.Random(f"{self._seed}/{step}/minibatches")
         shuffled = order.sample(groups, len(groups))
-        count = asked.minibatches(self._section.minibatches, len(groups))
-        weights_P = self._weights(shuffled, longest, asked)
-        # Whole groups, of like number; each stands for its part of all that was asked for.
+        count = requested.minibatches(self._section.minibatches, len(groups))
+        weights_P = self._weights(shuffled, longest, requested)
+        # Whole groups, of like number; each stands for its part of all that was requested.
         moves = count * self._section.epochs
         minibatches = [
             self._prepare(
@@ -152,20 +143,20 @@ class Learner:
         return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
     def measure(self, groups: Sequence[Group]) -> dict[str, float]:
-        """The metrics of :func:`flowright.grpo.update_metrics.given_metrics` on groups that the
-        data gives, all ranks' groups on every rank; nothing is trained."""
-        weights_P = self._weights(groups, 1, Asked(len(groups), len(groups), ()))
+        """Return :func:`flowright.grpo.step_record.fixed_data_metrics` of groups of fixed data, all
+        ranks' groups on every rank, without training."""
+        weights_P = self._weights(groups, 1, Requested(len(groups), len(groups), ()))
         minibatch = self._minibatch(groups, weights_P)
         sums = Sums(self._policy.device)
         with torch.no_grad():
             for hidden_N, samples in self._chunks(minibatch):
                 self._loss(hidden_N, minibatch, samples, sums)
         self._ranks.sum([sums.values])
-        return given_metrics(sums.values[None], 1)
+        return fixed_data_metrics(sums.values[None], 1)
 
     def _metrics(self, sums_M: Tensor, epoch: int) -> dict[str, float]:
-        if self._choices.objective.given:
-            return given_metrics(sums_M, epoch)
+        if self._choices.objective.fixed_data:
+            return fixed_data_metrics(sums_M, epoch)
         weighted = self._choices.correction.weights is not None
         return update_metrics(sums_M, epoch, self._kl_in_loss, weighted)
 
@@ -173,13 +164,13 @@ class Learner:
     def _kl_in_loss(self) -> bool:
         return self._section.kl_coefficient > 0 and self._section.kl_in == "loss"
 
-    def _weights(self, groups: Sequence[Group], longest: int, asked: Asked) -> list[Tensor]:
-        """Of each token of each sample, group by group: the objective's over all that was drawn,
-        for as much as was asked for."""
+    def _weights(self, groups: Sequence[Group], longest: int, requested: Requested) -> list[Tensor]:
+        """Return the weight of each sample's tokens, group by group: the objective's over all that
+        was drawn, scaled to what was requested."""
         trained = [sample.count for group in groups for sample in group.samples]
-        lengths_S = torch.tensor([*trained, *asked.idle])
+        lengths_S = torch.tensor([*trained, *requested.idle])
         weights_S = self._choices.objective.weights(lengths_S, longest)[: len(trained)]
-        weights_S = weights_S * (asked.drawn / asked.groups)
+        weights_S = weights_S * (requested.drawn / requested.groups)
         return list(weights_S.split([len(group.samples) for group in groups]))
 
     def _prepare(
@@ -189,9 +180,9 @@ class Learner:
         moves: int,
         keep: bool,
     ) -> Minibatch:
-        """This rank's share, with what is needed of the reference and of the policy before its
-        ``moves`` optimizer steps: once for all passes. With a single one, the policy before it is
-        the policy in it. ``keep``: what that policy finds is asked for, of all samples."""
+        """Return this rank's share with log-probs of the reference and of the policy before its
+        ``moves`` optimizer steps, computed once for all passes. With a single step they are those
+        of its forward pass. ``keep``: those of all samples are wanted."""
         mine, samples = self._ranks.mine(groups), [s for group in groups for s in group.samples]
         # Among all ranks' samples, as all score some or none does.
         before = moves > 1 and any(map(self._is_to_learner, samples))
@@ -206,8 +197,8 @@ class Learner:
         )
 
     def _is_to_learner(self, sample: Trained) -> bool:
-        """Whether a sample's ratio is to the learner before the update. What was drawn from a
-        scaffold always has that one: what the sampler said of it is another prompt's."""
+        """Return whether a sample's ratio is to the learner before the update. That of a scaffolded
+        sample always is: its sampler's log-probs belong to another prompt."""
         return sample.scaffolded or not self._choices.correction.to_sampler
 
     def _scores(
@@ -230,11 +221,10 @@ class Learner:
             return score(self._policy, groups, self._section, self._temperature)
 
     def divergences(self, groups: Sequence[Group]) -> list[float]:
-        """An estimate of the KL to the base model for each sample, in nats, in the order of the
-        samples: the terms of ``grpo.kl_estimator`` summed over its tokens, under the policy that
-        sampled it, or under the policy as it stands where that had a scaffold before it. This is
-        what ``grpo.kl_in: reward`` takes from a reward (a penalty for each sample as in arXiv
-        2009.01325, section 3.4)."""
+        """Estimate each sample's KL to the base model, in nats: ``grpo.kl_estimator`` summed over
+        its tokens, under the policy that sampled it, or under the current one for a scaffolded
+        sample. ``grpo.kl_in: reward`` takes it from the reward (a penalty for each sample as in
+        arXiv 2009.01325, section 3.4)."""
         samples = [sample for group in groups for sample in group.samples]
         scaffolded = torch.tensor([sum(s.scaffolded for s in samples)], device=self.device)
         self._ranks.sum([scaffolded])  # all ranks score some or none does
@@ -246,8 +236,8 @@ class Learner:
         return sums
 
     def _optimizer_step(self, minibatch: Minibatch, sums: Sums) -> float:
-        """One optimizer step, its gradient summed over chunks of samples and over ranks; returns
-        its norm."""
+        """Take one optimizer step, its gradient summed over chunks of samples and over ranks;
+        return the gradient's norm."""
         with recomputing(self._policy):
             for hidden_N, samples in self._chunks(minibatch):
                 self._loss(hidden_N, minibatch, samples, sums).backward()
@@ -256,7 +246,7 @@ class Learner:
         return clipped_step(self.optimizer, self._section.max_grad_norm)
 
     def _sum_gradients(self) -> None:
-        """A rank without a group of its own joins with zeros."""
+        """Add up gradients over ranks; a rank without a group joins with zeros."""
         if self._ranks.size == 1:
             return
         for parameter in self._parameters:
@@ -267,8 +257,8 @@ class Learner:
     def _loss(
         self, hidden_N: Tensor, minibatch: Minibatch, numbers: Sequence[int], sums: Sums
     ) -> Tensor:
-        """Of the samples with these numbers, from what predicts their tokens: this chunk's part of
-        the minibatch's loss. Adds to the sums."""
+        """Return this chunk's part of the minibatch's loss, of the samples with these numbers, from
+        the hidden states that predict their tokens. Adds to the sums."""
         if isinstance(self._choices.objective, PairObjective):
             return self._pair_loss(self._choices.objective, hidden_N, minibatch, numbers, sums)
         return self._token_loss(self._choices.objective, hidden_N, minibatch, numbers, sums)
@@ -281,8 +271,8 @@ class Learner:
         numbers: Sequence[int],
         sums: Sums,
     ) -> Tensor:
-        """Each two samples are a pair. The advantages' difference is the strength with which the
-        one is preferred; the last token of each only stands behind the one that is scored."""
+        """Each two samples are a pair, and the difference of their advantages is the strength of
+        the preference. The last token of each follows the one that is scored."""
         chunk = [minibatch.samples[number] for number in numbers]
         scores_S = chunk_scores(self._policy, hidden_N, chunk)
         wanted_S = to_device(torch.tensor([s.advantage for s in chunk]), hidden_N.device)
@@ -320,7 +310,7 @@ class Learner:
             for number, logprobs_T in zip(numbers, parts, strict=True):
                 minibatch.found.setdefault(number, logprobs_T)
         sampled_N = logprobs_N.detach()
-        if not objective.given:
+        if not objective.fixed_data:
             sampled = [logprob for sample in chunk for logprob in sample.sampled_logprobs]
             sampled_N = to_device(torch.tensor(sampled, dtype=torch.float32), device)
         scaffolded_N = None
@@ -361,7 +351,7 @@ class Learner:
     def _old(
         self, minibatch: Minibatch, numbers: Sequence[int], now_N: Tensor, sampled_N: Tensor
     ) -> Tensor:
-        """What the ratio is to, of the tokens of the samples with these numbers."""
+        """Return the log-probs that the ratio is to, for the tokens of these samples."""
         chunk = [minibatch.samples[number] for number in numbers]
         lengths = [sample.count for sample in chunk]
         parts = zip(numbers, chunk, now_N.split(lengths), sampled_N.split(lengths), strict=True)
@@ -371,3 +361,43 @@ class Learner:
                 for number, sample, now, sampled in parts
             ]
         )
+
+
+def clipped_step(optimizer: torch.optim.Optimizer, max_norm: float) -> float:
+    """Move the weights by their gradients, scaled down to ``max_norm``, drop these and return the
+    norm that they had. A norm that is not finite moves nothing, since the weights would keep it."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    norm = float(torch.nn.utils.clip_grad_norm_(parameters, max_norm))
+    if math.isfinite(norm):
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm
+
+
+def learning_rate(section: GrpoSection, step: int) -> float:
+    """Return the rate of a step (the first is 1): linear warm-up, then ``schedule``. It depends on
+    the step alone, so that a resumed run needs no state."""
+    share = section.warmup_share
+    warmup = section.warmup_steps if share is None else round(share * section.steps)
+    if step <= warmup:
+        return section.learning_rate * step / warmup
+    span = max(1, section.steps - warmup)
+    done = min(1.0, (step - warmup - 1) / span)
+    return section.learning_rate * SCHEDULES.load(section.schedule)(done)
+
+
+# Schedules: functions of the share of the run that is done after the warm-up, 0 to 1.
+
+
+def constant(done: float) -> float:
+    return 1.0
+
+
+def linear(done: float) -> float:
+    """Fall to 0."""
+    return 1.0 - done
+
+
+def cosine(done: float) -> float:
+    """Fall to 0 by half a wave."""
+    return 0.5 * (1.0 + math.cos(math.pi * done))

@@ -1,22 +1,31 @@
-"""The objectives: pure functions of flat token tensors. No model, no batch layout, no optimizer.
+"""The objectives: pure functions of flat tensors of tokens, or of pairs of scores. No model, no
+batch layout, no optimizer. Their names in the configuration: :mod:`flowright.config.grpo`.
 
 Shapes: ``_N`` is one entry for each completion token of a batch, whatever the layout; ``sample_N``
-says which sample a token belongs to. Every objective is a sum of ``weights_N * terms_N``, so that a
-batch cut into micro-batches has the same loss and gradients as the whole. Which name in the
-configuration is which: :mod:`flowright.config.grpo`.
+is the sample that a token belongs to; ``_K`` is one entry for each pair. Every objective is a sum
+of ``weights_N * terms_N``, so that a batch cut into micro-batches has the loss and gradients of the
+whole.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from flowright.config.grpo import CORRECTIONS, KL_ESTIMATORS, OBJECTIVES, GrpoSection, PairsSection
+from flowright.config.root import Config
+from flowright.core.errors import ConfigError
+from flowright.core.plugins import Table
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What an objective may look at, each of shape [N], and the bounds of the ratio's clipping. The
-    first has a gradient; the ratio is that to ``old_logprobs_N``. ``dual_clip``: see
+    """The inputs of an objective, each of shape [N], and the bounds of the ratio's clipping.
+    ``logprobs_N`` has a gradient; the ratio is to ``old_logprobs_N``. ``dual_clip``: see
     :func:`clipped`."""
 
     logprobs_N: Tensor
@@ -46,20 +55,20 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What ``grpo.loss`` names.
+    """A value of ``grpo.loss``.
 
-    ``weights(lengths_S, longest)`` are those of each token of each sample [S], given the lengths
-    [S] of all scored samples of a step, those of groups without a signal too, and the token limit
-    of completions. ``terms`` are minus the objective of each token; they may mix the tokens of a
-    sample. ``clip_low`` and ``clip_high`` are the bounds where ``grpo`` gives none.
+    ``weights(lengths_S, longest)`` are those of each token of each sample [S], from the lengths [S]
+    of all scored samples of a step, those of groups without a signal too, and the token limit of
+    completions. ``terms`` are minus the objective of each token; they may mix the tokens of a
+    sample. ``clip_low`` and ``clip_high`` are the bounds where ``grpo`` has none.
     """
 
     weights: Callable[[Tensor, int], Tensor]
     terms: Callable[[Tokens], Terms]
     clip_low: float = 0.2
     clip_high: float = 0.2
-    given: bool = False
-    """Learns from completions that the data gives: nothing is sampled, an advantage is a weight."""
+    fixed_data: bool = False
+    """Learns from completions of the data: nothing is sampled, and an advantage is a weight."""
 
 
 def over_samples(lengths_S: Tensor, longest: int) -> Tensor:
@@ -106,7 +115,7 @@ def capped(tokens: Tokens) -> Terms:
 
 
 def supervised(tokens: Tokens) -> Terms:
-    """-w log p: the likelihood of what is given, each sample with its own weight."""
+    """-w log p: the likelihood of fixed data, each sample with its own weight."""
     held_N = torch.zeros_like(tokens.sample_N, dtype=torch.bool)
     return Terms(-tokens.advantages_N * tokens.logprobs_N, held_N)
 
@@ -131,17 +140,18 @@ GSPO = Objective(over_samples, clipped_by_sample, clip_low=3e-4, clip_high=4e-4)
 """Bounds: arXiv 2507.18071, section 5.1. A mean over a sample's tokens moves far less than they."""
 CISPO = Objective(over_tokens, capped, clip_high=4.0)
 """The paper tunes the cap and does not print it; 5 is ScaleRL's (arXiv 2510.13786)."""
-SFT = Objective(over_tokens, supervised, given=True)
+SFT = Objective(over_tokens, supervised, fixed_data=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What ``grpo.off_policy`` names: how the distance between what sampled and the learner is
-    corrected for. ``to_sampler``: the ratio is to the policy that sampled, else to the learner
-    before the update, as it always is of what was sampled from a scaffold.
-    ``weights(log_ratio_N, sample_N, cap)``, if any, are what each token's term is multiplied by
-    besides, [N]: given log p_old - log p_sampler of each token, without a gradient, the sample that
-    it belongs to, with all tokens of a sample, and ``grpo.off_policy_cap``."""
+    """A value of ``grpo.off_policy``: a correction for the distance between sampler and learner.
+
+    ``to_sampler``: the ratio is to the policy that sampled, else to the learner before the update,
+    as it always is for scaffolded samples. ``weights(log_ratio_N, sample_N, cap)``, if any,
+    multiply each token's term [N]: from log p_old - log p_sampler of each token, without a gradient
+    and with all tokens of a sample, the sample it belongs to, and ``grpo.off_policy_cap``.
+    """
 
     to_sampler: bool
     weights: Callable[[Tensor, Tensor, float], Tensor] | None = None
@@ -212,3 +222,119 @@ def k3(logprobs_N: Tensor, reference_N: Tensor) -> Tensor:
     """exp(-d) - 1 + d, GRPO's (arXiv 2402.03300, equation 4)."""
     difference_N = logprobs_N - reference_N
     return torch.expm1(-difference_N) + difference_N
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Scores [K] of the first and of the second answer, with a gradient; whether the first is
+    better [K], else neither is; and the margin by which it should lead [K]."""
+
+    first_K: Tensor
+    second_K: Tensor
+    better_K: Tensor
+    margin_K: Tensor
+
+
+def pairs_of(scores_S: Tensor, wanted_S: Tensor, margin: float) -> Pairs:
+    """Pair each two of the scores [S], the better answer first: the one with the larger ``wanted``
+    [S], whose difference is the strength of the preference (0: none)."""
+    strength_K = wanted_S[::2] - wanted_S[1::2]
+    swapped_K = strength_K < 0
+    first_K = torch.where(swapped_K, scores_S[1::2], scores_S[::2])
+    second_K = torch.where(swapped_K, scores_S[::2], scores_S[1::2])
+    return Pairs(first_K, second_K, strength_K != 0, margin * strength_K.abs())
+
+
+@dataclass(frozen=True, slots=True)
+class PairObjective:
+    """A value of ``grpo.loss`` for answers that are scored and compared. ``terms`` gives each
+    pair's part of the loss [K], to be minimised; pairs weigh the same. The rest is as in
+    :class:`Objective`."""
+
+    terms: Callable[[Pairs, PairsSection], Tensor]
+    clip_low: float = 0.2
+    clip_high: float = 0.2
+    fixed_data: bool = True
+
+    def weights(self, lengths_S: Tensor, longest: int) -> Tensor:
+        """1 / S for each answer, however long."""
+        return torch.full(lengths_S.shape, 1.0 / lengths_S.numel())
+
+
+def bradley_terry(pairs: Pairs, section: PairsSection) -> Tensor:
+    """-log P of people's preference, plus ``centring`` times the square of both scores' sum.
+
+    With d the difference of the scores less the margin, P(first is better) = sigmoid(d) (Bradley
+    and Terry 1952; the margin: Llama 2, arXiv 2307.09288, equation 2). Scores have no zero of their
+    own; the last term holds them around 0 (arXiv 2312.09244, section 3.1).
+
+    With ``tie_weight`` v above 0 a tie is an outcome of its own (Davidson 1970): P(first) is
+    exp(d/2) / Z, P(tie) is v / Z, with Z = exp(d/2) + exp(-d/2) + v. With v = 0 a tie counts half
+    as either.
+    """
+    difference_K = pairs.first_K - pairs.second_K
+    led_K = difference_K - pairs.margin_K
+    if section.tie_weight > 0:
+        log_weight = math.log(section.tie_weight)
+        better_K = led_K / 2 - _log_total(led_K, log_weight)
+        tie_K = log_weight - _log_total(difference_K, log_weight)
+    else:
+        better_K = logsigmoid(led_K)
+        tie_K = (logsigmoid(difference_K) + logsigmoid(-difference_K)) / 2
+    loss_K = -torch.where(pairs.better_K, better_K, tie_K)
+    return loss_K + section.centring * (pairs.first_K + pairs.second_K).square()
+
+
+def _log_total(difference_K: Tensor, log_weight: float) -> Tensor:
+    """log(exp(d/2) + exp(-d/2) + v)."""
+    half_K = difference_K / 2
+    return torch.stack([half_K, -half_K, torch.full_like(half_K, log_weight)]).logsumexp(dim=0)
+
+
+BRADLEY_TERRY = PairObjective(bradley_terry)
+
+
+Kind = TypeVar("Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The functions and bounds that section ``grpo`` names. ``kl``: a function of the tokens'
+    log-probabilities under the policy and under the reference, [N] each."""
+
+    objective: Objective | PairObjective
+    correction: Correction
+    kl: Callable[[Tensor, Tensor], Tensor]
+    clip_low: float
+    clip_high: float
+
+
+def choices_of(section: GrpoSection) -> Choices:
+    """Load what the section names. Raises ConfigError for a failed import or another kind of
+    object. A section that was not resolved (:meth:`flowright.config.root.Config.on`) is taken as that of
+    a policy that samples for itself, in turn with its updates."""
+    objective = _loaded(OBJECTIVES, section.loss, Objective, PairObjective)
+    return Choices(
+        objective,
+        _loaded(CORRECTIONS, section.off_policy or "ratio", Correction),
+        KL_ESTIMATORS.load(section.kl_estimator),
+        objective.clip_low if section.clip_low is None else section.clip_low,
+        objective.clip_high if section.clip_high is None else section.clip_high,
+    )
+
+
+def resolved(config: Config, device: str) -> Config:
+    """Return the configuration of a run on that device, with every default that depends on other
+    keys, those of the objective included."""
+    config = config.on(device)
+    found = choices_of(config.grpo)
+    bounds = {"clip_low": found.clip_low, "clip_high": found.clip_high}
+    return config.model_copy(update={"grpo": config.grpo.model_copy(update=bounds)})
+
+
+def _loaded(table: Table, choice: str, *kinds: type[Kind]) -> Kind:
+    found = table.load(choice)
+    if not isinstance(found, kinds):
+        names = " or ".join(f"{kind.__module__}.{kind.__name__}" for kind in kinds)
+        raise ConfigError(f"{table.kind} {choice}: give a {names}")
+    return found

@@ -1,45 +1,60 @@
-"""Batches on their way from the sampler to the learner, as far ahead of it as is allowed.
+"""Where the batches of a run come from, and the source that samples them ahead of the learner.
 
 A batch is sampled (on the device), then rolled out (waiting for large models most of the time),
 then trained on. With ``pipeline.max_staleness`` s, batch b is sampled as soon as b - 1 - s updates
-are done, and is rolled out while the learner is still busy with those before it. Which policy
-samples which batch is thus fixed by their numbers and never by who was faster; with s = 0
-everything happens in turn. The trainer samples and updates one after the other, so that the device
-has one user.
+are done, and is rolled out while the learner is still busy with those before it. So batch numbers
+alone fix which policy samples which batch, never who was faster; with s = 0 everything happens in
+turn. The trainer samples and updates one after the other, so that the device has one user.
 """
 
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Literal
 
-from flowright.config import Config
+from flowright.config.root import Config
+from flowright.core.errors import RunPaused
 from flowright.data.mixture import Mixture, tasks_hash
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Rollout
-from flowright.grpo.problems import Problem, draw_samples, problems_of
-from flowright.grpo.ranks import ONE, Ranks, interleaved
-from flowright.grpo.scaffolds import Fitting, Shown, shown_to
+from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
+from flowright.grpo.batch import (
+    Batch,
+    Group,
+    Place,
+    Requested,
+    penalised,
+    requested,
+    trained_groups,
+    whole,
+    whole_groups,
+)
+from flowright.grpo.learner import Learner
+from flowright.grpo.problems import Fitting, Problem, draw_samples, problems_of, shown_prompts
+from flowright.grpo.ranks import ONE, Ranks
+from flowright.grpo.safeguards import unscored_share
+from flowright.grpo.step_record import batch_metrics, rollout_records, sample_texts
 from flowright.llm.counters import metrics_since
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.policy.token_texts import TokenTexts
 
 SEED_STRIDE = 1_000_003
-"""Between the sampling seeds of runs: more than any run has steps."""
+"""Distance between the sampling seeds of runs: more than any run has steps."""
 
 ROUND_STRIDE = 1 << 40
-"""Between the sampling seeds of a step's rounds: more than the seeds of all runs lie apart."""
+"""Distance between the sampling seeds of a step's rounds: more than those of all runs span."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A prompt's samples that wait for the learner. ``asked`` is a hash of the prompt's tokens, of
-    what attempts were shown beside, and of how they were sampled: what a resumed run no longer asks
-    is not answered by them."""
+    """A problem's samples that wait for the learner. ``asked`` is a hash of their prompts and
+    sampling settings: a resumed run drops samples of others."""
 
     task_id: str
     asked: str
@@ -47,77 +62,89 @@ class Waiting:
 
 
 Pending = Mapping[int, Sequence[Waiting]]
-"""What waits for the learner: by step, for each prompt."""
+"""Samples that wait for the learner: by step, for each problem."""
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
-    """Prompts, samples and rollouts: lists over P tasks, the inner ones over G attempts. Those of
-    one form of a task have the same prompt and follow each other. That prompt is learned on;
-    ``shown_P_G`` is what they were sampled from, None where there are no scaffolds."""
+class SourceState:
+    """The samples that wait for the learner, and what the environment remembers: of one rank, or in
+    a checkpoint of all, and then a list of the ranks' memories."""
 
-    prompts_P_G: list[list[Prompt]]
-    shown_P_G: list[list[Shown | None]]
-    samples_P_G: list[list[Sample]]
-    rollouts_P_G: list[list[Rollout]]
-
-    @property
-    def rollouts(self) -> list[Rollout]:
-        return [rollout for group in self.rollouts_P_G for rollout in group]
-
-    def and_then(self, more: "Batch") -> "Batch":
-        """This batch with another behind it."""
-        return Batch(
-            self.prompts_P_G + more.prompts_P_G,
-            self.shown_P_G + more.shown_P_G,
-            self.samples_P_G + more.samples_P_G,
-            self.rollouts_P_G + more.rollouts_P_G,
-        )
-
-
-def whole(shares: Sequence[Batch]) -> Batch:
-    """A batch from the ranks' shares of it."""
-    return Batch(
-        interleaved([share.prompts_P_G for share in shares]),
-        interleaved([share.shown_P_G for share in shares]),
-        interleaved([share.samples_P_G for share in shares]),
-        interleaved([share.rollouts_P_G for share in shares]),
-    )
+    pending: Pending = field(default_factory=dict)
+    remembered: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Started:
-    """A batch that was sampled; ``running`` gives it whole, when its rollouts began and ended."""
+    """A sampled batch; ``running`` gives it rolled out, and when rollouts began and ended."""
 
     waiting_P: list[Waiting]
     running: asyncio.Task[tuple[Batch, float, float]]
 
 
-class Batches(Protocol):
-    """Where a run's steps come from, as far as its loop and its checkpoints know; see
-    :class:`Pipeline`."""
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """The groups that a step trains on, and the records of them.
 
-    environment: Environment
-    tasks_hash: str
+    ``metrics`` are computed once the rollouts have passed their checks. ``requested``: the whole
+    that the groups are a part of, None: themselves. Where a policy is sampled: the ``rollouts``,
+    their ``records``, ``texts`` for loggers by name, ``seconds`` by metric, and ``logprobs`` to be
+    filled by the learner, None where records keep none.
+    """
 
-    async def refresh(self, version: int) -> Mapping[str, float]: ...
-
-    def requests(self) -> dict[str, float]: ...
-
-    def pending(self) -> Pending: ...
-
-    def restore(self, pending: Pending) -> list[str]: ...
-
-    def remembered(self) -> Any: ...
-
-    def remember(self, shares: Sequence[Any]) -> None: ...
-
-    async def aclose(self) -> None: ...
+    groups: Sequence[Group]
+    metrics: Callable[[], Mapping[str, float]]
+    requested: Requested | None = None
+    rollouts: Sequence[Rollout] = ()
+    records: Sequence[dict[str, Any]] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    logprobs: dict[Place, list[float]] | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-class Pipeline:
-    """Samples and rolls out this rank's share of the batches of a run. One trainer calls its
-    methods, in turn. ``encode`` makes a task's own prompt, ``fitting`` those of its scaffolds."""
+Enter = Callable[[Literal["sample", "rollout"], int], None]
+"""Called with the stage of a step that begins."""
+
+
+class Source:
+    """Where the batches of a run come from. What is defined here is enough for a source that asks
+    no servers and keeps nothing between steps."""
+
+    def __init__(self, environment: Environment, tasks: Sequence[Task]) -> None:
+        self.environment = environment
+        self.tasks_hash = tasks_hash(tasks)
+        self.aliases = environment.aliases
+        """Further names of a step's metrics, and the metrics that they stand for."""
+
+    async def take(self, step: int, learner: Learner, enter: Enter) -> StepBatch:
+        """Return this step's batch, all ranks' groups on every rank; the first step is 1."""
+        raise NotImplementedError
+
+    async def refresh(self, version: int) -> Mapping[str, float]:
+        """Sample from the learner's weights of this moment from now on, as ``version``; return the
+        metrics of the sampler's proof. Raises RunError where the sampler fails."""
+        return {}
+
+    def requests(self) -> dict[str, float]:
+        """Return the requests to servers since the last call, as metrics ``servers/*``."""
+        return {}
+
+    def state(self, step: int) -> SourceState:
+        """Return this rank's state after ``step``, for a checkpoint."""
+        return SourceState()
+
+    def restore(self, state: SourceState) -> list[str]:
+        """Take up all ranks' states of a checkpoint; return a line for each thing that is lost."""
+        return []
+
+    async def aclose(self) -> None:
+        """Stop what still runs."""
+
+
+class Pipeline(Source):
+    """Samples and rolls out this rank's share of a run's batches. ``encode`` makes a task's own
+    prompt, ``fitting`` those of its scaffolds. ``texts``: the texts of tokens, where records keep
+    log-probabilities."""
 
     def __init__(
         self,
@@ -128,41 +155,102 @@ class Pipeline:
         fitting: Fitting,
         tasks: Sequence[Task],
         ranks: Ranks = ONE,
+        texts: TokenTexts | None = None,
     ) -> None:
+        super().__init__(environment, tasks)
         self._config = config
         self._ranks = ranks
         self._sampler = sampler
-        self.environment = environment
         self._encode = encode
         self._fitting = fitting
+        self._texts = texts
         self._mixture = Mixture(tasks, config.seed)
-        self.tasks_hash = tasks_hash(tasks)
-        """Of what the batches are drawn from."""
         self._spare = Mixture(tasks, f"{config.seed}/resampled")
         self._batches: dict[int, _Started] = {}
         self._kept: dict[int, dict[int, list[Sample]]] = {}  # of a resumed run: by step and place
-        self._dropped = 0
-        self.seconds: dict[str, float] = {}
-        """Of the step in progress, by metric; :meth:`begin` empties it."""
+        self._dropped = 0  # samples that restore() dropped, until a step reports them
+        self._seconds: dict[str, float] = {}  # of the step in progress, by metric
 
-    def begin(self) -> None:
-        """A new step: its seconds are counted from here."""
-        self.seconds = {"time/sample": 0.0, "time/wait_for_llm": 0.0}
+    async def take(self, step: int, learner: Learner, enter: Enter) -> StepBatch:
+        """Sample and roll out until the step has its batch, and turn rewards into the groups that
+        train. Raises RunPaused where the rollouts of any rank do."""
+        grpo, environment = self._config.grpo, self.environment
+        batch = await self._roll_out(step, learner, enter)
+        advantages_P = group_advantages(
+            batch.task_rewards_P_G, grpo.advantage_scale, batch.penalties_P_G
+        )
+        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter")
+        return StepBatch(
+            groups,
+            partial(self._metrics, batch, advantages_P, step),
+            requested(batch, groups, grpo.prompts_per_step),
+            batch.rollouts,
+            rollout_records(environment, batch, advantages_P, step, self._texts),
+            sample_texts(environment, batch.rollouts),
+            None if self._texts is None else {},
+            self._seconds,
+        )
+
+    async def _roll_out(self, step: int, learner: Learner, enter: Enter) -> Batch:
+        """The step's batch with its rewards, and further rounds where groups have no signal."""
+        grpo = self._config.grpo
+        self._seconds = {"time/sample": 0.0, "time/wait_for_llm": 0.0}
+        enter("sample", step)
+        await self._run_ahead(step)
+        enter("rollout", step)
+        batch = await self._joined(self._rolled_out(step), learner)
+        for number in range(1, grpo.resample_rounds + 1):
+            signals = [signal_of(rewards_G) for rewards_G in batch.task_rewards_P_G]
+            missing = grpo.prompts_per_step - signals.count("ok")
+            if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
+                break
+            more = self._another_round(step, number, missing)
+            batch = batch.followed_by(await self._joined(more, learner))
+        return batch
+
+    async def _joined(self, share: Awaitable[Batch], learner: Learner) -> Batch:
+        """All ranks' shares of a batch, each with its penalties. Where one rank has to pause, all
+        do."""
+        mine, problems = Batch([], [], [], []), ()
+        try:
+            mine = await share
+        except RunPaused as error:
+            problems = error.problems
+        # An empty share, too: all ranks run the model or none does.
+        grpo, nats_S = self._config.grpo, None
+        if grpo.kl_in == "reward" and grpo.kl_coefficient:
+            nats_S = await on_model_thread(learner.divergences, whole_groups(mine))
+        mine = penalised(mine, grpo, self._config.policy.max_new_tokens, nats_S)
+        shares = await self._ranks.all_gather((mine, problems))
+        for _, problems in shares:
+            if problems:
+                raise RunPaused(*problems)
+        return whole([batch for batch, _ in shares])
+
+    def _metrics(
+        self, batch: Batch, advantages_P: Sequence[GroupAdvantages], step: int
+    ) -> dict[str, float]:
+        metrics = self.environment.summarise(batch.rollouts)
+        metrics |= batch_metrics(batch, advantages_P, step)
+        if self._config.grpo.resample_rounds:
+            more = len(batch.rollouts_P_G) - self._config.grpo.prompts_per_step
+            metrics["reward/resampled_groups"] = float(more)
+        if self._dropped:
+            metrics["pipeline/dropped_on_resume"] = float(self._dropped)
+            self._dropped = 0
+        return metrics
 
     async def refresh(self, version: int) -> Mapping[str, float]:
-        """Sample from the learner's weights of this moment from now on, as ``version``; the
-        metrics of its proof. Raises RunError where the sampler can't."""
         await self._sampler.refresh(version)
         return self._sampler.metrics
 
     def requests(self) -> dict[str, float]:
-        """What servers were asked since this was last asked for, as metrics ``servers/*``."""
         return metrics_since([*self.environment.counters(), *self._sampler.counters])
 
-    async def run_ahead(self, step: int) -> None:
+    async def _run_ahead(self, step: int) -> None:
         """Sample what may be sampled before the update of ``step``, and begin its rollouts."""
-        ahead = self._config.pipeline.max_staleness or 0
-        last = min(step + ahead, self._config.grpo.steps)
+        self._batches = {number: b for number, b in self._batches.items() if number >= step}
+        last = min(step + self._ahead, self._config.grpo.steps)
         for number in range(step, last + 1):
             if number not in self._batches:
                 problems_P = self._share(self._tasks(number), number)
@@ -172,19 +260,18 @@ class Pipeline:
                 samples_P_G = [kept.get(problem.place) or next(drawn) for problem in problems_P]
                 self._begin(number, problems_P, samples_P_G)
 
-    async def take(self, step: int) -> Batch:
-        """The batch of ``step``; waits for its last attempt. The batch stays
-        :meth:`pending` until it is trained on."""
-        asked = time.perf_counter()
+    async def _rolled_out(self, step: int) -> Batch:
+        """This rank's share of a step's batch, once its last attempt is done."""
+        waited_from = time.perf_counter()
         batch, began, ended = await self._batches[step].running
-        self.seconds["time/wait_for_llm"] += max(0.0, ended - asked)
-        self.seconds["time/wait_for_learner"] = max(0.0, asked - ended)
-        self.seconds["time/rollout"] = ended - began
+        self._seconds["time/wait_for_llm"] += max(0.0, ended - waited_from)
+        self._seconds["time/wait_for_learner"] = max(0.0, waited_from - ended)
+        self._seconds["time/rollout"] = ended - began
         return batch
 
-    async def another_round(self, step: int, number: int, groups: int) -> Batch:
-        """This rank's share of so many groups more for a step, from problems kept for this: sampled
-        by the policy as it is now and waited for. ``number`` of the round, from 1."""
+    async def _another_round(self, step: int, number: int, groups: int) -> Batch:
+        """This rank's share of ``groups`` more groups for a step, from problems kept for this,
+        sampled by the policy as it is now. ``number``: that of the round, from 1."""
         size, rounds = self._config.grpo.prompts_per_step, self._config.grpo.resample_rounds
         tasks_P = self._spare.batch((step - 1) * rounds + number - 1, size)[:groups]
         problems_P = self._share(tasks_P, step)
@@ -192,74 +279,62 @@ class Pipeline:
         began = time.perf_counter()
         batch = await self._rollout(problems_P, samples_P_G, f"{step}/round-{number}")
         waited = time.perf_counter() - began
-        self.seconds["time/wait_for_llm"] += waited
-        self.seconds["time/rollout"] += waited
+        self._seconds["time/wait_for_llm"] += waited
+        self._seconds["time/rollout"] += waited
         return batch
 
-    def trained(self, step: int) -> None:
-        """The batch of ``step`` has been used."""
-        del self._batches[step]
+    def state(self, step: int) -> SourceState:
+        """Samples of batches after ``step``, since a later policy would draw others; and what the
+        environment remembers but for those batches, which are rolled out again."""
+        later = {n: batch.waiting_P for n, batch in self._batches.items() if n > step}
+        keys = [f"{self._config.seed}/{number}/" for number in later]
+        return SourceState(later, self.environment.state(keys))
 
-    def pending(self) -> Pending:
-        """This rank's samples that are not yet trained on: those of a later policy differ, so a
-        resumed run can't draw them again."""
-        return {number: batch.waiting_P for number, batch in self._batches.items()}
-
-    def restore(self, pending: Pending) -> list[str]:
-        """Take up this rank's share of what was pending on all of them: what is still asked for, in
-        the same place, by the same prompt, sampled alike and by a policy that is new enough. The
-        rest is dropped and drawn anew. Returns a line for each batch that lost some."""
-        lines = []
-        for number, waiting_P in pending.items():
-            problems_P = self._problems(list(enumerate(self._tasks(number))), number)
-            asked_P = [(problem.task.id, self._asked(problem)) for problem in problems_P]
-            oldest = number - 1 - (self._config.pipeline.max_staleness or 0)
-            fit = {
-                place: list(waiting.samples)
-                for place, (waiting, asked) in enumerate(zip(waiting_P, asked_P, strict=False))
-                if (waiting.task_id, waiting.asked) == asked
-                and len(waiting.samples) == self._config.grpo.group_size
-                and all(sample.version >= oldest for sample in waiting.samples)
-            }
-            self._kept[number] = {
-                place: fit[place] for place in self._ranks.mine(range(len(asked_P))) if place in fit
-            }
-            lost = [w for place, w in enumerate(waiting_P) if place not in fit]
-            if lost:
-                count = sum(len(waiting.samples) for waiting in lost)
-                self._dropped += count
-                names = ", ".join(waiting.task_id for waiting in lost[:3])
-                more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
-                lines.append(
-                    f"dropped {count} samples that waited for step {number} ({names}{more}): other "
-                    "problems, prompts or sampling now; they are drawn anew"
-                )
-        return lines
-
-    def dropped(self) -> dict[str, float]:
-        """How many samples :meth:`restore` dropped, as a metric of the step after it."""
-        count, self._dropped = self._dropped, 0
-        return {"pipeline/dropped_on_resume": float(count)} if count else {}
-
-    def remembered(self) -> Any:
-        """What the environment remembers, but for the batches that are not yet trained on: they
-        will be rolled out again, as if for the first time."""
-        return self.environment.state([f"{self._config.seed}/{n}/" for n in self._batches])
-
-    def remember(self, shares: Sequence[Any]) -> None:
-        """Know again what the ranks remembered: as many as then each their own, else the first's
-        (the others' work is done again)."""
+    def restore(self, state: SourceState) -> list[str]:
+        """Take up this rank's share of the samples that still fit: same place, prompt and sampling,
+        and a policy that is new enough. The others are drawn anew. Each rank gets its own memory
+        back if there are as many as then, else the first rank's (the others' work is repeated)."""
+        lines = [self._take_up(number, some) for number, some in state.pending.items()]
+        shares = state.remembered
         if shares:
             mine = shares[self._ranks.rank] if len(shares) == self._ranks.size else shares[0]
             if mine is not None:
                 self.environment.restore(mine)
+        return [line for line in lines if line]
+
+    def _take_up(self, number: int, waiting_P: Sequence[Waiting]) -> str:
+        problems_P = self._problems(list(enumerate(self._tasks(number))), number)
+        asked_P = [(problem.task.id, self._asked(problem)) for problem in problems_P]
+        fit = {
+            place: list(waiting.samples)
+            for place, (waiting, asked) in enumerate(zip(waiting_P, asked_P, strict=False))
+            if (waiting.task_id, waiting.asked) == asked
+            and len(waiting.samples) == self._config.grpo.group_size
+            and all(sample.version >= number - 1 - self._ahead for sample in waiting.samples)
+        }
+        mine = self._ranks.mine(range(len(asked_P)))
+        self._kept[number] = {place: fit[place] for place in mine if place in fit}
+        lost = [waiting for place, waiting in enumerate(waiting_P) if place not in fit]
+        if not lost:
+            return ""
+        count = sum(len(waiting.samples) for waiting in lost)
+        self._dropped += count
+        names = ", ".join(waiting.task_id for waiting in lost[:3])
+        more = f" and {len(lost) - 3} more" if len(lost) > 3 else ""
+        return (
+            f"dropped {count} samples that waited for step {number} ({names}{more}): other "
+            "problems, prompts or sampling now; they are drawn anew"
+        )
 
     async def aclose(self) -> None:
-        """Stop whatever is still being rolled out."""
         running = [started.running for started in self._batches.values()]
         for task in running:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+
+    @property
+    def _ahead(self) -> int:
+        return self._config.pipeline.max_staleness or 0
 
     def _tasks(self, step: int) -> list[Task]:
         return self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
@@ -275,7 +350,7 @@ class Pipeline:
 
     def _problems(self, places: Sequence[tuple[int, Task]], step: int) -> list[Problem]:
         grpo, bare_P = self._config.grpo, problems_of(self.environment, self._encode, places)
-        show = partial(shown_to, self.environment, self._fitting, step=step, steps=grpo.steps)
+        show = partial(shown_prompts, self.environment, self._fitting, step=step, steps=grpo.steps)
         return [problem.scaffolded(show, grpo.group_size) for problem in bare_P]
 
     def _share(self, tasks_P: Sequence[Task], step: int) -> list[Problem]:
@@ -290,9 +365,10 @@ class Pipeline:
         if not problems_P:  # fewer than there are ranks
             return []
         began = time.perf_counter()
-        each_P = [problem.each(self._config.grpo.group_size) for problem in problems_P]
-        drawn = await draw_samples(self._sampler, problems_P, each_P, sampling)
-        self.seconds["time/sample"] += time.perf_counter() - began
+        size = self._config.grpo.group_size
+        shares_P = [problem.attempts_per_form(size) for problem in problems_P]
+        drawn = await draw_samples(self._sampler, problems_P, shares_P, sampling)
+        self._seconds["time/sample"] += time.perf_counter() - began
         return drawn
 
     def _begin(

@@ -1,44 +1,121 @@
-"""Tasks as they are put to a policy: the forms of each, who of a group's attempts gets which, and
-drawing them. What becomes of the samples is the pipeline's and the evaluator's.
+"""Tasks as they are put to the policy: their forms and scaffolds, and the samples drawn from them.
+
+A scaffold is a richer prompt that an attempt is sampled from while it trains on the task's own
+(:meth:`flowright.environments.environment.Environment.scaffolds`).
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from flowright.core.errors import ConfigError
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
 from flowright.environments.rollout import Completion
-from flowright.grpo.scaffolds import Shown
+from flowright.llm.chat import Message
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
 from flowright.policy.vllm.servers import all_of
 
 FORM_STRIDE = 1 << 20
-"""Between the places of a task's forms among the draws of a batch: more than it has tasks."""
+"""Distance between a task's forms among the draws of a batch: more than a batch has tasks."""
 
 SCAFFOLD_STRIDE = 1 << 40
-"""Between the places of a form's prompts: more than all its forms take up."""
+"""Distance between a form's prompts among the draws: more than all forms of a batch take up."""
+
+Fitting = Callable[[Sequence[Message]], tuple[int, ...] | None]
+"""Token ids of messages as a prompt; None where they are too long for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPrompt:
+    """The prompt that an attempt was sampled from.
+
+    ``scaffold``: its messages that the task's own prompt lacks, None for the task's own prompt.
+    ``left_out``: the scaffold was too long, so the task's own prompt was used. ``share``: the part
+    of the full scaffold that was shown, None where the environment gives none.
+    """
+
+    token_ids: tuple[int, ...]
+    scaffold: str | None = None
+    left_out: bool = False
+    share: float | None = None
+
+
+def is_scaffolded(shown: ShownPrompt | None) -> bool:
+    """Return whether an attempt was sampled from another prompt than its task's own."""
+    return shown is not None and shown.scaffold is not None
+
+
+def shown_prompts(
+    environment: Environment,
+    fitting: Fitting,
+    task: Task,
+    prompt: Prompt,
+    attempts: int,
+    step: int,
+    steps: int,
+) -> list[ShownPrompt]:
+    """Return the prompt of each attempt at a task at a step from 1 to ``steps``; empty without
+    scaffolds. ``prompt`` is the task's own.
+
+    A scaffold is never cut, since the cut part could be the task. Raises ConfigError where the
+    environment gives another number of prompts than of attempts, DataError where the chat template
+    refuses one.
+    """
+    scaffolds = environment.scaffolds(task, step, steps, attempts)
+    if scaffolds is None:
+        return []
+    if len(scaffolds) != attempts:
+        raise ConfigError(
+            f"{type(environment).__name__}.scaffolds: {len(scaffolds)} prompts for {attempts} "
+            f"attempts at {task.id}; give one for each"
+        )
+    own = tuple(environment.messages(task))
+    bare = ShownPrompt(prompt.token_ids)
+    found = {own: bare}
+    for messages in map(tuple, scaffolds):
+        if messages not in found:
+            found[messages] = _shown_prompt(messages, own, bare, fitting)
+    shown = [found[tuple(messages)] for messages in scaffolds]
+    shares = environment.scaffold_shares(task, step, steps, attempts)
+    if shares is None:
+        return shown
+    return [
+        replace(one, share=share if one.scaffold is not None else 0.0)
+        for one, share in zip(shown, shares, strict=True)
+    ]
+
+
+def _shown_prompt(
+    messages: Sequence[Message], own: Sequence[Message], bare: ShownPrompt, fitting: Fitting
+) -> ShownPrompt:
+    token_ids = fitting(messages)
+    if token_ids is None:
+        return ShownPrompt(bare.token_ids, left_out=True)
+    if token_ids == bare.token_ids:
+        return bare
+    added = [message.content for message in messages if message not in own]
+    return ShownPrompt(token_ids, "\n\n".join(added))
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way in which a task is put to the policy
-    (:meth:`flowright.environments.environment.Environment.forms`). ``shown``: what each of its
-    attempts is sampled from; empty where that is the prompt for all of them."""
+    """One form of a task (:meth:`flowright.environments.environment.Environment.forms`), as a task
+    with a prompt of its own. ``shown``: the prompt of each of its attempts; empty where all are
+    sampled from ``prompt``."""
 
     task: Task
     prompt: Prompt
-    shown: Sequence[Shown] = ()
+    shown: Sequence[ShownPrompt] = ()
 
-    def asked(self, attempts: int) -> list[tuple[tuple[int, ...], list[int]]]:
-        """The prompts that so many attempts are sampled from, each with the attempts' numbers."""
+    def attempts_by_prompt(self, attempts: int) -> dict[tuple[int, ...], list[int]]:
+        """Return the numbers of the attempts that are sampled from each prompt."""
         if not self.shown:
-            return [(self.prompt.token_ids, [*range(attempts)])]
+            return {self.prompt.token_ids: [*range(attempts)]}
         numbers: dict[tuple[int, ...], list[int]] = {}
         for number, shown in zip(range(attempts), self.shown, strict=True):
             numbers.setdefault(shown.token_ids, []).append(number)
-        return [*numbers.items()]
+        return numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,100 +126,100 @@ class Problem:
     task: Task
     forms: Sequence[Form]
 
-    def each(self, attempts: int) -> int:
-        """How many of a group's attempts a form gets. Raises ConfigError for what is not even."""
-        each, left = divmod(attempts, len(self.forms))
-        if left or not each:
+    def attempts_per_form(self, attempts: int) -> int:
+        """Share a group's attempts among the forms. Raises ConfigError where that is not even."""
+        share, left = divmod(attempts, len(self.forms))
+        if left or not share:
             raise ConfigError(
                 f"grpo.group_size: {attempts} attempts cannot be shared evenly among the "
                 f"{len(self.forms)} forms of {self.task.id}; give a multiple of {len(self.forms)}"
             )
-        return each
+        return share
 
     def completions(self, samples: Sequence[Sample], key: str) -> list[Completion]:
-        """Its samples, those of a form one after the other, to be rolled out; each gets its number
-        behind the ``key``."""
-        each = len(samples) // len(self.forms)
+        """Return its samples, form by form, as completions to roll out, with keys ``key/0``,
+        ``key/1``..."""
+        share = len(samples) // len(self.forms)
         return [
-            Completion(self.forms[i // each].task, sample, f"{key}/{i}")
+            Completion(self.forms[i // share].task, sample, f"{key}/{i}")
             for i, sample in enumerate(samples)
         ]
 
     def prompts(self, attempts: int) -> list[Prompt]:
-        """The prompt that each of so many attempts is learned on."""
-        return [form.prompt for form in self.forms for _ in range(self.each(attempts))]
+        """Return the prompt that each attempt trains on."""
+        share = self.attempts_per_form(attempts)
+        return [form.prompt for form in self.forms for _ in range(share)]
 
     def scaffolded(
-        self, show: Callable[[Task, Prompt, int], Sequence[Shown]], attempts: int
+        self, show: Callable[[Task, Prompt, int], Sequence[ShownPrompt]], attempts: int
     ) -> "Problem":
-        """With what so many attempts are shown: ``show`` is given each form's task, its prompt and
-        the number of its attempts."""
-        each = self.each(attempts)
-        forms = [replace(f, shown=show(f.task, f.prompt, each)) for f in self.forms]
+        """Add what ``show(task, prompt, attempts)`` gives for each form."""
+        share = self.attempts_per_form(attempts)
+        forms = [replace(f, shown=show(f.task, f.prompt, share)) for f in self.forms]
         return replace(self, forms=forms)
 
-    def shown(self, attempts: int) -> list[Shown | None]:
-        """What each of so many attempts is sampled from; None where there are no scaffolds."""
-        each = self.each(attempts)
-        return [shown for form in self.forms for shown in form.shown or [None] * each]
+    def shown(self, attempts: int) -> list[ShownPrompt | None]:
+        """Return the prompt that each attempt is sampled from; None without scaffolds."""
+        share = self.attempts_per_form(attempts)
+        return [shown for form in self.forms for shown in form.shown or [None] * share]
 
 
 def problems_of(
     environment: Environment, encode: Callable[[Task], Prompt], places: Sequence[tuple[int, Task]]
 ) -> list[Problem]:
-    """Tasks with their places, in their forms."""
+    """Put tasks with their places into their forms."""
     return [
         Problem(place, task, [Form(form, encode(form)) for form in environment.forms(task)])
         for place, task in places
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Draw:
+    """A prompt at a place of its own among the draws, and the attempts that are sampled from it:
+    their problem, form and own numbers."""
+
+    token_ids: Sequence[int]
+    place: int
+    attempts: Sequence[tuple[int, int, int]]
+
+
 async def draw_samples(
-    sampler: Sampler, problems_P: Sequence[Problem], each_P: Sequence[int], sampling: Sampling
+    sampler: Sampler, problems_P: Sequence[Problem], shares_P: Sequence[int], sampling: Sampling
 ) -> list[list[Sample]]:
-    """So many samples of each form of each problem, those of a form one after the other. They
-    depend on the problem's place, the form's number, the prompt that they are sampled from and
-    their own number, never on what else is drawn. Those of one prompt are drawn together."""
-    asked = list(_asked(problems_P, each_P))
+    """Draw ``shares_P`` samples of each form of each problem, form by form.
+
+    A sample depends on the problem's place, the form's number, its prompt and its own number, never
+    on what else is drawn. Samples of one prompt are drawn together.
+    """
+    draws = [
+        # Placed by its first attempt, which no other prompt has.
+        _Draw(
+            token_ids,
+            problem.place + f * FORM_STRIDE + attempts[0] * SCAFFOLD_STRIDE,
+            [(p, f, attempt) for attempt in attempts],
+        )
+        for p, (problem, share) in enumerate(zip(problems_P, shares_P, strict=True))
+        for f, form in enumerate(problem.forms)
+        for token_ids, attempts in form.attempts_by_prompt(share).items()
+    ]
     drawn: dict[tuple[int, int, int], Sample] = {}
 
     async def draw(count: int) -> None:
-        some = [one for one in asked if len(one.attempts) == count]
+        some = [one for one in draws if len(one.attempts) == count]
         prompts, places = [one.token_ids for one in some], [one.place for one in some]
         found = await sampler.sample(prompts, count, sampling, places)
         for one, samples in zip(some, found, strict=True):
-            keys = [(one.problem, one.form, attempt) for attempt in one.attempts]
-            drawn.update(zip(keys, samples, strict=True))
+            drawn.update(zip(one.attempts, samples, strict=True))
 
-    # One, but where tasks differ in the number of their forms, or attempts in what they are shown:
-    # then all are asked for at once, and a sampler of this process takes them in turn.
-    counts = sorted({len(one.attempts) for one in asked})
+    # One count, unless tasks differ in their number of forms or attempts in their prompts: then all
+    # are requested at once, and a sampler of this process takes them in turn.
+    counts = sorted({len(one.attempts) for one in draws})
     if len(counts) == 1:
         await draw(counts[0])
     else:
         await all_of(draw(count) for count in counts)
     return [
-        [drawn[p, f, attempt] for f in range(len(problem.forms)) for attempt in range(each)]
-        for p, (problem, each) in enumerate(zip(problems_P, each_P, strict=True))
+        [drawn[p, f, attempt] for f in range(len(problem.forms)) for attempt in range(share)]
+        for p, (problem, share) in enumerate(zip(problems_P, shares_P, strict=True))
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A prompt and the attempts that are sampled from it, at a place of its own among the draws;
-    ``problem`` and ``form`` by number."""
-
-    problem: int
-    form: int
-    attempts: Sequence[int]
-    token_ids: Sequence[int]
-    place: int
-
-
-def _asked(problems_P: Sequence[Problem], each_P: Sequence[int]) -> Iterator[_Asked]:
-    for p, (problem, each) in enumerate(zip(problems_P, each_P, strict=True)):
-        for f, form in enumerate(problem.forms):
-            place = problem.place + f * FORM_STRIDE
-            for token_ids, attempts in form.asked(each):
-                # By its first attempt: no other prompt has it.
-                yield _Asked(p, f, attempts, token_ids, place + attempts[0] * SCAFFOLD_STRIDE)

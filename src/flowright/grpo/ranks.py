@@ -116,7 +116,7 @@ class Reporter(Protocol):
 
 
 class Follower:
-    """What a rank other than the first has for :class:`flowright.runs.RunDirectory` and
+    """What a rank other than the first has for :class:`flowright.runs.directory.RunDirectory` and
     :class:`Reporter`: mute, so that nothing is written or said twice."""
 
     def __init__(self, path: Path) -> None:
@@ -126,7 +126,7 @@ class Follower:
 
     def _mute(self, *_: Any, **__: Any) -> None: ...
 
-    state = keep_rollouts = record = text = go_on = close = step = say = _mute
+    state = keep_rollouts = record = text = resume_after = close = step = say = _mute
 
 
 def interleaved(shares: Sequence[Sequence[Item]]) -> list[Item]:

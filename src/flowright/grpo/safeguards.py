@@ -1,5 +1,5 @@
-"""What ends a run before its last step: too little to train on (law 1), a judge that is not to be
-believed (law 3), a signal.
+"""The checks that end a run before its last step: too few scored samples (law 1), a judge that
+disagrees with gold (law 3), a signal.
 """
 
 import signal
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from flowright.config import AlarmSection, JudgeSection
+from flowright.config.judge import AlarmSection, JudgeSection
 from flowright.core.errors import RunPaused
 from flowright.environments.rollout import Rollout
 from flowright.judging.audit import agreement_with_gold
@@ -19,8 +19,8 @@ def unscored_share(rollouts: Sequence[Rollout]) -> float:
     return sum(rollout.reward.value is None for rollout in rollouts) / len(rollouts)
 
 
-def refuse_garbage(step: int, rollouts: Sequence[Rollout], limit: float) -> None:
-    """Raises RunPaused where more than ``limit`` of the samples could not be scored."""
+def check_scored(step: int, rollouts: Sequence[Rollout], limit: float) -> None:
+    """Raise RunPaused where more than ``limit`` of the samples could not be scored."""
     if unscored_share(rollouts) <= limit:
         return
     unscored = [r for r in rollouts if r.reward.value is None]
@@ -32,9 +32,9 @@ def refuse_garbage(step: int, rollouts: Sequence[Rollout], limit: float) -> None
     )
 
 
-def mind_the_judge(step: int, rollouts: Sequence[Rollout], section: JudgeSection) -> str | None:
-    """What to say of a judge that drifts from gold; raises RunPaused where it is to stop the run
-    (``judge.low_agreement: stop``)."""
+def check_agreement(step: int, rollouts: Sequence[Rollout], section: JudgeSection) -> str | None:
+    """Return a warning where the judge agrees with gold too rarely; with ``judge.low_agreement:
+    stop`` raise RunPaused."""
     found = agreement_with_gold([r.verdict for r in rollouts], [r.gold for r in rollouts])
     if found is None or found >= section.min_agreement:
         return None
@@ -48,8 +48,7 @@ def mind_the_judge(step: int, rollouts: Sequence[Rollout], section: JudgeSection
 
 
 class GapAlarm:
-    """The alarm of ``judge.alarm`` as the steps come; :mod:`flowright.runs.alarm` says when it
-    goes off."""
+    """The alarm of ``judge.alarm``, step by step; its rule is in :mod:`flowright.runs.alarm`."""
 
     def __init__(self, section: AlarmSection) -> None:
         self._section = section
@@ -57,34 +56,34 @@ class GapAlarm:
 
     @property
     def stops(self) -> bool:
-        """Whether it ends the run."""
         return self._section.action == "stop"
 
     def after(self, step: int, metrics: Mapping[str, float]) -> str | None:
-        """What to say after a step, None where all is quiet, or where it was said before and does
+        """Return the alarm after a step; None without one, and where it was raised before and does
         not end the run."""
         before = alarm_of(self._course, self._section)
         if DRIFT in metrics:
             self._course.append((step, metrics[DRIFT]))
-        told = alarm_of(self._course, self._section)
-        return told if before is None or self.stops else None
+        alarm = alarm_of(self._course, self._section)
+        return alarm if before is None or self.stops else None
 
-    def go_on(self, course: Sequence[tuple[int, float]]) -> None:
-        """With the steps that a run has recorded."""
+    def resume(self, course: Sequence[tuple[int, float]]) -> None:
+        """Go on with the drift by step that a run has recorded."""
         self._course = [*course]
 
 
 AT_ONCE_SECONDS = 1.0
-"""Supervisors such as torchrun send SIGTERM to the process and to its group: that is one request,
-not a second one."""
+"""Signals within this time are one request: supervisors such as torchrun send SIGTERM to the
+process and to its group."""
 
 
 @contextmanager
 def stop_on_signals(stop: Callable[[str], None], several: bool = False) -> Iterator[None]:
-    """SIGINT and SIGTERM ask for a stop after the step; a second one has its usual effect.
+    """Have SIGINT and SIGTERM stop the run after the step; a second one has its usual effect.
 
-    Plain handlers and not the event loop's, which would hear of nothing if it were stuck. One rank
-    of ``several`` that leaves by an error is terminated by torchrun at once: it may say why first.
+    Plain handlers, since those of the event loop would not run if it were stuck. Of ``several``
+    ranks, one that leaves by an error is terminated by torchrun at once; SIGTERM is then ignored,
+    so that its message is printed first.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # a worker of Ray, which hears no signals; Ray stops it

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from flowright.config import GrpoSection
+from flowright.config.grpo import GrpoSection
 from flowright.core.errors import ConfigError, RunError
 from flowright.grpo.batch import Group, Trained, drawn_groups, sample_logprobs, score
 from flowright.policy.local import LocalSampler

@@ -1,64 +1,45 @@
-"""The training loop: sample, roll out, compare, update, record. It knows prompts, completions and
-rewards; what a completion means is the environment's.
+"""The training loop: take a batch, check it, keep its rollouts, update the policy, record the step.
 
-Every draw is a function of (seed, step), so that a run resumed from step k repeats the steps after
-k to the same numbers.
+It knows groups of samples and their advantages, not what a completion means: that is the
+environment's. Every draw is a function of (seed, step), so that a run resumed from step k repeats
+the steps after k to the same numbers.
 """
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from typing import Literal
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import PeerLost, RunError, RunPaused
-from flowright.data.mixture import tasks_by_kind
-from flowright.environments.rollout import Rollout, to_record
-from flowright.grpo.advantages import GroupAdvantages, group_advantages, signal_of
-from flowright.grpo.batch import Place, asked_for, trained_groups, whole_groups
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.learner import Learner
-from flowright.grpo.penalties import costs, penalised, task_rewards
-from flowright.grpo.pipeline import Batch, Batches, Pipeline, whole
+from flowright.grpo.pipeline import Source, StepBatch
 from flowright.grpo.ranks import ONE, Follower, Ranks, Reporter
 from flowright.grpo.safeguards import (
     GapAlarm,
-    mind_the_judge,
-    refuse_garbage,
+    check_agreement,
+    check_scored,
     stop_on_signals,
-    unscored_share,
 )
-from flowright.grpo.scaffolds import scaffold_metrics, scaffold_record
-from flowright.grpo.step_metrics import (
-    added,
-    memory,
-    penalty_metrics,
-    signal_metrics,
-    staleness,
-    token_metrics,
-)
-from flowright.grpo.token_record import TOKENS, rounded, token_record
+from flowright.grpo.step_record import add_learner_logprobs, added, memory
 from flowright.policy.model_thread import on_model_thread
-from flowright.policy.token_texts import TokenTexts
-from flowright.runs import RunDirectory, read_metrics
 from flowright.runs.alarm import drifts_of
+from flowright.runs.directory import RunDirectory
+from flowright.runs.run_files import read_metrics
 
 Stage = Literal["start", "sample", "rollout", "update", "evaluate", "save"]
 
 
-Source = TypeVar("Source", bound=Batches)
-
-
 @dataclass
-class Trainer(Generic[Source]):
-    """One run, or one rank's part of it, of parts that know no more than they need. ``batches`` is
-    where its steps come from; ``validate`` measures the policy on held-out tasks after a step:
-    metrics ``val/*``."""
+class Trainer:
+    """One run, or one rank's part of it. Its steps come from ``source``; ``validate`` measures the
+    policy on held-out tasks after a step, as metrics ``val/*``."""
 
     config: Config
     run: RunDirectory | Follower
     reporter: Reporter
-    batches: Source
+    source: Source
     learner: Learner
     saves: Saves
     validate: Callable[[int], Awaitable[dict[str, float]]]
@@ -87,11 +68,11 @@ class Trainer(Generic[Source]):
                         self.reporter.say(line)
                         return step
         finally:
-            await self.batches.aclose()
+            await self.source.aclose()
         return steps
 
     async def _whole_step(self, step: int) -> None:
-        """A step with its evaluation and its checkpoint, where they are due."""
+        """Run one step with its evaluation and its checkpoint, where they are due."""
         steps, began = self.config.grpo.steps, time.perf_counter()
         try:
             metrics = await self._step(step)
@@ -108,8 +89,8 @@ class Trainer(Generic[Source]):
         self.run.record(step, metrics)
         self.reporter.step(step, steps, metrics)
         alarm = self._alarm.after(step, metrics)
-        asked = await self.ranks.all_gather(self._stopping)  # one rank's signal is everybody's
-        self._stopping = next((name for name in asked if name), None)
+        signals = await self.ranks.all_gather(self._stopping)  # a signal to one rank stops all
+        self._stopping = next((name for name in signals if name), None)
         best = self.saves.is_best(step, metrics)
         paused = alarm is not None and self._alarm.stops
         last = step == steps or self._stopping is not None or bool(problems) or paused
@@ -125,7 +106,7 @@ class Trainer(Generic[Source]):
 
     async def _begin(self) -> int:
         self._stage("start", 0)
-        await self.batches.refresh(0)
+        await self.source.refresh(0)
         metrics = await self._evaluate(0) if self.config.evaluation.every else {}
         self.run.record(0, metrics | await self._requests())
         self.saves.is_best(0, metrics)
@@ -133,29 +114,70 @@ class Trainer(Generic[Source]):
         return 0
 
     async def _requests(self) -> dict[str, float]:
-        """What all ranks asked of servers since the last record."""
-        return added(await self.ranks.all_gather(self.batches.requests()))
+        """Add up all ranks' requests to servers since the last record."""
+        return added(await self.ranks.all_gather(self.source.requests()))
 
     async def _restore(self) -> int:
         step = await self.saves.restore()
         if step is None:  # killed before anything was saved
             return await self._begin()
-        await self.batches.refresh(step)
+        await self.source.refresh(step)
         recorded = drifts_of(read_metrics(self.run.path))
-        self._alarm.go_on((await self.ranks.all_gather(recorded))[0])
+        self._alarm.resume((await self.ranks.all_gather(recorded))[0])
         return step
 
     async def _step(self, step: int) -> dict[str, float]:
-        """Learn from a step's batch; its metrics."""
-        raise NotImplementedError
+        """Train on the step's batch; return its metrics. Raises RunPaused for a batch that is not
+        to be trained on."""
+        batch = await self.source.take(step, self.learner, self._stage)
+        self._keep(step, batch)  # before the update, so that a run killed in it can be looked at
+        if batch.rollouts:
+            check_scored(step, batch.rollouts, self.config.grpo.max_unscored)
+            if warning := check_agreement(step, batch.rollouts, self.config.judge):
+                self.reporter.say(warning)
+
+        self._stage("update", step)
+        began = time.perf_counter()
+        longest = self.config.policy.max_new_tokens
+        # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
+        metrics = await on_model_thread(
+            self.learner.update, batch.groups, step, longest, batch.requested, batch.logprobs
+        )
+        await self._keep_logprobs(step, batch)
+        if skipped := metrics.get("policy/skipped_updates"):
+            self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
+        aliases = self.source.aliases
+        return {
+            **batch.metrics(),
+            **metrics,
+            **{name: metrics[of] for name, of in aliases.items() if of in metrics},
+            **batch.seconds,
+            "time/update": time.perf_counter() - began,
+            **memory(self.learner.device),
+        }
+
+    def _keep(self, step: int, batch: StepBatch) -> None:
+        if batch.records:
+            self.run.keep_rollouts(step, batch.records)
+        for name, text in batch.texts.items():
+            self.run.text(step, name, text)
+
+    async def _keep_logprobs(self, step: int, batch: StepBatch) -> None:
+        """Keep the rollouts again with the learner's log-probabilities, all ranks'."""
+        if batch.logprobs is None:
+            return
+        shares = await self.ranks.all_gather(batch.logprobs)
+        logprobs = {place: values for share in shares for place, values in share.items()}
+        add_learner_logprobs(batch.records, logprobs)
+        if logprobs:
+            self.run.keep_rollouts(step, batch.records)
 
     async def _refresh(self, step: int, metrics: dict[str, float]) -> Sequence[str]:
-        """Let the sampler draw from the updated policy. What keeps it from that, on any rank, ends
-        the run on all of them, but not before the step is recorded and saved: its update is good.
-        """
+        """Let the sampler draw from the updated policy. A failure on any rank ends the run on all,
+        but only once the step is recorded and saved, since its update is good."""
         began, problems = time.perf_counter(), ()
         try:
-            metrics |= await self.batches.refresh(step)
+            metrics |= await self.source.refresh(step)
         except PeerLost:
             raise
         except RunError as error:
@@ -183,148 +205,3 @@ class Trainer(Generic[Source]):
     def _stop(self, name: str) -> None:
         self._stopping = name
         self.reporter.say(f"{name}: finishing this step; once more to stop at once")
-
-
-@dataclass
-class RolloutTrainer(Trainer[Pipeline]):
-    """A run whose policy is sampled, and learns from the rewards of its attempts. ``texts``: those
-    of tokens, where records keep them."""
-
-    texts: TokenTexts | None = None
-
-    async def _step(self, step: int) -> dict[str, float]:
-        batch = await self._roll_out(step)
-        rewards_P_G = [[r.reward.value for r in group] for group in batch.rollouts_P_G]
-        grpo = self.config.grpo
-        advantages_P = group_advantages(task_rewards(batch), grpo.advantage_scale, costs(batch))
-        records = self._keep(step, batch, advantages_P)
-        refuse_garbage(step, batch.rollouts, grpo.max_unscored)
-        warning = mind_the_judge(step, batch.rollouts, self.config.judge)
-        if warning:
-            self.reporter.say(warning)
-
-        self._stage("update", step)
-        began = time.perf_counter()
-        groups = trained_groups(batch, advantages_P, grpo.overlong == "filter")
-        asked = asked_for(batch, groups, grpo.prompts_per_step)
-        # In a thread, so that rollouts of the next batches hear from their servers meanwhile.
-        longest = self.config.policy.max_new_tokens
-        found: dict[Place, list[float]] | None = None if self.texts is None else {}
-        metrics = await on_model_thread(self.learner.update, groups, step, longest, asked, found)
-        self.batches.trained(step)
-        if found is not None:
-            await self._keep_found(step, records, found)
-        if skipped := metrics.get("policy/skipped_updates"):
-            self.reporter.say(f"gradient not finite: {skipped:.0f} optimizer steps were skipped")
-        updating = {"time/update": time.perf_counter() - began}
-        environment = self.batches.environment
-        named = {name: metrics[of] for name, of in environment.aliases.items() if of in metrics}
-        return {
-            **environment.summarise(batch.rollouts),
-            **signal_metrics(rewards_P_G, advantages_P),
-            **penalty_metrics(batch.rollouts),
-            **self._resampled(batch),
-            **scaffold_metrics(batch.shown_P_G, batch.rollouts_P_G),
-            **self.batches.dropped(),
-            **token_metrics(batch),
-            **staleness(batch, step),
-            **metrics,
-            **named,
-            **self.batches.seconds,
-            **updating,
-            **memory(self.learner.device),
-        }
-
-    async def _roll_out(self, step: int) -> Batch:
-        """The step's batch with its rewards, and further rounds where groups have no signal."""
-        self.batches.begin()
-        batch = await self._joined(self._take(step))
-        grpo = self.config.grpo
-        for number in range(1, grpo.resample_rounds + 1):
-            signals = [signal_of(rewards_G) for rewards_G in task_rewards(batch)]
-            missing = grpo.prompts_per_step - signals.count("ok")
-            if missing <= 0 or unscored_share(batch.rollouts) > grpo.max_unscored:
-                break
-            more = self.batches.another_round(step, number, missing)
-            batch = batch.and_then(await self._joined(more))
-        return batch
-
-    async def _take(self, step: int) -> Batch:
-        self._stage("sample", step)
-        await self.batches.run_ahead(step)
-        self._stage("rollout", step)
-        return await self.batches.take(step)
-
-    async def _joined(self, share: Awaitable[Batch]) -> Batch:
-        """All ranks' shares of a batch, each with its penalties. Where one rank has
-        to pause, all do."""
-        mine, problems = Batch([], [], [], []), ()
-        try:
-            mine = await share
-        except RunPaused as error:
-            problems = error.problems
-        mine = await self._penalised(mine)  # with nothing, too: all run the model or none does
-        shares = await self.ranks.all_gather((mine, problems))
-        for _, problems in shares:
-            if problems:
-                raise RunPaused(*problems)
-        return whole([batch for batch, _ in shares])
-
-    def _resampled(self, batch: Batch) -> dict[str, float]:
-        grpo = self.config.grpo
-        more = len(batch.rollouts_P_G) - grpo.prompts_per_step
-        return {"reward/resampled_groups": float(more)} if grpo.resample_rounds else {}
-
-    async def _penalised(self, batch: Batch) -> Batch:
-        """With what counts in the rewards beside the task: length, the KL to the base model."""
-        grpo, nats_S = self.config.grpo, None
-        if grpo.kl_in == "reward" and grpo.kl_coefficient:
-            nats_S = await on_model_thread(self.learner.divergences, whole_groups(batch))
-        return penalised(batch, grpo, self.config.policy.max_new_tokens, nats_S)
-
-    def _keep(
-        self, step: int, batch: Batch, advantages_P: Sequence[GroupAdvantages]
-    ) -> list[dict[str, Any]]:
-        """Rollouts are written before the update, so that a run killed in it can be looked at."""
-        environment = self.batches.environment
-        records = [
-            to_record(
-                rollout,
-                {
-                    **environment.record(rollout),
-                    **scaffold_record(batch.shown_P_G[p][g]),
-                    **token_record(rollout.sample, self.texts),
-                },
-                step,
-                p,
-                g,
-                advantages_P[p].values[g],
-            )
-            for p, group in enumerate(batch.rollouts_P_G)
-            for g, rollout in enumerate(group)
-        ]
-        self.run.keep_rollouts(step, records)
-        for kind in tasks_by_kind([r.task for r in batch.rollouts]):
-            first = next(r for r in batch.rollouts if r.task.kind == kind)
-            text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
-            self.run.text(step, f"{environment.display.completion}/{kind}", text)
-        return records
-
-    async def _keep_found(
-        self, step: int, records: Sequence[dict[str, Any]], found: dict[Place, list[float]]
-    ) -> None:
-        """Rollouts are written again with what the learner found of their tokens, of all ranks."""
-        shares = await self.ranks.all_gather(found)
-        known = {place: logprobs for share in shares for place, logprobs in share.items()}
-        for record in records:
-            logprobs = known.get((record["group"], record["index"]))
-            record[TOKENS]["learner"] = None if logprobs is None else rounded(logprobs)
-        if known:
-            self.run.keep_rollouts(step, records)
-
-
-def _headline(rollout: Rollout) -> str:
-    value = rollout.reward.value
-    outcome = "unscored" if value is None else f"reward {value:.2f}"
-    why = f" ({rollout.failure})" if rollout.failure else ""
-    return f"**{rollout.task.id}**: {outcome}{why}"

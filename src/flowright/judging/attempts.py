@@ -1,7 +1,30 @@
-"""One question put to one model, attempt by attempt, until each of its fields has been read.
+"""Ask one model one question, attempt by attempt, until each of its fields has been read.
 
-This module owns every retry that is about what the judge said. Retries that are about transport are
-the chat model's, inside one call. What the values mean is not known here.
+Retries because of a reply are here; retries of transport belong to the chat model, inside one call.
+A retry that repeats the same request mostly repeats the same failure, so every attempt changes the
+seed and temperature, and more, depending on how the previous one ended:
+
+==============  ================================================================================
+truncated       twice the tokens (at most 8 times the first budget, and no more than the server's
+                context leaves beside the prompt), less reasoning effort if set; the second time in
+                a row also a looser form, since a grammar that allows endless white space can use up
+                any budget. Final if neither more tokens nor less effort are possible
+empty           as truncated; a server may answer a schema that it cannot apply with nothing
+unparsed        a looser form: schema -> JSON -> text; fields already read are not asked for again
+refused         a looser form, remembered (:class:`Forms`)
+bounds          a refusal that names ``maxLength``: the schema without it, remembered
+overlong        a refusal that names the server's context: the tokens left beside the prompt; final
+                if there are none
+declined        seed and temperature only; final after two in a row
+unavailable     seed and temperature only
+misconfigured   final: no attempt can repair a wrong key or model
+timeout         seed and temperature only
+==============  ================================================================================
+
+A second reading (:class:`flowright.judging.wrappers.SecondReading`) is ``strict``: the form changes
+only after a refusal, and models that decline, or reach the end of their context, are asked until
+the attempts are used up. Those attempts distinguish an answer that prevents every verdict from a
+judge that fails at random.
 """
 
 import math
@@ -13,13 +36,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Literal
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core import untrusted
 from flowright.core.errors import FailureError
 from flowright.core.off_loop import off_loop
-from flowright.judging.parsing import Form, Reading, parse_reply
+from flowright.judging.parsing import Form, parse_reply
 from flowright.judging.prompts import Question
-from flowright.judging.schemas import REASON_CHARS, Field, Value
+from flowright.judging.schemas import REASON_CHARS, Field, Reading, Value
 from flowright.judging.verdict import RawReply, Status
 from flowright.llm.chat import (
     LENGTH_STOPS,
@@ -39,31 +62,30 @@ Ending = Literal[
     "truncated", "empty", "unparsed", "declined", "refused", "bounds", "overlong", "unavailable",
     "misconfigured", "timeout",
 ]  # fmt: skip
-"""How an attempt failed."""
+"""Failures of an attempt."""
 
 STATUS: dict[Ending | None, Status] = {
     None: "ok", "truncated": "truncated", "empty": "parse_error", "unparsed": "parse_error",
     "declined": "declined", "refused": "refused", "bounds": "refused", "overlong": "refused",
     "unavailable": "unavailable", "misconfigured": "unavailable", "timeout": "timeout",
 }  # fmt: skip
-"""The status of a verdict whose last attempt ended so; None: nothing was missing any more."""
+"""Status of a verdict by how its last attempt ended; None: no field is missing."""
 
 FORMS: tuple[Form, ...] = ("json_schema", "json_object", "text")
 MAX_GROWTH = 8
 TEMPERATURE_STEP = 0.1
 READING_ATTEMPTS = 3
-"""Of a second reading, and of a third. With one attempt of the first reading that makes seven,
-which a server that is empty at random 13 % of the time fails with a probability of 6e-7."""
+"""Attempts of a second reading, and of a third. With one attempt of the first reading that makes
+seven; a server that is empty at random 13 % of the time fails all with a probability of 6e-7."""
 
-NO_ATTEMPTS: frozenset[Ending] = frozenset({"overlong", "bounds"})
-"""Refusals of how it was asked, which say nothing of the answer: the first of each leaves as many
-attempts as there were."""
+UNCOUNTED: frozenset[Ending] = frozenset({"overlong", "bounds"})
+"""Refusals of the request's form, not of the answer: the first of each does not use up an attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The parameters of one attempt; ``number`` counts from 1, ``bounded`` says whether the schema
-    limits the reason."""
+    """Parameters of one attempt; ``number`` counts from 1, and the schema limits the length of the
+    reason if ``bounded``."""
 
     number: int
     form: Form
@@ -73,7 +95,7 @@ class Attempt:
     bounded: bool = True
 
     def seed(self, key: str) -> int:
-        """31 bits from the sample's key and the attempt's number: the same in every run."""
+        """Return 31 bits from the sample's key and the attempt's number, the same in every run."""
         digest = sha256(f"{key}\0{self.number}".encode("utf-8", "replace")).digest()
         return int.from_bytes(digest[:4], "big") >> 1
 
@@ -84,7 +106,7 @@ def first_attempt(section: JudgeSection, form: Form, bounded: bool = True) -> At
 
 
 def reading_section(section: JudgeSection) -> JudgeSection:
-    """The section of a second reading: more room from the start, and the time for it."""
+    """Return the section of a second reading, with twice the tokens and time."""
     changed = {
         "max_attempts": READING_ATTEMPTS,
         "max_tokens": 2 * section.max_tokens,
@@ -101,8 +123,8 @@ def next_attempt(
     strict: bool = False,
     room: float = math.inf,
 ) -> Attempt:
-    """The one after ``attempt``, which ended in ``ending``; ``previous`` is how the one before it
-    ended. ``room``: the tokens that the server has for a reply to this prompt."""
+    """Return the attempt after one that ended in ``ending``; ``previous`` is the ending before.
+    ``room``: the tokens that the server has for a reply to this prompt."""
     was_short = ending in ("truncated", "empty")
     is_looser = ending == "refused" or (
         not strict and (ending == "unparsed" or (was_short and ending == previous))
@@ -110,7 +132,7 @@ def next_attempt(
     wanted = attempt.max_tokens
     if was_short:
         wanted = max(wanted, int(min(2 * wanted, section.max_tokens * MAX_GROWTH, room)))
-    elif ending == "overlong":  # nothing else makes it less: a list of models may be wrong
+    elif ending == "overlong":  # nothing else shrinks it: a list of models may be wrong
         wanted = int(min(wanted, room))
     return replace(
         attempt,
@@ -123,14 +145,10 @@ def next_attempt(
     )
 
 
-def is_last_word(
-    attempt: Attempt,
-    ending: Ending,
-    previous: Ending | None,
-    strict: bool = False,
-    room: float = math.inf,
+def is_final(
+    attempt: Attempt, ending: Ending, previous: Ending | None, strict: bool, room: float
 ) -> bool:
-    """Whether no other changes how ``attempt`` ended; the others as in :func:`next_attempt`."""
+    """Return whether no further attempt can end otherwise; arguments as in :func:`next_attempt`."""
     can_shrink = 1 <= room < attempt.max_tokens
     has_less_effort = attempt.effort is not None and LESS_EFFORT[attempt.effort] != attempt.effort
     can_grow = room > attempt.max_tokens or has_less_effort
@@ -138,9 +156,8 @@ def is_last_word(
         ending == "misconfigured"
         or (ending == "overlong" and not can_shrink)
         or (ending == "truncated" and not can_grow and not strict)
-        or (ending == "refused" and attempt.form == "text")  # there is nothing less to ask for
-        # A model or a filter that means it.
-        or (ending == previous == "declined" and not strict)
+        or (ending == "refused" and attempt.form == "text")  # there is no looser form
+        or (ending == previous == "declined" and not strict)  # a model or filter that insists
     )
 
 
@@ -150,13 +167,12 @@ def looser(form: Form) -> Form:
 
 @dataclass(slots=True)
 class Forms:
-    """What one server has shown of the request forms that it serves.
+    """Request forms that one server is known to serve.
 
-    A form that was refused is skipped from then on, once a looser one was served to the same
-    query, unless it has worked before: a refusal of both was not about the form, and that of one
-    query alone was about the query. A form is also skipped after
-    ``ignored_limit`` replies in a row without the object that it asks for; a single reply that
-    holds one keeps it.
+    A refused form is skipped from then on if a looser one was served to the same query, unless it
+    has worked before: if both are refused, or only one query was, the form is not the cause. A form
+    is also skipped after ``ignored_limit`` replies in a row without the requested object; a single
+    reply with one keeps it.
     """
 
     ignored_limit: int = 3
@@ -175,12 +191,12 @@ class Forms:
             self._skip_to(looser(form))
 
     def refused(self, served: Form) -> None:
-        """A query met a refusal and was then served in the looser form ``served``."""
+        """Note that a query was refused, then served in the looser form ``served``."""
         if self.start not in self._proven:
             self._skip_to(served)
 
     def bounds_refused(self) -> None:
-        """A query met a refusal that named the bounds, and was then served without them."""
+        """Note that a query was refused for its bounds, then served without them."""
         self.bounded = self.bounded and "json_schema" in self._proven
 
     def _skip_to(self, form: Form) -> None:
@@ -191,7 +207,7 @@ class Forms:
 FILTER_STOPS = frozenset({"content_filter", REFUSAL})
 
 ReadReply = Callable[[str, Form, Sequence[Field]], Reading]
-"""Reads the fields out of a reply to a request of a form."""
+"""Parser of the fields in a reply to a request of a form."""
 
 _OPEN_REASON = re.compile(
     rf'\s*\{{\s*"reason"\s*:\s*"(?:[^"\\]|\\(?:u[0-9a-fA-F]{{4}}|[^u])){{{REASON_CHARS + 1}}}'
@@ -204,16 +220,15 @@ _REFUSAL = re.compile(
     re.IGNORECASE,
 )
 PROMPT_CHARS = 4000
-"""Of a question that are kept beside the reply to it."""
-_LONGEST_REFUSAL = 600  # characters; who explains more has not just declined
-_WRITTEN = 0.8  # of the tokens that a server wrote in such a time before
+"""Characters of a question that are kept beside the reply to it."""
+_LONGEST_REFUSAL = 600  # characters; a longer explanation is more than a refusal
+_SURE_PACE = 0.8  # of the fastest pace that a server has shown
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionResult:
-    """How it ended. ``values`` are those of the fields that were read; ``status`` is "ok" when
-    none is missing. ``reason`` is the judge's own, or tells what went wrong attempt by attempt;
-    ``replies`` are those that came."""
+    """Outcome of a question. ``values`` of the fields that were read; ``status`` is "ok" if none is
+    missing. ``reason`` is the judge's own, or the failure of each attempt."""
 
     values: Mapping[str, Value]
     status: Status
@@ -225,7 +240,7 @@ class QuestionResult:
 
 @dataclass(slots=True)
 class _State:
-    """``left``: seconds of the deadline that are not spent."""
+    """Progress of one question; ``left`` seconds remain of the deadline."""
 
     question: Question
     left: float
@@ -235,10 +250,10 @@ class _State:
     notes: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     last: Ending | None = None
-    cut_at: int = 0  # tokens of the latest reply that ended by its length
+    cut_at: int = 0  # tokens of the latest truncated reply
     pace: float = 0.0  # tokens a second of the fastest reply; 0 before there is one
     prompt_tokens: int = 0  # of the latest reply
-    room: float = math.inf  # tokens that the server has for a reply, as far as it told
+    room: float = math.inf  # tokens that the server has for a reply, as far as it is known
     replies: list[RawReply] = field(default_factory=list)
 
     def failed(self, attempt: Attempt, ending: Ending, note: str) -> Ending:
@@ -252,13 +267,12 @@ class RetryingAsker:
 
     All attempts at a question share ``section.deadline_seconds``, counted as the model counts it (a
     :class:`~flowright.llm.client.ChatClient` leaves out the wait for one of its own slots). An
-    attempt may spend half of what is left, the last one all of it, so that one hanging request does
-    not take the others' time. A retry gets no more tokens than the server can write by then, as far
-    as its replies to this question tell, so that an answer that is thought about for ever is cut
-    and does not become a timeout. :mod:`flowright.judging.attempts` says what each attempt changes;
-    fields that have been read are not asked for again. ``forms`` is what another asker of this
-    model has learned, for one that is ``strict``; ``read`` is for questions that ask for a form of
-    their own.
+    attempt may use half of the remaining time, the last one all of it, so that one hanging request
+    leaves time for the others. A retry gets no more tokens than the server can write in its time,
+    by the pace of its replies to this question: endless thinking is truncated and does not become
+    a timeout. Fields that have been read are not asked for again. ``forms`` are shared with another
+    asker of this model; ``read`` replaces the parser, for questions with a reply format of their
+    own.
     """
 
     def __init__(
@@ -272,40 +286,40 @@ class RetryingAsker:
         self._model = model
         self._section = section
         self._strict = strict
-        self._reads = read
+        self._parse = read
         self.forms = forms or Forms()
 
     async def ask(self, question: Question, key: str) -> QuestionResult:
-        """``key`` names what is asked; seeds are derived from it."""
+        """Ask a question; seeds are derived from ``key``."""
         state = _State(question, self._section.deadline_seconds, self._section.max_attempts)
-        spared = NO_ATTEMPTS
+        uncounted = UNCOUNTED
         attempt = first_attempt(self._section, self.forms.start, self.forms.bounded)
         while True:
             previous = state.last
             ending = await self._attempt(state, attempt, key)
-            if ending in spared:
+            if ending in uncounted:
                 state.most += 1
-                spared -= {ending}
+                uncounted -= {ending}
             if ending is None or attempt.number >= state.most or state.left <= 0:
                 break
-            if is_last_word(attempt, ending, previous, self._strict, state.room):
+            if is_final(attempt, ending, previous, self._strict, state.room):
                 break
             attempt = next_attempt(
                 attempt, ending, previous, self._section, self._strict, state.room
             )
             _, room = self._allowed(state, attempt)
             if ending == "truncated" and room < attempt.max_tokens and room <= state.cut_at:
-                break  # there is no time for more
+                break  # no time for more tokens
             if ending == "overlong" and room <= state.cut_at and not self._strict:
-                break  # nor is there room
+                break  # no room for more tokens
         reason = state.reason if ending is None else "; ".join(state.notes)
         replies = tuple(state.replies)
-        # A cut reply that cannot have more room is what happened, not the refusal of more.
+        # A truncated reply without room for more counts as truncated, not as refused.
         status = STATUS["truncated" if ending == "overlong" and state.cut_at else ending]
         return QuestionResult(state.values, status, reason, attempt.number, state.usage, replies)
 
     async def _attempt(self, state: _State, attempt: Attempt, key: str) -> Ending | None:
-        """Ask once; None when nothing is missing any more, else what went wrong."""
+        """Ask once; None if no field is missing any more."""
         allowed, room = self._allowed(state, attempt)
         attempt = replace(attempt, max_tokens=room)
         question = state.question
@@ -325,15 +339,20 @@ class RetryingAsker:
             elapsed = time.monotonic() - began
             state.left -= min(elapsed, allowed)
             ending: Ending = "timeout" if elapsed >= 0.99 * allowed else "unavailable"
+            message = error.failure.message
             if isinstance(error, RequestRefused):
-                ending = self._refusal(state, error.failure.message, request, attempt)
+                has_bounds = attempt.form == "json_schema" and attempt.bounded
+                ending = "bounds" if has_bounds and "maxlength" in message.casefold() else "refused"
+                if (limit := too_long(message)) is not None:
+                    state.room = limit.room(request.messages, state.prompt_tokens)
+                    ending = "overlong"
             elif isinstance(error, ServerMisconfigured):
                 ending = "misconfigured"
-            return state.failed(attempt, ending, error.failure.message)
+            return state.failed(attempt, ending, message)
         state.left -= min(reply.seconds, allowed)
         state.usage += reply.usage
         if reply.seconds > 0:
-            # A usage may leave out the thinking; who was cut has written all that was allowed.
+            # The usage may leave out thinking; a truncated reply used its whole budget.
             cut = attempt.max_tokens if reply.finish_reason in LENGTH_STOPS else 0
             written = max(cut, reply.usage.completion_tokens)
             state.pace = max(state.pace, written / reply.seconds)
@@ -343,50 +362,40 @@ class RetryingAsker:
             self.forms.refused(served=attempt.form)
         elif state.last == "bounds":
             self.forms.bounds_refused()
-        how = await self._read(state, reply, attempt)
-        asked = untrusted.cut("\n\n".join(each.content for each in request.messages), PROMPT_CHARS)
-        known = ", ".join(f"{name}: {value}" for name, value in state.values.items())
-        told = known if how is None else state.notes[-1]
+        outcome = await self._read(state, reply, attempt)
+        prompt = untrusted.cut("\n\n".join(each.content for each in request.messages), PROMPT_CHARS)
+        values = ", ".join(f"{name}: {value}" for name, value in state.values.items())
+        read = values if outcome is None else state.notes[-1]
         state.replies.append(
-            RawReply(reply.text, reply.finish_reason, reply.reasoning, asked, told)
+            RawReply(reply.text, reply.finish_reason, reply.reasoning, prompt, read)
         )
-        return how
-
-    def _refusal(
-        self, state: _State, message: str, request: ChatRequest, attempt: Attempt
-    ) -> Ending:
-        """What a server refuses, by its own words: the length, a bound of the schema, or else."""
-        if (found := too_long(message)) is not None:
-            state.room = found.room(request.messages, state.prompt_tokens)
-            return "overlong"
-        has_bounds = attempt.form == "json_schema" and attempt.bounded
-        return "bounds" if has_bounds and "maxlength" in message.casefold() else "refused"
+        return outcome
 
     def _allowed(self, state: _State, attempt: Attempt) -> tuple[float, int]:
-        """Seconds and tokens of an attempt: half of the time that is left, or all of it for the
-        last attempt and where half is too little for its room, if that has grown. Never fewer
-        tokens than configured: a server too slow for these runs into a timeout, which is our
-        fault, and not into a length stop, which may be the answer's."""
+        """Return the seconds and tokens of an attempt: half of the remaining time, or all of it for
+        the last attempt and if half is too little for a grown budget. The tokens are never fewer
+        than configured: a server too slow for these times out, which is our fault, instead of
+        truncating, which may be the answer's."""
         is_last = attempt.number >= state.most
-        writes = _WRITTEN * (state.pace or math.inf)
+        pace = _SURE_PACE * (state.pace or math.inf)
         room, least = attempt.max_tokens, self._section.max_tokens
-        if not is_last and (room <= least or writes * state.left / 2 >= room):
+        if not is_last and (room <= least or pace * state.left / 2 >= room):
             return state.left / 2, room
-        fits = max(least, int(min(room, writes * state.left)))
+        fits = max(least, int(min(room, pace * state.left)))
         return state.left, min(room, fits)
 
     async def _read(self, state: _State, reply: ChatReply, attempt: Attempt) -> Ending | None:
         stopped = reply.finish_reason
         if stopped in LENGTH_STOPS:
             state.cut_at = int(min(attempt.max_tokens, state.room))
-            shown = "in the middle" if reply.text.strip() else "before any content"
+            place = "in the middle" if reply.text.strip() else "before any content"
             if attempt.form == "json_schema" and attempt.bounded and _OPEN_REASON.match(reply.text):
-                shown = f"in a reason that the server does not hold to {REASON_CHARS} characters"
-            return state.failed(attempt, "truncated", f"{state.cut_at} tokens ended {shown}")
+                place = f"in a reason that the server does not hold to {REASON_CHARS} characters"
+            return state.failed(attempt, "truncated", f"{state.cut_at} tokens ended {place}")
         if stopped in FILTER_STOPS:
             return state.failed(attempt, "declined", f"the server stopped the reply ({stopped})")
         fields = state.question.fields
-        reading = await off_loop(lambda: self._reads(reply.text, attempt.form, fields), reply.text)
+        reading = await off_loop(lambda: self._parse(reply.text, attempt.form, fields), reply.text)
         state.values.update(reading.values)
         if reading.values:
             self.forms.parsed(attempt.form)
@@ -398,7 +407,9 @@ class RetryingAsker:
             state.question = state.question.narrowed(missing)
         elif reading.fault == "no_verdict":
             if len(reply.text) <= _LONGEST_REFUSAL and _REFUSAL.match(reply.text):
-                return state.failed(attempt, "declined", f"it says {reply.text.strip()[:80]!r}")
+                return state.failed(
+                    attempt, "declined", f"the reply is {reply.text.strip()[:80]!r}"
+                )
             if attempt.form != "text":
                 self.forms.ignored(attempt.form)
         ending: Ending = "empty" if reading.fault == "empty" else "unparsed"

@@ -1,7 +1,6 @@
-"""A large model as judge: the configured questions put to it, and its replies made a verdict.
+"""Judge with a large model: the questions for each ``judge.ask``, and the score of the replies.
 
-How often it is asked until it says so clearly is :mod:`flowright.judging.attempts`'s. A failing
-backend is a verdict with a status, never an exception.
+A failing backend is a verdict with a status, never an exception.
 """
 
 import asyncio
@@ -10,8 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from flowright.config import JudgeSection
-from flowright.config.judge import ASK
+from flowright.config.judge import ASK, JudgeSection
 from flowright.core.errors import ConfigError
 from flowright.core.off_loop import off_loop
 from flowright.judging.attempts import QuestionResult, RetryingAsker, reading_section
@@ -24,13 +22,13 @@ from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer
 
 Replies = Sequence[Mapping[str, Value]]
-"""For each question the values of the fields that were read; some may be missing."""
+"""The values read for each question, by field; some may be missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What replies come to: a score in [0, 1], or None where too much is missing. ``each`` are the
-    scores of the single questions, where they are verdicts of their own."""
+    """Score of the replies in [0, 1], None if too much is missing. ``each``: scores of the single
+    questions, where they are verdicts of their own."""
 
     score: float | None
     parts: Mapping[str, float] = field(default_factory=dict)
@@ -40,9 +38,8 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One way of asking: the blocks and fields of its questions about a query, and their score.
-    It fits queries with a rival where it ``compares``, with criteria where it ``reads_criteria``.
-    """
+    """One ``judge.ask``: its questions about a query (blocks and fields), and their score. It fits
+    queries with a rival if it ``compares``, and with criteria if it ``reads_criteria``."""
 
     questions: Callable[[JudgeQuery, JudgeSection], Sequence[Question]]
     score: Callable[[JudgeQuery, JudgeSection, Replies], Scored]
@@ -50,7 +47,7 @@ class Ask:
     reads_criteria: bool = False
 
     def unfit(self, query: JudgeQuery) -> str | None:
-        """Why a query can't be answered by what is asked."""
+        """Return the reason why a query does not fit, None if it does."""
         if (query.rival is not None) != self.compares:
             return "the query has " + ("one answer" if query.rival is None else "two answers")
         if bool(query.criteria) != self.reads_criteria:
@@ -61,7 +58,7 @@ class Ask:
 
 
 class Questions:
-    """The configured questions in the configured words.
+    """The configured questions in the configured wording.
 
     Raises ConfigError, with a line for each mistake in the wording.
     """
@@ -71,28 +68,28 @@ class Questions:
         self._section = section
         wording = wording_of(section)
         self._criteria = wording.criteria
-        self._words = wording.words(section.ask, section.wording)
-        self._examples: tuple[Answered, ...] = ()  # while they are worded themselves
-        self._examples = tuple(map(self._answered, range(len(self._words.examples))))
+        self._wording = wording.for_ask(section.ask, section.wording)
+        self._examples: tuple[Answered, ...] = ()  # while they are rendered themselves
+        self._examples = tuple(map(self._answered, range(len(self._wording.examples))))
 
     def about(self, query: JudgeQuery) -> list[Question]:
-        """For a query that fits."""
+        """Return the questions about a query that fits."""
         return [self._worded(q, query) for q in self.ask.questions(query, self._section)]
 
     def _worded(self, question: Question, query: JudgeQuery) -> Question:
         aspects = self._section.aspects.items()
         listed = "\n".join(f"- {name}: {' '.join(what.split())}" for name, what in aspects)
-        words, text = self._words, self._words.instruction.replace("{aspects}", listed)
+        wording, text = self._wording, self._wording.instruction.replace("{aspects}", listed)
         if "{criteria}" in text:
             text = text.replace("{criteria}", self._criteria[query.answer_type])
         examples = self._examples
         if query.instruction:  # the examples answer another one
             text, examples = sanitise(query.instruction), ()
-        return replace(question, system=words.system, instruction=text, examples=examples)
+        return replace(question, system=wording.system, instruction=text, examples=examples)
 
     def _answered(self, number: int) -> Answered:
-        """An example of the wording as it is shown: the answer first, all criteria at once."""
-        example = self._words.examples[number]
+        """Render an example of the wording: the answer first, all criteria at once."""
+        example = self._wording.examples[number]
         where = f"{self._section.wording}: questions.{self._section.ask}.examples.{number}"
         problem = self.ask.unfit(example.query)
         if problem is not None:
@@ -101,13 +98,13 @@ class Questions:
         section = self._section.model_copy(update=whole)
         question = self._worded(self.ask.questions(example.query, section)[0], example.query)
         schemas = {field.key: field.schema for field in question.fields}
-        said = example.says
-        problems = [f"{where}.says.{key}: unknown key" for key in said if key not in schemas]
+        values = example.says
+        problems = [f"{where}.says.{key}: unknown key" for key in values if key not in schemas]
         for key, schema in schemas.items():
-            if key not in said:
+            if key not in values:
                 problems.append(f"{where}.says.{key}: missing")
-            elif schema.read(said[key]) is None:
-                problems.append(f"{where}.says.{key}: {said[key]!r} is not {schema.words}")
+            elif schema.read(values[key]) is None:
+                problems.append(f"{where}.says.{key}: {values[key]!r} is not {schema.words}")
         if problems:
             raise ConfigError(*problems)
         return Answered(question, example.reason, example.says)
@@ -124,16 +121,16 @@ def _of_one(
     name: str = "",
 ) -> Question:
     answer = Block("FINAL ANSWER", shown_answer(query.answer, section))
-    return Question((*_given(query), *more, answer), fields, name)
+    return Question((*_task_blocks(query), *more, answer), fields, name)
 
 
 def shown_answer(answer: str, section: JudgeSection) -> str:
-    """What a model is shown of an answer: no thinking, and the end of what would be too long."""
+    """Return an answer without its thinking, and of a long one the end."""
     return last_tokens(spoken_answer(answer), section.max_answer_chars)
 
 
 def _one_value(field: Field, top: int = 1) -> Ask:
-    """One question with one value, of which the score is the share of ``top``."""
+    """Return the ask of one question with one value, scored as a share of ``top``."""
 
     def scored(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
         value = replies[0].get(field.key)
@@ -166,8 +163,8 @@ MULTI_ASPECT = Ask(_each_aspect, _overall)
 
 
 def _each_criterion(query: JudgeQuery, section: JudgeSection) -> Sequence[Question]:
-    """Each question is about some of the criteria, which keep their numbers. What a criterion is
-    worth is not shown: whether it is met has nothing to do with it."""
+    """Return questions about a batch of criteria each, which keep their numbers. Points are not
+    shown: they must not affect whether a criterion is met."""
     size = section.criteria_per_call
     asked: list[Question] = []
     for start in range(0, len(query.criteria), size):
@@ -180,7 +177,7 @@ def _each_criterion(query: JudgeQuery, section: JudgeSection) -> Sequence[Questi
 
 
 def _earned(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
-    """The points of the criteria that are met, over all that can be earned, kept within 0 and 1
+    """Return the points of the criteria met over those that can be earned, clipped to [0, 1]
     (HealthBench, Arora et al. 2025, arXiv 2505.08775, section 3)."""
     met = {key: float(value) for reply in replies for key, value in reply.items()}
     keys = [f"criterion_{number}" for number in range(1, len(query.criteria) + 1)]
@@ -198,12 +195,12 @@ RUBRIC = Ask(_each_criterion, _earned, reads_criteria=True)
 # Pairs.
 
 ORDERS = ("answer first", "rival first")
-"""Of two answers; a verdict on both orders has these parts."""
+"""Orders of two answers; a verdict on both has a member for each."""
 
 
 def orders(query: JudgeQuery, section: JudgeSection) -> Sequence[str]:
-    """In which orders two answers are shown: both, since judges favour a place; or one, drawn from
-    the query. With "answer first" the query's own answer is A."""
+    """Return the orders in which two answers are shown: both, since judges favour a position, or
+    one drawn from the query. With "answer first" the query's own answer is A."""
     if section.both_orders:
         return ORDERS
     drawn = "\0".join([query.key, query.question, query.answer, query.rival or ""])
@@ -218,12 +215,12 @@ def _which_better(query: JudgeQuery, section: JudgeSection) -> Sequence[Question
             answers.reverse()
         blocks = [Block(f"ANSWER {place}", text) for place, text in zip("AB", answers, strict=True)]
         better = Field("better", BETTER, tagged=True)
-        asked.append(Question((*_given(query), *blocks), (better,), name=order))
+        asked.append(Question((*_task_blocks(query), *blocks), (better,), name=order))
     return asked
 
 
 def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
-    """1 where the answer is the better one, 0 where its rival is, a half for a tie."""
+    """Score 1 if the answer is better, 0 if its rival is, 0.5 for a tie."""
     wins: list[float | None] = []
     for order, values in zip(orders(query, section), replies, strict=True):
         better = values.get("better")
@@ -238,8 +235,7 @@ def _won(query: JudgeQuery, section: JudgeSection, replies: Replies) -> Scored:
 PAIRWISE = Ask(_which_better, _won, compares=True)
 
 
-def _given(query: JudgeQuery) -> list[Block]:
-    """What a judge is told beside the answer."""
+def _task_blocks(query: JudgeQuery) -> list[Block]:
     return [
         Block("PROBLEM", query.question, optional=True),
         Block("REFERENCE ANSWER", query.reference, optional=True),
@@ -249,12 +245,12 @@ def _given(query: JudgeQuery) -> list[Block]:
 
 
 class LlmJudge:
-    """Judges by asking a chat model what ``section.ask`` says, in the words of ``section.wording``.
+    """Judge that asks a chat model ``section.ask`` in the words of ``section.wording``.
 
-    Where a verdict takes several questions (both orders of a pair, a rubric in batches), they are
-    asked at the same time, each with all of ``section.deadline_seconds`` and
-    ``section.max_attempts``. A query with criteria is asked about them whatever ``section.ask`` is,
-    where the wording has words for it. Raises ConfigError for a wording with mistakes.
+    The questions of one verdict (both orders of a pair, batches of a rubric) are asked
+    concurrently, each with the whole ``section.deadline_seconds`` and ``section.max_attempts``.
+    Criteria of a query are asked about whatever ``section.ask`` is, if the wording covers rubrics.
+    Raises ConfigError for a wording with mistakes.
     """
 
     def __init__(self, model: ChatModel, section: JudgeSection) -> None:
@@ -267,8 +263,8 @@ class LlmJudge:
         self._asker = RetryingAsker(model, section)
 
     def strictly(self) -> "LlmJudge":
-        """The same judge for a second reading: it holds the model to the strictest form that its
-        server is known to serve, and gives it more room."""
+        """Return the same judge for a second reading: with the strictest form that its server is
+        known to serve, and with a larger budget."""
         reader = LlmJudge(self._model, reading_section(self._section))
         reader._asker = RetryingAsker(
             self._model, reader._section, forms=self._asker.forms, strict=True
@@ -296,8 +292,8 @@ class LlmJudge:
             self._verdict(query, [result], Scored(share), began)
             for result, share in zip(results, scored.each, strict=True)
         )
-        told = (f"{q.name}: {member.reason}" for q, member in zip(asked, members, strict=True))
-        return replace(verdict, members=members, reason=scored.note + "; ".join(told))
+        reasons = (f"{q.name}: {member.reason}" for q, member in zip(asked, members, strict=True))
+        return replace(verdict, members=members, reason=scored.note + "; ".join(reasons))
 
     def _verdict(
         self, query: JudgeQuery, results: Sequence[QuestionResult], scored: Scored, began: float
@@ -307,7 +303,7 @@ class LlmJudge:
         if query.rival is not None:
             correct = None if score is None or score == 0.5 else score > 0.5
         failed = [result for result in results if result.status != "ok"]
-        failed.sort(key=lambda result: result.status not in DOWN)  # that explains the others
+        failed.sort(key=lambda result: result.status not in DOWN)  # an outage explains the others
         return Verdict(
             score=score,
             correct=correct,

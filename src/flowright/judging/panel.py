@@ -1,8 +1,4 @@
-"""Several judges as one: each is asked, those that failed leave the vote.
-
-Members of one family share their mistakes, and a judge of the policy's own family prefers its
-style; :func:`families` is for the warnings about that.
-"""
+"""Panel of judges: all are asked, and members that fail leave the vote."""
 
 import asyncio
 import re
@@ -19,8 +15,7 @@ from flowright.llm.chat import Usage
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """What a member said: its ``score``, and ``right`` is 1 for right, 0 for wrong, a half for a
-    tie."""
+    """A member's ``score``, and ``right``: 1 for right, 0 for wrong, 0.5 for a tie."""
 
     score: float
     right: float
@@ -28,39 +23,38 @@ class Vote:
 
 
 Combine = Callable[[Sequence[Vote]], float]
-"""From the votes of one member or more to a score in [0, 1]."""
+"""Combination of one or more votes into a score in [0, 1]."""
 
 
 def majority(votes: Sequence[Vote]) -> float:
-    """The (weighted) share of votes for right."""
+    """Return the (weighted) share of votes for right."""
     return sum(vote.right * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
 
 
 def mean(votes: Sequence[Vote]) -> float:
-    """The (weighted) mean of the scores."""
+    """Return the (weighted) mean of the scores."""
     return sum(vote.score * vote.weight for vote in votes) / sum(vote.weight for vote in votes)
 
 
 def median(votes: Sequence[Vote]) -> float:
-    """The median of the scores, weights aside."""
+    """Return the median of the scores; weights are ignored."""
     return statistics.median(vote.score for vote in votes)
 
 
 @dataclass(eq=False)
 class Panel:
-    """Asks all ``members`` at the same time and combines what they say.
+    """Asks all ``members`` concurrently and combines their verdicts.
 
-    ``combine`` names how, as ``judge.combine`` does; without ``weights`` all votes are equal. Above
-    a half is right, below is wrong, and a half exactly is an abstention, or between two answers a
-    tie. Fewer than ``quorum`` members with a verdict make none: the status is then the commonest
-    among the failures, of those that are down where too few others are left, else of the others.
-    Nor is there one where the confidence, the share of (weighted) votes on the
-    winning side, is below ``min_confidence``: the panel abstains, or where a member is down has its
-    status, since that one's vote might have decided. ``members`` of the verdict are
-    the single ones.
+    ``combine`` is a choice of ``judge.combine``; without ``weights`` all votes are equal. Above 0.5
+    is right, below is wrong; exactly 0.5 is an abstention or, between two answers, a tie. There is
+    no verdict with fewer than ``quorum`` scored members: the status is then the most common failure,
+    among those that are down if too few others are left, otherwise among the others. Nor is there
+    one if the confidence, the share of (weighted) votes on the winning side, is below
+    ``min_confidence``: the panel abstains, or has the status of a member that is down, whose vote
+    might have decided. ``members`` of the verdict are the single ones.
 
     Raises ValueError for no members, weights that are not one positive number a member, or a
-    quorum that they cannot reach; ConfigError for a ``combine`` that cannot be imported.
+    quorum that cannot be reached; ConfigError for a ``combine`` that cannot be imported.
     """
 
     members: Sequence[Judge]
@@ -87,8 +81,8 @@ class Panel:
     async def judge(self, query: JudgeQuery) -> Verdict:
         began = time.monotonic()
         verdicts = await asyncio.gather(*(member.judge(query) for member in self.members))
-        said = "; ".join(
-            f"{v.judge or member.name}: {_told(v)}"
+        each = "; ".join(
+            f"{v.judge or member.name}: {v.status if v.score is None else f'{v.score:g}'}"
             for v, member in zip(verdicts, self.members, strict=True)
         )
         votes = [
@@ -100,18 +94,18 @@ class Panel:
         score: float | None = None
         status: Status = down[0] if down else "abstain"
         if len(votes) < self.quorum:
-            # Those that are down explain it only where too few are left without them.
+            # Members that are down explain it only if too few are left without them.
             failed: list[Status] = [v.status for v in verdicts if v.status not in ("ok", *DOWN)]
             enough = len(verdicts) - len(down) >= self.quorum
             status = Counter[Status](failed if enough else down).most_common(1)[0][0]
-            reason = f"{len(votes)} of {len(verdicts)} members, {self.quorum} needed ({said})"
+            reason = f"{len(votes)} of {len(verdicts)} members, {self.quorum} needed ({each})"
         elif (confidence := max(majority(votes), 1 - majority(votes))) < self.min_confidence:
-            reason = f"{confidence:.0%} agree, {self.min_confidence:.0%} needed ({said})"
+            reason = f"{confidence:.0%} agree, {self.min_confidence:.0%} needed ({each})"
         else:
             score = self._combined(votes)
             if not 0 <= score <= 1:
                 raise ValueError(f"judge.combine gives {score}, not a score from 0 to 1")
-            reason = f"{'a tie' if score == 0.5 else f'{score:.2f}'} ({said})"
+            reason = f"{'a tie' if score == 0.5 else f'{score:.2f}'} ({each})"
         if score == 0.5 and query.rival is None:
             score = None
         return Verdict(
@@ -128,20 +122,16 @@ class Panel:
         )
 
 
-def _told(verdict: Verdict) -> str:
-    return verdict.status if verdict.score is None else f"{verdict.score:g}"
-
-
 def disagreement(verdict: Verdict) -> float | None:
-    """The share of a panel's scored members that say otherwise than most of them (0 to a half);
-    None where fewer than two have a verdict."""
-    said = [member.correct for member in verdict.members if member.correct is not None]
-    if len(said) < 2:
+    """Return the share of a panel's scored members in the minority (0 to 0.5); None if fewer than
+    two have a verdict."""
+    votes = [member.correct for member in verdict.members if member.correct is not None]
+    if len(votes) < 2:
         return None
-    return min(said.count(True), said.count(False)) / len(said)
+    return min(votes.count(True), votes.count(False)) / len(votes)
 
 
-# In the names of models as their makers and repacks write them.
+# As in the names of models and of their repacks.
 _FAMILIES = (
     "qwen", "llama", "mistral", "mixtral", "gemma", "phi", "deepseek", "gpt", "claude", "gemini",
     "glm", "internlm", "yi", "kimi", "olmo", "granite", "command-r", "simulated",
@@ -149,7 +139,8 @@ _FAMILIES = (
 
 
 def families(model: str) -> frozenset[str]:
-    """The families that a model's name or path tells: two for a distilled one."""
+    """Return the families in a model's name or path: two for a distilled one. Judges of one family
+    share mistakes, and a judge of the policy's own family prefers its style."""
     name = model.rstrip("/").rpartition("/")[2].casefold()
     found = {f for f in _FAMILIES if re.search(rf"(?<![a-z]){re.escape(f)}(?![a-z])", name)}
     return frozenset("mistral" if family == "mixtral" else family for family in found)

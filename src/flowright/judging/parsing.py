@@ -1,21 +1,18 @@
-"""Reading a judge's reply: an anchored parser that would rather find no verdict than a wrong one.
+"""Parse a judge's reply: no verdict rather than a wrong one.
 
-The reply is all it reads: what the judge was shown cannot change how its reply is understood. No
-prompts and no calls here.
+Only the reply is read, so that nothing the judge was shown changes how it is understood. Thinking
+is cut off first; a reply that ends inside its thinking has no verdict. Echoes of the prompt's
+fenced blocks are cut off next. In the rest a verdict counts
 
-A reply is read in this order. Thinking is cut off; a reply that ends inside its thinking holds no
-verdict. Blocks between the fences that the prompt puts around untrusted text are an echo of the
-prompt and are cut off. In what is left a verdict counts
+- in the requested form: a line of text, a tag, a JSON object of its own;
+- as the last word: prose behind it may take it back, which no word list can decide;
+- as the judge's own: not in a sentence that quotes or states a condition;
+- if nothing else in the reply contradicts it, in any notation.
 
-- where it stands as it was asked for: a line of text, a tag, a JSON object of its own;
-- as the last word: prose behind it may take it back, and no list of words can tell;
-- as the judge's own: not in a sentence that quotes or that states a condition;
-- if the reply says nothing else of that field, anywhere and in any notation.
-
-Else the field is unread, and the judge is asked again. A reply that is one JSON object as a whole,
-the reason and then the values as the schema has them, is that object where the server was to hold
-it to the schema. Where several fields are asked for, each is read by itself, prose may stand
-between their lines, and what was not said is missing while the rest stands.
+Otherwise the field is unread, and the judge is asked again. A reply that is one JSON object as a
+whole, with the reason and then the values of the schema, is accepted as it is where the server had
+to enforce the schema. Several fields are read one by one: prose may stand between their lines, and
+a missing one does not affect the others.
 """
 
 import json
@@ -38,7 +35,6 @@ from flowright.judging.contradictions import (
 )
 from flowright.judging.schemas import (
     WRAPPING,
-    Fault,
     Field,
     Reading,
     Unread,
@@ -50,170 +46,14 @@ from flowright.judging.schemas import (
 from flowright.llm.fences import without_echoes
 from flowright.llm.replies import strip_thinking
 
-MOST_OBJECTS = 64
-"""A reply with more openings of objects than this is not read: each may cost a pass over it."""
-
-Pairs = list[tuple[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class JsonObject:
-    """An object with all its pairs, equal keys included, and its span in the reply."""
-
-    start: int
-    end: int
-    pairs: Pairs
-
-    def says(self, keys: Collection[str]) -> bool:
-        return any(normal(key) in keys for key, _ in self.pairs)
-
-
-class ObjectPage:
-    """A reply's JSON objects. ``enforced``: the server was to hold the whole reply to the schema,
-    which it did where there is no more than the reason and then the values."""
-
-    def __init__(self, text: str, fields: Sequence[Field], enforced: bool = False) -> None:
-        self._text = text
-        keys = [field.key for field in fields]
-        self._wanted = {normal(key) for key in keys}
-        self._objects = [o for o in _objects(text) if o.says(self._wanted)]
-        asked = [["reason", *keys]]
-        self._enforced = enforced and [[key for key, _ in o.pairs] for o in self._objects] == asked
-        self.reason = ""
-
-    def value(self, field: Field) -> Value:
-        """What the reply says of a field. Raises Unread."""
-        wanted = normal(field.key)
-        said = [(o, v) for o in self._objects for key, v in o.pairs if normal(key) == wanted]
-        if not said:
-            raise Unread("no_verdict", f"no JSON object with the key {field.key!r}")
-        last = said[-1][0]
-        value = value_of(field, said[-1][1])
-        reason = dict(last.pairs).get("reason", "")
-        self.reason = reason if isinstance(reason, str) else ""
-        others = [other for o, other in said[:-1] if o is last or not self._is_quoted(o)]
-        if any(field.schema.read(other) != value for other in others):
-            raise Unread("conflict", f"several objects say different things of {field.key}")
-        if not self._enforced:
-            self._require_own(field, value, last)
-        require_scale(field, value, self.reason)
-        return value
-
-    def _is_quoted(self, found: JsonObject) -> bool:
-        return is_attributed(self._text[: found.start])
-
-    def _require_own(self, field: Field, value: Value, last: JsonObject) -> None:
-        """Raises Unread unless the object is the judge's own and last word."""
-        text, objects = self._text, self._objects
-        before, after = text[: last.start], text[last.end :]
-        following = next((o for o in objects if o.start > last.start), None)
-        if following is not None and not _blank(text[last.end : following.start]):
-            raise Unread("misplaced", "text stands between the objects")
-        if not is_closed(text[objects[-1].end :]):
-            raise Unread("misplaced", "text follows the object, and may take it back")
-        if not (_blank(before.rpartition("\n")[2]) or _blank(after)):
-            raise Unread("misplaced", "the object stands inside a sentence")
-        if is_introduced(before):
-            raise Unread("misplaced", "the object is quoted, or given under a condition")
-        spans = [(o.start, o.end) for o in objects]
-        require_unanimous(field, value, text, spans, last.start)
-        _require_one_opinion(field, value, last, is_alone=len(self._wanted) == 1)
-        # What is written after the verdict may take it back; a reason before it may quote.
-        keys = [normal(key) for key, _ in last.pairs]
-        later = last.pairs[keys.index(normal(field.key)) + 1 :]
-        for key, text in later:
-            if isinstance(text, str) and normal(key) not in self._wanted:
-                if is_retracted(text):
-                    raise Unread("misplaced", f"{key!r} follows the {field.key}, and takes it back")
-                require_agreement(field, value, text)
-
-
-_OF_A_VERDICT = re.compile(r"verdict|correct|right|final(?! answer)|judg|grade|score|better|winner")
-_OF_A_SCALE = re.compile(r"\b(?:max|maximum|out of|scale|range|best possible)\b")
-
-
-def _require_one_opinion(field: Field, value: Value, found: JsonObject, is_alone: bool) -> None:
-    """Raises Unread where another key of the object, at whatever depth, says otherwise: a verdict
-    inside a verdict, a correction of it, another scale. Where several fields are asked for, other
-    keys may be about other things."""
-    extra = [(k, v) for k, v in found.pairs if k != "reason" and normal(k) != normal(field.key)]
-    for key, other in [*extra, *_inner(found.pairs)]:
-        same = normal(key) == normal(field.key)
-        if field.schema.top and _OF_A_SCALE.search(normal(key)) and other != field.schema.top:
-            raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")
-        if not same and not (is_verdict(field) or is_alone):
-            continue
-        said = field.schema.read(other)
-        if said is not None and said != value and (same or _OF_A_VERDICT.search(normal(key))):
-            raise Unread("conflict", f"{field.key} is {value}, and {key!r} says {other!r}")
-
-
-def _inner(pairs: Pairs) -> Iterator[tuple[str, Any]]:
-    """The pairs of the objects inside the values of an object's pairs."""
-    waiting: list[Any] = [value for _, value in pairs]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, _Inner):
-            yield from value.pairs
-            waiting += [inner for _, inner in value.pairs]
-        elif isinstance(value, list):
-            waiting += value
-
-
-@dataclass(frozen=True, slots=True)
-class _Inner:
-    pairs: Pairs
-
-
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_Inner)
-_BACKTICKS = re.compile(r"`{3,}(?:json)?|`", re.IGNORECASE)
-_OPENS = re.compile(r'\{(?=\s{0,200}["}])')
-
-
-def _blank(text: str) -> bool:
-    """Whether a text holds nothing but the marks of a code fence."""
-    return not _BACKTICKS.sub("", text).strip(WRAPPING + "\r\n")
-
-
-def whole_object(text: str) -> Mapping[str, Any] | None:
-    """The object that the whole text is, with no thinking or chatter around it."""
-    stripped = text.strip().removeprefix("\ufeff")
-    decoded = _decode(stripped, 0)
-    return dict(decoded[0]) if decoded is not None and decoded[1] == len(stripped) else None
-
-
-def _objects(text: str) -> Iterator[JsonObject]:
-    """The outermost JSON objects in a text, left to right. Raises Unread where too many begin."""
-    end = tried = 0
-    for opening in _OPENS.finditer(text):
-        if opening.start() < end:
-            continue
-        tried += 1
-        if tried > MOST_OBJECTS:
-            raise Unread("misplaced", f"more than {MOST_OBJECTS} objects begin in the reply")
-        if (decoded := _decode(text, opening.start())) is not None:
-            yield JsonObject(opening.start(), decoded[1], decoded[0])
-            end = decoded[1]
-
-
-def _decode(text: str, start: int) -> tuple[Pairs, int] | None:
-    if not text.startswith("{", start):
-        return None
-    try:
-        found, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
-        return None
-    return found.pairs, end
-
-
-__all__ = ["MAX_READ_CHARS", "Fault", "Form", "Reading", "parse_reply"]
-
 Form = Literal["json_schema", "json_object", "text"]
-"""How a verdict is asked for: a JSON object held to a schema by the server, a JSON object that the
-server only guarantees to be JSON, or last lines in plain text."""
+"""Requested reply forms: JSON held to a schema by the server, JSON of any shape, or last lines of
+plain text."""
 
 MAX_READ_CHARS = 16_000
-"""Only the end of a longer reply is read; a verdict stands at the end."""
+"""Longer replies are read from the end, where the verdict stands."""
+MOST_OBJECTS = 64
+"""Replies with more opening braces of objects are not read: each may cost a pass over the text."""
 
 _MAX_WHOLE_CHARS = 200_000  # of a reply that is one object, with a long reason
 _MAX_REASON_CHARS = 2_000
@@ -225,7 +65,7 @@ def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
         if not text.strip():
             raise Unread("empty", "the reply is empty")
         if form != "text" and len(text) <= _MAX_WHOLE_CHARS and whole_object(text) is not None:
-            return _collected(fields, ObjectPage(text, fields, enforced=form == "json_schema"))
+            return _collected(fields, _JsonReply(text, fields, enforced=form == "json_schema"))
         spoken = strip_thinking(text)
         if spoken is None:
             raise Unread("unclosed_thinking", "the reply ends inside its thinking")
@@ -235,29 +75,32 @@ def parse_reply(text: str, form: Form, fields: Sequence[Field]) -> Reading:
         if not spoken:
             raise Unread("empty", "nothing is left of the reply without thinking and echoes")
         _require_closed_tags(spoken, fields)
-        page = _TextPage(spoken, fields) if form == "text" else ObjectPage(spoken, fields)
+        reply = _TextReply(spoken, fields) if form == "text" else _JsonReply(spoken, fields)
     except Unread as unread:
         return Reading({}, unread.reason, unread.fault)
-    return _collected(fields, page)
+    return _collected(fields, reply)
 
 
-def _collected(fields: Sequence[Field], page: "_TextPage | ObjectPage") -> Reading:
+def _collected(fields: Sequence[Field], reply: "_TextReply | _JsonReply") -> Reading:
     values: dict[str, Value] = {}
     unread: list[Unread] = []
     for field in fields:
         try:
-            values[field.key] = page.value(field)
+            values[field.key] = reply.value(field)
         except Unread as error:
             unread.append(error)
     if not unread:
-        return Reading(values, _shortened(page.reason))
-    # What was said, but badly, tells more than what was not said at all.
+        reason = reply.reason.strip().encode("utf-8", "replace").decode()  # JSON has surrogates
+        if len(reason) > _MAX_REASON_CHARS:
+            reason = reason[: _MAX_REASON_CHARS - 1] + "…"
+        return Reading(values, reason)
+    # A value in a bad form is more telling than a missing one.
     worst = next((error for error in unread if error.fault != "no_verdict"), unread[0])
     more = f", and {len(unread) - 1} more" if len(unread) > 1 else ""
     return Reading(values, worst.reason + more, worst.fault)
 
 
-# What a model says after its thinking, where its template names that, too.
+# An answer behind the thinking, where the model's template marks that too.
 _WRAPPED = re.compile(r"\s*<(answer|response)>(.*)</\1>\s*", re.DOTALL | re.IGNORECASE)
 _END_TOKEN = re.compile(
     r"(?:<[|｜][\w▁]{1,40}[|｜]>|</s>|<(?:seed:)?eos>|<end_of_turn>|<turn\|>|<SPECIAL_\d{1,4}>"
@@ -275,8 +118,8 @@ def _without_end_tokens(text: str) -> str:
 
 
 def _require_closed_tags(text: str, fields: Sequence[Field]) -> None:
-    """Raises Unread for a text that ends inside of a tag that begins a line: thinking by another
-    name, or a quotation."""
+    """Raise Unread for a text that ends inside a tag opened at the start of a line: thinking under
+    another name, or a quotation."""
     keys = {field.key.casefold() for field in fields} | _BEGINNINGS
     last = {tag[2].casefold(): tag for tag in _LINE_TAG.finditer(text)}
     for name, tag in last.items():
@@ -285,9 +128,160 @@ def _require_closed_tags(text: str, fields: Sequence[Field]) -> None:
             raise Unread("misplaced", f"the reply ends inside <{name}>")
 
 
-def _shortened(text: str) -> str:
-    text = text.strip().encode("utf-8", "replace").decode()  # JSON can hold lone surrogates
-    return text if len(text) <= _MAX_REASON_CHARS else text[: _MAX_REASON_CHARS - 1] + "…"
+# JSON.
+
+Pairs = list[tuple[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class _JsonObject:
+    """An outermost object with all its pairs, equal keys included, and its span in the reply."""
+
+    start: int
+    end: int
+    pairs: Pairs
+
+
+@dataclass(frozen=True, slots=True)
+class _NestedObject:
+    pairs: Pairs
+
+
+class _JsonReply:
+    """JSON objects of a reply. ``enforced``: the server had to hold the whole reply to the schema;
+    believed if the reply has exactly the reason and then the values."""
+
+    def __init__(self, text: str, fields: Sequence[Field], enforced: bool = False) -> None:
+        self._text = text
+        keys = [field.key for field in fields]
+        self._wanted = {normal(key) for key in keys}
+        self._objects = [
+            found
+            for found in _objects(text)
+            if any(normal(key) in self._wanted for key, _ in found.pairs)
+        ]
+        layout = [["reason", *keys]]
+        self._enforced = enforced and [[k for k, _ in o.pairs] for o in self._objects] == layout
+        self.reason = ""
+
+    def value(self, field: Field) -> Value:
+        """Return the value of a field. Raises Unread."""
+        wanted = normal(field.key)
+        found = [(o, v) for o in self._objects for key, v in o.pairs if normal(key) == wanted]
+        if not found:
+            raise Unread("no_verdict", f"no JSON object with the key {field.key!r}")
+        last = found[-1][0]
+        value = value_of(field, found[-1][1])
+        reason = dict(last.pairs).get("reason", "")
+        self.reason = reason if isinstance(reason, str) else ""
+        others = [
+            other
+            for obj, other in found[:-1]
+            if obj is last or not is_attributed(self._text[: obj.start])
+        ]
+        if any(field.schema.read(other) != value for other in others):
+            raise Unread("conflict", f"several objects disagree about {field.key}")
+        if not self._enforced:
+            self._require_own(field, value, last)
+        require_scale(field, value, self.reason)
+        return value
+
+    def _require_own(self, field: Field, value: Value, last: _JsonObject) -> None:
+        """Raise Unread unless the object is the judge's own and last word."""
+        text, objects = self._text, self._objects
+        before, after = text[: last.start], text[last.end :]
+        following = next((o for o in objects if o.start > last.start), None)
+        if following is not None and not _is_blank(text[last.end : following.start]):
+            raise Unread("misplaced", "text stands between the objects")
+        if not is_closed(text[objects[-1].end :]):
+            raise Unread("misplaced", "text follows the object, and may take it back")
+        if not (_is_blank(before.rpartition("\n")[2]) or _is_blank(after)):
+            raise Unread("misplaced", "the object stands inside a sentence")
+        if is_introduced(before):
+            raise Unread("misplaced", "the object is quoted, or given under a condition")
+        spans = [(o.start, o.end) for o in objects]
+        require_unanimous(field, value, text, spans, last.start)
+        _require_one_opinion(field, value, last, is_alone=len(self._wanted) == 1)
+        # Text after the verdict may take it back; a reason before it may quote.
+        keys = [normal(key) for key, _ in last.pairs]
+        later = last.pairs[keys.index(normal(field.key)) + 1 :]
+        for key, text in later:
+            if isinstance(text, str) and normal(key) not in self._wanted:
+                if is_retracted(text):
+                    raise Unread("misplaced", f"{key!r} follows the {field.key}, and takes it back")
+                require_agreement(field, value, text)
+
+
+_OF_A_VERDICT = re.compile(r"verdict|correct|right|final(?! answer)|judg|grade|score|better|winner")
+_OF_A_SCALE = re.compile(r"\b(?:max|maximum|out of|scale|range|best possible)\b")
+
+
+def _require_one_opinion(field: Field, value: Value, found: _JsonObject, is_alone: bool) -> None:
+    """Raise Unread if another key of the object, at any depth, disagrees: a nested verdict, a
+    correction, another scale. Beside several requested fields, other keys may be about something
+    else."""
+    extra = [(k, v) for k, v in found.pairs if k != "reason" and normal(k) != normal(field.key)]
+    for key, other in [*extra, *_nested_pairs(found.pairs)]:
+        same = normal(key) == normal(field.key)
+        if field.schema.top and _OF_A_SCALE.search(normal(key)) and other != field.schema.top:
+            raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")
+        if not same and not (is_verdict(field) or is_alone):
+            continue
+        read = field.schema.read(other)
+        if read is not None and read != value and (same or _OF_A_VERDICT.search(normal(key))):
+            raise Unread("conflict", f"{field.key} is {value}, and {key!r} is {other!r}")
+
+
+def _nested_pairs(pairs: Pairs) -> Iterator[tuple[str, Any]]:
+    waiting: list[Any] = [value for _, value in pairs]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, _NestedObject):
+            yield from value.pairs
+            waiting += [inner for _, inner in value.pairs]
+        elif isinstance(value, list):
+            waiting += value
+
+
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_NestedObject)
+_BACKTICKS = re.compile(r"`{3,}(?:json)?|`", re.IGNORECASE)
+_OPENS = re.compile(r'\{(?=\s{0,200}["}])')
+
+
+def _is_blank(text: str) -> bool:
+    """Return whether a text holds nothing but the marks of a code fence."""
+    return not _BACKTICKS.sub("", text).strip(WRAPPING + "\r\n")
+
+
+def whole_object(text: str) -> Mapping[str, Any] | None:
+    """Return the JSON object that the text is as a whole, without thinking or chatter."""
+    stripped = text.strip().removeprefix("\ufeff")
+    decoded = _decode(stripped, 0)
+    return dict(decoded[0]) if decoded is not None and decoded[1] == len(stripped) else None
+
+
+def _objects(text: str) -> Iterator[_JsonObject]:
+    """Yield the outermost JSON objects from left to right. Raises Unread if too many begin."""
+    end = tried = 0
+    for opening in _OPENS.finditer(text):
+        if opening.start() < end:
+            continue
+        tried += 1
+        if tried > MOST_OBJECTS:
+            raise Unread("misplaced", f"more than {MOST_OBJECTS} objects begin in the reply")
+        if (decoded := _decode(text, opening.start())) is not None:
+            yield _JsonObject(opening.start(), decoded[1], decoded[0])
+            end = decoded[1]
+
+
+def _decode(text: str, start: int) -> tuple[Pairs, int] | None:
+    if not text.startswith("{", start):
+        return None
+    try:
+        found, end = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None
+    return found.pairs, end
 
 
 # Plain text.
@@ -303,8 +297,8 @@ _OR = re.compile(r"\||/|\bor\b")
 
 
 @dataclass(frozen=True, slots=True)
-class _Said:
-    """A line ``Key: value``, a key over its value, or a tag, and its span in the text."""
+class _Entry:
+    """A line ``Key: value``, a key above its value, or a tag; with its span in the text."""
 
     key: str
     raw: str
@@ -312,9 +306,9 @@ class _Said:
     end: int
 
 
-class _TextPage:
-    """A reply in plain text. What the request itself shows (`Verdict: True|False`) is left out:
-    repeated it is no verdict."""
+class _TextReply:
+    """A reply in plain text, without repetitions of the request's own menu
+    (`Verdict: True|False`), which are no verdict."""
 
     def __init__(self, text: str, fields: Sequence[Field]) -> None:
         known = {normal(field.key): field for field in fields}
@@ -326,72 +320,68 @@ class _TextPage:
         pairs = [_key_and_value(line) for line in lines]
         kept = [i for i, (k, v) in enumerate(pairs) if k not in known or not _is_echo(v, known[k])]
         self._text = "\n".join(lines[i] for i in kept)
-        self._said = list(_lines(self._text, known.keys())) if not tagged else []
+        self._entries = list(_entries(self._text, known.keys())) if not tagged else []
         for field in tagged:
-            found = _tag(field.key).finditer(self._text)
-            self._said += (_Said(normal(field.key), m[1], m.start(), m.end()) for m in found)
+            for m in _tag(field.key).finditer(self._text):
+                self._entries.append(_Entry(normal(field.key), m[1], m.start(), m.end()))
 
     @property
     def reason(self) -> str:
-        """What stands outside the verdicts."""
-        ends = [0, *(said.end for said in self._said)]
-        starts = [*(said.start for said in self._said), len(self._text)]
+        """The text outside the verdicts."""
+        ends = [0, *(entry.end for entry in self._entries)]
+        starts = [*(entry.start for entry in self._entries), len(self._text)]
         outside = "".join(self._text[a:b] for a, b in zip(ends, starts, strict=True))
         return "\n".join(line for line in outside.split("\n") if line.strip(WRAPPING))
 
     def value(self, field: Field) -> Value:
-        """What the reply says of a field. Raises Unread."""
+        """Return the value of a field. Raises Unread."""
         text, key = self._text, normal(field.key)
-        mine = [said for said in self._said if said.key == key]
-        if not mine:
+        own = [entry for entry in self._entries if entry.key == key]
+        if not own:
             where = f"no <{field.key}> is closed" if field.tagged else "no line begins with it"
             fault = "misplaced" if f"<{field.key}>" in text.casefold() else "no_verdict"
             raise Unread(fault, f"{field.key} is not there: {where}")
-        last = mine[-1]
+        last = own[-1]
         value = value_of(field, last.raw)
-        for said in mine[:-1]:
-            if field.schema.read(said.raw) != value and not is_attributed(text[: said.start]):
-                shown = said.raw[:80]
+        for entry in own[:-1]:
+            if field.schema.read(entry.raw) != value and not is_attributed(text[: entry.start]):
+                shown = entry.raw[:80]
                 raise Unread("conflict", f"{field.key} is {value}, and {shown!r} before that")
-        self._require_last_word(field, last)
-        begin = max((said.end for said in self._said if said.end <= last.start), default=0)
+        # Text behind the verdict may take it back; between two verdicts it may explain either.
+        following = min((e.start for e in self._entries if e.start >= last.end), default=None)
+        after = text[last.end : following]
+        if is_taken_back(after) if following is not None else not is_closed(after):
+            raise Unread("misplaced", f"text follows the {field.key}, and may take it back")
+        begin = max((entry.end for entry in self._entries if entry.end <= last.start), default=0)
         if is_introduced(text[begin : last.start]):
             raise Unread("misplaced", f"the {field.key} is quoted, or given under a condition")
-        spans = [(said.start, said.end) for said in mine]
+        spans = [(entry.start, entry.end) for entry in own]
         require_unanimous(field, value, text, spans, last.start)
         require_agreement(field, value, text[: last.start])
         require_scale(field, value, text)
         return value
 
-    def _require_last_word(self, field: Field, last: _Said) -> None:
-        """Raises Unread where text behind a verdict may take it back. Between two verdicts it may
-        be the reason of either."""
-        following = min((s.start for s in self._said if s.start >= last.end), default=None)
-        after = self._text[last.end : following]
-        if is_taken_back(after) if following is not None else not is_closed(after):
-            raise Unread("misplaced", f"text follows the {field.key}, and may take it back")
 
-
-def _lines(text: str, keys: Collection[str]) -> Iterator[_Said]:
+def _entries(text: str, keys: Collection[str]) -> Iterator[_Entry]:
     end = -1
-    over: _Said | None = None  # a key whose value stands on a line below
+    above: _Entry | None = None  # a key whose value stands on a line below
     for line in text.split("\n"):
         start, end = end + 1, end + 1 + len(line)
         key, value = _key_and_value(line)
-        if over is not None and line:
+        if above is not None and line:
             is_next = key in keys
-            if not is_next or key != over.key:  # else it is a title above the verdict
+            if not is_next or key != above.key:  # else it is a title above the verdict
                 raw = "" if is_next else line
-                yield _Said(over.key, raw, over.start, start if is_next else end)
-            over = None
+                yield _Entry(above.key, raw, above.start, start if is_next else end)
+            above = None
         if key in keys:
-            said = _Said(key, value, start, end)
+            entry = _Entry(key, value, start, end)
             if value:
-                yield said
+                yield entry
             else:
-                over = said
-    if over is not None:
-        yield over
+                above = entry
+    if above is not None:
+        yield above
 
 
 @cache
@@ -407,7 +397,7 @@ def _key_and_value(line: str) -> tuple[str, str]:
 
 
 def _is_echo(value: str, field: Field) -> bool:
-    """Whether a value is the choice itself, as the request shows it or in words."""
+    """Return whether a value is the menu itself, as the request shows it or in words."""
     if len(value) > 60:
         return False
     words = [word.strip(WRAPPING + "<>[](){}") for word in _OR.split(folded(value).casefold())]

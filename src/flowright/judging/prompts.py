@@ -1,10 +1,10 @@
-"""How a question is put to a model: fences around data, in three request forms. No calls, no
-parsing, and no words of the question itself, which are the wording's.
+"""Render questions for a model: the wording, untrusted data between fences, and three reply forms.
 
-Everything that this package did not write itself (problem, reference, answers, criteria, evidence)
-is untrusted text. It stands between fences longer than any run of the fence character inside, with
-the control sequences of chat templates sanitised, and it is put in place once, by joining: no
-template is ever searched again after untrusted text has entered it.
+The wording (system message, instruction, examples, criteria) is ``wording.yaml`` or a user's own.
+Everything else (problem, reference, answers, criteria, evidence) is untrusted. It stands between
+fences longer than any run of the fence character inside, with the control sequences of chat
+templates sanitised, and is put in place once, by joining: no template is searched again after
+untrusted text has entered it.
 """
 
 import json
@@ -17,8 +17,7 @@ from typing import Annotated, Any, get_args
 
 from pydantic import StringConstraints, ValidationError
 
-from flowright.config import JudgeSection
-from flowright.config.judge import WORDING
+from flowright.config.judge import WORDING, JudgeSection
 from flowright.config.reading import explain, load_section
 from flowright.config.section import Section
 from flowright.core.errors import ConfigError
@@ -32,7 +31,7 @@ Text = Annotated[str, StringConstraints(pattern=r"\S")]
 
 
 class Example(Section):
-    """A query with the reply that it should get: ``reason``, then ``says``, the values by key."""
+    """A query with its ideal reply: ``reason``, then ``says``, the values by key."""
 
     question: str
     answer: str
@@ -47,13 +46,13 @@ class Example(Section):
 
     @property
     def query(self) -> JudgeQuery:
-        given = self.model_dump(exclude={"reason", "says", "criteria"})
-        return JudgeQuery(**given, criteria=tuple(Criterion(text, 1) for text in self.criteria))
+        fields = self.model_dump(exclude={"reason", "says", "criteria"})
+        return JudgeQuery(**fields, criteria=tuple(Criterion(text, 1) for text in self.criteria))
 
 
-class Words(Section):
-    """For one ``judge.ask``. ``system`` is null for no system message; in the ``instruction``
-    ``{criteria}`` and ``{aspects}`` are replaced."""
+class AskWording(Section):
+    """The wording of one ``judge.ask``. ``system`` is null for no system message; ``{criteria}``
+    and ``{aspects}`` are replaced in the ``instruction``."""
 
     system: Text | None
     instruction: Text
@@ -61,13 +60,14 @@ class Words(Section):
 
 
 class Wording(Section):
-    """A whole wording: criteria by what the reference is, and words by ``judge.ask``."""
+    """A whole wording: criteria by the kind of reference, and the rest by ``judge.ask``."""
 
     criteria: Mapping[AnswerType, Text] = {}
-    questions: Mapping[str, Words]
+    questions: Mapping[str, AskWording]
 
-    def words(self, ask: str, source: str) -> Words:
-        """Those of one ``judge.ask``. Raises ConfigError, one line for each that is missing."""
+    def for_ask(self, ask: str, source: str) -> AskWording:
+        """Return the wording of one ``judge.ask``. Raises ConfigError, one line for each that is
+        missing."""
         words = self.questions.get(ask)
         if words is None:
             raise ConfigError(f"{source}: questions.{ask}: missing, and judge.ask is {ask}")
@@ -90,11 +90,11 @@ WITHOUT_REFERENCE: Mapping[str, str] = {
         "1: hardly; 0: not at all, or no answer."
     ),
 }
-"""Instructions by ``judge.ask``, for queries without a reference, which ``STANDARD`` is about."""
+"""Instructions by ``judge.ask`` for queries without a reference; ``STANDARD`` compares with one."""
 
 
 def wording_of(section: JudgeSection) -> Wording:
-    """The configured wording, read once a process. Raises ConfigError, one line a mistake."""
+    """Return the configured wording, loaded once a process. Raises ConfigError, one line a mistake."""
     choice = section.wording
     if choice.endswith((".yaml", ".yml")):
         return _from_file(Path(choice), Path.cwd())
@@ -107,15 +107,15 @@ def wording_of(section: JudgeSection) -> Wording:
 
 @cache
 def _from_file(path: Path, folder: Path) -> Wording:
-    del folder  # that the path may be relative to
+    del folder  # a key of the cache: the path may be relative to it
     return load_section(Wording, path, ())
 
 
 def wording_hash(section: JudgeSection) -> str:
-    """12 hexadecimal digits that change with every word of the wording. Raises as
+    """Return 12 hexadecimal digits that change with every word of the wording. Raises as
     :func:`wording_of`."""
-    told = json.dumps(wording_of(section).model_dump(mode="json"), sort_keys=True)
-    return sha256(told.encode()).hexdigest()[:12]
+    text = json.dumps(wording_of(section).model_dump(mode="json"), sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:12]
 
 
 _DATA = """\
@@ -129,8 +129,8 @@ only announces a solution, is not correct."""
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An untrusted text and its title. ``field`` is the key of the one field that it is there for;
-    where it is ``optional`` it is left out when it holds nothing."""
+    """An untrusted text and its title. ``field`` is the key of the only field that needs it;
+    ``optional`` blocks are left out if they are empty."""
 
     title: str
     text: str
@@ -140,10 +140,9 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a model is asked, and the fields that its reply must have. ``name`` sets the questions
-    about one query apart, so that each has its own seeds. ``system``, ``instruction`` and
-    ``examples`` are the wording's. ``asks`` stands in the place of the usual request for the form
-    of the reply, whatever form an attempt has; nothing holds the reply to a schema then."""
+    """A question for a model, and the fields required of its reply. ``name`` distinguishes the
+    questions about one query, so that each has its own seeds. ``asks`` replaces the usual request
+    for the form of the reply in every form; no schema is sent then."""
 
     blocks: tuple[Block, ...]
     fields: tuple[Field, ...]
@@ -154,7 +153,8 @@ class Question:
     asks: str = ""
 
     def narrowed(self, missing: Collection[str]) -> "Question":
-        """The question about the ``missing`` fields alone, without examples, which say them all."""
+        """Return the question about the ``missing`` fields alone, without examples, which show all
+        of them."""
         return replace(
             self,
             fields=tuple(field for field in self.fields if field.key in missing),
@@ -163,29 +163,29 @@ class Question:
         )
 
     def messages(self, form: Form) -> tuple[Message, ...]:
-        """The prompt: examples as turns of the conversation, then the question. What attempts at
-        one problem share comes first, so that a server with a prefix cache computes it once."""
+        """Render the prompt: examples as turns of the conversation, then the question. The part
+        shared by attempts at one problem comes first, for servers with a prefix cache."""
         first, *more = (
             *(message for example in self.examples for message in example.messages(form)),
-            Message("user", self._asked(form)),
+            self.user_message(form),
         )
         if self.system is None:
             return replace(first, content=f"{_DATA}\n\n{first.content}"), *more
         return Message("system", f"{self.system}\n\n{_DATA}"), first, *more
 
-    def _asked(self, form: Form) -> str:
+    def user_message(self, form: Form) -> Message:
+        """Render the question itself."""
         shown = [
             (b.title, sanitise(b.text)) for b in self.blocks if b.text.strip() or not b.optional
         ]
         fence = fence_for((text for _, text in shown), "~")
         blocks = [fenced(text, f" {title}", fence) for title, text in shown]
         usual = _ask_text(self.fields) if form == "text" else _ask_json(self.fields)
-        ask = self.asks or usual
-        return "\n\n".join([*blocks, self.instruction, ask])
+        return Message("user", "\n\n".join([*blocks, self.instruction, self.asks or usual]))
 
     def response_format(self, form: Form, bounded: bool = True) -> Mapping[str, Any] | None:
-        """The ``response_format`` of a request, in the OpenAI protocol's terms. The reason stands
-        before the values, so that a judge may reason in it; without ``bounded`` of any length."""
+        """Return the ``response_format`` of a request, in the OpenAI protocol. The reason precedes
+        the values, so that a judge may reason in it; its length is limited if ``bounded``."""
         if self.asks:
             return None
         if form != "json_schema":
@@ -204,7 +204,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A question with the reply that it should get."""
+    """A question with its ideal reply."""
 
     question: Question
     reason: str
@@ -216,31 +216,29 @@ class Answered:
             reply = "\n".join([self.reason, *lines])
         else:
             reply = json.dumps({"reason": self.reason, **self.values}, ensure_ascii=False)
-        return Message("user", self.question._asked(form)), Message("assistant", reply)
+        return self.question.user_message(form), Message("assistant", reply)
 
 
-# No request shows a verdict that could be read as one if the judge repeats it.
+# No request shows a verdict that could be parsed as one if the judge repeats it.
 
 
 def _ask_json(fields: Sequence[Field]) -> str:
-    shown = "".join(f', "{field.key}": <{_in_words(field)}>' for field in fields)
+    def menu(field: Field) -> str:
+        if field.schema is TRUTH:
+            return "true or false"
+        if field.schema is BETTER:
+            return " or ".join(f'"{word}"' for word in field.schema.shown.split("|"))
+        return field.schema.shown
+
+    shown = "".join(f', "{field.key}": <{menu(field)}>' for field in fields)
     return (
         f'Reply with one JSON object and nothing else: {{"reason": "<one short sentence>"{shown}}}.'
     )
 
 
-def _in_words(field: Field) -> str:
-    shown = field.schema.shown
-    if field.schema is TRUTH:
-        return "true or false"
-    return (
-        " or ".join(f'"{word}"' for word in shown.split("|")) if field.schema is BETTER else shown
-    )
-
-
 def _ask_text(fields: Sequence[Field]) -> str:
     lines = "one line" if len(fields) == 1 else f"{len(fields)} lines"
-    shown = "\n".join(field.shown for field in fields)
+    shown = "\n".join(field.line(field.schema.shown) for field in fields)
     return (
         f"Give your reason in one short sentence. Then end with {lines} in this form, each with "
         f"one value of the menu:\n{shown}"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from flowright.config import JudgeServiceSection
+from flowright.config.judge import JudgeServiceSection
 from flowright.core.errors import boundary
 from flowright.judging.payloads import (
     CLIENT_HEADER,

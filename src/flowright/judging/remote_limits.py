@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
-from flowright.config import JudgeServiceSection
+from flowright.config.judge import JudgeServiceSection
 from flowright.judging.payloads import OVERHEAD, SEPARATOR, Limits, read_limits
 from flowright.llm.retries import Call
 from flowright.llm.transport import Connection, RequestError

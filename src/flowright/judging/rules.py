@@ -1,9 +1,14 @@
-"""A judge without a model: the comparison that the gold check makes, choices, counted tests.
+"""Verdicts without a model: the gate against non-answers, and the rules.
 
-Nothing is run here and no model is asked. The rules never contradict a gold check. What takes a
-computer algebra system (``2^3``, ``\\sqrt{9}``), they leave to one where they were given it, and
-then they decide all that gold decides; without one they abstain there and where gold goes by a
-convention (``3%`` for 3), so that whoever uses them has to say what becomes of such an answer.
+Language models often call empty answers, bare punctuation and openings such as "Thought process:"
+right (false positives of up to 80-90 %: "One Token to Fool LLM-as-a-Judge", arXiv 2507.08794). The
+gate is narrow on purpose: it matches whole answers only, and accepts what the task itself names as
+an answer.
+
+The rules use the comparison of the gold check, choices and counted tests, and never contradict a
+gold check. With a computer algebra system (``2^3``, ``\\sqrt{9}``) they decide whatever gold
+decides; without one they abstain on expressions and on conventions of gold (``3%`` for 3), so that
+their callers must define the outcome of such answers.
 """
 
 import re
@@ -16,65 +21,40 @@ from flowright.core.off_loop import off_loop
 from flowright.grading.compare import Comparison, compare
 from flowright.grading.gold import Algebra
 from flowright.grading.numbers import lone_number
+from flowright.judging.contradictions import PHRASES
 from flowright.judging.schemas import plain_forms
 from flowright.judging.verdict import JudgeQuery, Verdict
 from flowright.llm.replies import spoken_answer
 
 GATE = "gate"
 
-LONGEST = 20_000  # characters that are looked at, from the end, which is what a judge is shown
+LONGEST = 20_000  # characters, from the end, which is the part shown to judges
 
-# The first line holds the keys of the paper; the others say the same in other words or languages.
-# Words that can be an answer by themselves ("first", "correct", "yes") are left out.
-_OPENINGS = """
-thought process | let's solve this problem step by step | solution | 解 | かいせつ | respuesta
-let's solve this step by step | let us solve this problem step by step | let's think step by step
-let's think about this step by step | let us think step by step | i will solve this step by step
-i'll solve this step by step | i will solve this problem step by step | let me think step by step
-let me think | let me think about this | step by step | to solve this problem | thinking process
-reasoning process | reasoning | explanation | answer | the answer | the answer is | final answer
-the final answer | the final answer is | my answer | my answer is | my final answer is
-the correct answer is | the result is | the solution | the solution is | solution process
-here is the answer | here's the answer | here is the solution | here's the solution
-the answer is correct | this answer is correct | verdict true
-解答 | 解答过程 | 解题过程 | 解决方案 | 解析 | 答 | 答案 | 答案是 | 答案如下 | 最终答案 | 回答
-思考过程 | 推理过程 | 让我们一步一步地思考 | 让我们一步步思考 | 让我们逐步解决这个问题
-让我们一步一步地解决这个问题 | 解説 | 解法 | 解き方 | 答え | 思考過程 | 最終的な答え
-ステップバイステップで考えましょう | 풀이 | 해설 | 해답 | 답 | 정답 | 정답은 | 사고 과정
-solución | la respuesta es | la solución es | respuesta final | proceso de pensamiento
-resolvamos este problema paso a paso | pensemos paso a paso | réponse | la réponse est
-réponse finale | la solution est | processus de réflexion | raisonnons étape par étape
-résolvons ce problème étape par étape | lösung | die lösung ist | antwort | die antwort ist
-gedankengang | lösungsweg | lösen wir dieses problem schritt für schritt | risposta | soluzione
-la risposta è | resposta | solução | a resposta é | ответ | решение | ход мыслей
-давайте решим эту задачу шаг за шагом | الحل | الجواب | الإجابة | उत्तर | समाधान
-"""
-
-# What may stand around an answer, or where one was to be put in.
+# Wrappers and placeholders of answers.
 _WRAPPERS = re.compile(r"\\boxed\b|</?(?:final_)?answer>|\{(?:final[_ ])?answer\}", re.IGNORECASE)
 
-# Letters and symbols that show nothing: fillers of Hangul and Braille.
+# Invisible letters and symbols: fillers of Hangul and Braille.
 _BLANK = dict.fromkeys(map(ord, "\u115f\u1160\u3164\uffa0\u2800"))
 
 
 def gate(query: JudgeQuery) -> Verdict | None:
-    """A verdict of wrong for what cannot be an answer; None for everything else.
-
-    Between two answers the one that is none has lost; two of that sort are a tie.
-    """
+    """Return a verdict of wrong for a text that cannot be an answer, else None. Between two answers
+    such a text loses; two of them are a tie."""
     fault = _fault(query, query.answer)
-    if query.rival is None:
-        return None if fault is None else _said(0.0, False, fault)
-    rival = _fault(query, query.rival)
+    rival = None if query.rival is None else _fault(query, query.rival)
     if fault is not None and rival is not None:
-        return _said(0.5, None, f"{fault}, and so it is with the other")
+        return Verdict(
+            0.5, None, "rule", "ok", f"{fault}; the rival is no answer either", judge=GATE
+        )
     if fault is not None:
-        return _said(0.0, False, fault)
-    return None if rival is None else _said(1.0, True, f"of the other one: {rival}")
+        return Verdict(0.0, False, "rule", "ok", fault, judge=GATE)
+    if rival is not None:
+        return Verdict(1.0, True, "rule", "ok", f"of the other one: {rival}", judge=GATE)
+    return None
 
 
 def _fault(query: JudgeQuery, answer: str) -> str | None:
-    """Why this is no answer to the query."""
+    """Return the reason why a text is no answer to the query, None if it may be one."""
     answer = spoken_answer(answer)
     accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]
     if answer.strip() in {text.strip() for text in accepted}:
@@ -88,14 +68,14 @@ def _fault(query: JudgeQuery, answer: str) -> str | None:
 
 
 def bare(text: str) -> str:
-    """What a text says: letters, digits and mathematical signs beyond ASCII, in plain lower case.
-    A run of anything else is one space; apostrophes and what cannot be seen are dropped."""
+    """Return the letters, digits and mathematical signs beyond ASCII of a text, in plain lower case.
+    A run of anything else is one space; apostrophes and invisible characters are dropped."""
     plain = plain_forms(text.translate(_BLANK)).casefold().translate(_BLANK)
     return " ".join(plain.translate(_SHOWN).split())
 
 
 class _Shown(dict[int, str]):
-    """What a character shows, for ``str.translate``; worked out once for each."""
+    """Cache of :func:`_shown` for ``str.translate``."""
 
     def __missing__(self, code: int) -> str:
         if len(self) > 65_536:
@@ -117,7 +97,7 @@ def _shown(character: str) -> str:
 
 
 def _is_named(words: str, accepted: list[str], question: str) -> bool:
-    """Whether a reference holds these words, or a labelled line of the question, a choice, is
+    """Return whether a reference contains these words, or a choice of the question consists of
     them."""
     if any(f" {words} " in f" {bare(text)} " for text in accepted):
         return True
@@ -125,22 +105,16 @@ def _is_named(words: str, accepted: list[str], question: str) -> bool:
     return any(len(choice[0]) <= 2 and choice[1:] == [words] for choice in choices)
 
 
-def _said(score: float, correct: bool | None, reason: str) -> Verdict:
-    return Verdict(score, correct, "rule", "ok", reason, judge=GATE)
-
-
-MASTER_KEYS = frozenset(
-    bare(key) for line in _OPENINGS.strip().splitlines() for key in line.split("|")
-)
-"""Openings that fool judges, as :func:`bare` leaves them."""
+MASTER_KEYS = frozenset(map(bare, PHRASES["master_keys"].split("|")))
+"""Openings that fool judges, as :func:`bare` normalises them."""
 
 
 NAME = "rules"
 
-# How :mod:`flowright.grading.gold` opens its evidence. What follows may quote the program.
+# The start of the evidence of :mod:`flowright.grading.gold`; the rest may quote the program.
 _COUNTED = re.compile(r"passed (\d+) of (\d+) tests(?:$|;)")
 _CHOICE = re.compile(r"\(?([A-Z0-9])[.):]\s+(\S.*)")
-_LONGEST_REPEATED = 12  # words; a longer reference is said in other words, which no rule can read
+_LONGEST_REPEATED = 12  # words; longer references are paraphrased, which no rule can read
 # In several languages, among the last words of an answer.
 _DENIES = re.compile(
     r"n['’]t\b|!=|[≠不非]|\b(?:not|no|never|wrong|incorrect|false|doubt|hardly|scarcely|nobody|none"
@@ -148,11 +122,7 @@ _DENIES = re.compile(
     re.IGNORECASE,
 )
 _LAST_WORDS = 200  # characters
-_NO_CHOICE = "choice: none is named"
-_NO_NUMBER = "number: none is named"
-_NO_EQUAL = "text: equals no accepted answer"
-_NO_EXPRESSION = "expression: differs"
-_SAID = {
+_REASONS = {
     (True, "identical"): "text: equal",
     (True, "number"): "number: equal",
     (True, "percent"): "number: equal but for a percent sign",
@@ -166,27 +136,26 @@ _SAID = {
     (False, "number"): "number: differs",
     (False, "several"): "number: several are offered",
     (False, "last_number"): "number: the last one differs",
-    (False, "no_number"): _NO_NUMBER,
-    (False, "math_verify"): _NO_EXPRESSION,
+    (False, "no_number"): "number: none is named",
+    (False, "math_verify"): "expression: differs",
     (True, "exact_match"): "text: equal after normalisation",
     (False, "spans"): "text: other parts",
     (True, "date"): "text: the same parts in another order",
     (True, "spans"): "text: the same parts in another order",
-    (False, "exact_match"): _NO_EQUAL,
-    (False, "no_choice"): _NO_CHOICE,
+    (False, "exact_match"): "text: equals no accepted answer",
+    (False, "no_choice"): "choice: none is named",
     (False, "empty"): "the answer is empty",
 }
-"""A comparison in the words of a verdict."""
+"""Reason of a verdict, by outcome and method of the comparison."""
 
 
 class RuleJudge:
-    """Decides by rules; abstains where none applies.
+    """Decides by rules; abstains if none applies.
 
     ``algebra`` (:func:`flowright.grading.gold.algebra`) evaluates expressions. With
-    ``only_certain``, somebody else speaks where this one does not, so it abstains too where only
-    the wording may differ: a text or an expression that equals no accepted one, a choice or a
-    number that is not named, a number within a sentence that hedges or denies it. By itself
-    it calls all but the last wrong.
+    ``only_certain``, for use beside another judge, it also abstains if only the wording may differ:
+    on a text or expression that equals no accepted one, a choice or number that is not named, or a
+    number in a sentence that hedges or denies it. Without, all but the last are wrong.
     """
 
     name = NAME
@@ -209,11 +178,11 @@ class RuleJudge:
 async def decide(
     query: JudgeQuery, algebra: Algebra | None = None, only_certain: bool = False
 ) -> tuple[bool, str] | None:
-    """Whether the answer is right, and by which rule; None where no rule can tell. Raises
-    FailureError where ``algebra`` failed for our reasons.
+    """Return whether the answer is right, and the reason; None if no rule applies. Raises
+    FailureError if ``algebra`` failed for our reasons.
 
-    Of two answers a right one is the better; two that are both right, or both wrong, no rule
-    tells apart. No rule reads a rubric, or an instruction.
+    Of two answers a right one is better than a wrong one; no rule compares two right or two wrong
+    ones, and none reads a rubric or an instruction.
     """
     if query.criteria or query.instruction:
         return None
@@ -231,10 +200,14 @@ async def _decide(
 ) -> tuple[bool, str] | None:
     if query.own_check is not None:
         is_open = query.own_check == "open" or query.rival is not None
-        said = f"the task's own verifier: {query.own_check}"
-        return None if is_open else (query.own_check == "right", said)
+        reason = f"the task's own verifier: {query.own_check}"
+        return None if is_open else (query.own_check == "right", reason)
     if query.answer_type == "code":
-        return None if query.rival is not None else _by_tests(query.evidence or "")
+        counted = _COUNTED.match(query.evidence or "")
+        if counted is None or query.rival is not None:
+            return None
+        passed, total = int(counted[1]), int(counted[2])
+        return 0 < passed == total, f"tests: {passed} of {total} passed"
     found = await off_loop(lambda: _compared(query, answer, algebra is not None), answer)
     if found is not None and found.correct is None and algebra is not None:
         found = await algebra(found)
@@ -246,24 +219,25 @@ async def _decide(
         return found.correct, f"choice: {found.final} against {found.expected[0]}"
     if only_certain and found.correct and _DENIES.search(answer[-_LAST_WORDS:]):
         return None
-    said = _SAID[found.correct, found.method]
-    is_wording = said in (_NO_CHOICE, _NO_NUMBER, _NO_EQUAL) or (
-        said == _NO_EXPRESSION and not all(map(lone_number, found.expected))
+    may_be_wording = not found.correct and (
+        found.method in ("no_choice", "no_number", "exact_match")
+        or (found.method == "math_verify" and not all(map(lone_number, found.expected)))
     )
-    return None if only_certain and is_wording else (found.correct, said)
+    if only_certain and may_be_wording:
+        return None
+    return found.correct, _REASONS[found.correct, found.method]
 
 
 def _compared(query: JudgeQuery, answer: str, has_algebra: bool) -> Comparison | None:
-    """The comparison of an answer with what is accepted, as gold makes it; None where the task is
-    none that it can be made for."""
+    """Compare an answer with the accepted ones as the gold check does; None for tasks that it does
+    not cover."""
     accepted = [text for text in (query.reference, *query.alternatives) if text.strip()]
     if not accepted:
         return None
     choices = _choices(query.question)
     is_choice = query.reference in dict(choices)
     if query.answer_type in ("number", "math_expression"):
-        # Without algebra, expressions would be decided where both are the same text alone, and so
-        # all be right.
+        # Without algebra only equal texts could be decided, so that all verdicts would be right.
         if is_choice or not (has_algebra or all(map(lone_number, accepted))):
             return None
         found = compare(accepted, answer, "math")
@@ -282,16 +256,8 @@ def _compared(query: JudgeQuery, answer: str, has_algebra: bool) -> Comparison |
 _PERCENT = re.compile(r"percent|per cent|%", re.IGNORECASE)
 
 
-def _by_tests(evidence: str) -> tuple[bool, str] | None:
-    counted = _COUNTED.match(evidence)
-    if counted is None:
-        return None
-    passed, total = int(counted[1]), int(counted[2])
-    return 0 < passed == total, f"tests: {passed} of {total} passed"
-
-
 def _choices(question: str) -> list[tuple[str, str]]:
-    """The labelled lines that a question ends with, as ``Task.problem`` writes them."""
+    """Return the labelled lines at the end of a question, as ``Task.problem`` writes them."""
     choices: list[tuple[str, str]] = []
     for line in reversed(question.strip().splitlines()):
         match = _CHOICE.fullmatch(line.strip())

@@ -1,8 +1,7 @@
-"""What a judge may say: the fields of a reply and the answer schema of each. No searching in
-replies here.
+"""Fields of a judge's reply, and the strict answer schema of each.
 
-A schema is strict: a value that does not fit it is no value, however clear it seems to a reader.
-What is read too kindly is what a policy learns to provoke.
+A value that does not fit its schema is no value, however clear it seems to a reader: a policy
+learns to provoke whatever is read too leniently.
 """
 
 import math
@@ -20,15 +19,14 @@ WRAPPING = " \t*_`\"'“”‘’"
 
 TOP_GRADE = 4
 REASON_CHARS = 200
-"""Of a reason in a reply that is held to a schema: a small model may repeat itself in a string
-until its tokens are spent."""
+"""Longest reason in a schema-constrained reply; small models may repeat themselves in a string until
+their tokens run out."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerSchema:
-    """``read`` takes what stands in a reply, a JSON value or text, and gives the value that it is
-    or None. ``shown`` is how a request in plain text writes the choice; ``top`` the highest number,
-    0 where the values are none."""
+    """``read`` parses a JSON value or text, None if it does not fit. ``shown`` is the choice as
+    requests in plain text write it; ``top`` the highest number, 0 for values that are none."""
 
     read: Callable[[object], Value | None]
     shown: str
@@ -37,40 +35,32 @@ class AnswerSchema:
 
     @property
     def words(self) -> str:
-        """The choice for people: ``True or False``."""
+        """The choice in words: ``True or False``."""
         return self.shown.replace("|", " or ")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One thing that a reply must say. ``key`` is its name, in JSON and at the start of a line;
-    with ``tagged`` the text form is ``<key>value</key>``."""
+    """One required value of a reply. ``key`` is its name, in JSON and at the start of a line; with
+    ``tagged`` the text form is ``<key>value</key>``."""
 
     key: str
     schema: AnswerSchema
     tagged: bool = False
 
-    @property
-    def title(self) -> str:
-        """The start of its line of text."""
-        return self.key.replace("_", " ").capitalize()
-
     def line(self, value: str) -> str:
-        """The line of text that says the value."""
-        return f"<{self.key}>{value}</{self.key}>" if self.tagged else f"{self.title}: {value}"
-
-    @property
-    def shown(self) -> str:
-        """The line of text that is asked for."""
-        return self.line(self.schema.shown)
+        """Return the line of text with the value; the request shows ``line(schema.shown)``."""
+        if self.tagged:
+            return f"<{self.key}>{value}</{self.key}>"
+        return f"{self.key.replace('_', ' ').capitalize()}: {value}"
 
 
-# Ligatures of whole phrases, which the plain form of would be up to 18 times as long.
+# Ligatures of whole phrases, whose plain forms would be up to 18 times as long.
 _PHRASES = {0xFDFA: "\u0635", 0xFDFB: "\u062c", 0x33AF: "/"}
 
 
-# Thirty characters that may all be combining marks: those, and the two letters that become one.
-# Putting a run of marks in order takes time that is quadratic in it.
+# Thirty characters that may all be combining marks: normalisation sorts a run of marks in
+# quadratic time. \uff9e and \uff9f are letters that become marks.
 _MARKS = re.compile(r"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){30}")
 
 
@@ -164,9 +154,8 @@ Fault = Literal["empty", "unclosed_thinking", "no_verdict", "invalid", "misplace
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reply says: the ``values`` of the fields that it has. ``fault`` is why another field
-    has none, and None when none is missing. ``reason`` is the judge's own explanation, or a
-    description of the fault."""
+    """``values`` of the fields that were found in a reply. ``fault``: why another field has none;
+    None if none is missing. ``reason``: the judge's explanation, or a description of the fault."""
 
     values: Mapping[str, Value]
     reason: str
@@ -174,7 +163,7 @@ class Reading:
 
 
 class Unread(Exception):
-    """A field, or a reply, that holds no verdict."""
+    """Raised for a field, or a reply, without a usable verdict."""
 
     def __init__(self, fault: Fault, reason: str) -> None:
         super().__init__(reason)
@@ -183,12 +172,12 @@ class Unread(Exception):
 
 
 def normal(key: str) -> str:
-    """A key without regard to case, spaces, hyphens and underscores."""
+    """Return a key normalised for case, spaces, hyphens and underscores."""
     return re.sub(r"[\s_-]+", " ", key.strip()).casefold()
 
 
 def value_of(field: Field, raw: object) -> Value:
-    """What ``raw`` is by the field's schema. Raises Unread."""
+    """Return ``raw`` as the field's schema reads it. Raises Unread."""
     value = field.schema.read(raw)
     if value is None:
         shown = f"{field.key} is {str(raw)[:80]!r}, not {field.schema.words}"

@@ -1,4 +1,4 @@
-"""What a judge says, and what it is asked. No prompts, no parsing, no transport here."""
+"""Judge queries, verdicts, and the protocol of judges."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,29 +9,29 @@ from flowright.grading.numbers import lone_number
 from flowright.llm.chat import Usage
 
 Source = Literal["llm", "rule", "rule_fallback", "cache", "second_reading", "floor"]
-"""Who decided. ``second_reading`` is the judge when it was shown the final answer alone, ``floor``
-nobody: the answer is called wrong because it keeps every judge from judging it."""
+"""The author of a verdict. ``second_reading`` is the judge, shown only the final answer; ``floor``
+is no judge: the answer counts as wrong because it prevents every verdict."""
 Status = Literal[
     "ok", "abstain", "declined", "parse_error", "refused", "truncated", "overloaded", "timeout",
     "unavailable",
 ]  # fmt: skip
-"""Why there is a score, or why there is none: ``abstain`` is a judge that could not decide,
-``declined`` a model that refused to judge or whose reply a content filter stopped, ``refused`` a
-server that is up and does not take this query, ``overloaded`` one that had no room for it in time.
-"""
+"""Outcome of judging. ``abstain``: the judge could not decide; ``declined``: the model refused to
+judge or a content filter stopped its reply; ``refused``: the server is up and rejects this query;
+``overloaded``: the server had no room for it in time."""
 
 DOWN: frozenset[Status] = frozenset({"timeout", "unavailable"})
-"""What says that the backend is down; a reply that cannot be read does not, nor does a query that
-is refused or finds no room."""
+"""Statuses of a backend that is down; unreadable replies and refused queries are not among them."""
 
 AnswerType = Literal["number", "math_expression", "multiple_choice", "code", "span", "free_text"]
-"""What a reference is; it chooses the criteria in the prompt and the rule."""
+"""The kind of a reference. It selects the criteria in the prompt and the rule."""
+
+_LONGEST_SPAN = 8  # words
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One line of a rubric: a statement about the answer, and what it is worth where it is true.
-    ``points`` below 0 are for what an answer must not do."""
+    """One line of a rubric: a statement about the answer and the points that it earns where it
+    holds. Negative points are penalties."""
 
     text: str
     points: float
@@ -43,13 +43,12 @@ class Criterion:
 
 @dataclass(frozen=True, slots=True)
 class JudgeQuery:
-    """One answer to be judged; or, with a ``rival``, whether it is the better of two.
+    """One answer to be judged or, with a ``rival``, compared with another.
 
-    ``reference`` may be empty where ``criteria`` or a rival stand for it. ``evidence`` is what the
-    trusted process observed itself, such as the outcome of a test run; ``instruction`` stands in
-    the place of the wording's, word for word; ``key`` names the sample, so that seeds can be
-    derived from it. ``own_check`` is what the task's own verifier said of the answer, where the
-    task has one (``open``: it could not say): rules go by it, and no model is shown it.
+    ``reference`` may be empty if there are ``criteria`` or a rival. ``evidence`` was observed by
+    the trusted process, such as the outcome of a test run; ``instruction`` replaces the wording's
+    verbatim; ``key`` names the sample and seeds the requests. ``own_check`` is the finding of the
+    task's own verifier, if it has one (``open``: undecided): only rules see it, no model does.
     """
 
     question: str
@@ -67,8 +66,8 @@ class JudgeQuery:
 
 @dataclass(frozen=True, slots=True)
 class RawReply:
-    """What a model said to one attempt: ``prompt`` is what it was asked, cut where it is long, and
-    ``read`` how its words were read, or why they could not be."""
+    """A model's reply to one attempt; ``prompt`` is the request, cut if it is long, and ``read``
+    the values that were parsed from the reply or the reason why none were."""
 
     text: str
     finish_reason: str
@@ -80,13 +79,12 @@ class RawReply:
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A judge's verdict. ``score`` in [0, 1] and ``correct`` are None unless ``status == "ok"``:
-    a judge that failed has said nothing, which is not the same as "wrong" (law 1). Between two
-    answers the score is 1 for the answer, 0 for its rival and 0.5 for a tie, which is neither:
-    there alone ``correct`` is None beside a score.
+    a failed judge is not the same as "wrong" (law 1). Between two answers the score is 1 for the
+    answer, 0 for its rival and 0.5 for a tie; only for a tie is ``correct`` None beside a score.
 
-    ``parts`` are what the score was made of, by name, each in [0, 1]: a rubric's criteria, the
-    aspects. ``members`` are the verdicts that it was made of or stands in for. ``replies`` are the
-    models' own, attempt by attempt.
+    ``parts`` are the components of the score by name, each in [0, 1]: criteria of a rubric,
+    aspects. ``members`` are the verdicts that it was derived from or replaces. ``replies`` are
+    those of the models, by attempt.
     """
 
     score: float | None
@@ -104,17 +102,17 @@ class Verdict:
 
     def __post_init__(self) -> None:
         is_tie = self.score == 0.5 and self.correct is None
-        said_something = self.score is not None and (self.correct is not None or is_tie)
-        said_nothing = self.score is None and self.correct is None
-        if not (said_something if self.status == "ok" else said_nothing):
+        is_decided = self.score is not None and (self.correct is not None or is_tie)
+        is_open = self.score is None and self.correct is None
+        if not (is_decided if self.status == "ok" else is_open):
             raise ValueError(f"status {self.status!r} with score {self.score}, {self.correct}")
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """Anything that judges; wrappers (gate, cache, panel) are judges around judges.
+    """A judge; wrappers (gate, cache, panel) are judges around judges.
 
-    ``judge`` does not raise for a failing backend: that is a verdict whose status says so.
+    ``judge`` does not raise for a failing backend: it returns a verdict with a status.
     """
 
     @property
@@ -125,16 +123,13 @@ class Judge(Protocol):
 
 @dataclass(eq=False)
 class Wrapper:
-    """The base of a judge around another, whose name it bears."""
+    """Base of a judge around another; it has the inner judge's name."""
 
     inner: Judge
 
     @property
     def name(self) -> str:
         return self.inner.name
-
-
-_LONGEST_SPAN = 8  # words
 
 
 def task_query(
@@ -144,9 +139,8 @@ def task_query(
     evidence: str | None = None,
     verified: bool | None = None,
 ) -> JudgeQuery:
-    """``evidence`` is for code, which is judged by what was seen of its test run; other answers
-    are judged by what they say. ``verified`` is the outcome of the gold check, of use where the
-    task has a verifier of its own."""
+    """Return the query about an answer to a task. ``evidence`` of a test run counts for code only;
+    ``verified`` is the outcome of the gold check, used if the task has a verifier of its own."""
     return JudgeQuery(
         question=task.problem,
         answer=answer,
@@ -167,7 +161,7 @@ _OUTCOMES: Mapping[bool | None, Literal["right", "wrong", "open"]] = {
 
 
 def answer_type_of(task: Problem) -> AnswerType:
-    """What a task's reference is."""
+    """Return the kind of a task's reference."""
     if task.kind == "code":
         return "code"
     accepted = (task.reference, *task.alternatives)

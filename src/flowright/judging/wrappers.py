@@ -1,7 +1,6 @@
-"""Judges around judges. Each changes one thing about how a query is answered.
+"""Judges around judges: gate, samples, rules, cache, circuit breaker, second reading.
 
-No prompts and no calls of their own here; which wrappers stand around the model is decided in
-:mod:`flowright.judging.build`.
+:mod:`flowright.judging.build` decides which of them are used, and in which order.
 """
 
 import asyncio
@@ -25,9 +24,11 @@ from flowright.llm.context import last_tokens
 from flowright.llm.fences import sanitise
 from flowright.llm.replies import spoken_answer
 
+_log = logging.getLogger("JudgeReward")
+
 
 class Gated(Wrapper):
-    """Rejects what is no answer at all (:func:`flowright.judging.rules.gate`) without asking."""
+    """Rejects non-answers (:func:`flowright.judging.rules.gate`) without asking."""
 
     async def judge(self, query: JudgeQuery) -> Verdict:
         texts = (query.answer, query.rival or "", query.reference, query.question)
@@ -46,7 +47,7 @@ class Sample(Wrapper):
 
 @dataclass(eq=False)
 class WithRulesFirst(Wrapper):
-    """Asks only what no rule can decide (``judge.mode: rules_then_judge``)."""
+    """Asks only about queries that no rule decides (``judge.mode: rules_then_judge``)."""
 
     rules: Judge
 
@@ -57,10 +58,10 @@ class WithRulesFirst(Wrapper):
 
 @dataclass(eq=False)
 class WithRuleFallback(Wrapper):
-    """Takes the rules' verdict where the judge fails, tagged ``source="rule_fallback"`` (law 4).
+    """Uses the rules' verdict if the judge fails, with ``source="rule_fallback"`` (law 4).
 
-    What the rules cannot decide either stays a failure of the judge: they must abstain where only
-    the wording may differ (``RuleJudge(only_certain=True)``), or right answers are scored 0.
+    A query that the rules cannot decide either stays a failure of the judge. They must abstain if
+    only the wording may differ (``RuleJudge(only_certain=True)``), or right answers are scored 0.
     """
 
     rules: Judge
@@ -84,28 +85,72 @@ class WithRuleFallback(Wrapper):
         )
 
 
+@dataclass(eq=False)
+class LogsFailures(Wrapper):
+    """Logs each failure of the judge, and whether rules decided or the sample has no reward.
+
+    A dead service fails thousands of times: of each kind (status and outcome) the 1st, 10th,
+    100th ... is a warning with the count so far, the others are of level DEBUG.
+    """
+
+    _counts: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        verdict = await self.inner.judge(query)
+        if verdict.status == "ok" and verdict.source != "rule_fallback":
+            return verdict
+        failed = verdict.members[0] if verdict.status == "ok" else verdict
+        outcome = "rules decided" if verdict.status == "ok" else "no reward"
+        self._counts[failed.status, outcome] += 1
+        count = self._counts[failed.status, outcome]
+        is_power_of_ten = str(count).strip("0") == "1"
+        _log.log(
+            logging.WARNING if is_power_of_ten else logging.DEBUG,
+            "judge %s failed (%s: %s): %s; %d so far",
+            self.name, failed.status, failed.reason, outcome, count,
+        )  # fmt: skip
+        return verdict
+
+
+@dataclass(eq=False)
+class Calibrated(Wrapper):
+    """Multiplies the score of a verdict whose ``confidence`` part is below ``threshold`` by
+    ``factor``. ``correct`` does not change, nor does a verdict without a confidence."""
+
+    threshold: float
+    factor: float
+
+    async def judge(self, query: JudgeQuery) -> Verdict:
+        verdict = await self.inner.judge(query)
+        confidence = verdict.parts.get("confidence")
+        if verdict.score is None or verdict.correct is None or confidence is None:
+            return verdict
+        if confidence >= self.threshold:
+            return verdict
+        reason = f"{verdict.reason} (confidence {confidence:.2f}: score times {self.factor:g})"
+        return replace(verdict, score=verdict.score * self.factor, reason=reason)
+
+
 def _verdict(known: Mapping[str, Any]) -> Verdict:
-    """Of what asdict made of it."""
+    """Invert ``asdict``."""
     members = tuple(_verdict(member) for member in known["members"])
     return Verdict(**{**known, "usage": Usage(**known["usage"]), "members": members})
 
 
 class _Failed(Exception):
-    """Carries a verdict that must not be kept past those who wait for it."""
+    """Carries a verdict to the callers that wait for it, past the cache."""
 
 
 @dataclass(eq=False)
 class Cached(Wrapper):
-    """Equal queries, those at the same time included, cost one call: attempts of a group often end
-    in the same answer. Keeps the latest ``capacity`` verdicts of ``inner``, in memory. A judge's
-    failure is never kept, so the next who asks tries again.
+    """Answers equal queries with one call, concurrent ones included: attempts of a group often end
+    in the same answer. Keeps the latest ``capacity`` verdicts of ``inner`` in memory, by a hash of
+    the query, but no failures.
 
-    ``fingerprint`` names what else decides a verdict beside the query: the wording and the
-    parameters of the request. A query's ``key`` is not part of the question, since it only seeds
-    retries. A verdict out of the cache says ``source="cache"`` and has cost nothing. ``asked``
-    counts the queries, ``hits`` those that were answered by another's call.
-
-    A question is kept as its hash, which is all that :meth:`state` has to hold of it.
+    ``fingerprint`` identifies everything else that decides a verdict: the wording and parameters of
+    the request. A query's ``key`` is not part of the question, since it only seeds retries. A
+    verdict from the cache has ``source="cache"`` and no cost. ``asked`` counts queries, ``hits``
+    those answered by another query's call.
     """
 
     capacity: int
@@ -117,8 +162,8 @@ class Cached(Wrapper):
         self._memo: Memo[tuple[str, Verdict]] = Memo(self.capacity)
 
     def state(self, without: Sequence[str] = ()) -> list[Any]:
-        """The verdicts, as plain JSON for :meth:`restore`; without those that a query brought
-        whose key begins with one of ``without``."""
+        """Return the verdicts as plain JSON for :meth:`restore`, except for queries whose key
+        begins with one of ``without``."""
         return [
             [question, key, asdict(verdict)]
             for question, (key, verdict) in self._memo.answers()
@@ -126,7 +171,7 @@ class Cached(Wrapper):
         ]
 
     def restore(self, state: Sequence[Any]) -> None:
-        """Know again what :meth:`state` told, in a running event loop."""
+        """Add the verdicts of :meth:`state`; needs a running event loop."""
         for question, key, verdict in state:
             self._memo.put(question, (key, _verdict(verdict)))
 
@@ -156,7 +201,6 @@ class Cached(Wrapper):
         return replace(verdict, source=source, attempts=0, usage=Usage(), seconds=seconds)
 
     def _hash(self, query: JudgeQuery) -> str:
-        """Of all that decides the verdict."""
         rival = None if query.rival is None else spoken_answer(query.rival)
         asked = replace(query, answer=spoken_answer(query.answer), rival=rival, key="")
         question = repr((self.name, self.fingerprint, asked))
@@ -165,19 +209,15 @@ class Cached(Wrapper):
 
 @dataclass(eq=False)
 class CircuitBreaker(Wrapper):
-    """A judge that is down is left alone for a while, instead of every query waiting for it in
-    turn: opens after ``threshold`` failures of the backend in a row, for ``seconds``.
+    """Stops asking a judge that is down: opens after ``threshold`` failures of the backend in a
+    row, for ``seconds`` (Nygard, "Release It!", 2nd edition, 2018, chapter 5). Libraries count
+    exceptions; here a verdict's status counts.
 
-    The circuit breaker of Nygard's "Release It!" (2nd edition, 2018, chapter 5). Written here
-    because what has to be counted is a verdict's status: the judge raises nothing, and libraries
-    count exceptions.
-
-    While it is open every query gets ``unavailable`` at once. After that one query is let through
-    as a probe (half open), for which the others wait, up to ``seconds``: if it is served the
-    circuit closes and lets them through, so that a batch does not fail behind its first question;
-    else they are refused, and it is open for as long again. A query that began earlier and is
-    served closes it, too.
-    ``opened`` counts how often, ``refused`` the queries that were not passed on.
+    While it is open every query is ``unavailable`` at once. Then one query is let through as a
+    probe (half open), and the others wait for it up to ``seconds``: if it is served the circuit
+    closes and lets them through, so that a batch does not fail because of its first question;
+    otherwise they are refused, and it opens again. A query that began earlier and is served also
+    closes it. ``opened`` counts openings, ``refused`` the queries that were not passed on.
     """
 
     threshold: int
@@ -236,38 +276,37 @@ class CircuitBreaker(Wrapper):
 STEERABLE: frozenset[Status] = frozenset(
     {"abstain", "declined", "parse_error", "refused", "truncated"}
 )
-"""How a verdict can be missing because of the answer. That a backend is down
-(:data:`~flowright.judging.verdict.DOWN`) is our fault, whatever the answer."""
+"""Failures that an answer can cause. A backend that is down is our fault, whatever the answer."""
 
 SHORT = 300  # bytes of UTF-8 of an answer that is a number, a label, a name
 LONG = 2000  # of a text, of code
 
 NO_ANSWER = "I do not know."
-"""The control's answer where there is no reference."""
+"""The control's answer without a reference."""
 
 
 @dataclass(eq=False)
 class SecondReading(Wrapper):
-    """Decides what ``inner`` left without a verdict in a way that the answer can bring about.
+    """Decides queries that ``inner`` left without a verdict in a way that the answer can cause: a
+    policy gains by wrong answers that are not scored, so no text may turn "wrong" into "unscored"
+    (law 1). Nor may a breakdown of ours become "wrong".
 
-    1. ``reader``, the same judges asking more strictly, is shown the final answer alone
+    1. ``reader``, the same judges asking more strictly, sees only the final answer
        (:func:`shortened`): its verdict has ``source="second_reading"``.
-    2. ``reader`` is put a control: the same question with the reference as the answer
+    2. ``reader`` gets a control: the same question with the reference as the answer
        (:func:`neutral`). Without a verdict on that the fault is ours, and the sample stays
        unscored.
-    3. ``rules``, if there are any, decide where they can: ``source="rule_fallback"``.
-    4. ``reader`` is shown the answer once more, now that it is known to judge. If it fails again,
-       the failure follows the answer, and the sample gets the floor: wrong, ``source="floor"``.
+    3. ``rules``, if there are any, decide if they can: ``source="rule_fallback"``.
+    4. ``reader`` sees the answer once more, now that it is known to judge. If it fails again, the
+       failure follows the answer, and the sample gets the floor: wrong, ``source="floor"``.
 
-    ``steerable`` are the statuses that this is done for. A server that fails or takes too long at
-    any step ends it: unscored. Between two answers an
-    abstention is a finding, and stays.
+    Only the ``steerable`` statuses count. A server that fails or times out at any step ends it:
+    unscored. Between two answers an abstention is a finding, and stays.
 
-    The floor takes a failure before and after a control that passed, so that a server that was out
-    of order for a while floors nobody. A judge that is empty at random, 13 % of the time, floors a
-    right answer with a probability below 1e-6 where first reading and the two of the reader make
-    seven attempts or more, as they do with one attempt of the first
-    (:data:`flowright.judging.attempts.READING_ATTEMPTS`).
+    The floor needs a failure before and after a control that passed, so that a temporary outage
+    floors no answer. A judge that is empty at random, 13 % of the time, floors a right answer with
+    a probability below 1e-6 with seven attempts or more: at least one of the first reading, and
+    :data:`flowright.judging.attempts.READING_ATTEMPTS` of each of the two others.
     """
 
     reader: Judge
@@ -278,58 +317,58 @@ class SecondReading(Wrapper):
         first = await self.inner.judge(query)
         if not self._is_steerable(first, query):
             return first
-        told = [first]
+        steps = [first]
 
         async def ask(judge: Judge, asked: JudgeQuery, step: str) -> Verdict:
             verdict = await judge.judge(replace(asked, key=f"{query.key}/{step}"))
-            told.append(verdict)
+            steps.append(verdict)
             return verdict
 
         short = await off_loop(lambda: shortened(query), query.answer, query.rival or "")
         again = await ask(self.reader, short, "second reading")
         if not self._is_steerable(again, query):
-            return _ended(again, told, "second_reading")
+            return _final(again, steps, "second_reading")
         control = await ask(self.reader, neutral(query), "control")
         if control.status != "ok":
             reason = f"the reference is not judged either: {control.reason}"
             lost = Verdict(None, None, control.source, control.status, reason, judge=self.name)
-            return _ended(lost, told)
+            return _final(lost, steps)
         if self.rules is not None:
             ruled = await ask(self.rules, query, "rules")
             if ruled.status == "ok":
-                return _ended(ruled, told, "rule_fallback")
+                return _final(ruled, steps, "rule_fallback")
         last = await ask(self.reader, short, "third reading")
         if not self._is_steerable(last, query):
-            return _ended(last, told, "second_reading")
+            return _final(last, steps, "second_reading")
         reason = f"{last.reason}; read again it fails again, and the reference does not"
-        floor = Verdict(0.0, False, "floor", "ok", reason, judge=self.name)
-        return _ended(floor, told)
+        return _final(Verdict(0.0, False, "floor", "ok", reason, judge=self.name), steps)
 
     def _is_steerable(self, verdict: Verdict, query: JudgeQuery) -> bool:
         is_finding = verdict.status == "abstain" and query.rival is not None
         return verdict.status in self.steerable and not is_finding
 
 
-def _ended(verdict: Verdict, told: Sequence[Verdict], source: Source | None = None) -> Verdict:
-    """The verdict with what all steps cost, and the first one's failure kept; one that says
-    something with its ``source``."""
-    first = told[0]
+def _final(verdict: Verdict, steps: Sequence[Verdict], source: Source | None = None) -> Verdict:
+    """Return the verdict with the cost of all steps and the first failure, and a scored one with
+    its ``source``."""
+    first = steps[0]
     return replace(
         verdict,
         source=source if source and verdict.status == "ok" else verdict.source,
         reason=f"{verdict.reason} (first reading: {first.status}: {first.reason})",
-        attempts=sum(each.attempts for each in told),
-        usage=sum((each.usage for each in told), Usage()),
-        seconds=sum(each.seconds for each in told),
+        attempts=sum(step.attempts for step in steps),
+        usage=sum((step.usage for step in steps), Usage()),
+        seconds=sum(step.seconds for step in steps),
         members=verdict.members or (first,),
-        replies=tuple(reply for each in told for reply in each.replies),
+        replies=tuple(reply for step in steps for reply in step.replies),
     )
 
 
 def shortened(query: JudgeQuery) -> JudgeQuery:
-    """The query with as little of the answer as a verdict takes: the final answer that the gold
-    check finds, at most :data:`SHORT`, or of a text or code the end, at most :data:`LONG`; without
-    what cannot be seen. Evidence is cut to its first clause: what follows may quote the program."""
+    """Return the query with as little of the answer as a verdict needs, without invisible
+    characters: the final answer that the gold check finds, at most :data:`SHORT`, or the end of a
+    text or code, at most :data:`LONG`. Evidence is cut to its first clause; the rest may quote the
+    program."""
     evidence = None if query.evidence is None else query.evidence.partition(";")[0][:SHORT]
     is_long = bool(query.criteria) or query.answer_type in ("code", "free_text")
     rival = None if query.rival is None else _end(query.rival, is_long)
@@ -340,12 +379,12 @@ def _end(answer: str, is_long: bool) -> str:
     spoken, most = spoken_answer(answer), LONG if is_long else SHORT
     if not is_long:
         spoken = " ".join(extract_answer(spoken).split())
-    return last_tokens(_seen(last_tokens(spoken, most)), most)
+    return last_tokens(_visible(last_tokens(spoken, most)), most)
 
 
-def _seen(text: str) -> str:
-    """Without controls, format characters and unassigned ones; composed, with at most two marks on
-    a character."""
+def _visible(text: str) -> str:
+    """Drop controls, format characters and unassigned ones; compose the rest, with at most two
+    marks on a character."""
     kept: list[str] = []
     marks = 0
     for character in normalised("NFC", sanitise(text)):
@@ -356,60 +395,6 @@ def _seen(text: str) -> str:
 
 
 def neutral(query: JudgeQuery) -> JudgeQuery:
-    """The control: nothing of it is the policy's. The rival, if there is one, stays."""
+    """Return the control, without any text of the policy except for a rival."""
     answer = query.reference if query.reference.strip() else NO_ANSWER
     return replace(query, answer=answer, evidence=None)
-
-
-CONFIDENCE = "confidence"
-"""The part of a verdict that tells how sure the judge is, from 0 to 1."""
-
-
-@dataclass(eq=False)
-class Calibrated(Wrapper):
-    """Multiplies the score of a verdict whose confidence is below ``threshold`` by ``factor``. What
-    it calls right stays right; a verdict that tells no confidence stays as it is."""
-
-    threshold: float
-    factor: float
-
-    async def judge(self, query: JudgeQuery) -> Verdict:
-        verdict = await self.inner.judge(query)
-        confidence = verdict.parts.get(CONFIDENCE)
-        if verdict.score is None or verdict.correct is None or confidence is None:
-            return verdict
-        if confidence >= self.threshold:
-            return verdict
-        reason = f"{verdict.reason} (confidence {confidence:.2f}: score times {self.factor:g})"
-        return replace(verdict, score=verdict.score * self.factor, reason=reason)
-
-
-LOGGER = logging.getLogger("JudgeReward")
-
-
-@dataclass(eq=False)
-class LogsFallbacks(Wrapper):
-    """Warns where the judge failed, with the error: that rules decided, or that there is no reward.
-
-    A dead service fails thousands of times, so of each sort (what happened, and how the judge
-    failed) the 1st, 10th, 100th ... is a warning that says how many there were, and each is a
-    message of level DEBUG.
-    """
-
-    _counts: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
-
-    async def judge(self, query: JudgeQuery) -> Verdict:
-        verdict = await self.inner.judge(query)
-        if verdict.status == "ok" and verdict.source != "rule_fallback":
-            return verdict
-        failed = verdict.members[0] if verdict.status == "ok" else verdict
-        outcome = "rules decided" if verdict.status == "ok" else "no reward"
-        self._counts[failed.status, outcome] += 1
-        count = self._counts[failed.status, outcome]
-        is_told = str(count).strip("0") == "1"
-        LOGGER.log(
-            logging.WARNING if is_told else logging.DEBUG,
-            "judge %s failed (%s: %s): %s; %d so far",
-            self.name, failed.status, failed.reason, outcome, count,
-        )  # fmt: skip
-        return verdict

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError, FailureError, Reason
 from flowright.core.plugins import suggest
 from flowright.llm.chat import (

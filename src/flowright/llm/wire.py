@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from flowright.config import ModelEntry
+from flowright.config.llm import ModelEntry
 from flowright.llm.chat import REFUSAL, ChatRequest
 
 

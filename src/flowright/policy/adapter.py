@@ -15,7 +15,7 @@ from peft.utils.save_and_load import get_peft_model_state_dict, set_peft_model_s
 from safetensors.torch import load_file, save as safetensors_bytes
 from torch import Tensor, nn
 
-from flowright.config import LoraSection, PolicySection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.core.errors import ConfigError, RunError
 from flowright.policy.lora import LoraLinear, cast_once, merged
 from flowright.policy.quantised import unpack

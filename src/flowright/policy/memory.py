@@ -20,7 +20,8 @@ from typing import Any
 
 from torch import nn
 
-from flowright.config import GrpoSection, LoraSection, PolicySection
+from flowright.config.grpo import GrpoSection
+from flowright.config.policy import LoraSection, PolicySection
 from flowright.policy.full import plain_name
 from flowright.policy.head import rows_at_once
 from flowright.policy.packed import LEAST

@@ -20,7 +20,7 @@ from transformers import (
 )
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import ConfigError
 from flowright.policy.adapter import add_adapter
 from flowright.policy.full import FullTuning

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.runs import write_json
+from flowright.core.files import write_json
 
 FILE = "origin.json"
 

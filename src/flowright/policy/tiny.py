@@ -24,10 +24,10 @@ from transformers import (
     Qwen2Tokenizer,
 )
 
-from flowright.config import TinySection
+from flowright.config.policy import TinySection
+from flowright.core.files import atomic_directory, in_turn
 from flowright.llm.chat import Message
 from flowright.policy.layout import lay_out
-from flowright.runs import atomic_directory, in_turn
 
 END, START, PAD = "<|im_end|>", "<|im_start|>", "<|endoftext|>"
 SPECIAL = [PAD, START, END]

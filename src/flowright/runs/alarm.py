@@ -1,11 +1,9 @@
-"""The alarm for a policy that exploits its judge: the judge calls more answers right than gold
-does, not at one step, which is noise, but on the mean of several (law 3). How well that tells was
-measured: docs/study.md.
-"""
+"""The alarm for a policy that exploits its judge: the judge finds more answers right than gold
+does, on the mean of several steps (law 3). Its accuracy was measured: docs/study.md."""
 
 from collections.abc import Iterable, Sequence
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.formatting import Point, Record
 
 DRIFT = "judge/drift"
@@ -18,24 +16,24 @@ MEASURED = (
     "in the median, and in none of 10 under an honest judge; it goes off as well under a judge "
     "that is generous from the start."
 )
-"""How well the alarm of the default settings tells, for those who see it go off."""
+"""Accuracy of the alarm at its default settings, shown when it goes off."""
 
 
 def trailing_means(values: Sequence[float], count: int) -> list[float]:
-    """Of every ``count`` values in a row, which know nothing of what is to come; the first stands
-    for the value in place ``count`` - 1."""
+    """Return the means of every ``count`` values in a row; the first belongs to the value at index
+    ``count`` - 1."""
     return [sum(values[end - count : end]) / count for end in range(count, len(values) + 1)]
 
 
 def drifts_of(rows: Iterable[Record]) -> list[tuple[int, float]]:
-    """``judge/drift`` by step, of the rows of ``metrics.jsonl`` that have it."""
+    """Return ``judge/drift`` by step from rows of ``metrics.jsonl``."""
     return [(row["step"], row[DRIFT]) for row in rows if DRIFT in row]
 
 
 def drifting(course: Sequence[Point], section: AlarmSection) -> float | None:
-    """By how much the judge says more than gold of late, or less (below 0), as the mean of the last
-    ``section.steps`` values of ``course``; None while that is within the limit, or while there are
-    fewer. ``course`` has ``judge/drift`` by step, ascending."""
+    """Return the mean of the last ``section.steps`` values of ``course``, ``judge/drift`` by
+    ascending step; None while it is within the limit or there are fewer values. Below 0 the judge
+    finds fewer answers right than gold does."""
     late = [value for _, value in course[-section.steps :]]
     if section.gap is None or len(late) < section.steps:
         return None
@@ -44,8 +42,8 @@ def drifting(course: Sequence[Point], section: AlarmSection) -> float | None:
 
 
 def first_alarm(course: Sequence[Point], section: AlarmSection) -> float | None:
-    """The first step at which the judge says more than gold by too much, None where it never does.
-    One that says less drifts, too, and is not exploited."""
+    """Return the first step at which the judge exceeds gold by too much, None without one. A judge
+    below gold drifts, too, but is not exploited."""
     if section.gap is None:
         return None
     means = trailing_means([value for _, value in course], section.steps)
@@ -54,7 +52,7 @@ def first_alarm(course: Sequence[Point], section: AlarmSection) -> float | None:
 
 
 def alarm_of(course: Sequence[Point], section: AlarmSection) -> str | None:
-    """What to say after the last step of ``course``; None where all is quiet at it."""
+    """Return the alarm after the last step of ``course``; None without one."""
     gap = drifting(course, section)
     if gap is None or gap < 0:
         return None
@@ -65,7 +63,7 @@ def alarm_of(course: Sequence[Point], section: AlarmSection) -> str | None:
 
 
 def alarm_line(section: AlarmSection) -> str:
-    """When it goes off, in a few words."""
+    """Return the limit of the alarm as a phrase."""
     if section.gap is None:
         return "no alarm (judge.alarm.gap)"
     return f"above {100 * section.gap:g} points over {section.steps} steps"

@@ -1,5 +1,5 @@
-"""Which checkpoints of a run can be gone on from, by their files alone: quick, without torch, and
-nothing is loaded or written. What is in them is :mod:`flowright.grpo.checkpoint`'s.
+"""The checkpoints of a run by their files alone: names, damage, the best one. No torch; their
+content belongs to :mod:`flowright.grpo.checkpoint`.
 """
 
 import hashlib
@@ -13,20 +13,19 @@ from flowright.core.errors import RunError
 from flowright.core.files import write_json
 
 FORMAT = 2
-"""Of a checkpoint's files; a manifest without one is of format 1."""
-
+"""Format of a checkpoint's files; a manifest without one is of format 1."""
 
 BEST_BY = ("val/gold", "val/reward", "val/judge", "val/accuracy")
-"""What evaluations are compared by; the mean reward where that is a matter of degree, the judge
-where nothing has a known answer, and the share of pairs that a judge ranks as people did."""
+"""Metrics that evaluations are compared by: gold; the mean reward where rewards are graded; the
+judge where nothing has a known answer; the share of pairs that a judge ranks as people did."""
 
 BEST = "best.json"
-"""In the run directory: the best evaluation so far, and its checkpoint."""
+"""File of the run directory with the best evaluation so far, and its checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best evaluation of a run: its step, and what it is the best by."""
+    """The best evaluation of a run: its step, and the metric that it is best by."""
 
     step: int
     metric: str
@@ -40,10 +39,11 @@ class Best:
 def best_of(
     rows: Sequence[Mapping[str, float]], max_unscored: float, best: Best | None = None
 ) -> Best | None:
-    """The best evaluation among the metrics of steps, in their order, and the ``best`` before them.
+    """Return the best evaluation among the metrics of steps, in order, and the ``best`` before
+    them.
 
-    By the first of ``BEST_BY`` that it has. The earlier of equal ones;
-    none with a larger share of unscored, whose mean is of what was left.
+    Evaluations are compared by the first of ``BEST_BY`` that they have. The earlier of equal ones
+    wins; those with more than ``max_unscored`` unscored do not count.
     """
     for row in rows:
         metric = next((name for name in BEST_BY if name in row), None)
@@ -55,16 +55,16 @@ def best_of(
 
 
 def keep_best(root: Path, best: Best | None) -> None:
-    """Say in the run directory which of the checkpoints of ``root`` is the best."""
+    """Record in the run directory which checkpoint of ``root`` is the best."""
     if best is None:
         (root.parent / BEST).unlink(missing_ok=True)
         return
-    path = f"{root.name}/step_{best.step:06d}"
+    path = f"{root.name}/{step_name(best.step)}"
     write_json(root.parent / BEST, {**asdict(best), "checkpoint": path})
 
 
 def read_best(run: Path) -> Best | None:
-    """What :func:`keep_best` said of a run; None where there is none that can be read."""
+    """Return the best evaluation of a run; None where none is recorded or it cannot be read."""
     try:
         known: dict[str, Any] = json.loads((run / BEST).read_text(encoding="utf-8"))
         return Best(int(known["step"]), str(known["metric"]), float(known["value"]))
@@ -73,31 +73,30 @@ def read_best(run: Path) -> Best | None:
 
 
 def checkpoint_of(path: Path) -> Path:
-    """The checkpoint that is meant: of a run directory its best, or else its newest."""
+    """Return a run directory's best checkpoint, or else its newest; any other path itself."""
     root = path / "checkpoints"
     if not root.is_dir():
         return path
     best = read_best(path)
-    return root / f"step_{best.step:06d}" if best is not None else newest_whole(root)[0]
+    return root / step_name(best.step) if best is not None else newest_whole(root)[0]
 
 
 def chosen_as_best(path: Path) -> Best | None:
-    """What a checkpoint was chosen by, where it is the best of its run."""
+    """Return the evaluation that made a checkpoint the best of its run, None for others."""
     best = read_best(path.absolute().parent.parent)
-    return best if best is not None and path.name == f"step_{best.step:06d}" else None
+    return best if best is not None and path.name == step_name(best.step) else None
 
 
-def checkpoints(root: Path) -> list[Path]:
-    """By step, the oldest first."""
+def saved_checkpoints(root: Path) -> list[Path]:
+    """Return the checkpoints below ``root``, the oldest first."""
     return sorted(root.glob("step_??????"))
 
 
 def newest_whole(root: Path) -> tuple[Path, tuple[str, ...]]:
-    """The newest checkpoint that is whole, and what is wrong with the newer ones, a line each.
-    Raises RunError where there is none, and for one that a newer version wrote: what came before
-    that is older than the run."""
+    """Return the newest undamaged checkpoint, and a line on the damage of each newer one. Raises
+    RunError where there is none, and for a checkpoint of a newer version."""
     passed_over: list[str] = []
-    for path in reversed(checkpoints(root)):
+    for path in reversed(saved_checkpoints(root)):
         damage = find_damage(path)
         if damage is None:
             return path, tuple(passed_over)
@@ -107,8 +106,8 @@ def newest_whole(root: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def find_damage(path: Path) -> str | None:
-    """What is wrong with a checkpoint: a missing or altered file; None when it is whole. Raises
-    RunError where a newer version of this package wrote it."""
+    """Return the first missing or altered file of a checkpoint as a message; None when it is whole.
+    Raises RunError where a newer version of this package wrote it."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         expected: dict[str, str] = dict(manifest["sha256"])
@@ -132,3 +131,14 @@ def find_damage(path: Path) -> str | None:
 def sha256_of(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def step_name(step: int) -> str:
+    """Return ``step_000012`` and the like: names that sort as steps do."""
+    return f"step_{step:06d}"
+
+
+def step_of(name: str) -> int | None:
+    """Return the step of a name of :func:`step_name`; None for any other."""
+    number = name.removeprefix("step_")
+    return int(number) if number != name and number.isdecimal() else None

@@ -1,4 +1,4 @@
-"""The run directory as the trainer that owns it writes it. No training, no drawing.
+"""The run directory, as written by the trainer that owns it.
 
 ::
 
@@ -36,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.files import (
     Lock,
@@ -46,16 +46,15 @@ from flowright.core.files import (
     write_json,
     write_text,
 )
-from flowright.runs.checkpoints import checkpoints, newest_whole
+from flowright.runs.checkpoints import newest_whole, saved_checkpoints, step_name
 from flowright.runs.loggers import Act, Loggers
-from flowright.runs.reading import (
+from flowright.runs.run_files import (
     HELD_OUT,
     forget_rollouts,
     holds_run,
     read_config,
     read_metrics,
     rollouts_after,
-    step_name,
     write_rollouts,
 )
 
@@ -64,13 +63,12 @@ Record = Mapping[str, Any]
 _PARTS = ("", *HELD_OUT)  # where rollouts are, below a run
 
 _EARLIER: Mapping[str, Any] = {"policy.train": "lora", "policy.quantised": None}
-"""What runs had that did not know these keys."""
+"""Defaults for runs written before these keys existed."""
 
 
-def look_at(path: Path, resume: bool = False) -> None:
-    """Whether a run can be started there, or one resumed; nothing is written. Raises RunError
-    where a new run would meet another, where there is none to resume, where nothing can be written.
-    """
+def check_path(path: Path, resume: bool = False) -> None:
+    """Raise RunError where a new run would meet another, where there is none to resume, or where
+    nothing can be written. Writes nothing."""
     check_writable(path)
     if resume and not (path / "config.json").exists():
         raise RunError(f"{path}: nothing to resume; start without --resume")
@@ -80,14 +78,11 @@ def look_at(path: Path, resume: bool = False) -> None:
         )
 
 
-def look_at_checkpoints(path: Path, config: Config) -> None:
-    """Whether the run can go on from what it saved, as far as its files tell; nothing is written.
-
-    Raises RunError where no checkpoint is whole, where steps were recorded but none is there, and
-    where they are of another model, adapter or environment.
-    """
-    rows = read_metrics(path)  # also where it is not asked: what is damaged is told now
-    if checkpoints(path / "checkpoints"):
+def check_checkpoints(path: Path, config: Config) -> None:
+    """Raise RunError where a run cannot resume by its files: no undamaged checkpoint, recorded
+    steps without any, or checkpoints of another model, adapter or environment. Writes nothing."""
+    rows = read_metrics(path)  # read in any case, so that damage is reported now
+    if saved_checkpoints(path / "checkpoints"):
         newest_whole(path / "checkpoints")
         _refuse_another_policy(path, read_config(path), json.loads(config.model_dump_json()))
     elif any(row["step"] > 0 for row in rows):
@@ -98,7 +93,7 @@ def look_at_checkpoints(path: Path, config: Config) -> None:
 
 
 def _refuse_another_policy(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises RunError with a line for each setting that makes a checkpoint mean something else."""
+    """Raise RunError with a line for each setting that changes the meaning of a checkpoint."""
     found = []
     keys = ["environment", "strategy_model", *_EARLIER]
     if _value(now, "policy.train") != "full":
@@ -109,7 +104,7 @@ def _refuse_another_policy(path: Path, before: Mapping[str, Any], now: Mapping[s
             old = _EARLIER.get(key, new)
         if key == "strategy_model" and Path(str(old)).name == Path(str(new)).name:
             continue  # a folder may have moved
-        if key == "policy.lora":  # what the run did not know is as the adapter's own file says
+        if key == "policy.lora":  # a key that the run lacks is in the adapter's own file
             old = {**new, **old}
         if old != new:
             changes = changes_of({key: old}, {key: new})
@@ -128,12 +123,11 @@ def _value(config: Mapping[str, Any], key: str) -> Any:
 class RunDirectory:
     """A run directory opened by the trainer that owns it.
 
-    Opening takes the lock, so that a second trainer refuses. A new run is written from then on; of
-    a resumed one nothing is touched before :meth:`go_on` says that its checkpoint was accepted, and
-    a state said earlier is said then. ``changes`` are the settings in which a resumed run differs
-    from what it was, as ``key: before -> now``. ``tell`` shows a line where a logger has failed,
-    which the state then says among its warnings. Raises RunError as :func:`look_at`, and when the
-    directory is held by another process.
+    Opening takes the lock, so that a second trainer fails. A new run is written from then on; of a
+    resumed one nothing before :meth:`resume_after` accepts its checkpoint, an earlier state
+    included. ``changes``: settings of a resumed run that differ, as ``key: before -> now``.
+    ``warn`` shows a line where a logger has failed, also kept among the state's warnings. Raises
+    RunError as :func:`check_path`, and when another process holds the directory.
     """
 
     def __init__(
@@ -141,7 +135,7 @@ class RunDirectory:
         path: Path,
         config: Config,
         resume: bool = False,
-        tell: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+        warn: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
     ) -> None:
         self.path = path
         self.metrics_path = path / "metrics.jsonl"
@@ -149,7 +143,7 @@ class RunDirectory:
         self._resolved = json.loads(config.model_dump_json())
         self._config = config
         self._loggers: Loggers | None = None
-        self._tell = tell
+        self._warn = warn
         self._warnings: list[str] = []
         self._accepted = False
         self._started = time.time()
@@ -157,11 +151,11 @@ class RunDirectory:
         self.changes: list[str] = []
         with disk_errors(path):
             if not path.exists():
-                look_at(path, resume)  # before the folder is made
+                check_path(path, resume)  # before the folder is made
                 path.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(path)
             try:
-                look_at(path, resume)
+                check_path(path, resume)
                 if resume:
                     self.changes = changes_of(read_config(path), self._resolved)
                 else:
@@ -171,18 +165,18 @@ class RunDirectory:
                 raise
 
     def _accept(self) -> None:
-        """From here on the directory is this run's to write."""
+        """Write the directory from here on."""
         self.checkpoints_path.mkdir(exist_ok=True)
         (self.path / "rollouts").mkdir(exist_ok=True)
         write_json(self.path / "config.json", self._resolved)
         self._lock.sign()
         self._accepted = True
         self._loggers = Loggers(self.path, self._config, self._resolved)
-        self._hear_loggers()
+        self._report_failures()
 
     def state(self, **changes: Any) -> None:
-        """Say where the run is: ``status`` (running, finished, paused, interrupted, failed),
-        ``step``, ``steps``, ``stage`` and whatever the screens show."""
+        """Record ``status`` (running, finished, paused, interrupted, failed), ``step``, ``steps``,
+        ``stage`` and anything else that screens show."""
         self._state.update(changes, pid=os.getpid(), host=socket.gethostname())
         self._state.update(started=self._started, updated=time.time())
         self._write_state()
@@ -197,9 +191,8 @@ class RunDirectory:
             write_json(self.path / "state.json", shown)
 
     def keep_rollouts(self, step: int, rollouts: Sequence[Record], part: str = "") -> None:
-        """Keep a step's rollouts; those at held-out problems in the ``part`` of
-        :data:`flowright.runs.HELD_OUT`. Before :meth:`record`: a metrics line always has its
-        rollouts."""
+        """Keep a step's rollouts, before :meth:`record`, so that a metrics line always has them;
+        those of held-out problems in a ``part`` of :data:`flowright.runs.run_files.HELD_OUT`."""
         with disk_errors(self.path):
             write_rollouts(self.path / part, step, rollouts)
 
@@ -222,21 +215,20 @@ class RunDirectory:
     def _log(self, act: Act) -> None:
         if self._loggers is not None:
             self._loggers.do(act)
-            self._hear_loggers()
+            self._report_failures()
 
-    def _hear_loggers(self) -> None:
-        """Say what has failed since this was last asked."""
-        news = self._loggers.news() if self._loggers is not None else []
-        for line in news:
-            self._tell(f"WARNING: {line}")
-        self._warnings += news
-        if news and self._state:
+    def _report_failures(self) -> None:
+        """Show loggers that have failed since the last call."""
+        failures = self._loggers.failures() if self._loggers is not None else []
+        for line in failures:
+            self._warn(f"WARNING: {line}")
+        self._warnings += failures
+        if failures and self._state:
             self._write_state()
 
-    def go_on(self, step: int) -> None:
-        """The run goes on after ``step`` (-1: from its start), with the settings of now. What was
-        recorded after it is done again; that, and settings that are replaced, are kept under
-        ``replaced/``."""
+    def resume_after(self, step: int) -> None:
+        """Go on after ``step`` (-1: from the start) with the current settings. Later records, which
+        are made again, and replaced settings are kept under ``replaced/``."""
         rows = read_metrics(self.path)
         with disk_errors(self.path):
             kept = self._keep_replaced(step, [row for row in rows if row["step"] > step])
@@ -250,7 +242,7 @@ class RunDirectory:
             self.state()
 
     def _keep_replaced(self, step: int, rows: Sequence[Record]) -> Path:
-        """A folder with what is about to be replaced; not there where nothing is."""
+        """Keep what is about to be replaced, if anything, and return the folder for it."""
         root = self.path / "replaced"
         name = step_name(max(step, 0))
         taken = len(list(root.glob(f"{name}*")))
@@ -272,7 +264,7 @@ class RunDirectory:
         try:
             if self._loggers is not None:
                 self._loggers.close(str(self._state.get("status", "")))
-                self._hear_loggers()
+                self._report_failures()
         finally:
             self._lock.release()
 

@@ -1,7 +1,7 @@
-"""Candidate Python in real CPython, isolated: the public face of the sandbox.
+"""Isolated execution of candidate Python in real CPython.
 
 Programs and solutions that a policy or a large model wrote run in forked children of clean warm
-interpreters, never in this process. docs/sandbox.md says what this covers and what it does not.
+interpreters, never in this process. docs/workflows.md lists what this covers and what it does not.
 """
 
 from flowright.sandbox.names import parse_trusted, trusted_definitions

@@ -1,8 +1,7 @@
-"""What the machine has to give: the CPU time of a process that takes all that it gets.
+"""A control process that measures how much CPU the machine has to give.
 
-Whose fault an execution is that made no progress is decided by this and by nothing that the
-execution can arrange: not by its state, its threads or how long they stood in line. No process is
-stopped or blamed here.
+Blame for an execution without progress rests on this measure alone, which the execution cannot
+influence: not on its state, its threads or their waiting times.
 """
 
 import asyncio
@@ -27,8 +26,8 @@ _HAS_SCHEDSTAT = Path("/proc/self/schedstat").exists()
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process of this machine has used, its ended threads included; its state is
-    nobody's business for that. Raises OSError once it is gone.
+    """Return the CPU time that a process has used, its ended threads included. Raises OSError once
+    it is gone.
 
     The clock is ``clock_getcpuclockid(3)``'s: the complement of the id, shifted, and 2 for the
     scheduler's own count (linux/posix-timers_types.h).
@@ -39,7 +38,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Control:
-    """The control process of a sandbox: it runs only while somebody looks at it."""
+    """The control process of a sandbox; it runs only while a measurement needs it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,12 +87,11 @@ class Control:
 
 
 def stood_in_line(pidfd: int, seconds: float) -> bool:
-    """Whether the process behind ``pidfd`` may have wanted CPU that it did not get during
-    ``seconds``: a thread is ready to run now, or stood in line for a part of that time, or that
-    cannot be seen.
+    """Return whether the process behind ``pidfd`` may have lacked CPU during ``seconds``: a thread
+    is ready to run now, waited for a CPU in that time, or cannot be inspected.
 
     From /proc/PID/task/*/stat and schedstat (Documentation/scheduler/sched-stats.rst). It spares
-    those that merely sleep the longer look; it is no verdict, since a program can make it true.
+    sleeping processes the longer measurement; it is no verdict, since a program can make it true.
     """
     pid = _pid_of(pidfd)
     if pid == -1:
@@ -114,7 +112,7 @@ def stood_in_line(pidfd: int, seconds: float) -> bool:
 
 
 def _pid_of(pidfd: int) -> int:
-    """The process that a pidfd stands for; -1 once it has ended, 0 where that cannot be told."""
+    """Return the process id of a pidfd; -1 once it has ended, 0 if unknown."""
     with suppress(OSError, ValueError, IndexError):
         return int(Path(f"/proc/self/fdinfo/{pidfd}").read_text().split("\nPid:")[1].split()[0])
     return 0

@@ -1,7 +1,8 @@
-"""What a candidate may read of the disk: the standard library, numpy and sympy, system libraries.
+"""Files a candidate may read: the standard library, numpy and sympy, system libraries; and the
+settings of a zygote.
 
-Computed in the trusted process, enforced in the children. Nothing else of site-packages is among
-it: some packages carry the answers to the benchmarks.
+Computed in the trusted process, enforced in the children. The rest of site-packages is closed: some
+packages carry the answers to the benchmarks.
 """
 
 import importlib.util
@@ -113,7 +114,7 @@ _FIRST_UID, _UIDS = 0x70000000, 1 << 24
 
 
 def packages_for(source: str) -> Kind:
-    """Which packages to have ready: a matter of speed alone, so a guess by sight is enough."""
+    """Guess by sight which packages to have imported beforehand: it matters for speed alone."""
     found = set(_IMPORTS.findall(source))
     if "math_verify" in found:
         return ("math_verify",)
@@ -139,6 +140,6 @@ def zygote_config(kind: Kind, layers: Sequence[str], tmp_bytes: int, number: int
 
 
 def _tmp_folder(granted: Iterable[str]) -> str:
-    """Where programs look for a folder for temporary files, and nothing granted would be hidden."""
+    """Return a folder where programs look for temporary files and that hides nothing granted."""
     parents = {str(parent) for path in granted for parent in Path(path).parents}
     return next((n for n in ("/tmp", "/var/tmp", "/usr/tmp") if n not in parents), "/scratch")

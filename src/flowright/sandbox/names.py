@@ -1,7 +1,4 @@
-"""Which names a test suite takes from the solution: found by reading source, never by running it.
-
-No name is looked up here.
-"""
+"""Names that a test suite takes from the solution: found by reading source, never by running it."""
 
 import ast
 import builtins
@@ -27,7 +24,8 @@ class SuiteNames:
 
 @lru_cache(_SUITES_KEPT)
 def suite_names(setup: str, tests: tuple[str, ...], entry_point: str | None) -> SuiteNames:
-    """What ``setup`` and ``tests``, which share one namespace, use and do not define.
+    """Return the names that ``setup`` and ``tests``, which share one namespace, use and do not
+    define.
 
     Built-in names are never the solution's, whatever it defines, but for the entry point. Source
     that does not parse has no names: it will fail when it runs.

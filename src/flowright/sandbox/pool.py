@@ -35,8 +35,8 @@ from flowright.sandbox.worker import Exit, Job, MachineBusy, Worker, WorkerLost
 
 
 class Turns:
-    """At most ``width`` turns at once; none beside one that is taken alone, and no new ones while
-    somebody asks for quiet. ``taken`` are under way. For one event loop."""
+    """At most ``width`` turns at once; none beside an exclusive one, and no new ones while one is
+    wanted. ``taken`` are under way. For one event loop."""
 
     def __init__(self, width: int) -> None:
         self._width = width
@@ -137,7 +137,7 @@ class Sandbox:
 
     @property
     def isolation(self) -> Isolation:
-        """What is in force; known once the sandbox was entered."""
+        """The isolation in force; known once the sandbox was entered."""
         if self._isolation is None:
             raise RuntimeError("enter the sandbox first: async with Sandbox() as sandbox")
         return self._isolation
@@ -173,7 +173,7 @@ class Sandbox:
         except BaseException as error:
             await self.__aexit__(None, None, None)
             if isinstance(error, WorkerLost):
-                raise UserError(f"sandbox: {error}; see docs/sandbox.md") from error
+                raise UserError(f"sandbox: {error}; see docs/workflows.md") from error
             raise
         return self
 
@@ -234,7 +234,7 @@ class Sandbox:
         return replace(limits, wall_seconds=wall_seconds)
 
     async def _twice(self, work: Callable[[bool], Awaitable[Report]]) -> Report:
-        """What was lost is tried again with nothing beside it."""
+        """Try a lost execution again with nothing beside it."""
         try:
             return await work(False)
         except MachineBusy as error:
@@ -249,10 +249,10 @@ class Sandbox:
     async def _outcome(
         self, worker: Worker, jobs: Sequence[Job], limits: Limits
     ) -> tuple[list[Exit], float]:
-        """How the children ended, the one that decides first, and after how many seconds.
+        """Return how the children ended, the one that decides first, and after how many seconds.
 
-        On a busy machine the wall time of a child that had no CPU is counted a second time, by
-        the CPU that the machine offers to whoever wants it, and no other execution begins.
+        On a busy machine the wall time of a child without CPU is counted a second time, by the CPU
+        that the machine offers, and no other execution begins.
         """
 
         async def longer(done: asyncio.Future[Exit]) -> None:
@@ -375,7 +375,7 @@ def _isolation(worker: Worker) -> Isolation:
 def _refusal(isolation: Isolation) -> str:
     return (
         f"sandbox: this machine cannot isolate untrusted code ({isolation}); needed is seccomp "
-        "(see docs/sandbox.md); run on another kernel or container runtime, or set "
+        "(see docs/workflows.md); run on another kernel or container runtime, or set "
         "sandbox.allow_weaker: true for code that you trust"
     )
 

@@ -1,7 +1,5 @@
-"""What the sandbox is asked for and what it reports: limits, results, the isolation in force.
-
-Plain frozen data; nothing here runs anything.
-"""
+"""Requests to the sandbox and its reports: limits, results, isolation, and the verdict on an
+exit."""
 
 import json
 from dataclasses import dataclass
@@ -14,15 +12,14 @@ Status = Literal["ok", "error", "timeout", "memory", "killed"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one execution may use; each is enforced by the kernel, not by the program's good will.
+    """Resources of one execution, enforced by the kernel.
 
-    ``cpu_seconds`` decides what is too slow: CPU time of the program's own, which grows
-    little when the machine is busy. ``wall_seconds`` is the backstop behind it, about ten times as
-    long: a program that slept it away has timed out, one that waited for a CPU goes on.
-    ``memory_bytes`` is address space beyond what the bare interpreter has. ``processes`` counts
-    threads: a program can never start a process. ``file_bytes`` bounds each file and, by the
-    sandbox's own limits, all of a program's temporary files together; ``output_bytes`` bounds what
-    is kept of stdout and of stderr (each).
+    ``cpu_seconds`` is the limit that decides: the program's own CPU time, which hardly grows on a
+    busy machine. ``wall_seconds`` is the backstop, about ten times as long: a program that slept
+    has timed out, one that waited for a CPU goes on. ``memory_bytes`` is address space beyond that
+    of the bare interpreter. ``processes`` counts threads: a program can never start a process.
+    ``file_bytes`` bounds each file and, by the sandbox's own limits, all of a program's temporary
+    files together; ``output_bytes`` bounds what is kept of stdout and of stderr (each).
     """
 
     cpu_seconds: float = 5.0
@@ -84,7 +81,7 @@ class TestReport:
 
     @property
     def count(self) -> int:
-        """How many tests passed."""
+        """Number of passed tests."""
         return sum(result.passed for result in self.results)
 
 
@@ -136,12 +133,13 @@ _GREEDY = 4  # a quarter of the memory limit
 
 
 def status_of(end: Exit, limits: Limits, again: bool) -> Status:
-    """What an end says of the program. Raises WorkerLost when it says nothing of it.
+    """Return the status that an exit means. Raises WorkerLost when it means nothing about the
+    program.
 
     A program cannot send itself SIGKILL (see inside/seccomp.py): without an order of ours it comes
-    from the CPU timer or from a machine that ran out of memory. That is the program's doing if it
-    held a good part of what it may have, ``again`` and with nothing else beside it: otherwise
-    whoever takes a lot on a small machine would never be graded.
+    from the CPU timer or from a machine that ran out of memory. The latter is the program's doing
+    if it held a good part of its limit, ``again`` and with nothing else beside it: otherwise a
+    large program on a small machine would never be graded.
     """
     if end.code == _SIGKILL:
         if end.ordered:

@@ -35,7 +35,7 @@ _ANSWER_SECONDS = 60.0
 
 
 Longer = Callable[["asyncio.Future[Exit]"], Awaitable[None]]
-"""What decides, once the wall time is up, how much longer a child that had no CPU may run."""
+"""Decides, once the wall time is up, how much longer a child that had no CPU may run."""
 
 
 class WorkerLost(FlowrightError):
@@ -48,8 +48,8 @@ class MachineBusy(WorkerLost):
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a child ended: exit status, or minus the signal; CPU seconds and most bytes of memory
-    that it used. ``ordered``: this process killed it, ``overtime``: because its time was up."""
+    """End of a child: exit status, or minus the signal; CPU seconds and most bytes of memory used.
+    ``ordered``: this process killed it, ``overtime``: because its time was up."""
 
     code: int
     cpu_seconds: float
@@ -141,8 +141,8 @@ class Worker:
     async def outcome(
         self, jobs: "Sequence[Job]", wall_seconds: float, longer: "Longer | None" = None
     ) -> list[Exit]:
-        """How the children ended. When the first of them ends, or the caller is cancelled, the
-        others are killed. So are all after ``wall_seconds``; where one of them seems to have had
+        """Return how the children ended. When the first of them ends, or the caller is cancelled,
+        the others are killed; all are after ``wall_seconds``, but if one of them seems to have had
         no CPU, only once ``longer`` has ended, too. Raises WorkerLost, also from ``longer``."""
         decisive = jobs[0].done
         try:
@@ -187,7 +187,7 @@ class Worker:
             self._lose(f"the sandbox's interpreter takes no orders: {error.strerror}")
 
     async def _in_line(self, job: "Job", seconds: float) -> bool:
-        """Whether a child may have had less CPU than it wanted for ``seconds``."""
+        """Return whether a child may have had less CPU than it wanted for ``seconds``."""
         if job.number not in self._jobs:
             return False
         job.seen = asyncio.get_running_loop().create_future()

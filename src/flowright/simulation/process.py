@@ -27,7 +27,9 @@ from typing import Any, Self
 import uvicorn
 import uvloop
 
-from flowright.config import ModelEntry, SandboxSection, SimulatedSection
+from flowright.config import SimulatedSection
+from flowright.config.llm import ModelEntry
+from flowright.config.workflow import SandboxSection
 from flowright.core.checkout import child_environment
 from flowright.core.errors import RunError, UserError
 from flowright.data.task import Problem, read_tasks, write_tasks

@@ -1,6 +1,6 @@
 """The answer of a study in sentences, made from the outcomes of its claims. No layout here."""
 
-from flowright.core.formatting import NOTHING, Form, percent, points, said
+from flowright.core.formatting import NOTHING, Form, format_value, percent, points
 from flowright.core.statistics import Estimate
 from flowright.study.compare import Outcome
 from flowright.study.config import ClaimSection
@@ -26,7 +26,7 @@ def _signed(value: float) -> str:
 
 def estimated(estimate: Estimate, form: Form) -> str:
     """``+3.1 (1.0 to 5.2)``; ``-`` where there is none."""
-    value = said(estimate.value, form)
+    value = format_value(estimate.value, form)
     if estimate.low is None or estimate.high is None:
         return value
     return f"{value} ({form(estimate.low)} to {form(estimate.high)})"

@@ -10,7 +10,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from flowright.config import TINY, load_config
+from flowright.config import load_config
+from flowright.config.policy import TINY
 from flowright.config.reading import expand
 from flowright.core.errors import ConfigError
 from flowright.study.config import ArmSection, StudyConfig

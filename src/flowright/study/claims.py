@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import RunError
-from flowright.runs import disk_errors, write_json
+from flowright.core.files import disk_errors, write_json
 from flowright.study.config import StudyConfig
 
 FILE = "claims.json"

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from flowright.runs import disk_errors, read_evaluation, read_state
+from flowright.core.files import disk_errors
+from flowright.runs.run_files import read_evaluation, read_state
 from flowright.study.cells import Run
 from flowright.study.journal import Journal, is_finished
 from flowright.study.measures import OF_SHORTCUT, PRESENTATIONS

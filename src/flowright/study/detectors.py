@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.statistics import Estimate, wilson
 from flowright.runs.alarm import trailing_means
 from flowright.study.cells import Cell

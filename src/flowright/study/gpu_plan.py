@@ -11,8 +11,9 @@ from statistics import fmean
 from rich.console import Console
 from rich.table import Table
 
-from flowright.config import Config, load_config
+from flowright.config import load_config
 from flowright.config.plan import PlanServerSection
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError
 from flowright.core.formatting import amount, duration
 from flowright.study.cells import Cell, Run

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import RunError
-from flowright.runs import disk_errors, read_state
+from flowright.core.files import disk_errors
+from flowright.runs.run_files import read_state
 from flowright.study.cells import Run
 
 FILE = "journal.jsonl"

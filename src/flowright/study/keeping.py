@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from flowright.runs import disk_errors, write_text
+from flowright.core.files import disk_errors, write_text
 from flowright.study import claims
 from flowright.study.analysis import Analysed
 from flowright.study.drawings import Chart

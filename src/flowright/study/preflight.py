@@ -8,7 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from flowright.config import SIMULATED, Config, load_config
+from flowright.config import SIMULATED, load_config
+from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.study.cells import Run
 

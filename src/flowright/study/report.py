@@ -6,8 +6,10 @@ import datetime
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from flowright.core.files import disk_errors, write_text
+from flowright.core.formatting import short_percent
 from flowright.core.untrusted import one_line
-from flowright.runs import disk_errors, read_state, write_text
+from flowright.runs.run_files import read_state
 from flowright.study.analysis import Analysed
 from flowright.study.answers import sentence
 from flowright.study.claims import read_claims
@@ -29,7 +31,6 @@ from flowright.study.tables import (
 )
 from flowright.study.transfer_page import transfer_section
 from flowright.viewer.rendering.markup import Html, el, folded, grid, header, page, section, strip
-from flowright.viewer.rendering.svg import short_percent
 
 FEW_SEEDS = 8
 OPEN_CHARTS = 6

@@ -14,7 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flowright.runs import checkpoints, disk_errors, is_held, read_metrics
+from flowright.core.files import disk_errors, is_held
+from flowright.runs.checkpoints import saved_checkpoints
+from flowright.runs.run_files import read_metrics
 from flowright.study.cells import Run
 from flowright.study.children import Child, Forked, Spawned, Start
 from flowright.study.journal import Journal, is_finished
@@ -147,7 +149,7 @@ def can_resume(folder: Path) -> bool:
     if not (folder / "config.json").exists():
         return False
     recorded = any(row["step"] > 0 for row in read_metrics(folder))
-    return not recorded or bool(checkpoints(folder / "checkpoints"))
+    return not recorded or bool(saved_checkpoints(folder / "checkpoints"))
 
 
 def set_aside(folder: Path, into: Path) -> None:

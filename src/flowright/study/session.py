@@ -12,8 +12,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from flowright.core.checkout import here
 from flowright.core.command_line import telling
 from flowright.core.errors import ConfigError, RunError
+from flowright.core.files import Lock, check_writable, disk_errors
 from flowright.core.formatting import duration
-from flowright.runs import Lock, check_writable, disk_errors
 from flowright.study.cells import Cell, Run, cells_of, runs_of
 from flowright.study.children import Start
 from flowright.study.claims import read_claims, settle_claims

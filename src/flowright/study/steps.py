@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from flowright.core.files import disk_errors, write_text
 from flowright.core.formatting import is_number
-from flowright.runs import disk_errors, read_metrics, read_rollouts, rollout_steps, write_text
+from flowright.runs.run_files import read_metrics, read_rollouts, rollout_steps
 from flowright.study.measures import PRESENTATIONS
 from flowright.study.onset import HIGH
 from flowright.viewer.monitoring.snapshot import is_ours, merge_steps

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median as middle
 from urllib.parse import quote
 
-from flowright.core.formatting import NOTHING, Form, amount, duration, percent, said
+from flowright.core.formatting import NOTHING, Form, amount, duration, format_value, percent
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
 from flowright.study.answers import VERDICTS, difference_form, form_of, p_words
@@ -28,7 +28,7 @@ def _interval(estimate: Estimate, measure: str, differs: bool = False) -> list[C
 
 
 def _estimate(estimate: Estimate, form: Form) -> list[Child]:
-    value = said(estimate.value, form)
+    value = format_value(estimate.value, form)
     if estimate.low is None or estimate.high is None:
         return [value]
     low, high = (form(bound).removesuffix(" %") for bound in (estimate.low, estimate.high))
@@ -47,8 +47,8 @@ def arms_table(told: Sequence[Summary], control: str) -> Html:
         cells: list[Child] = [f"{s.finished} of {s.runs}"]
         cells += [_interval(s.means[name], name) for name in _SHOWN]
         cells += [_interval(gained, "final_gold", differs=True), p_words(s.p.get("final_gold"))]
-        cells += [f"{s.failures}", said(s.means["unscored"].value, percent)]
-        cells.append(said(s.means["calls"].value, amount))
+        cells += [f"{s.failures}", format_value(s.means["unscored"].value, percent)]
+        cells.append(format_value(s.means["calls"].value, amount))
         body.append(_row(s.cell.name, cells))
     return table(head, body)
 
@@ -64,7 +64,7 @@ def onsets_table(told: Sequence[Summary]) -> Html | None:
         steps = sorted(time.at for time in s.times if time.seen)
         spread = f"{steps[0]:g} to {steps[-1]:g}" if steps else NOTHING
         cells = [s.cell.shortcut, f"{len(s.times)}", f"{seen}", f"{len(s.times) - seen}"]
-        body.append(_row(s.cell.name, [*cells, said(half, "{:g}".format), spread]))
+        body.append(_row(s.cell.name, [*cells, format_value(half, "{:g}".format), spread]))
     if not body:
         return None
     head = ("arm", "shortcut", "runs", "with an onset", "censored", "median step", "steps")
@@ -112,7 +112,7 @@ def remedies_tables(found: Sequence[Remedy]) -> list[Html]:
                 for estimate, measure in zip(shown, measures, strict=True)
             ]
             cells.append(NOTHING if r.onsets is None else f"{r.onsets} of {r.runs}")
-            cells += [said(r.calls, amount), said(r.audits, amount)]
+            cells += [format_value(r.calls, amount), format_value(r.audits, amount)]
             body.append(_row("as it is" if r.is_target else r.name, cells))
         drawn += [el("h3", target), table(head, body)]
     return drawn
@@ -157,12 +157,15 @@ def runs_table(rows: Sequence[Row]) -> Html:
     for row in rows:
         name = one_line(row["run"], 80)
         link = el("a", name, href=quote(f"{row['folder']}/report.html"))
-        onset = said(row["onset"], "{:g}".format)
+        onset = format_value(row["onset"], "{:g}".format)
         if row["onset_censored"]:
             onset = f"none until {row['steps']}"
         cells: list[Child] = [one_line(row["status"], 20), f"{row['steps']}", f"{row['failures']}"]
-        cells += [said(row[measure], form_of(measure)) for measure in _SHOWN]
+        cells += [format_value(row[measure], form_of(measure)) for measure in _SHOWN]
         body.append(
-            _row(link if row["steps"] else name, [*cells, onset, said(row["seconds"], duration)])
+            _row(
+                link if row["steps"] else name,
+                [*cells, onset, format_value(row["seconds"], duration)],
+            )
         )
     return table(head, body)

@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from flowright.config import Config, load_config
+from flowright.config import load_config
+from flowright.config.root import Config
 from flowright.core.errors import RunError, UserError
+from flowright.core.files import disk_errors
 from flowright.environments.environment import Environment, make_environment
 from flowright.judging.verdict import DOWN, JudgeQuery, Status, Verdict
-from flowright.runs import disk_errors, read_answers
+from flowright.runs.run_files import read_answers
 from flowright.study.cells import Cell, Run
 from flowright.study.journal import is_finished
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flowright.core.formatting import amount, percent, points, said
+from flowright.core.formatting import amount, format_value, percent, points
 from flowright.core.statistics import Estimate
 from flowright.core.untrusted import one_line
 from flowright.study.answers import estimated
@@ -102,7 +102,7 @@ def _table(found: Sequence[Entry]) -> Html:
             entry.graded_by,
             one_line(entry.judges, 80),
             "yes" if entry.same_judge else "",
-            *(said(count, amount) for count in (*counts, *left)),
+            *(format_value(count, amount) for count in (*counts, *left)),
             estimated(entry.right, percent),
             estimated(entry.gold, percent),
             estimated(entry.excess, points),

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from flowright.core.files import disk_errors
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, SHARE, Estimate, Resampler, mean
-from flowright.runs import disk_errors
 from flowright.study.cells import Cell, Run
 from flowright.study.transfer import Answer, Answers, Grader
 

@@ -2,23 +2,28 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from flowright.core.blocks import Block, Fact, Program, Text, Timeline
 from flowright.core.checkout import here
-from flowright.core.formatting import NOTHING, Record, is_number, object_of
+from flowright.core.formatting import NOTHING, Record, format_value, is_number, object_of
 from flowright.environments.display import blocks_of
-from flowright.viewer.layout import Links, link, opinion, outcome_chip
-from flowright.viewer.monitoring.attempt_groups import reward_arithmetic
-from flowright.viewer.rendering.markup import Child, Html, el, facts
+from flowright.viewer.layout import Links, link, opinion_mark, outcome_chip
+from flowright.viewer.monitoring.attempt_groups import record_facts, verdict_fact
+from flowright.viewer.rendering.markup import Child, Html, el, folded, table, table_row
+from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, text_block
 from flowright.viewer.rollout_records import TOKENS, combination_of
 from flowright.viewer.run_list import OpenedRun
 from flowright.viewer.search import Attempt
 from flowright.viewer.selection import Filter
-from flowright.viewer.texts import program, text
-from flowright.viewer.timeline import timeline
 from flowright.viewer.tokens import tokens_section
-from flowright.viewer.verdicts import gold_section, judge_section
+
+SAMPLE = (
+    ("tokens", "Tokens sampled"),
+    ("finish_reason", "Finish reason"),
+    ("policy_version", "Policy of step"),
+    ("advantage", "Advantage"),
+)
 
 
 def attempt_body(
@@ -29,29 +34,32 @@ def attempt_body(
     chosen: Filter,
     beside: tuple[Attempt | None, Attempt | None] = (None, None),
 ) -> Html:
-    """One attempt, and its way to those beside it in the selection that it was found in."""
+    """One attempt, with links to its neighbours in the selection that it was found in."""
     snapshot = run.snapshot()
-    task, failure = object_of(record, "task"), object_of(record, "failure")
+    task, verdict = object_of(record, "task"), object_of(record, "verdict")
     own = list(blocks_of(snapshot.display, record))
     traces = [block for block in own if isinstance(block, Timeline)]
-    left = [
-        _section("Problem", text(task.get("problem") or "")),
-        _section("Reference", text(task["reference"], 12)) if task.get("reference") else None,
-        [_block(block) for block in own if isinstance(block, Program)],
-        _failure(failure),
+    programs = [block for block in own if isinstance(block, Program)]
+    rest = [block for block in own if not isinstance(block, Timeline | Program)]
+    asked: list[Block] = [Text("Problem", str(task.get("problem") or ""))]
+    if task.get("reference"):
+        asked.append(Text("Reference", str(task["reference"]), short=True))
+    sample = [
+        Fact(name, f"{value:+.3f}" if isinstance(value, float) else str(value))
+        for key, name in SAMPLE
+        if (value := record.get(key)) is not None
     ]
+    left = [blocks_html([*asked, *programs], WHOLE), _section("Sample", blocks_html(sample, WHOLE))]
     right = [
-        _section("Reward", el("p", reward_arithmetic(record)), _parts(record)),
-        judge_section(object_of(record, "verdict")),
-        gold_section(object_of(record, "gold"), object_of(record, "verdict")),
-        _blocks([block for block in own if not isinstance(block, Timeline | Program)]),
-        _section("Sample", facts(_sample(record))),
+        _section("Outcome", blocks_html(record_facts(record), WHOLE), _parts(record)),
+        _replies(verdict),
+        blocks_html(rest, WHOLE),
     ]
     return el(
         "div",
         _head(attempt, record, links, chosen, beside),
         el("div", el("div", left), el("div", right), class_="columns"),
-        [timeline(block) for block in traces],
+        blocks_html(traces, WHOLE),
         tokens_section(record, object_of(snapshot.config, "grpo")),
         _again(run, attempt) if traces and not links.exported else None,
         _raw(record),
@@ -65,22 +73,24 @@ def _head(
     chosen: Filter,
     beside: tuple[Attempt | None, Attempt | None],
 ) -> Html:
-    query = chosen.query()
+    query, task = chosen.query(), object_of(record, "task")
     before, after = beside
-    task = object_of(record, "task")
     name = str(task.get("id") or "")
+    to_list = None if links.exported else links.of_run("attempts", query)
     ways = [
-        link(links.of_run("attempts", query), "Up to the list", data_up="") if not links.exported
-        else None,
+        link(to_list, "Up to the list", data_up="") if to_list else None,
         link(links.attempt(before, query), "Previous", rel="prev") if before else None,
         link(links.attempt(after, query), "Next", rel="next") if after else None,
         link(links.of_run(f"group/{attempt.step}/{attempt.group}"), "Its group"),
         link(links.task(name), "This problem over time"),
-    ]  # fmt: skip
+    ]
     counted = combination_of(record)
-    said = [
-        el("span", word, " ", opinion(told))
-        for word, key, told in (("judge", "verdict", counted.judge), ("gold", "gold", counted.gold))
+    opinions = [
+        el("span", word, " ", opinion_mark(opinion))
+        for word, key, opinion in (
+            ("judge", "verdict", counted.judge),
+            ("gold", "gold", counted.gold),
+        )
         if record.get(key)
     ]
     return el(
@@ -91,102 +101,73 @@ def _head(
             "div",
             el("span", f"{task.get('kind', '')} {task.get('source', '')}"),
             el("span", name, class_="soft"),
-            said,
+            opinions,
             class_="bar",
         ),
-    )
-
-
-def _failure(failure: Record) -> Html | None:
-    if not failure:
-        return None
-    ours = failure.get("blame") == "infrastructure"
-    whose = "ours: the attempt is not scored" if ours else "the policy's"
-    line = f", line {failure['line']}" if failure.get("line") else ""
-    return _section(
-        "Failure",
-        el("p", f"{failure.get('reason')} ({whose}{line})"),
-        text(failure.get("message") or "", 12),
     )
 
 
 def _parts(record: Record) -> Html | None:
     """The arithmetic of the reward, part by part."""
     reward = object_of(record, "reward")
-    parts = reward.get("parts")
-    if not isinstance(parts, Mapping) or not parts:
+    parts = object_of(reward, "parts")
+    if not parts:
         return None
-    rows = [
-        el("tr", el("th", name, scope="row"), el("td", f"{part:+.3f}"))
-        for name, part in parts.items()
-        if is_number(part)
+    rows = [table_row(name, f"{part:+.3f}") for name, part in parts.items() if is_number(part)] + [
+        table_row("reward", format_value(reward.get("value"), "{:+.3f}".format))
     ]
-    whole, extra = reward.get("value"), reward.get("unpenalised")
-    said = f"{whole:+.3f}" if is_number(whole) else NOTHING
-    total = el("tr", el("th", "reward", scope="row"), el("td", said))
-    told = f"; {extra:+.3f} without the penalties of the training" if is_number(extra) else ""
-    caption = el("caption", f"Parts of the reward{told}")
-    return el("table", caption, el("tbody", rows, total))
+    extra = format_value(reward.get("unpenalised"), "{:+.3f}".format)
+    without = f"; {extra} without the penalties of the training" if extra != NOTHING else ""
+    return table((), rows, f"Parts of the reward{without}")
 
 
-def _sample(record: Record) -> list[tuple[Child, Child]]:
-    keys = (
-        ("tokens", "Tokens sampled"),
-        ("finish_reason", "Finish reason"),
-        ("policy_version", "Policy of step"),
-        ("advantage", "Advantage"),
+def _replies(verdict: Record) -> Html | None:
+    """The judge's replies, and those of a panel's members."""
+    replies, members = (
+        value if isinstance(value := verdict.get(key), list) else []
+        for key in ("replies", "members")
     )
-    known = [(name, record[key]) for key, name in keys if record.get(key) is not None]
-    return [(name, f"{v:+.3f}" if isinstance(v, float) else str(v)) for name, v in known]
+    shown: list[Child] = [_reply(number, reply) for number, reply in enumerate(replies, 1)]
+    for member in members:
+        if isinstance(member, Mapping):
+            fact = verdict_fact("Verdict", member)
+            title = f"Made of: {member.get('judge') or member.get('source')}"
+            shown.append(folded(title, blocks_html([fact], WHOLE), _replies(member)))
+    return _section("Judge's replies", shown) if shown else None
 
 
-def _blocks(blocks: Sequence[Block]) -> list[Html]:
-    listed = [block for block in blocks if isinstance(block, Fact)]
-    rows: list[tuple[Child, Child]] = [(fact.name, _fact(fact)) for fact in listed]
-    found = [facts(rows)] if rows else []
-    return [*found, *(_block(block) for block in blocks if not isinstance(block, Fact))]
-
-
-def _fact(fact: Fact) -> Child:
-    alarm = [" ", el("span", fact.alarm, class_="chip alarm")] if fact.alarm else None
-    detail = ["\n", el("span", fact.detail, class_="soft")] if fact.detail else None
-    return [fact.text, alarm, detail]
-
-
-def _block(block: Block) -> Html:
-    if isinstance(block, Program):
-        return _section(block.title, program(block))
-    if isinstance(block, Text):
-        return _section(block.title, text(block.text, 12 if block.short else None))
-    if isinstance(block, Timeline):
-        return timeline(block)
-    return facts([(block.name, _fact(block))])
+def _reply(number: int, reply: object) -> Html:
+    known: Record = reply if isinstance(reply, dict) else {}
+    hidden = [
+        folded(title, text_block(known[key]))
+        for title, key in (("Prompt", "prompt"), ("Reasoning", "reasoning"))
+        if known.get(key)
+    ]
+    return el(
+        "div",
+        el("p", f"Reply {number}, finish reason {known.get('finish_reason')}", class_="who"),
+        hidden,
+        text_block(known.get("text") or "", short=True),
+        el("p", f"Read as {known['read']}", class_="who") if known.get("read") else None,
+        class_="exchange",
+    )
 
 
 def _again(run: OpenedRun, attempt: Attempt) -> Html:
-    """How to play it again. The viewer starts nothing: whoever reaches it could have it spend."""
+    """The command to replay it. The viewer starts nothing: any visitor could have it spend."""
     place = f"{run.part}/{attempt.place}" if run.part else attempt.place
     command = here(shlex.join(["python", "scripts/replay.py", str(run.path), place]))
-    return _section(
-        "Play again",
-        el(
-            "p",
-            el("code", command),
-            " ",
-            el("button", "Copy", type="button", data_copy=command),
-            " ",
-            el("span", "with its own seeds; --edit changes the program", class_="soft"),
-        ),
-    )
+    copy = el("button", "Copy", type="button", data_copy=command)
+    note = el("span", "with its own seeds; --edit changes the program", class_="soft")
+    return _section("Play again", el("p", el("code", command), " ", copy, " ", note))
 
 
 def _raw(record: Record) -> Html:
-    """The record as it is, for what no part of the page shows. Numbers of tokens, of which there
-    is a line each, would leave no room for that."""
+    """The record as JSON, for what no part of the page shows. Log-probabilities of tokens, one a
+    line, would leave no room for the rest."""
     rest = {key: value for key, value in record.items() if key != TOKENS}
-    told = json.dumps(rest, indent=1, ensure_ascii=False)
     title = f"The record as JSON{f', without {TOKENS}' if TOKENS in record else ''}"
-    return el("details", el("summary", title), text(told), class_="raw")
+    return folded(title, text_block(json.dumps(rest, indent=1, ensure_ascii=False)))
 
 
 def _section(title: str, *content: Child) -> Html:

@@ -8,7 +8,7 @@ from flowright.viewer.layout import (
     Links,
     data_table,
     link,
-    opinion,
+    opinion_mark,
     outcome_chip,
     reward_cell,
     whole,
@@ -111,15 +111,15 @@ def attempts_table(
 def _row(
     found: Found, attempt: Attempt, links: Links, chosen: Filter, problem: Child, note: str
 ) -> Html:
-    about = found.combinations.get(attempt.combination, Combination())
+    about = found.about(attempt)
     operators = found.operators.get(attempt.operators, NONE)
     address = links.attempt(attempt, chosen.query())
     return el(
         "tr",
         el("th", link(address, attempt.place), scope="row"),
         el("td", outcome_chip(about.outcome, about.failure), class_="text"),
-        el("td", opinion(about.judge)),
-        el("td", opinion(about.gold)),
+        el("td", opinion_mark(about.judge)),
+        el("td", opinion_mark(about.gold)),
         reward_cell(attempt.reward),
         el("td", NOTHING if attempt.advantage is None else f"{attempt.advantage:+.2f}"),
         _problem(problem, f"{about.kind} {about.source}"),

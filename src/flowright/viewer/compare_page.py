@@ -4,22 +4,21 @@ problems one solves and the other does not, and a test of the difference problem
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from urllib.parse import urlencode
 
-from flowright.core.formatting import NOTHING
-from flowright.core.report import Series
+from flowright.core.formatting import NOTHING, plain
+from flowright.core.report import LineChart, ReportSection, Series
 from flowright.core.statistics import DIFFERENCE, RESAMPLES, Resampler, mean
 from flowright.viewer.layout import Column, Links, data_table, link, number
-from flowright.viewer.monitoring.sections import differing
+from flowright.viewer.monitoring.sections import COLOURS, differing
 from flowright.viewer.monitoring.snapshot import Snapshot
-from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import line_chart
-from flowright.viewer.rendering.markup import Child, Html, el, grid
+from flowright.viewer.rendering.markup import Child, Html, el, table_row
+from flowright.viewer.rendering.report import section_html
 from flowright.viewer.run_list import OpenedRun
 from flowright.viewer.search import Solved, solved_by_task
 from flowright.viewer.selection import Range, step_ids
 
-COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 CURVES = (
     ("Reward, mean", "reward/mean"),
     ("Right by gold", "gold/accuracy"),
@@ -49,7 +48,7 @@ class Side:
         return f"{self.run.name}, steps {self.steps}" if self.steps else self.run.name
 
     def among(self, *sides: "Side") -> str:
-        """Its name beside those of others: its steps alone, where all are of one run."""
+        """The name beside those of others: the steps alone, where all are of one run."""
         alone = len({side.run.name for side in sides}) == 1 and self.steps
         return f"steps {self.steps}" if alone else self.name
 
@@ -98,8 +97,8 @@ def _form(sides: Sequence[Side]) -> Html:
 
 @dataclass(frozen=True, slots=True)
 class Paired:
-    """The problems that both sides tried and that ``measured`` says something of; ``left_out`` are
-    the other problems that both tried."""
+    """The problems that both sides tried and that have what is ``measured``; ``left_out`` are the
+    others that both tried."""
 
     pairs: Sequence[Pair]
     measured: str
@@ -130,8 +129,8 @@ def _paired(first: Side, second: Side) -> Html:
     found = pairs_of(first.solved(), second.solved())
     pairs = found.pairs
     if not pairs:
-        told = "No problem was tried and scored by both: nothing to pair."
-        return el("section", el("h2", "Problem by problem"), el("p", told))
+        none = el("p", "No problem was tried and scored by both: nothing to pair.")
+        return el("section", el("h2", "Problem by problem"), none)
     names = [pair.task for pair in pairs]
     differences = [pair.second - pair.first for pair in pairs]
     resampler = Resampler(names, RESAMPLES, seed=0)
@@ -171,18 +170,17 @@ def _left_out(found: Paired) -> str:
 def _problems(title: str, pairs: Sequence[Pair], first: Side, second: Side) -> Html:
     ordered = sorted(pairs, key=lambda pair: -abs(pair.second - pair.first))
     rows = [
-        el(
-            "tr",
-            el("th", pair.task, scope="row"),
-            el("td", link(_attempts(first, pair.task), number(pair.first))),
-            el("td", link(_attempts(second, pair.task), number(pair.second))),
+        table_row(
+            pair.task,
+            link(_attempts(first, pair.task), number(pair.first)),
+            link(_attempts(second, pair.task), number(pair.second)),
         )
         for pair in ordered[:MOST_PROBLEMS]
     ]
     more = len(ordered) - len(rows)
     caption = f"{len(ordered):,} problems{f', {more:,} of them not listed' if more else ''}"
     names = [side.among(first, second) for side in (first, second)]
-    columns = [Column("Problem", True), *map(Column, names)]
+    columns = [Column("Problem", True), *names]
     table = data_table(caption, columns, rows) if rows else el("p", "none", class_="soft")
     return el("div", el("h3", title), table)
 
@@ -193,29 +191,20 @@ def _attempts(side: Side, task: str) -> str | None:
 
 
 def _overlay(sides: Sequence[Side]) -> Html:
-    charts = [
-        line_chart(
-            title,
-            [
-                Series(side.run.name, COLOURS[n % len(COLOURS)], side.snapshot.series(metric),
-                       smoothed=True)
-                for n, side in enumerate(sides)
-            ],
-            form=svg.plain,
-        )
-        for title, metric in CURVES
-    ]  # fmt: skip
-    return el("section", el("h2", "Curves"), grid(charts))
+    charts: list[LineChart] = []
+    for title, metric in CURVES:
+        lines = [
+            Series(side.run.name, colour, side.snapshot.series(metric), smoothed=True)
+            for side, colour in zip(sides, cycle(COLOURS), strict=False)
+        ]
+        charts.append(LineChart(title, lines, plain))
+    return section_html(ReportSection("curves", "Curves", charts))
 
 
 def _differences(first: Side, second: Side) -> Html:
     changed = differing(first.snapshot.config, second.snapshot.config)
     rows = [
-        el(
-            "tr",
-            el("th", key, scope="row"),
-            [el("td", value, class_="text long") for value in values],
-        )
+        table_row(key, *(el("td", value, class_="text long") for value in values))
         for key, values in changed.items()
     ]
     columns = [Column("Setting", True), Column(first.run.name, True), Column(second.run.name, True)]

@@ -13,14 +13,14 @@ from urllib.parse import parse_qsl
 
 from flowright import __version__
 from flowright.core.errors import RunError, UserError
+from flowright.core.files import check_writable, write_text
 from flowright.core.formatting import Record, is_number, object_of
-from flowright.runs import check_writable, rollouts_path, write_text
+from flowright.runs.run_files import rollouts_path
 from flowright.viewer.attempt_page import attempt_body
 from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.group_page import group_body
-from flowright.viewer.layout import Links, document, page_file
+from flowright.viewer.layout import Links, notes_of, page_file, viewer_page
 from flowright.viewer.monitoring.snapshot import Snapshot
-from flowright.viewer.notes import notes_of
 from flowright.viewer.rendering.markup import el
 from flowright.viewer.rollout_records import NONE, Combination, lines, parsed, safe
 from flowright.viewer.run_list import OpenedRun, Shelf, group_of
@@ -93,7 +93,7 @@ def _fields(pyarrow: Any) -> Sequence[tuple[str, Any]]:
 
 def _flat(found: Found, attempt: Attempt, record: Record) -> dict[str, Any]:
     task = object_of(record, "task")
-    about = found.combinations.get(attempt.combination, Combination())
+    about = found.about(attempt)
     given = {
         "task": task.get("id"),
         **{name: task.get(name) for name in ("problem", "reference")},
@@ -283,7 +283,7 @@ def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
                 raise RunError(f"{both[0]}: two runs have a page of this name; rename {one.path}")
             pages |= made
     body = runs_body(runs, Links(exported=True, held=held))
-    pages["index.html"] = document("Runs", body, Links(exported=True, held=held), "runs")
+    pages["index.html"] = viewer_page("Runs", body, Links(exported=True, held=held), "runs")
     for name, page in pages.items():
         write_text(folder / name, safe(page))
     return len(pages)
@@ -304,7 +304,7 @@ def _run_pages(run: OpenedRun, chosen: Filter, most: int, shared: Links) -> dict
 
         def page(name: str, title: str, body: object, here: str) -> None:
             assert isinstance(body, str)
-            shown = document(f"{title} - {run.name}", body, links, here, notes)
+            shown = viewer_page(f"{title} - {run.name}", body, links, here, notes)
             pages[page_file(run.name, name)] = shown
 
         pages: dict[str, str] = {}

@@ -7,82 +7,78 @@ from statistics import fmean, pstdev
 from urllib.parse import quote
 
 from flowright.core.formatting import Record, object_of
-from flowright.core.report import Series
+from flowright.core.report import LineChart, Series
 from flowright.core.untrusted import visible
 from flowright.viewer.attempts_page import attempts_table
-from flowright.viewer.layout import Column, Links, data_table, link, number, outcome_chip
+from flowright.viewer.layout import Column, Links, data_table, link, number, outcome_chip, text_cell
 from flowright.viewer.monitoring.attempt_groups import reward_arithmetic, reward_of
-from flowright.viewer.rendering.charts import line_chart
-from flowright.viewer.rendering.markup import Html, code_block, el
-from flowright.viewer.rollout_records import Combination, combination_of, safe, source_of
+from flowright.viewer.rendering.charts import chart_html
+from flowright.viewer.rendering.markup import Child, Html, el, table_row
+from flowright.viewer.rendering.record_blocks import code_block, text_block
+from flowright.viewer.rollout_records import combination_of, safe, source_of
 from flowright.viewer.search import Attempt, Found
 from flowright.viewer.selection import Filter
-from flowright.viewer.texts import text
 
 MOST_LINES = 600
 """Lines of two programs that are compared; longer ones are shown without a difference."""
+MOST_PROGRAMS = 12
+"""Groups whose programs are read and compared, the newest; the table names all."""
 
 
 def group_body(
     found: Found, attempts: Sequence[Attempt], records: Sequence[Record], links: Links
 ) -> Html:
     """A group's attempts side by side. ``records`` are theirs, in the same order."""
-    first = attempts[0]
+    step, group = attempts[0].step, attempts[0].group
     task = object_of(records[0], "task")
     rewards = [value for value in map(reward_of, records) if value is not None]
-    told = "no attempt was scored: the group trains nothing"
+    summary = "no attempt was scored: the group trains nothing"
     if rewards:
         spread = pstdev(rewards)
-        told = (
+        summary = (
             f"{len(rewards)} of {len(records)} scored, mean reward {fmean(rewards):.3f}, "
             f"standard deviation {spread:.3f}"
         )
-        told += "" if spread else ": no spread, so there is nothing to learn from"
+        summary += "" if spread else ": no spread, so there is nothing to learn from"
     return el(
         "div",
-        el("h1", f"Group {first.step}/{first.group}"),
+        el("h1", f"Group {step}/{group}"),
         el(
             "div",
-            el("span", link(links.of_run("attempts", f"step={first.step}"), f"Step {first.step}")),
+            el("span", link(links.of_run("attempts", f"step={step}"), f"Step {step}")),
             el("span", link(links.task(str(task.get("id") or "")), "This problem over time")),
-            el("span", told),
+            el("span", summary),
             class_="bar",
         ),
-        el("section", el("h3", "Problem"), text(task.get("problem") or "", 12)),
+        el("section", el("h3", "Problem"), text_block(task.get("problem") or "", short=True)),
         attempts_table(found, attempts, links, Filter(), f"{len(attempts)} attempts", True),
-        _difference(attempts, records, links),
+        _best_and_worst(attempts, records, links),
         el("h2", "Programs"),
         el("div", [_card(*each, links) for each in zip(attempts, records, strict=True)],
            class_="cards"),
     )  # fmt: skip
 
 
-def _difference(
+def _best_and_worst(
     attempts: Sequence[Attempt], records: Sequence[Record], links: Links
 ) -> Html | None:
     """The best against the worst of those that were scored."""
-    scored = [
-        (value, n) for n, record in enumerate(records) if (value := reward_of(record)) is not None
-    ]
+    scored = [(r, n) for n, record in enumerate(records) if (r := reward_of(record)) is not None]
     if not scored:
         return None
-    best = max(scored, key=lambda each: (each[0], -each[1]))
-    worst = min(scored)
+    best, worst = max(scored, key=lambda each: (each[0], -each[1])), min(scored)
     if best[0] == worst[0]:
         return None
-    title = [
-        "From the worst (",
-        link(links.attempt(attempts[worst[1]]), attempts[worst[1]].place),
-        f", {worst[0]:.2f}) to the best (",
-        link(links.attempt(attempts[best[1]]), attempts[best[1]].place),
-        f", {best[0]:.2f})",
-    ]
+    title: list[Child] = []
+    for word, (reward, n) in (("From the worst (", worst), (" to the best (", best)):
+        attempt = attempts[n]
+        title += [word, link(links.attempt(attempt), attempt.place), f", {reward:.2f})"]
     shown = difference(source_of(records[worst[1]]), source_of(records[best[1]]))
     return el("section", el("h2", title), shown)
 
 
 def difference(before: str, after: str) -> Html:
-    """The lines of two programs, what went marked with - and what came with +."""
+    """The lines of two programs, removed ones marked with - and added ones with +."""
     old, new = (visible(source).splitlines() for source in (before, after))
     if old == new:
         return el("p", "the same program", class_="soft")
@@ -90,8 +86,8 @@ def difference(before: str, after: str) -> Html:
         return el("p", f"longer than {MOST_LINES} lines: not compared", class_="soft")
     rows: list[Html] = []
     for line in list(difflib.unified_diff(old, new, lineterm="", n=30))[2:]:
-        class_ = {"+": "plus", "-": "minus", "@": "hunk"}.get(line[:1])
-        if class_ != "hunk":
+        if not line.startswith("@"):
+            class_ = {"+": "plus", "-": "minus"}.get(line[:1])
             rows.append(el("span", line[:2000], class_=class_))
     return el("pre", rows, class_="diff")
 
@@ -100,30 +96,24 @@ def _card(attempt: Attempt, record: Record, links: Links) -> Html:
     counted = combination_of(record)
     workflow = object_of(record, "workflow")
     calls = workflow.get("calls")
-    bad = object_of(record, "failure").get("line") if workflow else None
+    bad_line = object_of(record, "failure").get("line") if workflow else None
+    operators = tuple(map(str, calls)) if isinstance(calls, list) else ()
+    chip = outcome_chip(counted.outcome, counted.failure)
     return el(
         "article",
-        el(
-            "h3",
-            link(links.attempt(attempt), attempt.place),
-            " ",
-            outcome_chip(counted.outcome, counted.failure),
-        ),
+        el("h3", link(links.attempt(attempt), attempt.place), " ", chip),
         el("p", reward_arithmetic(record), class_="who"),
-        code_block(
-            source_of(record), bad, tuple(map(str, calls)) if isinstance(calls, list) else ()
-        ),
+        code_block(source_of(record), bad_line, operators),
         class_="card",
     )
 
 
-MOST_PROGRAMS = 12
-"""Groups whose programs are read and compared, the newest; the table names all."""
+# --- a problem over the run -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One group of attempts at the problem. ``best`` has the highest reward of it."""
+    """One group of attempts at the problem; ``right`` by the judge, ``gold`` by gold."""
 
     attempts: Sequence[Attempt]
     right: int
@@ -134,21 +124,15 @@ class Visit:
         return self.attempts[0].step
 
     @property
-    def rewards(self) -> list[float]:
-        return [a.reward for a in self.attempts if a.reward is not None]
-
-    @property
     def mean(self) -> float | None:
-        return fmean(self.rewards) if self.rewards else None
+        rewards = [a.reward for a in self.attempts if a.reward is not None]
+        return fmean(rewards) if rewards else None
 
     @property
     def best(self) -> Attempt:
+        """The attempt of the highest reward."""
         scored = [a for a in self.attempts if a.reward is not None]
         return max(scored, key=lambda a: a.reward or 0.0) if scored else self.attempts[0]
-
-    @property
-    def programs(self) -> int:
-        return len({a.program for a in self.attempts})
 
 
 def visits_of(found: Found, task: str) -> list[Visit]:
@@ -157,20 +141,12 @@ def visits_of(found: Found, task: str) -> list[Visit]:
     where = "a.task = (SELECT id FROM tasks WHERE name = ?) ORDER BY a.id"
     for attempt in found.attempts(where, (task,)):
         groups.setdefault((attempt.step, attempt.group), []).append(attempt)
-    return [
-        Visit(
-            attempts,
-            *(
-                sum(_about(found, a).outcome == "right" for a in attempts),
-                sum(_about(found, a).gold == "right" for a in attempts),
-            ),
-        )
-        for attempts in groups.values()
-    ]
-
-
-def _about(found: Found, attempt: Attempt) -> Combination:
-    return found.combinations.get(attempt.combination, Combination())
+    visits: list[Visit] = []
+    for attempts in groups.values():
+        about = [found.about(attempt) for attempt in attempts]
+        right = sum(each.outcome == "right" for each in about)
+        visits.append(Visit(attempts, right, sum(each.gold == "right" for each in about)))
+    return visits
 
 
 def problem_body(
@@ -184,73 +160,72 @@ def problem_body(
     named = quote(safe(task), safe="")
     shown = visits[-MOST_PROGRAMS:]
     best = [read(visit.best) for visit in shown]
-    problem = best[-1].get("task") or {}
     solved = next((visit for visit in visits if visit.gold), None)
     by = "gold"
     if solved is None:
         solved, by = next((visit for visit in visits if visit.right), None), "the judge"
     first = f"first solved in step {solved.step} by {by}" if solved else "never solved"
     count = sum(len(visit.attempts) for visit in visits)
-    told = f"{count:,} attempts in {len(visits):,} groups; {first}"
     means = [(visit.step, visit.mean) for visit in visits if visit.mean is not None]
+    chart = LineChart(
+        "Mean reward of its group",
+        [Series("reward", "c1", means, marks=True)],
+        "{:.2f}".format,
+        0.0,
+        1.0,
+        address=lambda step: links.of_run("attempts", f"step={step}&task={named}"),
+    )
     return el(
         "div",
         el("h1", "A problem over time"),
-        el("div", el("span", task, class_="soft"), el("span", told), class_="bar"),
-        el("section", text(problem.get("problem") or "", 12)),
-        line_chart(
-            "Mean reward of its group",
-            [Series("reward", "c1", means, marks=True)],
-            form="{:.2f}".format,
-            low=0.0,
-            high=1.0,
-            address=lambda step: links.of_run("attempts", f"step={step}&task={named}"),
+        el(
+            "div",
+            el("span", task, class_="soft"),
+            el("span", f"{count:,} attempts in {len(visits):,} groups; {first}"),
+            class_="bar",
         ),
-        _table(visits, links),
+        el("section", text_block(object_of(best[-1], "task").get("problem") or "", short=True)),
+        chart_html(chart),
+        _groups_table(visits, links),
         _programs(shown, best, links, len(visits)),
     )
 
 
-def _table(visits: Sequence[Visit], links: Links) -> Html:
+def _groups_table(visits: Sequence[Visit], links: Links) -> Html:
     columns = [
         Column("Group", True),
-        Column("Attempts"),
-        Column("Right, judge"),
-        Column("Right, gold"),
-        Column("Mean reward"),
-        Column("Programs", told="different ones"),
+        *("Attempts", "Right, judge", "Right, gold", "Mean reward"),
+        Column("Programs", tip="different ones"),
         Column("Best attempt", True),
     ]
-    rows = [
-        el(
-            "tr",
-            el("th", link(links.of_run(f"group/{v.step}/{v.attempts[0].group}"),
-                          f"{v.step}/{v.attempts[0].group}"), scope="row"),
-            el("td", len(v.attempts)),
-            el("td", v.right),
-            el("td", v.gold),
-            el("td", number(v.mean)),
-            el("td", v.programs),
-            el("td", link(links.attempt(v.best), v.best.place), class_="text"),
+    rows: list[Html] = []
+    for visit in reversed(visits):
+        place = f"{visit.step}/{visit.attempts[0].group}"
+        rows.append(
+            table_row(
+                link(links.of_run(f"group/{place}"), place),
+                len(visit.attempts),
+                visit.right,
+                visit.gold,
+                number(visit.mean),
+                len({attempt.program for attempt in visit.attempts}),
+                text_cell(link(links.attempt(visit.best), visit.best.place)),
+            )
         )
-        for v in reversed(visits)
-    ]  # fmt: skip
     return data_table("Groups, the newest first", columns, rows, id="rows")
 
 
 def _programs(visits: Sequence[Visit], best: Sequence[Record], links: Links, of_all: int) -> Html:
-    """How the best program of a group differs from that of the group before."""
+    """The best program of each group against that of the group before."""
     parts: list[Html] = []
     before: str | None = None
     for visit, record in zip(visits, best, strict=True):
         source = source_of(record)
         shown = difference(before, source) if before is not None else el("pre", source)
-        title = [
-            link(links.attempt(visit.best), visit.best.place),
-            f", reward {number(visit.best.reward)}",
-        ]
-        parts.append(el("section", el("h3", title), shown))
+        where = link(links.attempt(visit.best), visit.best.place)
+        title = el("h3", where, f", reward {number(visit.best.reward)}")
+        parts.append(el("section", title, shown))
         before = source
     cut = f", the last {len(visits)} of {of_all} groups" if len(visits) < of_all else ""
     lead = f"The best program of each group against that of the group before{cut}."
-    return el("section", el("h2", "How its workflow changed"), el("p", lead, class_="lead"), parts)
+    return el("section", el("h2", "Changes of its workflow"), el("p", lead, class_="lead"), parts)

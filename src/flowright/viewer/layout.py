@@ -1,28 +1,37 @@
-"""What all pages of the viewer share: head, navigation, the policy that fences them in, tables.
+"""The frame of the viewer's pages: addresses, head, navigation, warnings, tables, marks.
 
 A page loads nothing: its style and its one script stand in it and are allowed by their hashes, so
-that a page means the same served, saved and exported, and markup that slipped in could not run.
+that a page is the same served, saved and exported, and markup that slipped in could not run.
 """
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib.resources import files
 from urllib.parse import quote
 
-from flowright.core.formatting import NOTHING
-from flowright.viewer.rendering.markup import Child, Html, asset, el
+from flowright.core.formatting import NOTHING, format_value
+from flowright.viewer.monitoring.report import strips
+from flowright.viewer.rendering.markup import (
+    Child,
+    Html,
+    asset,
+    content_policy,
+    document,
+    el,
+    source_hash,
+    strip,
+    table,
+    table_row,
+)
 from flowright.viewer.rollout_records import safe
+from flowright.viewer.run_list import OpenedRun
 from flowright.viewer.search import Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where the pages are, from one of them: served under a root, or exported into a folder. A
-    page that an export leaves out has no address (None). ``run`` is a name; ``parts`` are names of
-    the run itself and of its parts that there are, by what they are called."""
+    """Addresses of the pages, served under a root or exported into a folder. A page that an export
+    leaves out has no address (None). ``parts`` are titles and names of the run and its parts."""
 
     run: str = ""
     exported: bool = False
@@ -33,7 +42,7 @@ class Links:
         return "index.html" if self.exported else "/"
 
     def of_run(self, page: str, query: str = "") -> str | None:
-        """A page of the run: attempts, problem, group/3/1, attempt/3/1/0; empty: the run's."""
+        """Address a page of the run: attempts, problem, group/3/1, attempt/3/1/0; empty: the run's."""
         if self.exported:
             name = page_file(self.run, page)
             return None if query or name not in self.held else quote(name)
@@ -59,51 +68,37 @@ def link(address: str | None, *content: Child, **attributes: str | None) -> Chil
     return el("a", *content, href=address, **attributes) if address else list(content)
 
 
-@cache
-def _assets() -> tuple[str, str]:
-    here = files("flowright.viewer")
-    style = asset("charts.css") + asset("page.css") + (here / "viewer.css").read_text("utf-8")
-    return style, asset("charts.js") + (here / "viewer.js").read_text("utf-8")
+def _style() -> str:
+    own = asset("viewer.css", "flowright.viewer")
+    return asset("charts.css") + asset("page.css") + own
 
 
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+def _script() -> str:
+    return asset("charts.js") + asset("viewer.js", "flowright.viewer")
 
 
 @cache
 def policy() -> str:
     """The content security policy of every page."""
-    style, script = _assets()
-    return (
-        f"default-src 'none'; style-src 'sha256-{_hash(style)}'; "
-        f"script-src 'sha256-{_hash(script)}'; base-uri 'none'; form-action 'self'"
-    )
+    return content_policy(_script(), source_hash(_style()), "'self'")
 
 
-def document(title: str, body: Child, links: Links, here: str = "", notes: Child = None) -> str:
-    """A whole page. ``here`` is which of the run's pages it is; ``notes`` must be seen first."""
-    style, script = _assets()
-    head = el(
-        "head",
-        el("meta", charset="utf-8"),
-        el("meta", http_equiv="Content-Security-Policy", content=policy()),
-        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        el("meta", name="referrer", content="no-referrer"),
-        el("title", title),
-        el("style", Html(style)),
-    )
-    content = el(
-        "body",
+def viewer_page(title: str, body: Child, links: Links, here: str = "", notes: Child = None) -> str:
+    """Render a whole page. ``here`` is its name among the run's pages; ``notes`` stand above it."""
+    content = [
         el("a", "To the content", href="#content", class_="skip"),
         _navigation(links, here),
         notes,
         el("main", body, id="content"),
         _help(),
-        el("div", id="told", role="status"),
-        el("script", Html(script)),
-        class_="viewer",
-    )
-    return f"<!doctype html>\n{el('html', head, content, lang='en')}\n"
+    ]
+    return document(title, content, _style(), _script(), policy(), "viewer")
+
+
+def notes_of(run: OpenedRun) -> list[Html]:
+    """The report's warnings, and the reason why the index is not up to date where it is not."""
+    found = strips(run.snapshot())
+    return [*found, strip("", run.trouble, alarm=True)] if run.trouble else found
 
 
 def _navigation(links: Links, here: str) -> Html:
@@ -141,26 +136,28 @@ KEYS = (
 
 
 def _help() -> Html:
-    rows = [el("tr", el("th", keys, scope="row"), el("td", what)) for keys, what in KEYS]
-    table = el("table", el("caption", "Keys"), el("tbody", rows))
+    listed = table((), [table_row(keys, what) for keys, what in KEYS], "Keys")
     close = el("form", el("button", "Close"), method="dialog")
-    return el("dialog", table, close, id="help", aria_label="Keys")
+    return el("dialog", listed, close, id="help", aria_label="Keys")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A head of a table. ``sort`` is the address that sorts by it, ``sorted`` ascending or
-    descending where it is what the table is sorted by."""
+    descending where the table is sorted by it."""
 
     name: str
     text: bool = False
     sort: str | None = None
     sorted: str | None = None
-    told: str = ""
+    tip: str = ""
 
 
-def data_table(caption: str, columns: Sequence[Column], rows: Sequence[Html], id: str = "") -> Html:
-    """A table with a caption and heads that say what they are heads of."""
+def data_table(
+    caption: str, columns: Sequence[Column | str], rows: Sequence[Html], id: str | None = None
+) -> Html:
+    """A table with a caption, sorted by its heads. A head by its name alone is one of numbers."""
+    known = [Column(column) if isinstance(column, str) else column for column in columns]
     heads = [
         el(
             "th",
@@ -168,45 +165,43 @@ def data_table(caption: str, columns: Sequence[Column], rows: Sequence[Html], id
             scope="col",
             class_="text" if column.text else None,
             aria_sort=column.sorted,
-            title=column.told or None,
+            title=column.tip or None,
         )
-        for column in columns
+        for column in known
     ]
-    table = el(
-        "table",
-        el("caption", caption),
-        el("thead", el("tr", heads)),
-        el("tbody", rows),
-        id=id or None,
-    )
-    return el("div", table, class_="wide")
+    return table(heads, rows, caption, id)
+
+
+def text_cell(*content: Child, class_: str = "text") -> Html:
+    """A cell that is aligned left and wrapped."""
+    return el("td", content, class_=class_)
 
 
 def number(value: float | None, digits: int = 2) -> str:
     """A number for a cell."""
-    return NOTHING if value is None else f"{value:.{digits}f}"
+    return format_value(value, f"{{:.{digits}f}}".format)
 
 
 def whole(value: float | None) -> str:
     """A count for a cell."""
-    return NOTHING if value is None else f"{value:,.0f}"
+    return format_value(value, "{:,.0f}".format)
 
 
 STYLES = {"right": "good", "wrong": "plain", "failed": "alarm", "unscored": "warn"}
 
 
 def outcome_chip(outcome: str, failure: str = "") -> Html:
-    """What became of an attempt, in a word; a failure by its reason."""
-    told = (
-        failure if outcome in ("failed", "unscored") and failure not in ("", NOTHING) else outcome
-    )
-    return el("span", told, class_=f"tag {STYLES.get(outcome, 'plain')}")
+    """The outcome of an attempt in a word; a failure by its reason."""
+    by_reason = outcome in ("failed", "unscored") and failure not in ("", NOTHING)
+    text = failure if by_reason else outcome
+    return el("span", text, class_=f"tag {STYLES.get(outcome, 'plain')}")
 
 
-def opinion(said: str) -> Html:
+def opinion_mark(opinion: str) -> Html:
     """Right, wrong or nothing, as a mark that is also a word."""
-    mark = {"right": "✓", "wrong": "✗"}.get(said, NOTHING)
-    return el("span", mark, class_=f"mark-{said}" if mark != NOTHING else "soft", title=said)
+    mark = {"right": "✓", "wrong": "✗"}.get(opinion, NOTHING)
+    class_ = f"mark-{opinion}" if mark != NOTHING else "soft"
+    return el("span", mark, class_=class_, title=opinion)
 
 
 def reward_cell(value: float | None) -> Html:

@@ -19,7 +19,7 @@ from pydantic_core import from_json
 from flowright.core.errors import Blame, UserError
 from flowright.core.formatting import Record, is_number, object_of
 from flowright.core.untrusted import one_line
-from flowright.runs import rollout_steps, rollouts_path
+from flowright.runs.run_files import rollout_steps, rollouts_path
 
 _CHUNK = 1 << 20
 MOST_STEPS = 1 << 34

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowright.core.errors import RunError, UserError, boundary
 from flowright.core.untrusted import one_line
-from flowright.runs import HELD_OUT, rollout_steps
+from flowright.runs.run_files import HELD_OUT, rollout_steps
 from flowright.viewer.index import Indexer, Progress, first_id, index_path
 from flowright.viewer.monitoring.snapshot import Snapshot, Watcher
 from flowright.viewer.rollout_records import record_at, safe

@@ -67,6 +67,10 @@ class Found(Reading):
         query = f"SELECT {_COLUMNS} FROM attempts a WHERE {where}"
         return [Attempt(*row) for row in self.rows(query, values)]
 
+    def about(self, attempt: Attempt) -> Combination:
+        """Look up the combination of an attempt."""
+        return self.combinations.get(attempt.combination, Combination())
+
     # --- a selection --------------------------------------------------------------------------
 
     def page(self, chosen: Filter, size: int = PAGE) -> Page:

@@ -23,8 +23,7 @@ from flowright.viewer.attempts_page import attempts_body
 from flowright.viewer.compare_page import Side, compare_body
 from flowright.viewer.exports import inspect_log, jsonl, parquet
 from flowright.viewer.group_page import group_body, problem_body
-from flowright.viewer.layout import Links, document, policy
-from flowright.viewer.notes import notes_of
+from flowright.viewer.layout import Links, notes_of, policy, viewer_page
 from flowright.viewer.rendering.markup import Child, el, join
 from flowright.viewer.rollout_records import step_files
 from flowright.viewer.run_list import OpenedRun, Refresher, Shelf, attempt_at, group_of
@@ -47,7 +46,7 @@ def create_app(shelf: Shelf, hosts: Sequence[str] = LOOPBACK) -> Starlette:
 
     def runs(request: Request) -> Response:
         body = runs_body(shelf.runs(), Links(), request.query_params.get("against", ""))
-        return html(document("Runs", body, Links(), "runs"))
+        return html(viewer_page("Runs", body, Links(), "runs"))
 
     def compare(request: Request) -> Response:
         return _compare(request, shelf)
@@ -85,7 +84,7 @@ def _page(
             raise HTTPException(404, "no run of this name")
         links = Links(run.name, parts=shelf.links(run))
         here, title, body = make(request, run, links)
-        return html(document(f"{title} - {run.name}", body, links, here, notes_of(run)))
+        return html(viewer_page(f"{title} - {run.name}", body, links, here, notes_of(run)))
 
     return answer
 
@@ -100,7 +99,7 @@ def _refused(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 404
     told = error.detail if isinstance(error, HTTPException) else str(error)
     body = el("div", el("h1", "Not found" if status == 404 else "Not possible"), el("p", told))
-    return html(document("Not found", body, Links()), status)
+    return html(viewer_page("Not found", body, Links()), status)
 
 
 def _broken(request: Request, error: Exception) -> Response:
@@ -109,7 +108,7 @@ def _broken(request: Request, error: Exception) -> Response:
         f"({type(error).__name__}); the terminal has the place. Other pages are not concerned."
     )
     return html(
-        document("Not shown", el("div", el("h1", "Not shown"), el("p", told)), Links()), 500
+        viewer_page("Not shown", el("div", el("h1", "Not shown"), el("p", told)), Links()), 500
     )
 
 
@@ -188,7 +187,7 @@ def _compare(request: Request, shelf: Shelf) -> Response:
     chosen = [*steps, *[""] * (len(runs) - 2)]
     sides = [Side(run, run.snapshot(), told) for run, told in zip(runs, chosen, strict=True)]
     notes = join(dict.fromkeys(strip for run in runs for strip in notes_of(run)))
-    return html(document("Compared", compare_body(sides, problems), Links(), "runs", notes))
+    return html(viewer_page("Compared", compare_body(sides, problems), Links(), "runs", notes))
 
 
 def halves(run: OpenedRun) -> tuple[str, str]:

@@ -210,11 +210,11 @@ def _class(token: Token, by_ratio: bool) -> str | None:
 
 
 def _span(token: Token, by_ratio: bool) -> Html:
-    return el("span", token.shown, class_=_class(token, by_ratio), title=_told(token))
+    return el("span", token.shown, class_=_class(token, by_ratio), title=_summary_of(token))
 
 
-def _told(token: Token) -> str:
-    """All that is known of a token, in a line."""
+def _summary_of(token: Token) -> str:
+    """Describe a token in a line."""
     parts = [f"token {token.number:,}, id {token.id}, {_quoted(token)}"]
     parts += [
         f"{who} {value:.4f}"

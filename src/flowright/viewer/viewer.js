@@ -2,7 +2,7 @@
 (function () {
   "use strict";
   var rows = Array.prototype.slice.call(document.querySelectorAll("#rows tbody tr")), at = -1;
-  var told = document.getElementById("told"), help = document.getElementById("help"), chord = "";
+  var readout = document.getElementById("readout"), help = document.getElementById("help"), chord = "";
   function go(selector) {
     var found = document.querySelector(selector);
     if (found) found.click();
@@ -24,7 +24,7 @@
   if (filters && innerWidth < 860) filters.open = false;
   document.querySelectorAll("[data-steps] svg[data-chart]").forEach(function (svg) {
     if (!svg.querySelector(".hit")) svg.addEventListener("click", function () {
-      var step = (told.textContent.match(/^step (\d+)/) || [])[1];
+      var step = (readout.textContent.match(/^step (\d+)/) || [])[1];
       if (step) location.href = svg.closest("[data-steps]").dataset.steps + "?step=" + step; });
   });
   document.querySelectorAll("button[data-copy]").forEach(function (button) {

@@ -1,9 +1,8 @@
-"""Programs written for AFlow's operators (arXiv 2410.10762), translated to this house's.
+"""Translation of programs written for AFlow's operators (arXiv 2410.10762).
 
-AFlow's workflows import operators from their project, are made with a name, a model's configuration
-and a dataset, and return the answer with its cost. Edits of the text (line by line, as every repair
-is) take the imports away; stand-ins for AFlow's classes, in terms of our operators, follow behind
-the program. Nothing is run here.
+AFlow's workflows import operators from their project, are constructed with a name, a model
+configuration and a dataset, and return the answer with its cost. Line edits remove the imports;
+stand-ins for AFlow's classes, in terms of our operators, are appended to the program.
 """
 
 import ast
@@ -191,7 +190,7 @@ def _missing(name: str, line: int) -> FailureError:
 
 
 def start(tree: ast.Module, call: str) -> str:
-    """What goes behind a translated program: the stand-ins that it needs, and its start by
+    """Return the code appended to a translated program: the stand-ins it needs, and its start by
     ``call``."""
     classes = [
         f"class {_PREFIX}{name}:\n    def __init__(self, llm=None, *settings, **more):\n"
@@ -217,7 +216,7 @@ def _used(tree: ast.Module) -> list[str]:
 
 
 def _is_aflow(tree: ast.Module, own: set[str]) -> bool:
-    """Whether a program makes an operator of AFlow's, or a model by its way."""
+    """Return whether a program constructs an AFlow operator or calls a model in AFlow's way."""
     for node in nodes(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id=module), attr=attribute)):

@@ -258,7 +258,7 @@ def _unbound_by(body: Iterable[ast.AST]) -> set[str]:
 
 
 def _runs_at_least_once(iterable: ast.expr) -> bool:
-    """Whether a loop over it surely has a first round: ``range(3)``, ``range(1, 4)``, a display."""
+    """Return whether a loop surely has a first round: ``range(3)``, ``range(1, 4)``, a display."""
     match iterable:
         case ast.Tuple() | ast.List() | ast.Set():
             return any(not isinstance(element, ast.Starred) for element in iterable.elts)

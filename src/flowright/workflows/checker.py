@@ -23,7 +23,7 @@ from pydantic_monty import (
 )
 
 from flowright.core.errors import Failure, FailureError, Reason
-from flowright.workflows.interpreter import WorkerClock, hold_exit
+from flowright.workflows.interpreter import WorkerClock, hold_exit, quiet_binary
 from flowright.workflows.operators import OPERATORS
 from flowright.workflows.reference import stubs
 from flowright.workflows.registry import STOP, Operators
@@ -56,7 +56,12 @@ class ProgramChecker:
         self._operators = operators
         self._stubs = stubs(operators)
         self._lock = asyncio.Lock()
-        self._pool = AsyncMonty(min_processes=1, max_processes=1, request_timeout=PATIENCE_SECONDS)
+        self._pool = AsyncMonty(
+            binary_path=quiet_binary(),
+            min_processes=1,
+            max_processes=1,
+            request_timeout=PATIENCE_SECONDS,
+        )
         self._stack = AsyncExitStack()
         self._session: AsyncMontySession | None = None
         self._session_stack = AsyncExitStack()
@@ -73,12 +78,12 @@ class ProgramChecker:
         hold_exit()
 
     async def check(self, program: str) -> Failure | None:
-        """What is wrong with a program, with the line of ``program``; None if nothing is.
+        """Return the error in a program, with the line of ``program``; None for a valid one.
 
-        One that takes the checker more CPU time than any honest program is refused. A checker that
-        dies on a program is started again and the program tried once more. It is the program's
-        fault if that ends the same way and another program can still be checked; otherwise, and
-        where a busy machine has no CPU for the checker, raises FailureError(WORKER_LOST).
+        A program that takes the checker more CPU time than any honest one is refused. After a crash
+        the checker is restarted and the program tried once more: it is the program's fault if it
+        crashes again while another program can be checked. Otherwise, and when a busy machine has
+        no CPU for the checker, raises FailureError(WORKER_LOST).
         """
         async with self._lock:
             for _ in range(2):
@@ -148,7 +153,8 @@ class ProgramChecker:
 
 
 def _refusal(error: MontyError) -> Failure | None:
-    """What a feed that passed the type checker ended with: the stop, or the interpreter's no."""
+    """Return the result of a feed that passed the type checker: the stop, or the interpreter's
+    refusal."""
     if isinstance(error, MontyCrashedError):
         raise error
     if isinstance(error, MontyRuntimeError | MontySyntaxError):
@@ -177,8 +183,8 @@ def _verdict(diagnostics: str, operators: Operators) -> Failure | None:
 
 
 def _is_certain(rule: str, message: str, operators: Operators) -> bool:
-    """Whether a diagnostic holds whatever the values are: one about some members of a union may
-    never come true (a variable that a repair set to None, say)."""
+    """Return whether a diagnostic holds for all values: one about some members of a union may never
+    come true (a variable that a repair set to None, say)."""
     if "in union" in message:
         return False
     if rule == "invalid-argument-type":

@@ -1,7 +1,7 @@
-"""What an operator may use while it runs: the model, the sandbox, the task's public side.
+"""The context of an operator call: the model, the sandbox, the public task, and the budget.
 
-One context per operator call; it writes the call's part of the trace and keeps to the budget.
-Operators need nothing else of the package, and no hidden test or reference passes through here.
+One context per call; it writes the call's part of the trace and keeps to the budget. No hidden test
+or reference passes through here.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from functools import partial
 from hashlib import blake2b
 from typing import Protocol
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import off_loop
 from flowright.data.solutions import complete_solution
@@ -95,8 +95,8 @@ def _too_many(allowed: int) -> FailureError:
 
 
 EMPTY_REPLY_TRIES = 4
-"""Of one question, the first included: a server that is empty at random, 13 % of the time as
-GPT-OSS can be, leaves 3 questions in 10,000 without content."""
+"""Tries per question, the first included: a server that returns empty replies at random, 13 % of
+the time as GPT-OSS can, leaves 3 questions in 10,000 without content."""
 MOST_ROOM = 4  # times executor.max_tokens
 LONGEST_REPLY = 60.0
 """Seconds that a reply may take to be given more room: what the model thinks about without end is
@@ -121,7 +121,7 @@ class CodeRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublicTask:
-    """What anybody may see of a task: ``problem`` is its text as a solver reads it."""
+    """The public side of a task; ``problem`` is its text as a solver reads it."""
 
     id: str
     kind: Kind
@@ -162,14 +162,13 @@ class CallContext:
         return PublicTask(of.id, of.kind, of.problem, of.choices, of.entry_point, of.public_tests)
 
     async def ask(self, prompt: str) -> str:
-        """What the model says to ``prompt``, without its thinking.
+        """Return the model's reply to ``prompt``, without its thinking.
 
-        A reply without content, or cut while it thought, is asked for again with another seed, less
-        reasoning effort if it is set and, after a length stop that came soon enough, more room. One
-        that stays without is what the model says, since the prompt may have wanted it so: the text
-        is empty. The tokens of all tries are the workflow's. Raises CALL_BUDGET, TOKEN_BUDGET, and
-        SIZE_BUDGET for a prompt that the server refuses; a failure of the server is
-        LLM_UNAVAILABLE.
+        A reply without content, or truncated inside its thinking, is asked for again with another
+        seed, less reasoning effort if that is set and, after an early length stop, more room. If
+        all tries are empty the text is empty: the prompt may have asked for that. The tokens of all
+        tries count as the workflow's. Raises CALL_BUDGET, TOKEN_BUDGET, and SIZE_BUDGET for a
+        prompt that the server refuses; a failure of the server is LLM_UNAVAILABLE.
         """
         self.budget.take_call()
         self.asked += 1

@@ -4,7 +4,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from typing import Self
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Failure, FailureError, boundary
 from flowright.core.memo import Memo
 from flowright.core.off_loop import in_thread
@@ -87,10 +87,10 @@ class Executor:
     async def execute(
         self, workflow: Workflow, task: Problem, key: str, watch: Watch | None = None
     ) -> Execution:
-        """Run a workflow on a task. ``key`` names the rollout: all seeds come from it, so that the
-        same workflow, task, key and replies give the same execution in whatever order the replies
-        arrive. Whatever the workflow, a server or a worker does ends up in ``failure``. ``watch``
-        is told of each operator call as it ends."""
+        """Run a workflow on a task. ``key`` names the rollout: all seeds derive from it, so that
+        the same workflow, task, key and replies give the same execution in whatever order the
+        replies arrive. Failures of the workflow, a server or a worker end up in ``failure``.
+        ``watch`` is called with each operator call as it ends."""
         async with self._in_flight:
             run = Run(self._host, workflow, task, key, watch)
             answer: str | None = None

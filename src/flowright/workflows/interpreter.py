@@ -1,19 +1,22 @@
-"""The interpreter's worker processes: how many there are, what a session may use, who is next.
-
-What a program does in its session is :mod:`flowright.workflows.runtime`'s.
-"""
+"""Worker processes of the interpreter: their pool, the limits of a session, the CPU time used."""
 
 import asyncio
 import atexit
 import os
+import shlex
+import shutil
 import signal
 import time
 from contextlib import AsyncExitStack, suppress
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
 from typing import Self
 
 from pydantic_monty import AsyncMonty, AsyncMontySession, OSPolicy, ResourceLimits
+from pydantic_monty._binary import find_monty_binary
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.sandbox.control import cpu_seconds
 
 # Monty's threads may still hand a result to Python when the last pool has been closed; a process
@@ -23,7 +26,7 @@ _EXIT_PAUSE_SECONDS = 0.3
 
 
 def hold_exit() -> None:
-    """Say that a pool is in use or was closed just now."""
+    """Note that a pool is in use or was closed just now."""
     atexit.unregister(_pause)
     atexit.register(_pause, time.monotonic())
 
@@ -32,15 +35,31 @@ def _pause(last_used: float) -> None:
     time.sleep(max(0.0, _EXIT_PAUSE_SECONDS - (time.monotonic() - last_used)))
 
 
+@cache
+def quiet_binary() -> str | None:
+    """Return a wrapper of the interpreter's binary without its lines on stderr.
+
+    A program's failure is in its result; a line such as "allocation exceeds the memory limit" on
+    the terminal would look like an error of the run. None where temporary files cannot be executed:
+    the lines are shown then.
+    """
+    folder = Path(mkdtemp(prefix="flowright-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    wrapper = folder / "monty"
+    wrapper.write_text(f'#!/bin/sh\nexec {shlex.quote(find_monty_binary())} "$@" 2>/dev/null\n')
+    wrapper.chmod(0o700)
+    return str(wrapper) if os.access(wrapper, os.X_OK) else None
+
+
 _GRACE_SECONDS = 1.0
 _LOOK_SECONDS = 0.2
 
 
 class WorkerClock:
-    """The CPU time of a worker since the clock was made, read until the worker has gone.
+    """CPU time of a worker since the clock was made, read from outside.
 
-    A worker that uses a second more than ``allowed`` is killed (``expired``): its own limit, on the
-    wall and stretched where the machine is busy, would come much later.
+    The interpreter's own limit counts wall time, which on a busy machine measures other programs.
+    A worker that uses a second more than ``allowed`` is killed (``expired``).
     """
 
     def __init__(self, worker: int, allowed: float) -> None:
@@ -52,7 +71,7 @@ class WorkerClock:
         self._timer = self._again()
 
     def stop(self) -> float:
-        """The seconds since the last stop, or since the beginning."""
+        """Return the seconds since the last stop, or since the beginning."""
         self._timer.cancel()
         since, self._last = self._last, self._read()
         return self._last - since
@@ -80,15 +99,17 @@ TURNS_PER_LLM_CALL = 64  # events of one program, per model call that it may mak
 
 
 class Interpreter:
-    """The pool of worker processes; an async context manager, for one event loop."""
+    """Pool of worker processes; an async context manager for one event loop."""
 
     def __init__(self, limits: WorkflowSection) -> None:
         self.limits = limits
         self.workers = limits.workers or len(os.sched_getaffinity(0))
         self._slots = asyncio.Semaphore(self.workers)
         self._wanted = 0
+        self._stack = AsyncExitStack()
         # Every limit is set, also those that the interpreter's own should make unreachable.
         self._pool = AsyncMonty(
+            binary_path=quiet_binary(),
             min_processes=self.workers,
             max_processes=self.workers,
             checkout_timeout=60.0,
@@ -97,7 +118,6 @@ class Interpreter:
             feed_duration_limit_grace=4.0,
             turn_duration_limit_grace=4.0,
         )
-        self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         hold_exit()
@@ -110,14 +130,14 @@ class Interpreter:
 
     @property
     def crowded(self) -> bool:
-        """Whether programs wait for a worker."""
+        """True while programs wait for a worker."""
         return self._wanted > 0
 
     async def checkout(
         self, policy: OSPolicy, patience: float
     ) -> tuple[AsyncMontySession, AsyncExitStack]:
-        """A fresh session and what gives it back. Waits for a free worker. ``patience`` is the wall
-        time for computing, in units of the CPU time that a program may use."""
+        """Wait for a free worker; return a fresh session and the stack that gives it back.
+        ``patience``: wall time for computing, in units of the CPU time that a program may use."""
         async with AsyncExitStack() as stack:
             self._wanted += 1
             try:
@@ -148,5 +168,5 @@ class Interpreter:
 
     @property
     def max_turns(self) -> int:
-        """Events that one program may have."""
+        """Most events of one program."""
         return TURNS_PER_LLM_CALL * self.limits.max_llm_calls

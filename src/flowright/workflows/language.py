@@ -1,7 +1,7 @@
-"""The workflow language: Python less what its interpreter lacks. What is there, what is not.
+"""The workflow language: the subset of Python that the interpreter runs, and edits of its text.
 
-The type checker and the interpreter have the last word; here stands what can be told, and told
-better, from the syntax tree. Nothing is run.
+The type checker and the interpreter decide; the rules here are those that the syntax tree explains
+better.
 """
 
 import ast
@@ -105,7 +105,7 @@ def binds(node: ast.AST) -> set[str]:
 
 
 def is_here(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> bool:
-    """Whether what ``alias`` imports comes from a module of the language."""
+    """Return whether ``alias`` imports from a module of the language."""
     if isinstance(node, ast.Import):
         return top(alias.name) in MODULES
     return node.level == 0 and top(node.module or "") in MODULES
@@ -123,7 +123,7 @@ def check_language(tree: ast.Module) -> None:
 
 
 def _lacking(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
-    """What the language lacks of a node, and where that stands."""
+    """Return the feature of a node that the language lacks, and its position."""
     match node:
         case ast.Yield() | ast.YieldFrom():
             yield node, "generators (yield); build a list"
@@ -155,9 +155,9 @@ def _lacking(node: ast.AST) -> Iterator[tuple[ast.AST, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Replace a span of the text, given as the syntax tree gives it: 1-based lines, offsets in
-    UTF-8 bytes. ``expect`` is what must stand there, where that can be told (positions inside
-    f-strings are not always right before Python 3.12)."""
+    """Replacement of a span of the text, as the syntax tree gives it: 1-based lines, offsets in
+    UTF-8 bytes. ``expect`` is the text to be replaced, if known: positions inside f-strings are not
+    always right before Python 3.12."""
 
     start: tuple[int, int]
     end: tuple[int, int]

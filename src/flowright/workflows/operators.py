@@ -3,7 +3,7 @@
 An operator is an ``async def`` under :func:`~flowright.workflows.registry.operator`. Its first
 parameter is the host's :class:`~flowright.workflows.context.CallContext`; the rest, with their
 annotations and defaults, are its signature in the workflow language. Its prompt stands at the end
-of this file. Adding one here is all that adding one takes; docs/extending/operator.md shows one
+of this file. Adding one here is all that adding one takes; docs/extending.md shows one
 that stands elsewhere.
 """
 

@@ -1,12 +1,11 @@
-"""What the policy is told: its task, the workflow language, the operators, the problem.
+"""The policy's prompt: its task, the workflow language, the operators, the problem.
 
-Operator documentation comes from the registry. How messages become tokens is
-:mod:`flowright.policy.prompt`'s.
+Operator documentation comes from the registry.
 """
 
 from typing import Literal
 
-from flowright.config import WorkflowSection
+from flowright.config.workflow import WorkflowSection
 from flowright.data.task import Problem
 from flowright.llm.chat import Message
 from flowright.llm.fences import fenced, fill

@@ -1,7 +1,7 @@
-"""What is generated from a set of operators: prompt documentation, typing stubs, the docs page.
+"""Text generated from a set of operators: prompt documentation, typing stubs, the docs page.
 
-No operator is described anywhere else; tests hold docs/operators.md equal to :func:`docs_page`.
-Modules of a user's own are documented by ``python -m flowright.workflows.reference MODULE ...``.
+Operators are described in their docstrings alone. Document modules of your own with ``python -m
+flowright.workflows.reference MODULE ...``.
 """
 
 import re
@@ -68,18 +68,9 @@ def long_docs(operators: Operators = OPERATORS) -> str:
 
 
 def docs_page(operators: Operators = OPERATORS) -> str:
-    """docs/operators.md."""
+    """Return the reference of the operators that stands in docs/workflows.md."""
     parts = [
-        "# Operators",
-        "Generated from `src/flowright/workflows/operators.py` by "
-        "`python -m flowright.workflows.reference`; a test keeps it so.",
-        "A workflow calls operators as awaitable functions: `await answer(problem)`. Arguments are "
-        "plain values of the types in the signature (a tuple is a list, a whole number a float); "
-        "anything else fails the workflow with `bad_argument`. Operators never raise inside a "
-        "workflow: a server that fails ends the execution and leaves it unscored, an overrun of "
-        "the budget ends it with its own reason. [Your own](extending/operator.md) are called in "
-        "the same way.",
-        "| operator | what for | problems | calls of the model |\n|---|---|---|---|\n"
+        "| operator | purpose | problems | calls of the model |\n|---|---|---|---|\n"
         + "\n".join(
             f"| `{o.name}` | {o.summary} | {_kinds(o.kinds)} | {o.llm_calls} |"
             for o in operators.values()
@@ -91,7 +82,7 @@ def docs_page(operators: Operators = OPERATORS) -> str:
 
 def _section(operator: Operator) -> str:
     return (
-        f"## {operator.name}\n\n```python\nasync def {operator.signature}\n```\n\n"
+        f"### {operator.name}\n\n`async def {operator.signature}`\n\n"
         f"{operator.doc}\n\n```python\n{operator.example}\n```"
     )
 

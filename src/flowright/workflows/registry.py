@@ -1,7 +1,7 @@
-"""What an operator is, how a function becomes one, and sets of operators. No operator here.
+"""Operators: their type, the decorator that makes one of a function, sets, and their arguments.
 
-A set is a value that is handed to whoever reads it: nothing is registered anywhere, so that two
-runs in one process do not see each other's operators.
+A set is passed to its readers; there is no global registry, so that two runs in one process do not
+share operators.
 """
 
 import builtins
@@ -84,11 +84,10 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator. ``kinds`` are the kinds of problem that it is documented for; it can be called
-    for any. ``llm_calls`` says how many questions one call puts to the model, as text; one that
-    ``asks_model`` puts at least one. ``run`` gets values by name, checked against ``parameters``.
-    One that ``ends`` a workflow takes what it would return, and returns that in another way.
-    """
+    """One operator. ``kinds``: kinds of problem that it is documented for; it can be called for
+    any. ``llm_calls``: questions that one call puts to the model, as text; one that ``asks_model``
+    puts at least one. ``run`` gets values by name, checked against ``parameters``. An operator that
+    ``ends`` a workflow takes the return value and returns it in another form."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -107,7 +106,7 @@ class Operator:
 
     @property
     def call_signature(self) -> inspect.Signature:
-        """What Python needs to bind the arguments of a call."""
+        """The signature that binds the arguments of a call."""
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature(
             [inspect.Parameter(p.name, kind, default=p.default) for p in self.parameters]
@@ -115,7 +114,7 @@ class Operator:
 
     @property
     def signature(self) -> str:
-        """As in ``answer(problem: str) -> str``."""
+        """The signature as text: ``answer(problem: str) -> str``."""
         return f"{self.name}({', '.join(map(str, self.parameters))}) -> {self.returns}"
 
 
@@ -200,8 +199,8 @@ def _signature(
 
 
 def holds(type: ValueType, value: object) -> bool:
-    """Whether a value of the host's has a type of the language, as Python's type checkers see it:
-    a whole number is also a float."""
+    """Return whether a host value has a type of the language, as Python's type checkers see it: an
+    int is also a float."""
     if value is None:
         return type.optional
     if type.kind is list:
@@ -263,19 +262,19 @@ _NO_VALUE = re.compile(r"<(?:coroutine|function|bound method|built-in)\b[^\n]*>"
 
 
 def is_no_value(text: str) -> bool:
-    """Whether a text is how the interpreter spells the result of a call that was not awaited, or a
-    function, that left it as a value."""
+    """Return whether a text is the interpreter's repr of an unawaited call or of a function, passed
+    on as a value."""
     return _NO_VALUE.fullmatch(text) is not None
 
 
 def bind(
     operator: Operator, args: tuple[Any, ...], kwargs: dict[str, Any], max_chars: int
 ) -> dict[str, Any]:
-    """Arguments by parameter name, defaults filled in; copies of exact built-in types.
+    """Return arguments by parameter name, with defaults; copies of exact built-in types.
 
     Raises FailureError: TYPE for a call that does not fit the signature, BAD_ARGUMENT for a value
-    that is not what the signature says, SIZE_BUDGET when all texts together may have more than
-    ``max_chars`` tokens (:func:`~flowright.llm.context.most_tokens`).
+    of another type, SIZE_BUDGET when all texts together may have more than ``max_chars`` tokens
+    (:func:`~flowright.llm.context.most_tokens`).
     """
     try:
         given = operator.call_signature.bind(*args, **kwargs).arguments
@@ -336,7 +335,7 @@ def _number(where: str, value: int | float) -> int | float:
 
 
 def _size(value: Any) -> int:
-    """Of all texts in a value; a number counts as one."""
+    """Return the size of all texts in a value; a number counts as one."""
     if isinstance(value, dict):
         return sum(_size(k) + _size(v) for k, v in value.items())
     if isinstance(value, list):

@@ -213,7 +213,7 @@ def _first_statement(function: Function) -> ast.stmt:
 
 
 def _start_of(statement: ast.stmt) -> tuple[int, int]:
-    """Where a statement begins, its decorators included."""
+    """Return the first line of a statement, its decorators included."""
     decorators = getattr(statement, "decorator_list", [])
     if decorators:
         return decorators[0].lineno, decorators[0].col_offset - 1

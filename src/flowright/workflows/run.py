@@ -1,8 +1,8 @@
-"""One execution of a workflow: drives its program, serves its operator calls, keeps its trace.
+"""One execution of a workflow: runs its program, serves its operator calls, keeps its trace.
 
-A failure on the host (of the model's server, the sandbox, a budget, an argument) ends the execution
-then and there: the program is not told and cannot go on. So an answer that was made after our own
-breakdown never exists, and nothing can be spent past a budget.
+A failure on the host (the model's server, the sandbox, a budget, an argument) ends the execution at
+once; the program cannot catch it. An answer made after a failure of ours never exists, and nothing
+is spent past a budget.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from flowright.config import ExecutorSection, WorkflowSection
+from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import Failure, FailureError, Reason
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem
@@ -39,12 +39,12 @@ BACKSTOP = 10.0
 """A single wait this many times as long as a whole workflow may take is none of its doing."""
 
 Watch = Callable[[OperatorCall], None]
-"""Is told of an operator call that has ended, as it will stand in the trace."""
+"""Called with each operator call as it ends."""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What executions share."""
+    """Resources shared by executions."""
 
     model: ChatModel
     sandbox: CodeRunner
@@ -55,7 +55,7 @@ class Host:
 
     @cached_property
     def functions(self) -> dict[str, Callable[..., None]]:
-        """What stands for the operators in the interpreter."""
+        """The operators' host functions for the interpreter."""
         return {name: _host_function(name) for name in self.operators}
 
 

@@ -35,7 +35,8 @@ TOO_LONG = "the program's own computing takes too long"
 
 
 def says_time_limit(error: MontyRuntimeError | MontySyntaxError) -> bool:
-    """Whether an exception has the words of the interpreter's own limit. A program can say them."""
+    """Return whether an exception has the message of the interpreter's time limit; a program can
+    raise it, too."""
     message = error.display(format="type-msg")
     return message.startswith("TimeoutError") and "time limit exceeded" in message
 
@@ -73,7 +74,7 @@ def raise_failure(
 
 
 def _is_python(message: str) -> bool:
-    """Whether the attribute that the interpreter misses on a built-in object is there in Python."""
+    """Return whether Python's built-in object has the attribute that the interpreter's lacks."""
     found = re.search(r"'(\w+)' object has no attribute '(\w+)'", message)
     kind = getattr(builtins, found[1], None) if found else None
     return isinstance(kind, type) and found is not None and hasattr(kind, found[2])
@@ -284,7 +285,8 @@ class Program:
         return result
 
     def _event(self, snapshot: AsyncSnapshot) -> Event | None:
-        """What a snapshot means; None where the program asks for what there is not."""
+        """Return the event of a snapshot; None if the program asks for a name that does not
+        exist."""
         match snapshot:
             case MontyComplete():
                 return Finished(crossed(lambda: snapshot.output, Reason.NO_ANSWER))

@@ -34,7 +34,7 @@ _ENTRY = re.compile(
 _CODE_START = re.compile(
     r"(?:import|from|class|async\s+def|def|@)\b|@\w|[A-Za-z_]\w*\s*(?::[^=]*)?="
 )
-_PROSE_LINES = 50  # at most so many lines behind a program are taken for prose
+_PROSE_LINES = 50  # most lines behind a program that count as prose
 _LONGEST_PARSED = 20_000  # characters, as any program may have: Python's parser is not linear
 _MOST_PARSED = 30_000  # characters, of all that is tried while looking for the end of a program
 _TAG = re.compile(r"</?(?:graph|code|workflow|answer|program)>")
@@ -120,12 +120,11 @@ HOST_PARAMETERS = {"entry_point": "entry_point"}
 class Workflow:
     """A program that may be run.
 
-    ``source`` is the program as the completion has it; failures name its lines. ``program`` is
-    what runs: ``source`` after ``repairs`` (names, in the order of application, none twice) and
-    with a last line that starts it; ``inserted`` are the 1-based lines of ``program`` that the
-    repairs added. ``calls`` are the operators called, in the order of the text. ``concurrent``
-    says whether the program has coroutines of its own beside the entry point, so that the order
-    in which replies arrive could reach its logic.
+    ``source`` is the program as the completion has it; failures name its lines. ``program`` is run:
+    ``source`` after ``repairs`` (names, in the order of application, none twice), with a last line
+    that starts it; ``inserted`` are the 1-based lines of ``program`` that repairs added. ``calls``
+    are the operators called, in the order of the text. ``concurrent``: the program has coroutines
+    of its own beside the entry point, so that the order of replies could reach its logic.
     """
 
     source: str
@@ -200,7 +199,7 @@ def _read(text: str, operators: Operators) -> Workflow:
 
 
 def _entry(tree: ast.Module, translated: bool) -> tuple[Literal["class", "function"], str]:
-    """What kind of entry point the program has and what starts it."""
+    """Return the kind of entry point and the call that starts it."""
     for node in reversed(tree.body):
         if isinstance(node, ast.ClassDef) and node.name == CLASS_NAME:
             methods = {n.name: n for n in node.body if isinstance(n, Function)}
@@ -267,8 +266,8 @@ def _operator_calls(tree: ast.Module, operators: Operators) -> tuple[str, ...]:
 
 
 def _is_concurrent(tree: ast.Module) -> bool:
-    """Whether two coroutines of the program itself can run at a time. With the entry point as the
-    only one, and nothing that could call it again, they cannot."""
+    """Return whether two coroutines of the program can run at a time: not with the entry point as
+    the only one and nothing that could call it again."""
     coroutines = 0
     for node in nodes(tree):
         match node:

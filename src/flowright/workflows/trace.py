@@ -1,7 +1,7 @@
-"""What happened while a workflow ran: operator calls, model exchanges, what was spent. Data only.
+"""The trace of a workflow: operator calls, model exchanges, usage.
 
-The host writes the trace; nothing that a workflow does can touch it. Long texts are cut here, where
-they are made, so that a rollout on disk stays readable.
+The host writes it; nothing that a workflow does can touch it. Long texts are cut here, where they
+are made, so that a rollout on disk stays readable.
 """
 
 import json
@@ -34,7 +34,7 @@ class OperatorCall:
     """One call of an operator. ``started`` is in seconds since the execution began.
 
     ``arguments`` are the values by parameter name and ``result`` the value returned, as text and
-    cut; ``result`` is None when the call failed or was cancelled, and ``error`` says why.
+    cut; ``result`` is None when the call failed or was cancelled, with the reason in ``error``.
     ``children`` are steps of the call that are not questions to the model, such as a program run in
     the sandbox, in the same form.
     """

@@ -8,11 +8,12 @@ from flowright.app.first_look import Start
 from flowright.app.plan.basis import ROLES, USAGE
 from flowright.app.plan.time_plan import plan_run, usd_of
 from flowright.app.plan.words import start_line
-from flowright.config import Config
+from flowright.config.root import Config
+from flowright.core.files import disk_errors, write_json
 from flowright.core.formatting import duration
 from flowright.environments.environment import prompt_encoder
 from flowright.policy.prompt import Tokenizer
-from flowright.runs import disk_errors, read_metrics, read_plan, write_json
+from flowright.runs.run_files import read_metrics, read_plan
 
 NAME = "plan.json"
 

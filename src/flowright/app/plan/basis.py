@@ -15,7 +15,7 @@ from flowright.app.plan.attempts import (
     like_the_executor,
     scaled,
 )
-from flowright.config import Config
+from flowright.config.root import Config
 
 ROLES = (EXECUTOR, JUDGE)
 USAGE = {"calls": "calls", "tokens_in": "prompt_tokens", "tokens_out": "completion_tokens"}

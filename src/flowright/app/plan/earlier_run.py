@@ -13,9 +13,11 @@ from zstandard import ZstdError
 from flowright.app.plan.attempts import Attempt
 from flowright.app.plan.basis import Basis, from_records, sampled, slots
 from flowright.app.plan.replay import DRAWS, replayed
-from flowright.config import SIMULATED, Config
+from flowright.config import SIMULATED
+from flowright.config.root import Config
 from flowright.core.errors import RunError
-from flowright.runs import changes_of, read_config, read_metrics, read_rollouts, rollout_steps
+from flowright.core.journal import changes_of
+from flowright.runs.run_files import read_config, read_metrics, read_rollouts, rollout_steps
 
 READ_STEPS = 6
 """Of an earlier run, evenly spread: so many steps' rollouts are read at most."""

@@ -19,7 +19,7 @@ from flowright.app.plan.attempts import (
 )
 from flowright.app.plan.basis import ROLES, Basis, from_records
 from flowright.app.plan.earlier_run import from_run, newest_alike
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError, UserError
 from flowright.data.mixture import Mixture
 from flowright.environments.environment import Environment, TaskSets, make_environment

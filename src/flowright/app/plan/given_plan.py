@@ -3,12 +3,12 @@
 Nothing is sampled and nobody is asked.
 """
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.formatting import amount, duration
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets
-from flowright.grpo.given import groups_of
+from flowright.grpo.fixed_data import groups_of
 from flowright.policy.prompt import Tokenizer
 
 COUNTED = 256

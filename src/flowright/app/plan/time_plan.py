@@ -22,7 +22,7 @@ from typing import Any
 from flowright.app.plan.basis import FIGURES, ROLES, Basis, sampled, slots
 from flowright.app.plan.find_basis import find_basis
 from flowright.app.plan.replay import batch_seconds, busy_seconds
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.data.mixture import Mixture
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets

@@ -16,14 +16,15 @@ from flowright.app.serving.opening import Opening
 from flowright.app.terminal import stage_progress
 from flowright.app.together import Together
 from flowright.app.world import check_samplers, open_policy, open_samplers
-from flowright.config import SIMULATED, Config
+from flowright.config import SIMULATED
+from flowright.config.root import Config
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task
 from flowright.environments.environment import prompt_encoder
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.grpo.checkpoint import load_weights
-from flowright.grpo.choices import settled
+from flowright.grpo.objectives import resolved
 from flowright.grpo.selfcheck import check_sampler
 from flowright.llm.chat import Usage
 from flowright.policy.local import LocalSampler
@@ -206,7 +207,7 @@ def _drawn(sampler: LocalSampler, wishes: Sequence[_Wish]) -> list[list[Sample]]
 async def open_author(opening: Opening, console: Console) -> AsyncIterator[Author]:
     """The policy with the checkpoint's weights, its sampler, and the executor with its server and
     sandbox. Raises UserError with a line for what cannot be used."""
-    config = settled(opening.config, choose_device(opening.config.policy).type)
+    config = resolved(opening.config, choose_device(opening.config.policy).type)
     policy = await on_model_thread(_policy, opening, config, console)
     await check_samplers(config)
     async with AsyncExitStack() as stack:

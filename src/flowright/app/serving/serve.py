@@ -16,8 +16,7 @@ from flowright.app.serving.service import PolicyApp
 from flowright.app.serving.settings import PolicyServer
 from flowright.app.terminal import say
 from flowright.core.errors import UserError
-from flowright.judging.service.serve import DrainingServer
-from flowright.simulation.process import LOOPBACK, is_loopback, listen
+from flowright.core.net import LOOPBACK, DrainingServer, is_loopback, listen
 
 SIMULATED_NOTICE = "simulated: the embedded server answers, and knows the run's problems alone"
 
@@ -52,7 +51,10 @@ def serve_policy(opening: Opening, host: str, port: int, **given: Any) -> int:
                 }
                 app = PolicyApp(author, settings, about)
                 server = DrainingServer(
-                    app, settings.drain_seconds, lambda line: print(line, flush=True)
+                    app,
+                    app.state.traffic.drain,
+                    settings.drain_seconds,
+                    lambda line: print(line, flush=True),
                 )
                 shown = f"[{host}]" if ":" in host else host
                 url = f"http://{shown}:{listener.getsockname()[1]}/v1"

@@ -1,9 +1,11 @@
-"""All checkers by id, and how one is made."""
+"""All checkers by id, files of prompts and verdicts, and the strict and loose scores of answers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
 from flowright.criteria.constraints import (
     ifbench_counts,
@@ -13,7 +15,17 @@ from flowright.criteria.constraints import (
     ifeval_form,
     ifeval_words,
 )
-from flowright.criteria.constraints.table import Arguments, BadArguments, Factory, Kind, Met, Table
+from flowright.criteria.constraints.table import (
+    KINDS,
+    Arguments,
+    BadArguments,
+    Factory,
+    Kind,
+    Met,
+    Table,
+)
+from flowright.data.sources.rows import UpstreamRow
+from flowright.data.tables import read_table
 
 BENCHMARKS: Mapping[str, tuple[Table, ...]] = {
     "ifeval": (ifeval_words.TABLE, ifeval_form.TABLE),
@@ -75,3 +87,189 @@ def seeds(name: str, values: Mapping[str, Any]) -> int:
         drawn = ifeval_words.draws_a_letter(str(values.get("letter") or ""))
         return len(ifeval_words.LETTERS) if drawn else 1
     return _LANGUAGE_SEEDS if name in ifeval_words.DETECTING else 1
+
+
+_SHOWN = 10  # problems of a file
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A row of a benchmark: what is asked, and the instructions with the arguments of each."""
+
+    key: str
+    text: str
+    ids: tuple[str, ...]
+    arguments: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """Verdicts on each instruction of a prompt; None for a reading that a file lacks."""
+
+    strict: tuple[bool, ...] | None
+    loose: tuple[bool, ...] | None
+
+
+def read_prompts(path: Path) -> tuple[Prompt, ...]:
+    """The rows of IFEval's, IFBench's or M-IFEval's English file: ``key``, ``prompt``,
+    ``instruction_id_list`` and ``kwargs``. Raises DataError with the place of each row that cannot
+    be used, an unknown id or argument included."""
+    prompts: dict[str, Prompt] = {}
+    problems: list[str] = []
+    for row in read_table(path):
+        try:
+            prompt = prompt_of(row)
+            if prompt.text in prompts:
+                raise row.error(f"the prompt was that of key {prompts[prompt.text].key}, too")
+        except DataError as error:
+            problems += error.problems
+            continue
+        prompts[prompt.text] = prompt
+    if problems or not prompts:
+        raise DataError(*(problems[:_SHOWN] or [f"{path}: no prompt in it"]))
+    return tuple(prompts.values())
+
+
+def prompt_of(row: UpstreamRow) -> Prompt:
+    """Return the request and the instructions of a row. Raises DataError."""
+    key = str(row.values.get("key", row.name))
+    ids, arguments = row.items("instruction_id_list"), row.items("kwargs")
+    if not ids or len(ids) != len(arguments):
+        raise row.error(f"key {key}: {len(ids)} instructions, arguments of {len(arguments)}")
+    for name, values in zip(ids, arguments, strict=True):
+        if not isinstance(name, str) or not isinstance(values, dict):
+            raise row.error(f"key {key}: an instruction is a text, its arguments are an object")
+        try:
+            for kind in KINDS:
+                make(name, values, kind)
+        except BadArguments as error:
+            raise row.error(f"key {key}: {error}") from None
+    ids = tuple(name.removeprefix(LANGUAGE) for name in ids)
+    return Prompt(key, _exact(row, "prompt"), ids, tuple(arguments))
+
+
+def read_answers(paths: Iterable[Path]) -> dict[str, str]:
+    """Answers by prompt, of rows ``prompt`` and ``response``. Raises DataError."""
+    answers: dict[str, str] = {}
+    for path in paths:
+        for row in read_table(path):
+            prompt, answer = _exact(row, "prompt"), _exact(row, "response")
+            if answers.setdefault(prompt, answer) != answer:
+                raise row.error("another answer to this prompt stands above; keep one of them")
+    return answers
+
+
+def read_verdicts(paths: Sequence[Path]) -> dict[str, Verdicts]:
+    """Read recorded verdicts by prompt: rows ``prompt``, ``strict`` and ``loose``, or those of
+    IFEval's program, ``prompt`` and ``follow_instruction_list``, in a file with strict or loose in
+    its name. Raises DataError."""
+    found: dict[str, dict[str, tuple[bool, ...]]] = {}
+    for path in paths:
+        for row in read_table(path):
+            readings = found.setdefault(_exact(row, "prompt"), {})
+            if "follow_instruction_list" in row:
+                readings[_reading(path)] = _flags(row, "follow_instruction_list")
+            else:
+                readings |= {name: _flags(row, name) for name in ("strict", "loose")}
+    return {p: Verdicts(each.get("strict"), each.get("loose")) for p, each in found.items()}
+
+
+def _reading(path: Path) -> str:
+    for name in ("strict", "loose"):
+        if name in path.name:
+            return name
+    raise DataError(f"{path}: a file of verdicts needs strict or loose in its name")
+
+
+def _flags(row: UpstreamRow, name: str) -> tuple[bool, ...]:
+    values = row.items(name)
+    if not all(isinstance(value, bool) for value in values):
+        raise row.error(f"{name} is a list of true and false")
+    return tuple(values)
+
+
+def _exact(row: UpstreamRow, name: str) -> str:
+    """Line ends included, unlike :meth:`UpstreamRow.text`: checkers see them."""
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise row.error(f"{name} is {type(value).__name__}, not a string")
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """Verdicts on one answer for each instruction. ``could`` has the possible verdicts over seeds:
+    both True and False where the benchmark draws at random and the draw decides."""
+
+    strict: tuple[bool, ...]
+    loose: tuple[bool, ...]
+    could_strict: tuple[frozenset[bool], ...]
+    could_loose: tuple[frozenset[bool], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A prompt that was answered, by each kind of checkers."""
+
+    prompt: Prompt
+    followed: Mapping[Kind, Followed]
+
+
+def variants(answer: str) -> list[str]:
+    """The texts of the loose reading, none twice and none blank; the answer itself first."""
+    lines = answer.split("\n")
+    parts = [answer, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
+    texts = dict.fromkeys([*parts, *(part.replace("*", "") for part in parts)])
+    return [text for text in texts if text.strip()]
+
+
+def score(prompt: Prompt, answer: str) -> Scored:
+    """Raises BadArguments for instructions that are none; :func:`files.read_prompts` has looked."""
+    texts = variants(answer)
+    return Scored(prompt, {kind: _followed(prompt, kind, texts) for kind in KINDS})
+
+
+def _followed(prompt: Prompt, kind: Kind, texts: list[str]) -> Followed:
+    strict, loose, could_strict, could_loose = [], [], [], []
+    for name, values in zip(prompt.ids, prompt.arguments, strict=True):
+        drawn = range(seeds(name, values) if kind == "canonical" else 1)
+        said = [_verdict(make(name, values, kind, seed), texts) for seed in drawn]
+        strict.append(said[0][0])
+        loose.append(said[0][1])
+        could_strict.append(frozenset(one for one, _ in said))
+        could_loose.append(frozenset(other for _, other in said))
+    return Followed(tuple(strict), tuple(loose), tuple(could_strict), tuple(could_loose))
+
+
+def _verdict(checker: Checker, texts: list[str]) -> tuple[bool, bool]:
+    """Return the strict and the loose verdict; the answer, where it is not blank, is the first of the texts."""
+    strict = bool(texts) and checker.met(texts[0])
+    return strict, strict or any(map(checker.met, texts[1:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Answers beside the prompts that they answer. ``missing``: prompts without an answer;
+    ``strangers``: how many answers are to no prompt."""
+
+    answered: tuple[tuple[Prompt, str], ...]
+    missing: tuple[Prompt, ...]
+    strangers: int
+
+
+def join(prompts: Sequence[Prompt], answers: Mapping[str, str]) -> Joined:
+    answered = tuple((p, answers[p.text]) for p in prompts if p.text in answers)
+    missing = tuple(p for p in prompts if p.text not in answers)
+    return Joined(answered, missing, len(answers) - len(answered))
+
+
+def verdicts(prompt: Prompt, answer: str, kind: Kind) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+    """Check an answer against each instruction, strict and loose, by checkers of one kind; where a
+    benchmark draws at random, by its first draw. For rewards. Raises BadArguments as :func:`score`
+    does."""
+    texts = variants(answer)
+    said = [
+        _verdict(make(name, values, kind), texts)
+        for name, values in zip(prompt.ids, prompt.arguments, strict=True)
+    ]
+    return tuple(strict for strict, _ in said), tuple(loose for _, loose in said)

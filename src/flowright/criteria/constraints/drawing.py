@@ -14,11 +14,101 @@ from typing import Any, Literal
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
 from flowright.criteria.constraints.checkers import make
-from flowright.criteria.constraints.drawable import IFEVAL, Drawable
-from flowright.criteria.constraints.drawable_ifbench import IFBENCH
-from flowright.criteria.constraints.requests import questions, requests
+from flowright.criteria.constraints.drawable import IFBENCH, IFEVAL, Drawable
 from flowright.criteria.constraints.table import KINDS
 from flowright.data.sealed import NOTHING, SealedConversations
+
+_TEXTS = (
+    "Write a short letter to a friend about {}.",
+    "Write an email to a neighbour about {}.",
+    "Write a diary entry about {}.",
+    "Write a short story about {}.",
+    "Write a poem about {}.",
+    "Write a song about {}.",
+    "Write a blog post about {}.",
+    "Write a brief news report about {}.",
+    "Write a speech for a small audience about {}.",
+    "Write a dialogue between two sisters about {}.",
+    "Write a page of advice about {}.",
+    "Write an invitation that has to do with {}.",
+    "Write a scene for a radio play about {}.",
+    "Write a note for the kitchen door about {}.",
+    "Write the opening of a novel about {}.",
+    "Explain to a child what there is to know about {}.",
+    "Describe what can go wrong with {}.",
+    "Give some tips about {}.",
+    "Make a plan for the week that leaves room for {}.",
+    "Tell a funny anecdote about {}.",
+    "Compare two ways to think about {}.",
+    "Say why somebody might care about {}.",
+    "Draft a small advertisement that mentions {}.",
+    "Summarise what a beginner should know about {}.",
+)
+_SUBJECTS = (
+    "a lost umbrella",
+    "the first day at a new job",
+    "growing tomatoes on a balcony",
+    "a night train through the mountains",
+    "an old bicycle",
+    "learning to swim as a grown-up",
+    "a broken kettle",
+    "a walk along the harbour",
+    "baking bread at home",
+    "a birthday in the rain",
+    "the sound of an empty school",
+    "keeping bees in a town",
+    "moving to a smaller flat",
+    "a chess game between strangers",
+    "repairing a wooden chair",
+    "a library that opens at midnight",
+    "saving money for a journey",
+    "a dog that is afraid of stairs",
+    "the last bus of the evening",
+    "planting a tree with children",
+    "a market on a winter morning",
+    "writing with a fountain pen",
+    "a bridge that is being built",
+    "cooking soup for twelve people",
+    "a map with a mistake in it",
+    "cleaning out the attic",
+    "watching birds from a window",
+    "a power cut in summer",
+    "a choir that cannot find a singer",
+    "sharing a garden with others",
+)
+_QUESTIONS = (
+    "Is it a good idea to {}?",
+    "Should somebody with little time {}?",
+    "Would you advise a student to {}?",
+    "Can it make a person happier to {}?",
+)
+_DEEDS = (
+    "keep a diary",
+    "drink coffee in the evening",
+    "learn two languages at once",
+    "buy a used car",
+    "walk to work every day",
+    "get up before sunrise",
+    "share a kitchen with friends",
+    "read the end of a book first",
+    "sell an old piano",
+    "work through the lunch break",
+    "take the stairs to the ninth floor",
+    "adopt a second cat",
+    "travel without a phone",
+    "paint a room black",
+    "move to an island",
+)
+
+
+def requests() -> list[str]:
+    return [text.format(subject) for text in _TEXTS for subject in _SUBJECTS]
+
+
+def questions() -> list[str]:
+    """Questions answered by yes, no or maybe."""
+    return [question.format(deed) for question in _QUESTIONS for deed in _DEEDS]
+
 
 Part = Literal["train", "val"]
 DRAWABLE: Mapping[str, Drawable] = {**IFEVAL, **IFBENCH}
@@ -40,7 +130,7 @@ _PARAGRAPHS = "length_constraints:number_paragraphs"
 _FIRST_WORD = "length_constraints:nth_paragraph_first_word"
 _ADDED = frozenset({"detectable_content:number_placeholders", "detectable_content:postscript",
                     "detectable_format:title", "startend:end_checker"})  # fmt: skip
-"""What can stand beside anything that is a text."""
+"""Instructions that fit beside any text."""
 _IN_JSON = frozenset({"keywords:existence", "keywords:forbidden_words", "keywords:frequency"})
 _SAYS_WORDS = frozenset({"keywords:existence", "keywords:frequency", "startend:end_checker",
                          _FIRST_WORD, "detectable_format:multiple_sections"})  # fmt: skip
@@ -66,7 +156,7 @@ _CONFLICTS: Mapping[str, frozenset[str]] = {
 
 
 def contradict(one: str, other: str) -> bool:
-    """Whether two instructions cannot both be followed, or not with all arguments."""
+    """Return whether two instructions cannot both be followed, or not with all arguments."""
     if one == other:
         return True
     for a, b in ((one, other), (other, one)):
@@ -107,7 +197,7 @@ class Drawn:
     sealed: tuple[str, ...]
 
     def counts(self) -> dict[Part, dict[str, int]]:
-        """How often each instruction was drawn."""
+        """Count how often each instruction was drawn."""
         return {
             part: dict(sorted(Counter(i for r in rows for i in r["instruction_id_list"]).items()))
             for part, rows in self.rows.items()
@@ -204,7 +294,7 @@ def _row(request: str, ids: list[str], draws: random.Random) -> dict[str, Any]:
     for name, values in zip(ids, arguments, strict=True):
         for kind in KINDS:
             make(name, values, kind)
-    if _REPEAT in ids:  # it says "above": it follows the request at once
+    if _REPEAT in ids:  # its "above" must stand right behind the request
         sentences.insert(0, sentences.pop(ids.index(_REPEAT)))
     text = " ".join([request, *sentences])
     return {"key": 0, "prompt": text, "instruction_id_list": ids, "kwargs": arguments}

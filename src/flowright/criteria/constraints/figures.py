@@ -7,8 +7,7 @@ from itertools import product
 from typing import Any, Literal, get_args
 
 from flowright.core.statistics import RESAMPLES, SHARE, Resampler, mean, wilson
-from flowright.criteria.constraints.files import Verdicts
-from flowright.criteria.constraints.scoring import Followed, Joined, Scored
+from flowright.criteria.constraints.checkers import Followed, Joined, Scored, Verdicts
 from flowright.criteria.constraints.table import KINDS, Kind
 
 Reading = Literal["strict", "loose"]

@@ -7,7 +7,7 @@ import unicodedata
 from datetime import date
 from itertools import islice, pairwise
 
-from flowright.criteria.constraints.ifbench_lists import CAPITALS
+from flowright.criteria.constraints.ifbench_counts import CAPITALS
 from flowright.criteria.constraints.language import MARKS, sentences, without_punctuation
 from flowright.criteria.constraints.table import Table
 
@@ -48,13 +48,13 @@ def _multiple_choice(text: str) -> bool:
         return False
     questions = [part.strip() for part in _QUESTION.split(text)]
     questions = [part for part in questions if part]
-    asked = [_asked(question) for question in questions]
-    lengths = [length for length, options in asked if options == _OPTIONS]
-    return len(asked) == len(lengths) == _QUESTIONS and all(a < b for a, b in pairwise(lengths))
+    found = [_lengths(question) for question in questions]
+    lengths = [length for length, options in found if options == _OPTIONS]
+    return len(found) == len(lengths) == _QUESTIONS and all(a < b for a, b in pairwise(lengths))
 
 
-def _asked(question: str) -> tuple[int, int]:
-    """How long a question is, without its options, and how many those are."""
+def _lengths(question: str) -> tuple[int, int]:
+    """Return the length of a question without its options, and the number of options."""
     lines = [line.strip() for line in question.split("\n")]
     options = [bool(_OPTION.match(line)) for line in lines]
     first = options.index(True) if any(options) else len(lines)
@@ -123,7 +123,7 @@ def _alphabet(text: str) -> bool:
 
 
 def _table(text: str, delimiter: str = ",") -> list[list[str]]:
-    """Its rows, up to one too many; none of what is no table."""
+    """Return the rows of a table, up to one too many; none for other text."""
     try:
         return list(islice(csv.reader(io.StringIO(text), delimiter=delimiter), _MOST_ROWS + 1))
     except csv.Error:
@@ -131,7 +131,7 @@ def _table(text: str, delimiter: str = ",") -> list[list[str]]:
 
 
 def _has_header(text: str, names: tuple[str, ...], between: str) -> bool:
-    """Whether the first line has these names, each between double quotes or not."""
+    """Return whether the first line has these names, each in double quotes or bare."""
     header = between.join(f'(?:{name}|"{name}")' for name in names)
     return re.fullmatch(header, text.split("\n", 1)[0].strip()) is not None
 
@@ -158,8 +158,8 @@ def _products(text: str) -> bool:
 
 
 def _is_special(field: str) -> bool:
-    """Whether ``".*[^\\d\\w\\s].*"`` is found at its start, without its quadratic time: in the
-    first line, a mark between the quote and the last quote."""
+    r"""Return whether ``".*[^\d\w\s].*"`` matches at the start, in linear time: in the first line,
+    a mark between the quote and the last quote."""
     line = field.split("\n", 1)[0]
     inside = line[1 : max(line.rfind('"'), 1)]
     return line.startswith('"') and _MARK.search(inside) is not None

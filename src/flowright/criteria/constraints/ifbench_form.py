@@ -154,8 +154,8 @@ def _stairs_of_full_lines(text: str) -> bool:
 
 
 def _some_blank_lines_removed(lines: list[str]) -> list[str]:
-    """What is left of the list when, in a loop over it, ``lines.remove(line)`` is called for each
-    blank line: the first line that equals it goes, and the loop does not see the next one."""
+    """Return the list that is left when, in a loop over it, ``lines.remove(line)`` is called for
+    each blank line: the first equal line goes, and the loop skips the next one."""
     kept: list[str | None] = []
     blank: dict[str, deque[int]] = defaultdict(deque)  # where they are in kept
 

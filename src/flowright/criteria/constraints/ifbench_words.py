@@ -122,7 +122,7 @@ def _starts_with_verb(text: str) -> bool:
 
 @TABLE.plain("words:last_first")
 def _last_is_first(text: str) -> bool:
-    """Of a sentence and the next."""
+    """Return whether a sentence ends with the first word of the next."""
     for one, other in pairwise(sentences(text)):
         before = one.rstrip(MARKS + " ").split()
         after = other.lstrip(MARKS + " ").split()
@@ -164,7 +164,7 @@ def _keyword_place(arguments: Arguments) -> Met:
 
 
 def _second(words: Sequence[str], last: int, keyword: str) -> bool:
-    """Whether the second, and the one before the last, are the keyword."""
+    """Return whether the second word, and the last but one, are the keyword."""
     return len(words) >= -last and words[1].lower() == words[last].lower() == keyword
 
 

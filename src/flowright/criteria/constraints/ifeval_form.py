@@ -2,9 +2,45 @@
 
 import json
 import re
+from collections.abc import Iterator
 
-from flowright.criteria.constraints import lines
 from flowright.criteria.constraints.table import Arguments, Met, Table, compiled
+
+# As with ``^\s*``, whose white space crosses lines: the last of those lines is what is found.
+_STARS = re.compile(r"^[^\S\n]*\*[^*].*$", re.MULTILINE)
+
+
+def bullets(text: str) -> int:
+    r"""Count the matches of ``^\s*\*[^\*].*$`` and ``^\s*-.*$``, line by line, in linear time."""
+    stars = len(_STARS.findall(text)) if "*" in text else 0
+    return stars + sum(line.lstrip().startswith("-") for line in text.split("\n"))
+
+
+def titles(text: str) -> Iterator[str]:
+    r"""Yield the matches of ``<<[^\n]+>>`` in linear time: from a line's first ``<<`` to its last
+    ``>>``."""
+    if "<<" not in text:
+        return
+    for line in text.split("\n"):
+        start, end = line.find("<<"), line.rfind(">>")
+        if start >= 0 and end > start + 2:
+            yield line[start : end + 2]
+
+
+def bracketed(text: str) -> Iterator[str]:
+    r"""Yield the insides of the matches of ``\[.*?\]`` in linear time: from a ``[`` to the next
+    ``]`` of its line."""
+    if "[" not in text:
+        return
+    for line in text.split("\n"):
+        start = line.find("[")
+        while start >= 0:
+            end = line.find("]", start)
+            if end < 0:
+                break
+            yield line[start + 1 : end]
+            start = line.find("[", end)
+
 
 TABLE = Table()
 
@@ -35,13 +71,13 @@ def _no_comma(text: str) -> bool:
 @TABLE.add("detectable_content:number_placeholders")
 def _placeholders(arguments: Arguments) -> Met:
     least = arguments.whole("num_placeholders")
-    return lambda text: sum(1 for _ in lines.bracketed(text)) >= least
+    return lambda text: sum(1 for _ in bracketed(text)) >= least
 
 
 @TABLE.fix("detectable_content:number_placeholders", "[] and [ ] are placeholders")
 def _named_placeholders(arguments: Arguments) -> Met:
     least = arguments.whole("num_placeholders")
-    return lambda text: sum(1 for inside in lines.bracketed(text) if inside.strip()) >= least
+    return lambda text: sum(1 for inside in bracketed(text) if inside.strip()) >= least
 
 
 @TABLE.add("detectable_content:postscript")
@@ -65,7 +101,7 @@ def _postscript_line(arguments: Arguments) -> Met:
 @TABLE.add("detectable_format:number_bullet_lists")
 def _bullets(arguments: Arguments) -> Met:
     count = arguments.whole("num_bullets")
-    return lambda text: lines.bullets(text) == count
+    return lambda text: bullets(text) == count
 
 
 @TABLE.fix("detectable_format:number_bullet_lists", "a rule (---) and -5 degrees are bullets")
@@ -144,7 +180,7 @@ def _divided(divider: re.Pattern[str], text: str) -> list[str]:
 
 
 def _between(paragraphs: list[str]) -> int | None:
-    """How many there are, where none but the first and the last is empty."""
+    """Count the parts; None if one other than the first and the last is empty."""
     if not all(paragraph.strip() for paragraph in paragraphs[1:-1]):
         return None
     return sum(1 for paragraph in paragraphs if paragraph.strip())
@@ -152,7 +188,7 @@ def _between(paragraphs: list[str]) -> int | None:
 
 @TABLE.plain("detectable_format:title")
 def _title(text: str) -> bool:
-    return any(title.lstrip("<").rstrip(">").strip() for title in lines.titles(text))
+    return any(title.lstrip("<").rstrip(">").strip() for title in titles(text))
 
 
 @TABLE.plain_fix("detectable_format:title", "<<a> and > b>> is one title")

@@ -3,9 +3,7 @@
 import re
 from collections.abc import Callable
 
-from flowright.criteria.constraints.capitals import capitals_are
-from flowright.criteria.constraints.detection import detect, language_of
-from flowright.criteria.constraints.language import sentences
+from flowright.criteria.constraints.language import detect, sentences, tokens
 from flowright.criteria.constraints.table import (
     Arguments,
     BadArguments,
@@ -75,8 +73,8 @@ def _letter_frequency(letter: str, enough: Callable[[int], bool]) -> Met:
 
 
 def draws_a_letter(letter: str) -> bool:
-    """Whether IFEval replaces what is to be counted by a letter at random: what is no letter of
-    ASCII, such as "#" and "!"."""
+    """Return whether IFEval replaces the character to be counted by a random letter: one that is no
+    letter of ASCII, such as "#" and "!"."""
     letter = letter.strip().lower()
     return len(letter) != 1 or letter not in LETTERS
 
@@ -149,7 +147,8 @@ def _nth_paragraph(arguments: Arguments, kept: Callable[[list[str]], list[str]])
 
 
 def first_word(paragraph: str) -> str | None:
-    """As IFEval reads it: lower case, less quotes before it, up to the first mark."""
+    """Return the first word as IFEval reads it: lower case, without leading quotes, up to the first
+    mark."""
     words = paragraph.split(None, 1)
     if not words:
         return None
@@ -164,12 +163,10 @@ def first_word(paragraph: str) -> str | None:
 @TABLE.add("change_case:capital_word_frequency")
 def _capital_words(arguments: Arguments) -> Met:
     enough = arguments.compare("capital_relation", "capital_frequency")
-    return lambda text: capitals_are(enough, text)
+    return lambda text: enough(sum(map(str.isupper, tokens(text))))
 
 
 def _in_language(language: str, seed: int) -> Met:
-    if seed == 0:
-        return lambda text: language_of(text) in (language, None)
     return lambda text: detect(text, seed).language in (language, None)
 
 
@@ -181,7 +178,7 @@ def _language(arguments: Arguments) -> Met:
 @TABLE.fix("language:response_language", "an answer without a letter is in any language")
 def _known_language(arguments: Arguments) -> Met:
     language = arguments.text("language")
-    return lambda text: language_of(text) == language
+    return lambda text: detect(text).language == language
 
 
 @TABLE.add("change_case:english_capital")
@@ -190,10 +187,10 @@ def _capital(arguments: Arguments) -> Met:
     return lambda text: text.isupper() and english(text)
 
 
-@TABLE.fix("change_case:english_capital", "capitals are told to be German or Dutch, and differ "
-           "from one run to the next")  # fmt: skip
+@TABLE.fix("change_case:english_capital", "capitals are detected as German or Dutch, and "
+           "differ from one run to the next")  # fmt: skip
 def _capital_of_any_draw(arguments: Arguments) -> Met:
-    return lambda text: text.isupper() and language_of(text.lower()) in (ENGLISH, None)
+    return lambda text: text.isupper() and detect(text.lower()).language in (ENGLISH, None)
 
 
 @TABLE.add("change_case:english_lowercase")

@@ -1,5 +1,6 @@
-"""Sentences, words, parts of speech and the language of a text, by the packages that the benchmarks
-use. They are optional (requirements-constraints.txt), and nothing is ever downloaded.
+"""Sentences, words, parts of speech and the language of a text, by the benchmarks' own packages.
+
+They are optional (requirements-constraints.txt); nothing is downloaded.
 """
 
 import importlib
@@ -7,6 +8,7 @@ import importlib.util
 import string
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -14,12 +16,12 @@ from types import ModuleType
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.criteria.constraints.breaks import Splitter
 
 INSTALL = "pip install --no-deps -r requirements-constraints.txt"
 _DATA_IN = ("llama-index-core", "llama_index/core/_static/nltk_cache")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_KEPT = 64  # texts; those of one answer are asked about again and again
+_KEPT = 64  # texts; several checkers ask about those of one answer
+_CERTAIN = 0.9999
 
 
 class NoTagger(DataError):
@@ -37,12 +39,12 @@ def without_punctuation(text: str) -> str:
 
 @lru_cache(maxsize=_KEPT)
 def sentences(text: str) -> tuple[str, ...]:
-    """By Punkt's English model (Kiss and Strunk 2006), as ``nltk.sent_tokenize``."""
-    return tuple(_splitter().split(text))
+    """Split by Punkt's English model (Kiss and Strunk 2006), as ``nltk.sent_tokenize``."""
+    return tuple(_punkt().tokenize(text))
 
 
 def tokens(text: str) -> list[str]:
-    """Of each sentence, as ``nltk.word_tokenize``: words, and marks apart from them."""
+    """Split each sentence as ``nltk.word_tokenize``: words, and marks apart from them."""
     tokenizer = _word_tokenizer()
     return [token for sentence in sentences(text) for token in tokenizer.tokenize(sentence)]
 
@@ -50,6 +52,51 @@ def tokens(text: str) -> list[str]:
 def word_tokens(text: str) -> list[str]:
     """:func:`tokens` that have a letter or digit in them."""
     return [token for token in tokens(text) if any(map(str.isalnum, token))]
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    """Code of a text's language, None for a text without letters; ``certain`` if another seed would
+    hardly find another."""
+
+    language: str | None
+    certain: bool
+
+
+def detect(text: str, seed: int = 0) -> Detected:
+    """Detect the language as ``langdetect.detect`` (S. Nakatani 2010) with a seed.
+
+    Upstream draws without one, so that the same text may be English now and German then. A draw
+    matters for a text that is short, or all in capitals, which the language profiles hardly know.
+    Where seed 0 is certain, no other is tried.
+    """
+    first = _detect(text, 0)
+    return first if seed == 0 or first.certain else _detect(text, seed)
+
+
+@lru_cache(maxsize=4 * _KEPT)
+def _detect(text: str, seed: int) -> Detected:
+    detector = _detector_factory().create()
+    detector.seed = seed
+    detector.append(text)
+    try:
+        found = detector.get_probabilities()
+    except optional_package("langdetect.lang_detect_exception").LangDetectException:
+        return Detected(None, True)  # no letters
+    if not found:
+        return Detected("unknown", False)
+    return Detected(found[0].lang, found[0].prob > _CERTAIN)
+
+
+@cache
+def _detector_factory() -> Any:
+    """Load the language profiles in the order of their names; the package takes the disk's."""
+    package = optional_package("langdetect.detector_factory")
+    factory = package.DetectorFactory()
+    folder = Path(package.PROFILES_DIRECTORY)
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    factory.load_json_profile([(folder / name).read_text(encoding="utf-8") for name in names])
+    return factory
 
 
 def part_of_speech(words: Iterable[str]) -> str:
@@ -80,7 +127,7 @@ def syllables(word: str) -> int:
 
 
 def missing() -> list[str]:
-    """What is to be installed before every checker can be made, in words."""
+    """List the packages and data to install before every checker can be made."""
     lacking = [name for name in ("nltk", "langdetect", "emoji", "syllapy") if not _installed(name)]
     for what in ("tokenizers/punkt_tab/english", "corpora/stopwords/english"):
         try:
@@ -139,11 +186,6 @@ def _punkt() -> Any:
         model.ortho_context[word] = int(context)
     tokenizer._params = model
     return tokenizer
-
-
-@cache
-def _splitter() -> Splitter:
-    return Splitter(_punkt())
 
 
 @cache

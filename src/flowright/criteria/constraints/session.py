@@ -10,11 +10,17 @@ from typing import Any
 
 from flowright.core.errors import DataError
 from flowright.core.plugins import suggest
-from flowright.criteria.constraints.checkers import BENCHMARKS
+from flowright.criteria.constraints.checkers import (
+    BENCHMARKS,
+    Prompt,
+    Scored,
+    join,
+    read_prompts,
+    read_verdicts,
+    score,
+)
 from flowright.criteria.constraints.figures import compare, record_of, rows_of
-from flowright.criteria.constraints.files import Prompt, read_prompts, read_verdicts
 from flowright.criteria.constraints.language import NoTagger
-from flowright.criteria.constraints.scoring import Scored, join, score
 
 FILES: Mapping[str, str] = {
     "ifeval": "ifeval/input_data.jsonl",

@@ -1,8 +1,7 @@
-"""What a checker is, how its arguments are read, and tables of them.
+"""Tables of checkers, and the arguments that they read.
 
-A checker is made once from the arguments of a row, and then says of any number of answers whether
-they follow the instruction. It remembers nothing and draws nothing: where a benchmark draws, it
-draws by ``seed``.
+A checker is made once from the arguments of a row and then applied to any number of answers. It is
+stateless and deterministic: where a benchmark draws at random, it draws by ``seed``.
 """
 
 import re
@@ -16,13 +15,13 @@ with published ones. ``fixed``: as the instruction reads; the same but for the c
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Met = Callable[[str], bool]
-"""Whether an answer follows the instruction; in time linear in its length."""
+"""Returns whether an answer follows the instruction, in time linear in its length."""
 
 LESS_THAN, AT_LEAST = "less than", "at least"
 
 
 class BadArguments(ValueError):
-    """Why no checker can be made of a row's arguments."""
+    """Raised for invalid checker arguments."""
 
 
 class Arguments:
@@ -59,7 +58,7 @@ class Arguments:
         return compiled(before + self.text(name).strip() + after)
 
     def compare(self, relation: str, number: str) -> Callable[[int], bool]:
-        """Whether a count is below, or not below, a number."""
+        """Return a comparison of counts with a number: below it, or not."""
         limit, name = self.whole(number), self.text(relation)
         if name == LESS_THAN:
             return lambda count: count < limit
@@ -68,7 +67,7 @@ class Arguments:
         raise BadArguments(f"{relation} is {name!r}, not {LESS_THAN!r} or {AT_LEAST!r}")
 
     def end(self) -> None:
-        """Raises BadArguments for one that nobody has read."""
+        """Raise BadArguments for an argument that was not used."""
         if self._unread:
             raise BadArguments(f"unknown argument {', '.join(sorted(self._unread))}")
 

@@ -1,15 +1,14 @@
 """The rule functions of VerIF: Python that a model wrote, called in the sandbox with instruction
-and response. What the results come to is :mod:`flowright.judging.rubrics.rewards`'s.
-"""
+and response."""
 
 from dataclasses import dataclass
 
 from flowright.core.errors import Failure, boundary
-from flowright.criteria.rubrics.forms import FUNCTION
+from flowright.criteria.rubrics.rows import FUNCTION
 from flowright.sandbox import Limits, Sandbox
 
 LIMITS = Limits(cpu_seconds=2.0, wall_seconds=20.0)
-"""Of one call: a check of a few thousand words takes milliseconds."""
+"""Limits of one call: a check of a few thousand words takes milliseconds."""
 
 PLAIN_RESPONSE = """\
 # A walk through the old town
@@ -39,11 +38,11 @@ _TESTS = (f"followed = {_ENTRY}()", "assert followed")
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """What one rule function said: ``followed``, None where it said nothing.
+    """Result of one rule function: ``followed``, None without a result.
 
-    ``fault`` is then its own: it fails on a plain response, too, so the data is at fault. Where it
-    fails on this response alone, that is the response's doing: not followed, and ``fault`` says how
-    it failed. ``failure`` is ours: the sandbox was lost.
+    ``fault`` is then its own: it fails on a plain response, too, so the data is at fault. A
+    function that fails on this response alone counts as not followed, with the failure in
+    ``fault``. ``failure`` is ours: the sandbox was lost.
     """
 
     followed: bool | None
@@ -69,7 +68,8 @@ async def run_rule(
 async def _call(
     function: str, instruction: str, response: str, sandbox: Sandbox, limits: Limits
 ) -> tuple[bool | None, str]:
-    """What it returned, or None and how it failed. Raises FailureError where the sandbox did."""
+    """Return the function's result, or None and its error. Raises FailureError for a lost
+    sandbox."""
     source = function + _CALL.format(
         entry=_ENTRY,
         function=FUNCTION,

@@ -1,7 +1,6 @@
-"""What a rubric comes to: points of criteria that are met, and the mean over a benchmark. Pure
-functions; who says what is met is not known here.
+"""Points of a rubric, the mean over a benchmark, and rules that code can check.
 
-``met`` has True, False, or None for a criterion that nobody graded, one for each item, in order.
+``met`` has True, False, or None for an ungraded criterion, one for each item, in order.
 """
 
 from collections.abc import Sequence
@@ -9,7 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flowright.criteria.rubrics.rows import Item
+from flowright.core.errors import FailureError, Reason
+from flowright.criteria.rubrics.rows import Item, Rule, WordCount
+from flowright.data.task import Problem
+from flowright.grading.gold import gold_check
+from flowright.sandbox import Sandbox
 
 RESAMPLES = 1000
 
@@ -33,7 +36,7 @@ def least_share(items: Sequence[Item]) -> float:
 
 
 def ungraded_share(items: Sequence[Item], met: Met) -> float:
-    """How much of the rubric nobody graded: absolute points of that over those of all items."""
+    """Return the ungraded share of a rubric, by absolute points."""
     lost = [abs(item.points) for item, yes in zip(items, met, strict=True) if yes is None]
     return sum(lost) / sum(abs(item.points) for item in items)
 
@@ -64,3 +67,18 @@ def healthbench_score(
     means = np.clip(known[picks].mean(axis=1), 0, 1)
     score = float(np.clip(known.mean(), 0, 1))
     return HealthBenchScore(score, float(means.std()), len(known), unscored)
+
+
+async def is_met(rule: Rule, answer: str, sandbox: Sandbox) -> bool:
+    """Return whether the answer meets the rule. Words are split at white space, as by
+    ``str.split``; values are compared as for any problem of mathematics, and expressions are
+    evaluated by math-verify in the sandbox. Raises FailureError(SANDBOX_LOST) if that failed."""
+    if isinstance(rule, WordCount):
+        return rule.least <= len(answer.split()) <= rule.most
+    problem = Problem(
+        id="rule", kind="math", source="rubric", question="", reference=rule.reference
+    )
+    gold = await gold_check(problem, answer, sandbox)
+    if gold.correct is None:
+        raise FailureError(Reason.SANDBOX_LOST, f"math_verify: {gold.detail}")
+    return gold.correct

@@ -1,7 +1,6 @@
-"""Judges' replies in the formats of RuscaRL and of VerIF: recorded ones, and those of models that
-were trained on one. Others are asked by schema and read by :mod:`flowright.judging.parsing`.
+"""Judges' replies in the formats of RuscaRL and of VerIF.
 
-Reading is strict: what is not said in the format is not said, and never a "not met".
+Reading is strict: a verdict outside the format is no verdict, and never a "not met".
 """
 
 import json
@@ -14,7 +13,7 @@ from flowright.llm.replies import strip_thinking
 
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n[ \t]*```", re.DOTALL)
 _PRESENCE: Mapping[object, bool] = {"PRESENT": True, "NOT_PRESENT": False}
-_LONGEST = 200_000  # characters; no object of a rubric's has so many
+_LONGEST = 200_000  # characters, more than any rubric needs
 
 
 def read_presence(text: str, count: int) -> Mapping[int, bool]:
@@ -46,8 +45,8 @@ _SCORE = re.compile(r"\[\[([^\[\]\n]{0,40})\]\]")
 
 
 def read_bracketed(text: str) -> bool | None:
-    """The verdict of a reply that begins with ``[[1]]`` or ``[[0]]``, behind any thinking; None for
-    any other, and for one that has another such mark further on that says otherwise."""
+    """Return the verdict of a reply that begins with ``[[1]]`` or ``[[0]]``, after any thinking;
+    None for any other, and for one with a contradicting mark further on."""
     spoken = (strip_thinking(text) or "").strip()
     head = _SCORE.match(spoken)
     if head is None or head[1] not in ("0", "1"):

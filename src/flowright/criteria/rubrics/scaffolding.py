@@ -1,31 +1,68 @@
-"""RuscaRL's scaffolding (arXiv 2508.16949): attempts of a group are shown criteria of their rubric,
-the first more than the last, and all fewer as training goes on. Pure functions.
+"""RuscaRL's scaffolding (arXiv 2508.16949): attempts of a group see criteria of their rubric, the
+first more than the last, and all fewer as training goes on. Pure functions.
 
-Attempts that were shown criteria are learned on the prompt without them, which their sampler did
-not see: that is the trainer's to correct. Validation shows none.
+Attempts that saw criteria are learned on the prompt without them; the trainer corrects for the
+difference. Validation shows none.
 """
 
 import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from hashlib import sha256
-from typing import Literal
+from pathlib import Path
+from typing import Annotated, Literal
 
+from pydantic import Field
+
+from flowright.config.reading import load_section
+from flowright.config.section import Section
 from flowright.core.errors import ConfigError
 from flowright.criteria.rubrics.rows import Item, RubricRow, VerifRow
-from flowright.criteria.rubrics.wording import ScaffoldWords
 from flowright.data.preferences import Conversation, Turn
 from flowright.llm.fences import sanitise
+
+Text = Annotated[str, Field(pattern=r"\S")]
+
+
+class ScaffoldWords(Section):
+    """The parts of the system message that shows criteria, in their order. ``include`` and
+    ``avoid`` hold ``{include}`` and ``{avoid}``, in the place of which the criteria stand."""
+
+    opening: Text
+    include: Annotated[str, Field(pattern=r"\{include\}")]
+    avoid: Annotated[str, Field(pattern=r"\{avoid\}")]
+    closing: Text
+
+
+class RubricWording(Section):
+    """``rubric`` and ``verif`` are the instructions of the judge, ``scaffold`` is the policy's."""
+
+    rubric: Text
+    verif: Text
+    scaffold: ScaffoldWords
+
+
+@cache
+def standard_wording() -> RubricWording:
+    """Return the wording of ``wording.yaml``."""
+    return wording_from(Path(__file__).with_name("wording.yaml"))
+
+
+def wording_from(path: Path) -> RubricWording:
+    """A user's own. Raises ConfigError, one line a mistake."""
+    return load_section(RubricWording, path, ())
+
 
 Decay = Literal["linear", "step_linear", "step_power", "step_sigmoid"]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How much of a rubric is shown when; defaults are those that RuscaRL advises.
+    """Schedule of the share of a rubric that is shown; defaults are those that RuscaRL advises.
 
-    Of attempt i of G in a group ``(G - 1 - i) / (G - 1)`` of the criteria, times, at step s of T
+    Attempt i of G in a group sees ``(G - 1 - i) / (G - 1)`` of the criteria, times, at step s of T
     with ``x = (s - 1) / (T - 1)``: 1 (``linear``), ``1 - x`` (``step_linear``), ``(1 - x)^power``
     (``step_power``) or ``1 / (1 + exp(steepness (x - start)))`` (``step_sigmoid``).
     """
@@ -91,8 +128,8 @@ def scaffold(items: Sequence[Item], words: ScaffoldWords) -> str | None:
 def scaffolded(
     conversation: Conversation, items: Sequence[Item], words: ScaffoldWords
 ) -> Conversation:
-    """The conversation behind :func:`scaffold`'s message, which follows what its own system message
-    says; as it is where there are no items."""
+    """Return the conversation with :func:`scaffold`'s message in front, after its own system
+    message; unchanged without items."""
     message = scaffold(items, words)
     if message is None:
         return conversation
@@ -112,8 +149,8 @@ def _line(number: int, item: Item) -> str:
 
 
 def require_criteria(rows: Iterable[RubricRow | VerifRow], key: str) -> None:
-    """Refuses scaffolding for data that has nothing to show: without criteria it would be off and
-    nobody would notice. ``key`` is the configuration's. Raises ConfigError."""
+    """Refuse scaffolding for data without criteria, where it would silently be off. ``key`` is the
+    configuration's. Raises ConfigError."""
     first = next(iter(rows), None)
     if not isinstance(first, RubricRow):
         has = "no rows" if first is None else f"rows such as {first.id}, which have no rubric"

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from typing import Any
 
-from flowright.config import SIMULATED, Config
+from flowright.config import SIMULATED
 from flowright.config.instructions import CHECKED
+from flowright.config.root import Config
 from flowright.core.statistics import SHARE
 from flowright.criteria.rubrics.rows import Item
 from flowright.criteria.rubrics.scaffolding import Schedule, scaffolded, shown_items

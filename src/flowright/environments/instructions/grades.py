@@ -8,8 +8,7 @@ from typing import Literal, Protocol
 from flowright.config.instructions import InstructionsSection, Rules
 from flowright.core.errors import Failure, Reason
 from flowright.core.off_loop import off_loop
-from flowright.criteria.constraints.files import Prompt
-from flowright.criteria.constraints.scoring import verdicts
+from flowright.criteria.constraints.checkers import Prompt, verdicts
 from flowright.criteria.rubrics.rows import RubricRow, VerifRow
 from flowright.environments.instructions.tasks import InstructionTask, Row
 from flowright.environments.rollout import Completion

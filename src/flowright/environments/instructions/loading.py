@@ -10,9 +10,8 @@ from pathlib import Path
 
 from flowright.config.instructions import CHECKED, InstructionsSection, RewardKind
 from flowright.core.errors import ConfigError, DataError
-from flowright.criteria.constraints.files import Prompt, read_prompts
-from flowright.criteria.rubrics.files import read_rubrics, read_verif
-from flowright.criteria.rubrics.rows import RubricRow, VerifRow
+from flowright.criteria.constraints.checkers import Prompt, read_prompts
+from flowright.criteria.rubrics.rows import RubricRow, VerifRow, read_rubrics, read_verif
 from flowright.criteria.rubrics.scaffolding import require_criteria
 from flowright.data.contamination import TrainedOn, conversation_key
 from flowright.data.row_files import LeftOut, Report

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flowright.config import SIMULATED, Config, JudgeSection
+from flowright.config import SIMULATED
 from flowright.config.instructions import CHECKED, InstructionsSection
-from flowright.config.judge import WORDING
+from flowright.config.judge import WORDING, JudgeSection
+from flowright.config.root import Config
 from flowright.core.errors import UserError
 from flowright.criteria.constraints.language import missing
-from flowright.criteria.rubrics.wording import RubricWording, standard_wording, wording_from
+from flowright.criteria.rubrics.scaffolding import RubricWording, standard_wording, wording_from
 from flowright.environments.instructions.grades import (
     ConstraintGrader,
     Grader,

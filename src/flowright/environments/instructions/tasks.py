@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from flowright.criteria.constraints.files import Prompt
+from flowright.criteria.constraints.checkers import Prompt
 from flowright.criteria.rubrics.rows import Item, RubricRow, VerifRow
 from flowright.data.preferences import Conversation, Turn
 from flowright.data.task import Task

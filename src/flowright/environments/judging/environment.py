@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flowright.config import Config
 from flowright.config.judging import GIVEN
+from flowright.config.root import Config
 from flowright.core.errors import ConfigError, DataError, Failure, Reason
 from flowright.data.contamination import TrainedOn
 from flowright.data.preferences import Pair, Preferred, Turn

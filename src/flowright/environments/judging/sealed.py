@@ -18,8 +18,8 @@ from flowright.data.row_files import LeftOut, Report
 from flowright.data.row_values import Fault
 from flowright.data.sealed import NOTHING, SealedConversations
 from flowright.environments.judging.rows import AnyRow, Conversation, SftRow
-from flowright.judging.measuring.benchmarks.benchmarks import REWARDBENCH2
-from flowright.judging.measuring.benchmarks.files import read_rewardbench2
+from flowright.judging.measuring.benchmark_table import REWARDBENCH2
+from flowright.judging.measuring.pair_files import read_rewardbench2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import Any, Literal, Protocol
 
 from pydantic import ValidationError
 
-from flowright.config import JudgeSection, JudgingSection, TrainedJudgeSection
+from flowright.config import JudgingSection
+from flowright.config.judge import JudgeSection, TrainedJudgeSection
 from flowright.config.section import Section
 from flowright.core.errors import DataError, FailureError
 from flowright.core.off_loop import off_loop

@@ -8,7 +8,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED, JudgeServerConfig, JudgingSection, load_judge_server
+from flowright.config import SIMULATED, JudgingSection
+from flowright.config.loading import load_judge_server
+from flowright.config.root import JudgeServerConfig
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import RunError, UserError
 from flowright.data.contamination import TrainedOn
 from flowright.data.preference_files import write_rows
@@ -28,8 +31,7 @@ from flowright.environments.judging.transcripts import (
     transcribe,
 )
 from flowright.judging.build import build_judge, fingerprint
-from flowright.judging.measuring.benchmarks.ledger import Ledger, ledger_path
-from flowright.judging.measuring.exam.asking import JudgeDown
+from flowright.judging.measuring.benchmark_rows import RowJournal, journal_path
 from flowright.llm.chat import ChatModel, ChatRequest, Message
 from flowright.simulation.opening import open_models
 
@@ -71,7 +73,7 @@ async def make_transcripts(
     making: Making, progress: Callable[[str, int], Callable[[], None]]
 ) -> Made:
     """Write ``sft_train``, ``sft_val`` and ``trained_on.json``; a call that was cut off goes on.
-    Raises UserError, JudgeDown where nobody replies."""
+    Raises UserError, ServerDown where nobody replies."""
     found = load_rows(making.rows, making.seed)
     limit = making.limit
     found = replace(found, train=found.train[:limit], held_out=found.held_out[:limit])
@@ -108,8 +110,8 @@ async def _thought(
     config = _configured(making)
     made: dict[str, Transcripts] = {}
     async with _thinker(making, making.judge, config) as think:
-        ledger = Ledger(
-            ledger_path(making.out / "transcripts.json"),
+        ledger = RowJournal(
+            journal_path(making.out / "transcripts.json"),
             _about(making, found, config),
             making.overwrite,
         )
@@ -150,9 +152,9 @@ def _about(
     return {**asked, "rows": found.digest, "wording": words, "house": house}
 
 
-def _done(ledger: Ledger) -> dict[str, Tried]:
+def _done(ledger: RowJournal) -> dict[str, Tried]:
     try:
-        return {id: Tried(said["thought"], tuple(said["ends"])) for id, said in ledger.said.items()}
+        return {id: Tried(said["thought"], tuple(said["ends"])) for id, said in ledger.kept.items()}
     except (KeyError, TypeError) as error:
         raise RunError(f"{ledger.path}: cannot be read ({error}); --overwrite") from None
 
@@ -171,7 +173,7 @@ async def _thinker(making: Making, judge: str, config: JudgeServerConfig) -> Asy
         )
     async with open_models([judge], config.llm, config.simulated, None, ()) as models:
         if problems := await models.check():
-            raise JudgeDown(*problems, "nothing was written")
+            raise ServerDown(*problems, "nothing was written")
         model = models.clients[judge].as_role("judge")
         if making.by == "model":
             yield by_model(_ask(model, making), _words(making))

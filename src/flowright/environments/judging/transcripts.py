@@ -7,12 +7,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import Blame, FailureError, Reason, boundary
 from flowright.data.preferences import Pair, Preferred, Turn
 from flowright.environments.judging.frames import FrameWording, frame
 from flowright.environments.judging.reading import Reading, read, reply_text
 from flowright.environments.judging.rows import TOP_LABEL, JudgedRow, SftRow
-from flowright.judging.measuring.exam.asking import JudgeDown
 from flowright.judging.payloads import prompt_text
 from flowright.judging.verdict import Judge, JudgeQuery, Status
 from flowright.llm.chat import Message
@@ -138,7 +138,7 @@ async def transcribe(
     seed of its own, a function of ``seed``, the row's place and the try. What is ``kept`` by a
     row's id is not tried again; ``tell`` is called as each row is done.
 
-    Raises JudgeDown where the first twenty rows get no reply at all, one and all.
+    Raises ServerDown where the first twenty rows get no reply at all, one and all.
     """
     kept = Kept({}) if kept is None else kept
     waiting = iter([(place, row) for place, row in enumerate(rows) if row.id not in kept.done])
@@ -158,13 +158,13 @@ async def transcribe(
             was_reached = was_reached or not tried.is_silent
             unreached += not was_reached
             if unreached >= _PATIENCE:
-                raise JudgeDown(f"no reply to the first {unreached} rows; is its server up?")
+                raise ServerDown(f"no reply to the first {unreached} rows; is its server up?")
 
     try:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(at_once, left)):
                 group.create_task(work())
-    except* JudgeDown as several:
+    except* ServerDown as several:
         raise several.exceptions[0] from None
     every = [done[row.id] for row in rows]
     ends = [end for tried in every for end in tried.ends]

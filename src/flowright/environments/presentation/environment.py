@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from flowright.config import SIMULATED, Config
+from flowright.config import SIMULATED
+from flowright.config.root import Config
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Demonstration, Environment, TaskSets
 from flowright.environments.metrics import outcome_metrics

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from flowright.config import SIMULATED, Config, SimulatedSection
+from flowright.config import SIMULATED, SimulatedSection
+from flowright.config.root import Config
 from flowright.data.task import Task
 from flowright.judging.panel import Vote, majority
 from flowright.judging.rules import gate

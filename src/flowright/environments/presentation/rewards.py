@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.environments.reward import UNSCORED, Reward, reward_of
 from flowright.environments.rollout import Completion, Rollout

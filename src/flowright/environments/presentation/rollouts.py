@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flowright.config import Config
+from flowright.config.root import Config
 from flowright.core.errors import boundary
 from flowright.environments.presentation.choices import Choice, read_choice
 from flowright.environments.presentation.judging import Ask

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from flowright.config import SIMULATED, Config
+from flowright.config import SIMULATED
+from flowright.config.root import Config
 from flowright.core.errors import DataError, UserError
 from flowright.data.loading import load_problems
 from flowright.data.mixture import tasks_by_kind

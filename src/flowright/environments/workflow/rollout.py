@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flowright.config import JudgeSection, RewardSection
+from flowright.config.judge import JudgeSection
+from flowright.config.workflow import RewardSection
 from flowright.core.errors import Failure, FailureError, Reason, boundary
 from flowright.data.task import Problem
 from flowright.environments.reward import reward_of, with_cost

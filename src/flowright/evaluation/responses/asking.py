@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from flowright.core.errors import RunError, UserError
 from flowright.evaluation.responses.questions import Question
-from flowright.judging.measuring.benchmarks.ledger import Ledger
+from flowright.judging.measuring.benchmark_rows import RowJournal
 
 T = TypeVar("T")
 Progress = Callable[[int, int], Callable[[], None]]
@@ -111,12 +111,12 @@ def key_of(question: Question, sample: int) -> str:
     return f"{question.place}/{sample}"
 
 
-def kept_answers(ledger: Ledger, questions: Sequence[Question], samples: int) -> Rows:
+def kept_answers(ledger: RowJournal, questions: Sequence[Question], samples: int) -> Rows:
     """What the ledger has. Raises RunError where it cannot be read."""
     try:
         return [
             tuple(
-                Answer(**ledger.said[key]) if (key := key_of(question, i)) in ledger.said else None
+                Answer(**ledger.kept[key]) if (key := key_of(question, i)) in ledger.kept else None
                 for i in range(samples)
             )
             for question in questions
@@ -131,7 +131,7 @@ async def ask_missing(
     model: AnsweringModel,
     questions: Sequence[Question],
     samples: int,
-    ledger: Ledger,
+    ledger: RowJournal,
     progress: Callable[[], None] = lambda: None,
 ) -> Answered:
     """All answers. What the ledger has is not asked again; a failure is not kept in it.

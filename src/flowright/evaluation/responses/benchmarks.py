@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flowright.core.files import disk_errors, write_text
 from flowright.core.off_loop import off_loop
 from flowright.criteria.constraints.session import Asked
 from flowright.evaluation.responses.asking import Drawing, Progress, Rows
@@ -14,7 +15,7 @@ from flowright.evaluation.responses.questions import Question
 from flowright.evaluation.responses.session import Generated, answers_of
 from flowright.llm.chat import Message
 from flowright.llm.replies import spoken_answer
-from flowright.runs import disk_errors, sha256_of, write_text
+from flowright.runs.checkpoints import sha256_of
 
 
 @dataclass(frozen=True, slots=True)

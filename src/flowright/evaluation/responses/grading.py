@@ -10,10 +10,9 @@ from typing import Any, Literal
 
 from flowright.core.errors import Failure
 from flowright.core.off_loop import off_loop
-from flowright.criteria.constraints.files import prompt_of
+from flowright.criteria.constraints.checkers import prompt_of, score
 from flowright.criteria.constraints.language import NoTagger
-from flowright.criteria.constraints.scoring import score
-from flowright.criteria.rubrics.forms import rubric_row, verif_row
+from flowright.criteria.rubrics.rows import rubric_row, verif_row
 from flowright.data.sources.rows import UpstreamRow
 from flowright.judging.rubrics.criteria_judge import CriteriaCalls
 from flowright.judging.rubrics.rewards import RubricReward, Rules, VerifReward

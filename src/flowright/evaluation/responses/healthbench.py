@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
+from flowright.core.files import check_writable
 from flowright.criteria.rubrics.points import healthbench_score
 from flowright.data.row_values import UnusableRow, decoded, turns_of
 from flowright.data.tables import read_table
@@ -15,7 +16,7 @@ from flowright.evaluation.responses.asking import Progress
 from flowright.evaluation.responses.grading import Graders
 from flowright.evaluation.responses.score_session import Judged, graded, open_graders, write_record
 from flowright.evaluation.responses.scoring import ResponseRow, key_of, texts_of
-from flowright.runs import check_writable, sha256_of
+from flowright.runs.checkpoints import sha256_of
 
 Conversation = tuple[tuple[str, str], ...]
 

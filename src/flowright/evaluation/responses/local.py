@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowright.config import SMOLLM2, TINY, LoraSection, PolicySection, TinySection
+from flowright.config.policy import SMOLLM2, TINY, LoraSection, PolicySection, TinySection
 from flowright.core.errors import ConfigError
 from flowright.evaluation.responses.asking import Answer, Drawing, Missing, Tell
 from flowright.evaluation.responses.questions import Question

@@ -5,7 +5,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from flowright.config import LlmSection, ModelEntry, load_entries
+from flowright.config.llm import LlmSection, ModelEntry
+from flowright.config.loading import load_entries
 from flowright.core.errors import UserError
 from flowright.evaluation.responses.asking import AnsweringModel, Drawing, ModelDown
 from flowright.evaluation.responses.served import (

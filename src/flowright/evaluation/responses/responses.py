@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flowright.core.errors import DataError
-from flowright.runs import disk_errors
+from flowright.core.files import disk_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa

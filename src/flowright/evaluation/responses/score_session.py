@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flowright.config import SIMULATED, load_judge_server
+from flowright.config import SIMULATED
+from flowright.config.loading import load_judge_server
 from flowright.core.errors import UserError
+from flowright.core.files import check_writable, write_json
 from flowright.evaluation.responses.asking import ModelDown, Progress
 from flowright.evaluation.responses.grading import Grade, Graders, Reward, graders
 from flowright.evaluation.responses.scoring import (
@@ -18,10 +20,10 @@ from flowright.evaluation.responses.scoring import (
     record_of,
 )
 from flowright.judging.build import fingerprint
-from flowright.judging.measuring.benchmarks.ledger import Ledger
+from flowright.judging.measuring.benchmark_rows import RowJournal
 from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls, criteria_judge
 from flowright.judging.rubrics.rewards import Rules
-from flowright.runs import check_writable, sha256_of, write_json
+from flowright.runs.checkpoints import sha256_of
 from flowright.sandbox import Sandbox
 from flowright.simulation.opening import open_models
 
@@ -137,8 +139,8 @@ async def graded(
 ) -> tuple[dict[str, Any], dict[str, Grade]]:
     """The figures of the rows, and their grades, which are kept beside ``out``."""
     choice = "give another --json, or --overwrite to start again"
-    with closing(Ledger(grades_file(out), about, overwrite, choice)) as ledger:
+    with closing(RowJournal(grades_file(out), about, overwrite, choice)) as ledger:
         there = sum(text is not None for row in rows for text in row.responses)
-        tell = progress(min(len(ledger.said), there), there)
+        tell = progress(min(len(ledger.kept), there), there)
         grades, whys = await grade_all(rows, ledger, opened.concurrency, tell)
     return record_of(rows, grades, whys), grades

@@ -13,7 +13,7 @@ from flowright.data.row_values import Fault, UnusableRow
 from flowright.data.tables import read_table
 from flowright.evaluation.responses.asking import ModelDown, in_turn
 from flowright.evaluation.responses.grading import Grade, Grader, Graders
-from flowright.judging.measuring.benchmarks.ledger import Ledger
+from flowright.judging.measuring.benchmark_rows import RowJournal
 
 _PATIENCE = 20  # samples in a row that a judge did not grade, after which it counts as down
 _SHOWN = 10
@@ -77,10 +77,10 @@ def key_of(row: ResponseRow, number: int) -> str:
     return f"{row.place}/{number}"
 
 
-def kept_grades(ledger: Ledger) -> dict[str, Grade]:
+def kept_grades(ledger: RowJournal) -> dict[str, Grade]:
     """What the ledger has. Raises RunError where it cannot be read."""
     try:
-        return {key: Grade(said["value"], said["share"]) for key, said in ledger.said.items()}
+        return {key: Grade(said["value"], said["share"]) for key, said in ledger.kept.items()}
     except KeyError as error:
         raise RunError(
             f"{ledger.path}: what was said cannot be read ({error}); --overwrite starts again"
@@ -89,7 +89,7 @@ def kept_grades(ledger: Ledger) -> dict[str, Grade]:
 
 async def grade_all(
     rows: Sequence[ResponseRow],
-    ledger: Ledger,
+    ledger: RowJournal,
     concurrency: int,
     progress: Callable[[], None] = lambda: None,
 ) -> tuple[dict[str, Grade], dict[str, int]]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowright.config import LlmSection, ModelEntry
+from flowright.config.llm import LlmSection, ModelEntry
 from flowright.core.errors import ConfigError, FailureError
 from flowright.evaluation.responses.asking import Answer, Drawing, Missing, ModelDown, Tell, in_turn
 from flowright.evaluation.responses.questions import Question

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import UserError
+from flowright.core.files import check_writable
 from flowright.evaluation.responses.asking import (
     Answered,
     Drawing,
@@ -20,9 +21,9 @@ from flowright.evaluation.responses.asking import (
 from flowright.evaluation.responses.opening import Named, open_model
 from flowright.evaluation.responses.questions import Question, read_questions
 from flowright.evaluation.responses.responses import check_column, write_responses
-from flowright.judging.measuring.benchmarks.ledger import Ledger
+from flowright.judging.measuring.benchmark_rows import RowJournal
 from flowright.llm.chat import LENGTH_STOPS
-from flowright.runs import check_writable, sha256_of
+from flowright.runs.checkpoints import sha256_of
 
 CHOICE = "give another file to write, or --overwrite to start again"
 
@@ -92,7 +93,7 @@ async def answers_of(
     del how["samples"]  # a call with more of them goes on
     async with open_model(named, drawing) as model:
         told = {**about, **model.about, "drawing": how}
-        with closing(Ledger(ledger_of(out), told, overwrite, CHOICE)) as ledger:
+        with closing(RowJournal(ledger_of(out), told, overwrite, CHOICE)) as ledger:
             there = sum(
                 answer is not None
                 for row in kept_answers(ledger, questions, drawing.samples)

@@ -1,5 +1,6 @@
-"""What a reward system has in one process once it was asked: thread, judge, counts. It is never
-copied to another process, and a forked child leaves it to its parent.
+"""Thread, judge and counts of a reward system in one process, made by its first call.
+
+None of it is copied to another process; a forked child starts anew and leaves all to its parent.
 """
 
 import asyncio
@@ -18,32 +19,34 @@ from typing import Any, Protocol, TypeVar
 
 import uvloop
 
-from flowright.config import JudgeRewardSection
+from flowright.config.judge import JudgeRewardSection
 from flowright.core.errors import boundary
+from flowright.judging.build import wrap_backend, wrap_verdicts, wrappers_of
 from flowright.judging.payloads import read_verdict, request_of
 from flowright.judging.remote import RemoteJudge
-from flowright.judging.reward.calls import RewardResult, told_of
+from flowright.judging.reward.calls import RewardResult, result_of
 from flowright.judging.rules import RuleJudge
 from flowright.judging.verdict import Judge, JudgeQuery, Status, Verdict
-from flowright.judging.wrappers import (
-    Cached,
-    Calibrated,
-    CircuitBreaker,
-    Gated,
-    LogsFallbacks,
-    SecondReading,
-    WithRuleFallback,
-)
+from flowright.judging.wrappers import Cached, CircuitBreaker
 
 Answer = TypeVar("Answer")
 
-CLOSING_SECONDS = 5.0  # for what is under way when the thread is to end
-_LOOK_SECONDS = 0.5  # between two looks at whether there is still something to wait for
+CLOSING_SECONDS = 5.0  # for running work when the thread is to end
+LATENCIES_KEPT = 2000
+_POLL_SECONDS = 0.5  # between two checks that waiting is not in vain
+_REFUSED: frozenset[Status] = frozenset({"refused"})  # no completion escapes a verdict by its size
+_ENDED = "the reward system was closed, or its thread ended, while this waited"
+
+_log = logging.getLogger("JudgeReward")
 
 
 class LoopThread:
-    """Does not keep the process alive. ``moved_at`` is when something was finished last, by
-    ``time.monotonic()``; :meth:`moved` says that it was now."""
+    """An event loop on a daemon thread, and waits for it that always end. ``moved_at`` is the
+    ``time.monotonic()`` of the latest finished work, set by :meth:`moved`.
+
+    anyio's BlockingPortal does not do: its end waits for running work without a limit, and a loop
+    that somebody's judge stopped leaves callers waiting.
+    """
 
     def __init__(self) -> None:
         self._loop = uvloop.new_event_loop()
@@ -73,22 +76,22 @@ class LoopThread:
             return lost
 
     def wait(self, work: "Future[Any]", patience: float) -> str | None:
-        """Wait until the work is done; None, or why it never will be: the thread ended, or nothing
-        at all was finished for ``patience`` seconds. Raises what the work raised."""
+        """Wait until the work is done. Returns None, or why it never will be: the thread ended, or
+        no work at all was finished for ``patience`` seconds. Raises the work's exception."""
         if self.is_current:
             work.cancel()
             raise RuntimeError("this would wait for itself; await areward or areward_batch here")
         began = time.monotonic()
         while True:
             try:
-                work.result(timeout=_LOOK_SECONDS)
+                work.result(timeout=_POLL_SECONDS)
                 return None
             except CancelledError:
                 return _ENDED
             except TimeoutError:
-                if work.done():
-                    return None if work.exception() is None else _raise(work)
-            except KeyboardInterrupt:  # nobody waits for it any more
+                if work.done():  # it may have raised this itself
+                    return None if work.exception() is None else work.result()
+            except KeyboardInterrupt:
                 self._abandon(work)
                 raise
             if (why := self._why_not(began, patience)) is not None:
@@ -96,11 +99,11 @@ class LoopThread:
                 return why
 
     async def waited(self, work: "Future[Any]", patience: float) -> str | None:
-        """:meth:`wait` on another loop, which it does not block."""
+        """Do as :meth:`wait` on another loop, without blocking it."""
         began = time.monotonic()
         done = asyncio.wrap_future(work)
         try:
-            while not (await asyncio.wait({done}, timeout=_LOOK_SECONDS))[0]:
+            while not (await asyncio.wait({done}, timeout=_POLL_SECONDS))[0]:
                 if (why := self._why_not(began, patience)) is not None:
                     return why
             if done.cancelled():
@@ -111,7 +114,7 @@ class LoopThread:
             self._abandon(done)
 
     def end(self, last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
-        """Let ``last`` run, then stop; what does not end in time is left to the process's end."""
+        """Run ``last``, then stop, each within :data:`CLOSING_SECONDS`."""
         if not self.is_alive:
             return
         if last is not None and not self.is_current:
@@ -121,35 +124,28 @@ class LoopThread:
             self._thread.join(CLOSING_SECONDS)
 
     def _abandon(self, work: "Future[Any] | asyncio.Future[Any]") -> None:
-        if not self._loop.is_closed():  # else nothing of it is left
+        if not self._loop.is_closed():  # else there is nothing left to cancel
             work.cancel()
 
     def _why_not(self, began: float, patience: float) -> str | None:
         if not self.is_alive:
             return _ENDED
         if time.monotonic() - max(began, self.moved_at) > patience:
-            return f"Timeout waiting for results: no verdict for anybody within {patience:g} s"
+            return f"Timeout waiting for results: no verdict at all within {patience:g} s"
         return None
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels what is left
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:  # cancels remaining work
             try:
                 runner.get_loop().run_forever()
             finally:
                 self._ended = True
 
 
-_ENDED = "the reward system was closed, or its thread ended, while this waited"
-
-
-def _raise(work: "Future[Any]") -> None:
-    work.result()
-
-
 class OwnRequests:
-    """A judge that hands each query's request to ``ask``, a bound method: a coroutine method on the
-    loop, a plain one on one of the ``threads``, where it may block. Its object is not kept alive.
-    """
+    """Judge that passes each query's request to ``ask``, an overridden bound method: a coroutine
+    method on the loop, a plain one on one of the ``threads``, where it may block. Holds a weak
+    reference to the method's object."""
 
     def __init__(
         self, name: str, ask: Callable[[dict[str, Any]], Any], threads: Callable[[], Executor]
@@ -162,15 +158,15 @@ class OwnRequests:
         request = request_of(query)
         with boundary("_request_judge") as attribution:
             try:
-                response = await self._asked(request)
+                response = await self._request(request)
             except SystemExit as error:  # in a task it would end the loop
                 raise RuntimeError(f"it called sys.exit: {error}") from None
             if isinstance(response, RewardResult):
                 response = response.score
             return read_verdict(plain(response), self.name)
-        return Verdict(None, None, "llm", "unavailable", str(attribution.failure), judge=self.name)
+        return _failed(self.name, str(attribution.failure))
 
-    async def _asked(self, request: dict[str, Any]) -> Any:
+    async def _request(self, request: dict[str, Any]) -> Any:
         ask = self._ask()
         if ask is None:
             raise RuntimeError("the reward system is gone")
@@ -181,27 +177,20 @@ class OwnRequests:
         return await response if inspect.isawaitable(response) else response
 
 
-def plain(told: Any) -> Any:
-    """What a judge of one's own returned, without the types of numerical libraries, whose numbers
-    have ``item``."""
-    if isinstance(told, Mapping):
-        return {name: plain(value) for name, value in told.items()}
-    return told.item() if hasattr(told, "item") else told
-
-
-LATENCIES_KEPT = 2000
-_REFUSED: frozenset[Status] = frozenset({"refused"})  # no completion buys itself out by its size
-
-_log = logging.getLogger("JudgeReward")
+def plain(value: Any) -> Any:
+    """Convert numbers of numerical libraries, which have ``item``, in a judge's return value."""
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    return value.item() if hasattr(value, "item") else value
 
 
 @dataclass(eq=False)
-class Running:
+class Runtime:
+    """State of one reward system in this process."""
+
     thread: LoopThread = field(default_factory=LoopThread)
     judge: Judge | None = None
     remote: RemoteJudge | None = None
-    cache: Cached | None = None
-    breaker: CircuitBreaker | None = None
     threads: ThreadPoolExecutor | None = None
     sources: Counter[str] = field(default_factory=Counter)
     zeros: int = 0
@@ -209,41 +198,37 @@ class Running:
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=LATENCIES_KEPT))
 
     def end(self) -> None:
-        """Give up what is under way, within seconds."""
+        """Cancel running work, and end the thread within seconds."""
         self.thread.end(None if self.remote is None else self.remote.aclose)
         if self.threads is not None:
             self.threads.shutdown(wait=False, cancel_futures=True)
 
-    def put_in_wrappers(self, asked: Judge, config: JudgeRewardSection) -> Judge:
-        """The judge that is asked within its wrappers, from the inside out: breaker, calibration,
-        cache, second reading, fallback, gate."""
-        judge = asked
-        if config.circuit_breaker_threshold:
-            judge = self.breaker = CircuitBreaker(
-                judge, config.circuit_breaker_threshold, config.circuit_breaker_timeout
-            )
-        if config.low_confidence:
-            judge = Calibrated(judge, config.low_confidence, config.low_confidence_factor)
-        if config.use_cache:
-            judge = self.cache = Cached(judge, config.cache_size, config.judge_url)
+    def wrap(self, asked: Judge, config: JudgeRewardSection) -> Judge:
+        """Put the judge in the wrappers that ``config`` chooses."""
         rules = RuleJudge(only_certain=True) if config.fallback_to_rule else None
-        # What else a service is kept from by an answer is the service's own to read again.
-        judge = SecondReading(judge, asked, rules, _REFUSED)
-        if rules is not None:
-            judge = WithRuleFallback(judge, rules)
-        self.judge = Gated(LogsFallbacks(judge))
+        backend = wrap_backend(
+            asked,
+            (config.circuit_breaker_threshold, config.circuit_breaker_timeout),
+            (config.cache_size if config.use_cache else 0, config.judge_url),
+            (config.low_confidence, config.low_confidence_factor),
+        )
+        # Other failures that an answer can cause are read a second time by the service itself.
+        second = asked, rules
+        self.judge = wrap_verdicts(
+            backend, second_reading=second, steerable=_REFUSED, last_resort=rules, logs=True
+        )
         return self.judge
 
     async def answer_all(
         self,
         judge: Judge,
         queries: Sequence[tuple[int, JudgeQuery]],
-        told: list[dict[str, Any] | None],
+        results: list[dict[str, Any] | None],
     ) -> None:
-        """Put what each query came to into its place in ``told``."""
+        """Judge all queries, and put each result into its place in ``results``."""
 
         async def one(number: int, query: JudgeQuery) -> None:
-            told[number] = await self._answer(judge, query)
+            results[number] = await self._answer(judge, query)
 
         await asyncio.gather(*(one(number, query) for number, query in queries))
 
@@ -255,7 +240,7 @@ class Running:
                 verdict = await judge.judge(query)
             if attribution.failure is not None:
                 verdict = _failed(judge.name, str(attribution.failure))
-        except SystemExit as error:  # of a judge of somebody's own: it would end the thread
+        except SystemExit as error:  # of a user's judge; it would end the thread
             verdict = _failed(judge.name, f"the judge called sys.exit: {error}")
         finally:
             self.pending -= 1
@@ -268,24 +253,26 @@ class Running:
             "reward %s: %s, %s, after %.3f s: %.300s",
             *(verdict.score, verdict.status, verdict.source, seconds, verdict.reason),
         )
-        return told_of(verdict, query.key or None, seconds)
+        return result_of(verdict, query.key or None, seconds)
 
 
 def _failed(judge: str, reason: str) -> Verdict:
     return Verdict(None, None, "llm", "unavailable", reason, judge=judge)
 
 
-def metrics_of(running: Running | None, breaks: bool) -> dict[str, Any]:
-    """What has happened so far; None: nothing. ``breaks``: there is to be a circuit breaker."""
-    sources = running.sources if running else Counter[str]()
+def metrics_of(runtime: Runtime | None, breaks: bool) -> dict[str, Any]:
+    """Return the metrics so far, of nothing if ``runtime`` is None. ``breaks``: a circuit breaker
+    is configured."""
+    sources = runtime.sources if runtime else Counter[str]()
     calls, invalid = sum(sources.values()), sources["invalid"]
     failed, fallback = sources["failed"], sources["rule_fallback"]
-    cache, remote, breaker = (
-        (running.cache, running.remote, running.breaker) if running else (None, None, None)
-    )
-    seconds = sorted(running.seconds.copy()) if running else []  # at once: others may add to it
+    remote = runtime.remote if runtime else None
+    judge = runtime.judge if runtime else None
+    cache = next(iter(wrappers_of(judge, Cached) if judge else ()), None)
+    breaker = next(iter(wrappers_of(judge, CircuitBreaker) if judge else ()), None)
+    seconds = sorted(runtime.seconds.copy()) if runtime else []  # a copy: other threads add to it
     quantiles = statistics.quantiles(seconds, n=20) if len(seconds) > 1 else seconds * 19
-    zeros = running.zeros if running else 0
+    zeros = runtime.zeros if runtime else 0
     return {
         "requests": calls,
         "error_rate": _share(failed + fallback, calls) or 0.0,
@@ -297,7 +284,7 @@ def metrics_of(running: Running | None, breaks: bool) -> dict[str, Any]:
         "latency": statistics.fmean(seconds) if seconds else 0.0,
         "latency_p50": quantiles[9] if quantiles else None,
         "latency_p95": quantiles[18] if quantiles else None,
-        "current_queue_size": running.pending if running else 0,
+        "current_queue_size": runtime.pending if runtime else 0,
         "batched_share": _share(remote.batched, remote.asked) if remote else None,
         "http_requests": remote.requests if remote else None,
         "retries": remote.retries if remote else None,
@@ -314,18 +301,18 @@ def _share(part: int, whole: int) -> float | None:
 
 
 class Owner(Protocol):
-    def leave_behind(self) -> Running | None: ...
+    def leave_behind(self) -> Runtime | None: ...
 
 
 owners: "weakref.WeakSet[Owner]" = weakref.WeakSet()
-"""Who has something running, or may have."""
+"""Reward systems that may have a runtime."""
 
-_left_behind: list[Running | None] = []
+_left_behind: list[Runtime | None] = []
 
 
 def _after_fork() -> None:
-    """The child has no thread, and the sockets are the parent's: nothing of them is used, closed or
-    collected there."""
+    # The child has no thread, and the sockets are the parent's: keep them from being used, closed
+    # or collected there.
     for owner in list(owners):
         _left_behind.append(owner.leave_behind())
 

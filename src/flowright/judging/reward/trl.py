@@ -2,7 +2,7 @@
 
     trainer = GRPOTrainer(..., reward_funcs=trl_reward("reward.yaml", answer_column="solution"))
 
-TRL itself is not imported here. docs/other_trainers.md has the lines to copy.
+TRL itself is not imported here. docs/judge_service.md has the lines to copy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +31,8 @@ class TrlReward:
     def __call__(
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
-        asked = self._requests(prompts, completions, columns)
-        return _rewards(self._system.reward_batch(asked), columns.get("log_metric"))
+        requests = self._requests(prompts, completions, columns)
+        return _rewards(self._system.reward_batch(requests), columns.get("log_metric"))
 
     def close(self) -> None:
         """End the thread that asks the service."""
@@ -62,13 +62,13 @@ class TrlReward:
 
 
 class AsyncTrlReward(TrlReward):
-    """As :class:`TrlReward`, to be awaited: TRL runs such functions beside each other."""
+    """Awaitable :class:`TrlReward`; TRL runs such functions concurrently."""
 
     async def __call__(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, prompts: Sequence[Any], completions: Sequence[Any], **columns: Any
     ) -> list[float | None]:
-        asked = self._requests(prompts, completions, columns)
-        return _rewards(await self._system.areward_batch(asked), columns.get("log_metric"))
+        requests = self._requests(prompts, completions, columns)
+        return _rewards(await self._system.areward_batch(requests), columns.get("log_metric"))
 
 
 def trl_reward(
@@ -79,19 +79,18 @@ def trl_reward(
     asynchronous: bool = False,
     name: str = "judge_reward",
 ) -> TrlReward:
-    """A function for ``reward_funcs`` of TRL's GRPOTrainer and RLOOTrainer (TRL 1.0 and later).
+    """Return a function for ``reward_funcs`` of TRL's GRPOTrainer and RLOOTrainer (TRL >= 1.0).
 
     It takes prompts and completions as texts or message lists and the dataset's columns as
-    keywords, and gives a list of rewards in [0, 1], None where the judge failed: TRL leaves such a
-    sample out (law 1). ``answer_column`` is the reference's; None: the first of ``ANSWERS`` that
-    there is; "": none, so that the judge goes by the question alone. ``also`` are further columns
-    that a request may have, such as ``evidence``. TRL shows the function as
-    ``rewards/<name>/mean``, and the shares without a verdict and with one by rules in the judge's
-    place as ``judge/unscored`` and ``judge/fallback``. It can be pickled; a copy opens its own
-    connections.
+    keywords, and returns a list of rewards in [0, 1], None if the judge failed: TRL leaves such a
+    sample out (law 1). ``answer_column`` holds the reference; None: the first of ``ANSWERS`` in the
+    dataset; "": no reference, the judge goes by the question alone. ``also`` are further columns of
+    a request, such as ``evidence``. TRL logs ``rewards/<name>/mean``, and the shares of samples
+    without a verdict and with the rules' instead as ``judge/unscored`` and ``judge/fallback``. It
+    can be pickled; a copy opens its own connections.
 
-    Raises ConfigError for a ``config`` with mistakes, and when called UserError where the dataset
-    has no such column.
+    Raises ConfigError for a ``config`` with mistakes, and when called UserError for a missing
+    column.
     """
     made = AsyncTrlReward if asynchronous else TrlReward
     return made(config, answer_column, also, name)
@@ -101,11 +100,11 @@ _TRLS_OWN = {"completion_ids", "trainer_state", "log_extra", "log_metric", "envi
 
 
 def _rewards(
-    told: Sequence[Mapping[str, Any]], log_metric: Callable[[str, float], None] | None
+    results: Sequence[Mapping[str, Any]], log_metric: Callable[[str, float], None] | None
 ) -> list[float | None]:
-    rewards = [each["reward"] for each in told]
+    rewards = [each["reward"] for each in results]
     if log_metric is not None and rewards:
         log_metric("judge/unscored", rewards.count(None) / len(rewards))
-        by_rules = sum(each["source"] == "rule_fallback" for each in told)
+        by_rules = sum(each["source"] == "rule_fallback" for each in results)
         log_metric("judge/fallback", by_rules / len(rewards))
     return rewards

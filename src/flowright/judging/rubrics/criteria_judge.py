@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from flowright.config import JudgeSection
+from flowright.config.judge import JudgeSection
 from flowright.core.off_loop import off_loop
 from flowright.criteria.rubrics.replies import read_bracketed
 from flowright.data.preferences import Conversation
 from flowright.judging.attempts import RetryingAsker
 from flowright.judging.llm_judge import LlmJudge, Questions
-from flowright.judging.parsing import Form, Reading
+from flowright.judging.parsing import Form
 from flowright.judging.payloads import prompt_text, whole_characters
-from flowright.judging.schemas import Field
+from flowright.judging.schemas import Field, Reading
 from flowright.judging.verdict import Criterion, Judge, JudgeQuery, Verdict
 from flowright.judging.wrappers import NO_ANSWER, STEERABLE
 from flowright.llm.chat import ChatModel

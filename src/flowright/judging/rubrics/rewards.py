@@ -13,10 +13,9 @@ from typing import Literal
 from flowright.core.errors import Failure, Reason, boundary
 from flowright.core.off_loop import off_loop
 from flowright.criteria.rubrics.checkers import RuleResult, run_rule
-from flowright.criteria.rubrics.points import least_share, points_share, ungraded_share
+from flowright.criteria.rubrics.points import is_met, least_share, points_share, ungraded_share
 from flowright.criteria.rubrics.rows import Constraint, Item, RubricRow, VerifRow
-from flowright.criteria.rubrics.rules import is_met
-from flowright.criteria.rubrics.wording import standard_wording
+from flowright.criteria.rubrics.scaffolding import standard_wording
 from flowright.judging.rubrics.criteria_judge import CriteriaCalls, ask_criteria
 from flowright.judging.verdict import Judge, Verdict
 from flowright.llm.replies import spoken_answer

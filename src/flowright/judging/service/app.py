@@ -1,7 +1,7 @@
-"""The judge service: any judge behind HTTP, as a FastAPI app. It opens no model and no socket.
+"""The judge service: any judge behind HTTP, as a FastAPI app.
 
-:func:`create_app` is all that others need; :mod:`flowright.judging.service.serve` runs it. A judge
-that failed is an answer like any other, with a status and without a score (law 1).
+:mod:`flowright.judging.service.serve` opens judge and socket, and runs it. A failed judge is an
+ordinary response, with a status and without a score (law 1).
 """
 
 import asyncio
@@ -22,10 +22,11 @@ from fastapi import Body, Depends, FastAPI, Request, Response
 from fastapi.exceptions import HTTPException, RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import APIKeyHeader, HTTPBearer
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from flowright import __version__
-from flowright.config import JudgeServerSection
+from flowright.config.judge import JudgeServerSection
 from flowright.core.errors import ConfigError, UserError, boundary
 from flowright.core.off_loop import in_thread
 from flowright.judging.payloads import CLIENT_HEADER
@@ -44,7 +45,6 @@ from flowright.judging.service.bodies import (
 )
 from flowright.judging.service.openrlhf import add_openrlhf
 from flowright.judging.service.traffic import (
-    CONTENT_TYPE,
     Admission,
     GuardMiddleware,
     Overloaded,
@@ -54,12 +54,78 @@ from flowright.judging.service.traffic import (
 )
 from flowright.judging.verdict import Judge, Verdict
 
+Ready = Callable[[], Awaitable[Sequence[str]]]
+"""Probe of the backend: returns its problems, one line each."""
+
+_SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 30.0  # seconds, of a Retry-After
+PROBE_SECONDS = 5.0  # validity of a probe of the backend
+_LONGEST_CLIENT = 64  # characters of its name
+SIMULATED_NOTICE = "simulated: no language model judges here"
+
+_log = logging.getLogger(__name__)
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    401: {"model": ErrorBody, "description": "No key, or a wrong one."},
+    413: {"model": ErrorBody, "description": "The body or the batch is too large."},
+    422: {"model": ErrorBody, "description": "Not a valid request, with the reason."},
+    429: {"model": ErrorBody, "description": "Too many requests; try again after Retry-After."},
+    503: {"model": ErrorBody, "description": "The server is shutting down."},
+}
+
+
+def create_app(
+    judge: Judge,
+    settings: JudgeServerSection,
+    *,
+    ready: Ready | None = None,
+    simulated: bool = False,
+    notes: Sequence[str] = (),
+) -> FastAPI:
+    """Return the service as an app of one event loop. ``ready`` probes the backend; None: always
+    ready. ``notes`` on its verdicts are shown by /health.
+
+    ``app.state.traffic`` is its :class:`~flowright.judging.service.traffic.Traffic`, for draining.
+    """
+    app = FastAPI(
+        title="Flowright judge",
+        version=__version__,
+        description=f"Judge: `{judge.name}`." + f" **{SIMULATED_NOTICE}**" * simulated,
+        docs_url="/docs",
+        redoc_url=None,
+        redirect_slashes=False,
+        swagger_ui_oauth2_redirect_url=None,
+        # Questions and answers are the callers' own: keep them from collectors of traces.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
+        exception_handlers={
+            StarletteHTTPException: _refused,
+            RequestValidationError: _not_valid,
+            Exception: _crashed,
+        },
+    )
+    admission = Admission(settings.max_in_flight, settings.max_queue)
+    metrics = ServiceMetrics(admission, judge.name, simulated)
+    log = None if settings.log_file is None else VerdictLog(settings.log_file, settings)
+    app.state.traffic = Traffic()
+    app.add_middleware(
+        GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
+    )
+    _add_judging(app, _Dispatcher(judge, admission, metrics, log), settings)
+    _add_probes(app, _Health(judge, admission, settings, ready, simulated, notes), metrics)
+    return app
+
 
 class VerdictLog:
-    """The log of one service. Raises ConfigError for a path that cannot be written, before the
-    first verdict; a disk that fails later is told on stderr and costs no verdict, one that is slow
-    slows verdicts down, but not the service's other answers. No file is held open between lines,
-    so that others may take it away."""
+    """Log of one service: every verdict as a line of JSON, in files rotated by size.
+
+    A line has ``at`` (ISO 8601, UTC), ``request``, ``response`` and ``raw_replies``; no header and
+    no key. Questions and references are in it, so only the owner can read the files. One thread
+    writes, in the order of the verdicts, and a verdict is returned once its line is with the
+    system: a crash of the service loses no line, a crash of the machine may lose the last ones.
+
+    Raises ConfigError for a path that cannot be written, before the first verdict. A disk that fails
+    later is reported on stderr and costs no verdict; a slow one delays verdicts, but not the
+    service's other responses. Files are closed between lines, so that they can be moved.
+    """
 
     def __init__(self, path: Path, settings: JudgeServerSection) -> None:
         self._key = settings.api_key or None
@@ -79,8 +145,8 @@ class VerdictLog:
     async def keep(
         self, request: JudgeRequest, response: JudgeResponse, verdict: Verdict | None
     ) -> None:
-        """Write a line; ``verdict`` is None where a judge broke down. Whoever is cancelled while it
-        waits has its line all the same."""
+        """Write a line, even if the caller is cancelled meanwhile; ``verdict`` is None if the judge
+        raised."""
         written = self._writer.submit(self._write, request, response, verdict)
         await asyncio.shield(asyncio.wrap_future(written))
 
@@ -101,7 +167,7 @@ class VerdictLog:
 
 
 def _without(key: str, value: Any) -> Any:
-    """The value without the key, which a caller may have put into a text."""
+    """Replace the key in all texts of a value: a caller may have put it into one."""
     if isinstance(value, str):
         return value.replace(key, "[key]")
     if isinstance(value, list):
@@ -117,68 +183,8 @@ class _OwnersFile(RotatingFileHandler):
         return os.fdopen(handle, "a", encoding=self.encoding)
 
 
-Ready = Callable[[], Awaitable[Sequence[str]]]
-"""What keeps the backend from answering, one line each; empty when all is well."""
-
-_SHORTEST_WAIT, _LONGEST_WAIT = 0.05, 30.0  # seconds, for who was refused
-PROBE_SECONDS = 5.0  # how long a probe of the backend counts
-_LONGEST_CLIENT = 64  # characters of its name
-SIMULATED_NOTICE = "simulated: no language model judges here"
-
-_log = logging.getLogger(__name__)
-
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    401: {"model": ErrorBody, "description": "No key, or a wrong one."},
-    413: {"model": ErrorBody, "description": "The body or the batch is too large."},
-    422: {"model": ErrorBody, "description": "Not a request; says what is wrong."},
-    429: {"model": ErrorBody, "description": "Too much at once; Retry-After says when to try."},
-    503: {"model": ErrorBody, "description": "The server is shutting down."},
-}
-
-
-def create_app(
-    judge: Judge,
-    settings: JudgeServerSection,
-    *,
-    ready: Ready | None = None,
-    simulated: bool = False,
-    notes: Sequence[str] = (),
-) -> FastAPI:
-    """The service as an app of one event loop. ``ready`` asks the backend; None: always ready.
-    ``notes``: what one has to know of its verdicts, which /health tells.
-
-    ``app.state.traffic`` is its :class:`~flowright.judging.service.traffic.Traffic`, to drain it by.
-    """
-    app = FastAPI(
-        title="Flowright judge",
-        version=__version__,
-        description=f"Judge: `{judge.name}`." + f" **{SIMULATED_NOTICE}**" * simulated,
-        docs_url="/docs",
-        redoc_url=None,
-        redirect_slashes=False,
-        swagger_ui_oauth2_redirect_url=None,
-        # Questions and answers are the callers' own: they do not go to a collector of traces.
-        telemetry={"tracing": False, "metrics": False, "logs": False, "operation_spans": False},
-        exception_handlers={
-            StarletteHTTPException: _refused,
-            RequestValidationError: _not_valid,
-            Exception: _crashed,
-        },
-    )
-    admission = Admission(settings.max_in_flight, settings.max_queue)
-    metrics = ServiceMetrics(admission, judge.name, simulated)
-    log = None if settings.log_file is None else VerdictLog(settings.log_file, settings)
-    app.state.traffic = Traffic()
-    app.add_middleware(
-        GuardMiddleware, settings=settings, traffic=app.state.traffic, metrics=metrics
-    )
-    _add_judging(app, _Dispatcher(judge, admission, metrics, log), settings)
-    _add_probes(app, _Health(judge, admission, settings, ready, simulated, notes), metrics)
-    return app
-
-
 class _Dispatcher:
-    """Takes requests to the judge, within what the admission allows."""
+    """Passes requests to the judge, within the limits of admission."""
 
     def __init__(
         self, judge: Judge, admission: Admission, metrics: ServiceMetrics, log: VerdictLog | None
@@ -191,10 +197,10 @@ class _Dispatcher:
     async def judge(
         self, members: Sequence[JudgeRequest | JudgeResponse], request: Request
     ) -> list[JudgeResponse]:
-        """Judge the requests among ``members`` at once; what is a response already stays one. Who
-        sent the HTTP ``request`` gets a fair share of the service.
+        """Judge the requests among ``members`` concurrently; responses stay as they are. The sender
+        of the HTTP ``request`` gets a fair share of the service.
 
-        Raises HTTPException(429) where there is no room for all of them.
+        Raises HTTPException(429) if there is no room for all of them.
         """
         count = sum(isinstance(member, JudgeRequest) for member in members)
         client = _client(request)
@@ -212,7 +218,7 @@ class _Dispatcher:
         return [task.result() for task in tasks]
 
     def _when(self, client: str) -> dict[str, str]:
-        """When to try again: in whole seconds, as the standard has it, and exactly."""
+        """Return headers with the time to try again, in the standard's whole seconds and exactly."""
         seconds = self._admission.seconds_to_room(client)
         seconds = min(max(seconds, _SHORTEST_WAIT), _LONGEST_WAIT)
         return {"Retry-After": str(ceil(seconds)), "Retry-After-Ms": str(round(seconds * 1000))}
@@ -247,7 +253,7 @@ class _Dispatcher:
 
 
 class _Health:
-    """Whether verdicts can be had. One probe serves everybody who asks within its time."""
+    """Health of the service. One probe of the backend serves all requests within its validity."""
 
     def __init__(
         self,
@@ -271,7 +277,7 @@ class _Health:
         self._probed: float | None = None
 
     async def state(self, draining: bool) -> tuple[int, dict[str, object]]:
-        """HTTP code and body."""
+        """Return HTTP code and body."""
         shown: dict[str, object] = {
             "judge": self._judge.name,
             "simulated": self._simulated,
@@ -299,7 +305,7 @@ class _Health:
                     self._problems = await self._ready()
                 if attribution.failure is not None:
                     _log.error("the probe of the backend raised: %s", attribution.failure)
-                    self._problems = ("the backend cannot be probed; the server's log says how",)
+                    self._problems = ("the backend cannot be probed; see the server's log",)
                 self._probed = time.monotonic()
             return self._problems
 
@@ -335,9 +341,9 @@ def _add_judging(app: FastAPI, dispatcher: _Dispatcher, settings: JudgeServerSec
 
 
 def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:
-    @app.get("/health", responses={503: {"description": "No verdicts now; says why."}})
+    @app.get("/health", responses={503: {"description": "No verdicts now, with the reason."}})
     async def show_health() -> JSONResponse:
-        """Whether verdicts can be had: the backend was asked within the last seconds."""
+        """Return whether verdicts are available; the backend was probed within the last seconds."""
         code, body = await health.state(app.state.traffic.draining)
         return JSONResponse(body, code)
 
@@ -348,8 +354,8 @@ def _add_probes(app: FastAPI, health: _Health, metrics: ServiceMetrics) -> None:
 
 
 def _client(request: Request) -> str:
-    """Who asks: by the name that it gives itself, else by its address. No proof of anything, so
-    it decides about turns alone."""
+    """Return the client's chosen name, or its address. It is not verified, and used for turns
+    only."""
     named = request.headers.get(CLIENT_HEADER, "")[:_LONGEST_CLIENT]
     return named or (request.client.host if request.client else "")
 
@@ -365,5 +371,5 @@ async def _not_valid(request: Request, error: RequestValidationError) -> JSONRes
 
 
 async def _crashed(request: Request, error: Exception) -> JSONResponse:
-    # The exception goes on to the server's log; its words are not for the caller.
+    # The exception is in the server's log; its message is not for the caller.
     return JSONResponse({"error": "internal error"}, 500)

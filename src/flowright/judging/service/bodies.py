@@ -1,4 +1,4 @@
-"""What the judge service reads and writes, and how it maps to queries and verdicts. No HTTP."""
+"""Request and response bodies of the judge service, and their queries and verdicts."""
 
 import hashlib
 import re
@@ -24,10 +24,12 @@ from flowright.judging.payloads import (
 from flowright.judging.verdict import AnswerType, Criterion, JudgeQuery, Source, Status, Verdict
 
 
-class RawReplyBody(BaseModel):
-    """What a model said to one attempt, before it was read."""
-
+class Wire(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RawReplyBody(Wire):
+    """A model's reply to one attempt, unparsed."""
 
     text: str
     finish_reason: str
@@ -35,7 +37,7 @@ class RawReplyBody(BaseModel):
 
 
 def raw_replies(verdict: Verdict) -> tuple[RawReplyBody, ...]:
-    """The replies attempt by attempt; of a vote those of its members."""
+    """Return the replies by attempt; of a vote those of its members."""
     if not verdict.replies:
         return tuple(reply for member in verdict.members for reply in raw_replies(member))
     return tuple(
@@ -48,7 +50,7 @@ def raw_replies(verdict: Verdict) -> tuple[RawReplyBody, ...]:
     )
 
 
-_LONGEST_MESSAGE = 1000  # characters; what is wrong may quote a key of the caller's
+_LONGEST_MESSAGE = 1000  # characters; it may quote a key of the caller's
 _MOST_PROBLEMS = 5
 _LONGEST_ID = 256
 _LONGEST_INSTRUCTION = 20_000
@@ -75,10 +77,6 @@ Messages = list[dict[str, Any]]
 _ANY_FORM: Any = str | Messages
 Prompt = Annotated[Text, BeforeValidator(prompt_text, json_schema_input_type=_ANY_FORM)]
 Completion = Annotated[Text, BeforeValidator(completion_text, json_schema_input_type=_ANY_FORM)]
-
-
-class Wire(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class CriterionRequest(Wire):
@@ -129,7 +127,7 @@ class JudgeRequest(Wire):
     )
     rival: Text | None = Field(
         default=None,
-        description="Another answer: the verdict says whether `completion` is the better one. "
+        description="Another answer, with which `completion` is compared. "
         "For a judge whose `judge.ask` is `pairwise`.",
     )
     criteria: tuple[CriterionRequest, ...] = Field(
@@ -144,7 +142,7 @@ class JudgeRequest(Wire):
         "`own_instructions` is true.",
     )
     include_raw: bool = Field(
-        default=False, description="Whether `metadata.raw_replies` has what the model said."
+        default=False, description="Whether `metadata.raw_replies` holds the replies of the models."
     )
     request_id: Annotated[Text, Field(min_length=1, max_length=_LONGEST_ID)] | None = Field(
         default=None,
@@ -154,7 +152,7 @@ class JudgeRequest(Wire):
 
     @property
     def id(self) -> str:
-        """The caller's id, or one that is made from what is asked."""
+        """The caller's id, or one derived from the question."""
         if self.request_id is not None:
             return self.request_id
         unasked = {"request_id", "include_raw"}
@@ -177,30 +175,30 @@ class JudgeRequest(Wire):
 
 
 class BatchRequest(Wire):
-    """Answers to be judged at once. Each member stands for itself."""
+    """Answers to be judged at once, each on its own."""
 
-    # Not checked here, so that a bad member gets a response of its own.
+    # Not validated here, so that a bad member gets a response of its own.
     requests: list[SkipValidation[JudgeRequest]] = Field(description="In any order.")
 
 
 class Metadata(Wire):
-    """What a verdict took."""
+    """Cost and author of a verdict."""
 
-    latency: float = Field(default=0.0, description="Seconds the judge took, queueing left out.")
-    attempts: int = Field(default=0, description="Tries, of a model; 0 where rules decided.")
-    judge: str = Field(default="", description="Who judged.")
+    latency: float = Field(default=0.0, description="Seconds of judging, without queueing.")
+    attempts: int = Field(default=0, description="Attempts of a model; 0 where rules decided.")
+    judge: str = Field(default="", description="Name of the judge.")
     prompt_tokens: int = 0
     completion_tokens: int = 0
     raw_replies: tuple[RawReplyBody, ...] | None = Field(
         default=None,
         exclude_if=lambda replies: replies is None,
-        description="Of the attempts that got one, in order; only where `include_raw` was asked.",
+        description="Of the attempts that got one, in order; only with `include_raw`.",
     )
 
 
 class JudgeResponse(Wire):
-    """A verdict. ``score`` and ``correct`` are null unless ``status`` is "ok": a judge that failed
-    has said nothing, and "invalid" is a request that was never judged."""
+    """A verdict. ``score`` and ``correct`` are null unless ``status`` is "ok"; "invalid" is a
+    request that was never judged."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -229,12 +227,12 @@ class JudgeResponse(Wire):
         description="Whether the score counts as right (the better one); null for a tie, too."
     )
     status: Status | Literal["invalid"] = Field(description='"ok", or why there is no score.')
-    source: Source | None = Field(description="Who decided; null where nobody did.")
+    source: Source | None = Field(description="Author of the verdict; null without one.")
     request_id: str | None = Field(description="Null only where an invalid request has none.")
     explanation: str
     parts: dict[str, float] = Field(
         default_factory=dict,
-        description="What the score was made of: a rubric's criteria, the aspects.",
+        description="Components of the score: a rubric's criteria, the aspects.",
     )
     metadata: Metadata
 
@@ -246,7 +244,7 @@ class BatchResponse(Wire):
 
 
 class ErrorBody(Wire):
-    """Every answer that is not a success."""
+    """Body of every response that is not a success."""
 
     error: str
 
@@ -254,7 +252,7 @@ class ErrorBody(Wire):
 def response_of(
     verdict: Verdict, request_id: str, seconds: float, raw: bool = False
 ) -> JudgeResponse:
-    """``raw``: with the model's replies."""
+    """Return a verdict's response, with the models' replies if ``raw``."""
     return JudgeResponse(
         score=verdict.score,
         correct=verdict.correct,
@@ -275,29 +273,29 @@ def response_of(
 
 
 def failed_response(request_id: str, judge: str, seconds: float) -> JudgeResponse:
-    """For a judge that raised, which it should not: what it said stays in our log."""
-    said = "the judge broke down; the server's log says how"
-    verdict = Verdict(None, None, "llm", "unavailable", said, judge=judge)
+    """Return the response for a judge that raised; its message stays in the server's log."""
+    reason = "the judge raised an error; see the server's log"
+    verdict = Verdict(None, None, "llm", "unavailable", reason, judge=judge)
     return response_of(verdict, request_id, seconds).model_copy(update={"source": None})
 
 
 def invalid_response(member: object, message: str) -> JudgeResponse:
-    """For a member of a batch that is no request."""
-    given = member.get("request_id") if isinstance(member, dict) else None
-    usable = isinstance(given, str) and given.isprintable() and len(given) <= _LONGEST_ID
+    """Return the response to a member of a batch that is no request."""
+    name = member.get("request_id") if isinstance(member, dict) else None
+    usable = isinstance(name, str) and name.isprintable() and len(name) <= _LONGEST_ID
     return JudgeResponse(
         score=None,
         correct=None,
         status="invalid",
         source=None,
-        request_id=given if usable else None,
+        request_id=name if usable else None,
         explanation=message,
         metadata=Metadata(),
     )
 
 
 def read_member(member: object, own_instructions: bool) -> JudgeRequest | JudgeResponse:
-    """A batch's member as a request, or the response that says why it is none."""
+    """Return a batch's member as a request, or the response with the reason why it is none."""
     try:
         request = JudgeRequest.model_validate(member)
         is_refused = request.instruction and not own_instructions
@@ -308,7 +306,7 @@ def read_member(member: object, own_instructions: bool) -> JudgeRequest | JudgeR
 
 
 def error_message(errors: Sequence[Any]) -> str:
-    """Pydantic's errors in one line, without what was given."""
+    """Return pydantic's errors in one line, without the input."""
     lines = []
     for error in errors[:_MOST_PROBLEMS]:
         place = ".".join(str(part)[:80] for part in error["loc"] if part != "body")

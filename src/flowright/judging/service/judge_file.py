@@ -1,123 +1,64 @@
-"""The rows of a table with their numbers, and written again with further columns. What the columns
-mean is not known here, and how a file is read is :mod:`flowright.data.tables`'.
+"""Judge a file of answers row by row, resuming where it stopped; ``scripts/judge_file.py``.
+
+Every verdict is appended to the journal ``<out>.progress`` at once; the output is made of it at the
+end. A row is identified by its number and a hash of its content, so that a changed row is judged
+again.
 """
 
-import asyncio
-import fcntl
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
+from flowright.core.batch_calls import Outcome, ServerDown, call_all
 from flowright.core.errors import DataError, RunPaused, UserError
+from flowright.core.journal import Journal
 from flowright.core.plugins import suggest
-from flowright.data.tables import parquet_batches, read_table
+from flowright.core.tables import LINES, parquet_batches, read_rows, write_rows
 from flowright.judging.payloads import whole_characters
 from flowright.judging.reward.calls import ANSWERS, COMPLETIONS, PROMPTS, query_of, request_of
-from flowright.judging.verdict import Judge, JudgeQuery, Verdict
+from flowright.judging.verdict import DOWN, Judge, JudgeQuery
 
 Row = Mapping[str, Any]
-Added = Callable[[int, Row], Mapping[str, Any]]
-"""The further columns of a row, by its number and itself; the same names for every row."""
-
-LINES = (".jsonl", ".ndjson", ".json")
-
-
-def rows_of(path: Path) -> Iterator[tuple[int, Row]]:
-    """The rows with their numbers, from 1. Raises DataError for what cannot be read."""
-    for number, row in enumerate(read_table(path), start=1):
-        yield number, row.values
-
-
-def row_hash(row: Row) -> str:
-    """What changes with everything in a row; 32 hexadecimal digits."""
-    told = json.dumps(row, sort_keys=True, default=str)
-    return blake2b(told.encode(), digest_size=16).hexdigest()
-
-
-def write_rows(source: Path, out: Path, added: Added, names: Sequence[str]) -> None:
-    """Write all rows of ``source`` with what is ``added`` to them, replacing ``out`` at once. A
-    Parquet file made of another keeps the types of its columns."""
-    part = out.with_name(out.name + ".part")
-    if not _is_parquet(out):
-        with part.open("w", encoding="utf-8") as lines:
-            for number, row in rows_of(source):
-                lines.write(json_line({**row, **added(number, row)}))
-    elif _is_parquet(source):
-        _extend(source, part, added, names)
-    else:
-        _convert(source, part, added)
-    part.replace(out)
-
-
-def json_line(row: Row) -> str:
-    """A row as a line; half of a surrogate pair, which UTF-8 can't hold, as its number."""
-    text = json.dumps(row, ensure_ascii=False, default=str)
-    if any("\ud800" <= character <= "\udfff" for character in text):
-        text = json.dumps(row, default=str)
-    return text + "\n"
-
-
-def check_out(path: Path) -> None:
-    """Raises UserError for a name that ends in no format that can be written."""
-    if path.suffix.lower() not in (*LINES, ".parquet"):
-        raise UserError(f"--out {path}: the name must end in {', '.join(LINES)} or .parquet")
-
-
-def _is_parquet(path: Path) -> bool:
-    return path.suffix.lower() == ".parquet"
-
-
-def _extend(source: Path, part: Path, added: Added, names: Sequence[str]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    types = {"score": pa.float64(), "correct": pa.bool_()}
-    further = [pa.field(n, types.get(n.removeprefix("judge_"), pa.string())) for n in names]
-    before = pq.read_schema(source)
-    schema = pa.schema([*before, *further], metadata=before.metadata)
-    number = 1
-    with pq.ParquetWriter(part, schema) as writer:
-        for batch in parquet_batches(source):
-            told = [added(number + i, row) for i, row in enumerate(batch.to_pylist())]
-            number += len(told)
-            columns = [pa.array([row[f.name] for row in told], f.type) for f in further]
-            writer.write_batch(pa.record_batch([*batch.columns, *columns], schema=schema))
-
-
-def _convert(source: Path, part: Path, added: Added) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pa.Table.from_pylist([{**row, **added(n, row)} for n, row in rows_of(source)])
-    except (pa.ArrowException, UnicodeEncodeError) as error:
-        why = str(error).splitlines()[0]
-        raise UserError(f"--out: not writable as Parquet ({why}); give a name in .jsonl") from None
-    pq.write_table(table, part)
-
+Key = tuple[int, str]
+"""A row's number, from 1, and its hash."""
+Judged = Mapping[str, Any]
 
 ADDED = ("score", "correct", "source", "status", "explanation")
-"""What each row gets; with ``judge_`` before it where the file has such a column already."""
+"""Columns added to each row; with the prefix ``judge_`` if the file has one of them already."""
 
 USUAL_MORE = {"answer_type": ("answer_type",), "criteria": ("criteria",)}
 MORE = (*USUAL_MORE, "alternatives", "evidence", "rival")
-"""Further fields of a request. Only the usual ones are taken without being chosen: a column that is
-called ``evidence`` may be anything."""
+"""Further fields of a request. Only the usual ones are used without being chosen: a column named
+``evidence`` may be anything."""
 
-_PATIENCE = 32  # failures of transport in a row after which a judge counts as down
-_DOWN = ("timeout", "unavailable")
+FORMATS = (*LINES, ".json", ".parquet")
 
-Judged = Mapping[str, Any]
+
+def row_hash(row: Row) -> str:
+    """Return 32 hexadecimal digits that change with the content of a row."""
+    text = json.dumps(row, sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def check_out(path: Path) -> None:
+    """Raise UserError for a name without the suffix of a format that can be written."""
+    if path.suffix.lower() not in FORMATS:
+        raise UserError(f"--out {path}: the name must end in {', '.join(FORMATS)}")
+
+
+def keyed_rows(path: Path) -> Iterator[tuple[Key, Row]]:
+    """Yield the rows of a file with their keys. Raises DataError."""
+    for number, (_, row) in enumerate(read_rows(path), start=1):
+        yield (number, row_hash(row)), row
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Where in a row things stand. ``more`` are further fields of a request by their column."""
+    """Columns of a row. ``more`` maps further fields of a request to columns."""
 
     prompt: str
     completion: str
@@ -125,7 +66,8 @@ class Columns:
     more: Mapping[str, str]
 
     def query(self, row: Row) -> JudgeQuery:
-        """Raises ValueError for a row that cannot be judged. Equal rows have equal seeds."""
+        """Return a row's query; equal rows have equal seeds. Raises ValueError for a row that cannot
+        be judged."""
         absent = [name for name in (self.prompt, self.completion) if row.get(name) is None]
         if absent:
             raise ValueError(f"the row has no {' and no '.join(absent)}")
@@ -137,7 +79,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What is known of a file before it is judged."""
+    """Size and columns of a file."""
 
     rows: int
     columns: Columns
@@ -145,10 +87,10 @@ class Survey:
 
 
 def survey(path: Path, chosen: Mapping[str, str | None]) -> Survey:
-    """Read a file once. ``chosen`` are columns by field, None for the usual names. Raises
-    DataError for a line that is no row, and UserError for columns that are not there."""
+    """Read a file once. ``chosen`` are columns by field, None for the usual names. Raises DataError
+    for a line that is no row, and UserError for missing columns."""
     count, seen = 0, dict[str, None]()
-    for _, row in rows_of(path):
+    for _, row in read_rows(path):
         count += 1
         seen.update(dict.fromkeys(row))
     if not count:
@@ -172,160 +114,114 @@ def survey(path: Path, chosen: Mapping[str, str | None]) -> Survey:
     return Survey(count, columns, tuple(prefix + name for name in ADDED))
 
 
-class Progress:
-    """The verdicts so far, in a file that one process at a time may add to.
-
-    ``asked`` says who judges what; raises UserError where the file was begun otherwise, so that
-    verdicts of two judges never stand in one file, and where another process is at it.
+def open_progress(path: Path, asked: Mapping[str, Any]) -> Journal:
+    """Open the journal of verdicts. ``asked`` identifies judge and columns: one file never has the
+    verdicts of two judges. Raises RunError if it was begun otherwise, or another process holds it.
     """
-
-    def __init__(self, path: Path, asked: Mapping[str, Any]) -> None:
-        self.path = path
-        self._judged: dict[tuple[int, str], Judged] = {}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: IO[bytes] = path.open("a+b")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._read(json.loads(json.dumps(asked)))
-        except BlockingIOError:
-            self._file.close()
-            raise UserError(f"{path}: another process is judging into it") from None
-        except UserError:
-            self._file.close()
-            raise
-
-    def of(self, number: int, row: Row) -> Judged | None:
-        return self._judged.get((number, row_hash(row)))
-
-    def keep(self, number: int, row: Row, judged: Judged) -> None:
-        """Add a verdict, at once: a killed process loses none that was kept."""
-        key = number, row_hash(row)
-        self._judged[key] = judged
-        self._append({"row": key[0], "hash": key[1], **judged})
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _read(self, asked: Mapping[str, Any]) -> None:
-        self._file.seek(0)
-        whole = 0
-        lines = list(self._file)
-        for line in lines:
-            if not line.endswith(b"\n"):
-                break
-            whole += len(line)
-        self._file.truncate(whole)  # a line that was cut short
-        kept = [_read_line(line) for line in lines if line.endswith(b"\n")]
-        if not kept:
-            self._append({"asked": asked})
-            return
-        before = kept[0].get("asked")
-        if before != asked:
-            raise UserError(
-                f"{self.path}: was begun with another judge or other columns ({before}); give "
-                "another --out, or remove it to judge everything again"
-            )
-        for each in kept[1:]:
-            if each.keys() >= {"row", "hash", *ADDED}:
-                self._judged[each.pop("row"), each.pop("hash")] = each
-
-    def _append(self, line: Mapping[str, Any]) -> None:
-        data = json_line(line).encode()
-        while data:  # past Python's buffers, so that it outlives the process
-            data = data[os.write(self._file.fileno(), data) :]
-
-
-def _read_line(line: bytes) -> dict[str, Any]:
-    """A line of the progress; nothing for one that a failing disk has spoilt."""
-    try:
-        read = json.loads(line)
-    except ValueError:
-        return {}
-    return read if isinstance(read, dict) else {}
+    remedy = "give another --out, or remove it to judge everything again"
+    return Journal(path, asked, header="asked", sync=False, skip_damaged=True, remedy=remedy)
 
 
 async def judge_rows(
     source: Path,
     columns: Columns,
     judge: Judge,
-    progress: Progress,
+    progress: Journal,
     concurrency: int,
     retry_failed: bool,
-    tell: Callable[[], None],
-) -> int:
-    """Judge what has no verdict yet (with ``retry_failed``: no score), ``concurrency`` rows at a
-    time; returns how many. ``tell`` is called for each row, those left alone included.
+    advance: Callable[[], None],
+) -> dict[Key, Judged]:
+    """Judge the rows without a verdict (with ``retry_failed``: without a score), ``concurrency`` at
+    a time, and return all verdicts. ``advance`` is called for each row, those kept included.
 
-    Raises RunPaused where the judge is down: the rest would be no other.
+    Raises RunPaused if the judge is down.
     """
-    count = in_a_row = 0
-
-    def left() -> Iterator[tuple[int, Row]]:
-        for number, row in rows_of(source):
-            judged = progress.of(number, row)
-            if judged is None or (retry_failed and judged["score"] is None):
-                yield number, row
-            else:
-                tell()
-
-    waiting = left()
-
-    async def work() -> None:
-        nonlocal count, in_a_row
-        for number, row in waiting:
-            judged = await _judged(row, columns, judge)
-            progress.keep(number, row, judged)
-            count += 1
-            tell()
-            in_a_row = in_a_row + 1 if judged["status"] in _DOWN else 0
-            if in_a_row >= _PATIENCE:
-                raise RunPaused(
-                    f"the judge is down: {in_a_row} rows in a row failed ({judged['explanation']})",
-                    "start it, then give the same command again with --retry-failed",
-                )
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(concurrency):
-                group.create_task(work())
-    except* UserError as several:
-        raise several.exceptions[0] from None
-    return count
-
-
-async def _judged(row: Row, columns: Columns, judge: Judge) -> Judged:
-    try:
-        query = columns.query(row)
-    except ValueError as error:
-        return _invalid(str(error))
-    return _told(await judge.judge(query))
-
-
-def _told(verdict: Verdict) -> Judged:
-    return {
-        "score": verdict.score,
-        "correct": verdict.correct,
-        "source": verdict.source,
-        "status": verdict.status,
-        "explanation": whole_characters(verdict.reason),
+    known = {
+        key: row for key, row in progress.latest("row", "hash").items() if row.keys() >= {*ADDED}
     }
+    kept = {k: row for k, row in known.items() if not (retry_failed and row["score"] is None)}
+
+    def rows() -> Iterator[tuple[Key, tuple[Key, Row]]]:
+        for key, row in keyed_rows(source):
+            if key in kept:
+                advance()
+            yield key, (key, row)
+
+    async def judged(item: tuple[Key, Row]) -> Judged:
+        try:
+            query = columns.query(item[1])
+        except ValueError as error:
+            empty = dict.fromkeys(ADDED)
+            return {**empty, "status": "invalid", "explanation": str(error)}
+        verdict = await judge.judge(query)
+        return {
+            "score": verdict.score,
+            "correct": verdict.correct,
+            "source": verdict.source,
+            "status": verdict.status,
+            "explanation": whole_characters(verdict.reason),
+        }
+
+    def outcome(result: Judged) -> Outcome:
+        if result["status"] in DOWN:
+            return "down"
+        return "neutral" if result["status"] == "invalid" else "reached"
+
+    try:
+        return await call_all(
+            rows(),
+            judged,
+            concurrency=concurrency,
+            outcome=outcome,
+            why=lambda result: result["explanation"],
+            kept=kept,
+            keep=lambda key, row: progress.append({"row": key[0], "hash": key[1], **row}),
+            progress=advance,
+            name="the judge",
+            remedy="start it, then give the same command again with --retry-failed",
+        )
+    except ServerDown as down:
+        raise RunPaused(*down.problems) from None
 
 
-def _invalid(why: str) -> Judged:
-    return {"score": None, "correct": None, "source": None, "status": "invalid", "explanation": why}
-
-
-def write_judged(source: Path, out: Path, added: Sequence[str], progress: Progress) -> Counter[str]:
-    """Write the output; returns how many rows were right, wrong, tied, and what else by status."""
+def write_judged(
+    source: Path, out: Path, added: Sequence[str], judged: Mapping[Key, Judged]
+) -> Counter[str]:
+    """Write all rows with the columns ``added``, replacing ``out`` at once; return how many rows
+    were right, wrong, tied, and the others by status."""
     counts: Counter[str] = Counter()
 
-    def of(number: int, row: Row) -> Mapping[str, Any]:
-        judged = progress.of(number, row)
-        if judged is None:
+    def columns_of(key: Key) -> dict[str, Any]:
+        if key not in judged:
             raise UserError(f"{source}: changed while it was judged; give the same command again")
-        outcome = {True: "right", False: "wrong", None: "tie"}[judged["correct"]]
-        counts[outcome if judged["score"] is not None else str(judged["status"])] += 1
-        return {name: judged[key] for name, key in zip(added, ADDED, strict=True)}
+        row = judged[key]
+        outcome = {True: "right", False: "wrong", None: "tie"}[row["correct"]]
+        counts[outcome if row["score"] is not None else str(row["status"])] += 1
+        return {name: row[field] for name, field in zip(added, ADDED, strict=True)}
 
-    write_rows(source, out, of, added)
+    if source.suffix.lower() == out.suffix.lower() == ".parquet":
+        _extend(source, out, columns_of, added)
+    else:
+        write_rows(out, ({**row, **columns_of(key)} for key, row in keyed_rows(source)))
     return counts
+
+
+def _extend(
+    source: Path, out: Path, columns_of: Callable[[Key], Mapping[str, Any]], added: Sequence[str]
+) -> None:
+    """Copy a Parquet file in batches, with the types of its columns, and add columns."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"score": pa.float64(), "correct": pa.bool_()}
+    further = [pa.field(n, types.get(n.removeprefix("judge_"), pa.string())) for n in added]
+    before = pq.read_schema(source)
+    schema = pa.schema([*before, *further], metadata=before.metadata)
+    part = out.with_name(out.name + ".part")
+    keys = (key for key, _ in keyed_rows(source))
+    with pq.ParquetWriter(part, schema) as writer:
+        for batch in parquet_batches(source):
+            rows = [columns_of(next(keys)) for _ in range(batch.num_rows)]
+            columns = [pa.array([row[f.name] for row in rows], f.type) for f in further]
+            writer.write_batch(pa.record_batch([*batch.columns, *columns], schema=schema))
+    part.replace(out)

@@ -1,10 +1,9 @@
 """OpenRLHF's remote reward model as an endpoint of the judge service, for ``--remote_rm_url``.
 
-Only its wire format and what it is told are here; judging is the service's. OpenRLHF's client sends
-``{"query": [...], "prompts": [...], "labels": [...]}``, one sample a request, repeats a failed one
-four times at once and then goes on without a reward. So an overload is waited out here; a sample
-without a verdict gets its group's mean, marked in ``extra_logs``
-(:mod:`flowright.judging.reward.verl`), or, where no sample has one, 503.
+OpenRLHF's client sends ``{"query": [...], "prompts": [...], "labels": [...]}``, one sample a
+request, repeats a failed one four times at once and then continues without a reward. So an
+overload is waited out here. A sample without a verdict gets the mean of its group, marked in
+``extra_logs`` (:class:`flowright.judging.reward.verl.GroupMeans`), or 503 if no sample has one.
 """
 
 import asyncio
@@ -21,22 +20,22 @@ from flowright.core.errors import RunPaused
 from flowright.core.off_loop import in_thread
 from flowright.judging.payloads import whole_characters
 from flowright.judging.reward.calls import query_of
-from flowright.judging.reward.verl import StandIns
+from flowright.judging.reward.verl import GroupMeans
 from flowright.judging.service.bodies import JudgeRequest, JudgeResponse, error_message
 
 PATH = "/openrlhf"
 
-_PATIENCE = 150.0  # seconds that an overload is waited for; its client gives up after 180
+_PATIENCE = 150.0  # seconds to wait for the end of an overload; the client gives up after 180
 _PAUSE = 0.5
 _LONGEST_TOKEN = 48  # characters of a control token at the end of an answer
 _ENDS = ("</s>", "<eos>", "<end_of_turn>", "<pad>")
 
 Judging = Callable[[Sequence[JudgeRequest], Request], Awaitable[list[JudgeResponse]]]
-"""Judges all that an HTTP request asks at once; raises HTTPException(429) without room."""
+"""Judges all questions of an HTTP request; raises HTTPException(429) without room."""
 
 
 class RewardRequest(BaseModel):
-    """What OpenRLHF sends. Further keys of other versions are not read."""
+    """OpenRLHF's request. Further keys of other versions are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -61,7 +60,7 @@ def add_openrlhf(
     app: FastAPI, judging: Judging, responses: dict[int | str, Any], guarded: Sequence[Any]
 ) -> None:
     """Add the endpoint to the service's app."""
-    seen = StandIns()
+    means = GroupMeans()
 
     @app.post(PATH, responses=responses, dependencies=guarded)
     async def openrlhf(asked: Annotated[RewardRequest, Body()], request: Request) -> RewardResponse:
@@ -69,10 +68,10 @@ def add_openrlhf(
         questions = await in_thread(lambda: _questions(asked))
         verdicts = await _patiently(partial(judging, questions, request))
         for prompt, verdict in zip(asked.prompts, verdicts, strict=True):
-            seen.note(prompt, verdict.score)
+            means.note(prompt, verdict.score)
         try:
             rewards = [
-                seen.mean(prompt) if verdict.score is None else verdict.score
+                means.mean(prompt) if verdict.score is None else verdict.score
                 for prompt, verdict in zip(asked.prompts, verdicts, strict=True)
             ]
         except RunPaused as error:
@@ -82,8 +81,8 @@ def add_openrlhf(
 
 
 def completion_of(query: str, prompt: str) -> str:
-    """The completion behind its prompt, without control tokens at its end. Space may have changed
-    where the tokenizer decoded. Raises ValueError where the query does not hold the prompt."""
+    """Return the completion after its prompt, without control tokens at its end. White space may
+    differ after decoding. Raises ValueError if the query does not contain the prompt."""
     start = query.find(prompt)
     if start >= 0:
         return _without_end(query[start + len(prompt) :])
@@ -111,9 +110,9 @@ def _without_end(text: str) -> str:
 
 
 def _questions(request: RewardRequest) -> list[JudgeRequest]:
-    """Raises HTTPException for lists that do not fit, and for what cannot be judged: it would
-    never be scored, so the run's settings are to be mended. A label that is missing leaves the
-    judge to the question alone."""
+    """Return the questions; one without a label is judged without a reference. Raises HTTPException
+    for lists of different lengths, and for samples that can never be scored: the run's settings
+    need a correction."""
     if not len(request.query) == len(request.prompts) == len(request.labels):
         raise HTTPException(422, "query, prompts and labels must be of one length")
     questions: list[JudgeRequest] = []
@@ -121,11 +120,11 @@ def _questions(request: RewardRequest) -> list[JudgeRequest]:
         zip(request.query, request.prompts, request.labels, strict=True)
     ):
         try:
-            said = completion_of(query, prompt)
-            asked = query_of({"prompt": prompt, "completion": said, "answer": label})
+            completion = completion_of(query, prompt)
+            asked = query_of({"prompt": prompt, "completion": completion, "answer": label})
             question = JudgeRequest(
                 prompt=whole_characters(prompt),
-                completion=whole_characters(said),
+                completion=whole_characters(completion),
                 answer=asked.reference,
                 alternatives=asked.alternatives,
             )

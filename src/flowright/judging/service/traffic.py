@@ -1,6 +1,7 @@
-"""How much the judge service takes on at once, and how it stops. Counts and tasks; no HTTP.
+"""Bounds of a service: admission, keys, body sizes, draining, and its Prometheus metrics.
 
-Nothing waits without a bound: what does not fit into the slots and the queue is refused at once.
+Nothing waits without a bound: requests that fit neither into the slots nor into the queue are
+refused at once.
 """
 
 import asyncio
@@ -15,7 +16,6 @@ from hashlib import sha256
 from typing import Any, Protocol
 
 import prometheus_client as prometheus
-from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4 as CONTENT_TYPE
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -26,21 +26,21 @@ Slot = Callable[[], AbstractAsyncContextManager[None]]
 
 _PACE_WEIGHT = 0.05  # of the latest verdict in the moving mean
 _WANTS_SECONDS = 35.0  # after a refusal: a little longer than a client may be asked to wait
-_LAST_WORDS_SECONDS = 1.0  # for what is cancelled at the end of a drain
+_CANCEL_SECONDS = 1.0  # for cancelled requests to end, after a drain
 
 
 class Overloaded(Exception):
-    """Neither a slot nor room in the queue is left."""
+    """Raised if neither a slot nor room in the queue is left."""
 
 
 class Admission:
     """Slots for ``max_in_flight`` verdicts and a queue of ``max_queue``, in fair shares.
 
-    Clients take turns: a slot that falls free goes to the next client that waits, whoever came
-    first and however much the others have queued. While somebody is refused for want of room, a
-    client that holds more than its share of it is refused more, so that room comes to the others.
+    Clients take turns: a free slot goes to the next waiting client, whatever the order of arrival
+    and the length of the others' queues. While a client is refused for lack of room, others that
+    hold more than their share of it get no more, so that room becomes free.
 
-    ``pace`` is how long a slot was held lately, in seconds (a moving mean); 0 at first.
+    ``pace`` is the moving mean of the seconds that a slot is held; 0 at first.
     """
 
     def __init__(
@@ -64,16 +64,15 @@ class Admission:
         return self._held.total() - self._running
 
     def seconds_to_room(self, client: str = "") -> float:
-        """About how long until there is room for a client: until half of the queue has been let in,
-        or the next verdicts are made where it has nothing here and so is to come before others."""
+        """Estimate the seconds until there is room for a client: half of the queue, or one verdict
+        for a client without requests, which comes before the others."""
         rounds = self.queued / 2 / self._slot_count if self._held[client] else 0.0
         return self.pace * max(1.0, rounds)
 
     @contextmanager
     def admit(self, count: int, client: str = "") -> Iterator[Slot]:
-        """Hold room for ``count`` verdicts of a client. Each waits for a slot and holds it by what
-        is yielded, and gives its room back when it ends. Raises Overloaded where there is not
-        enough."""
+        """Reserve room for ``count`` verdicts of a client, and yield the context manager of a slot
+        for each of them. Raises Overloaded."""
         if self._is_too_much(count, client):
             self._refused[client] = self._clock() + _WANTS_SECONDS
             raise Overloaded
@@ -116,7 +115,7 @@ class Admission:
             del self._held[client]
 
     async def _turn(self, client: str) -> None:
-        """Wait for a slot, which is the caller's then."""
+        """Take a slot, waiting for one if necessary."""
         if self._running < self._slot_count:  # so nobody waits
             self._running += 1
             return
@@ -126,12 +125,12 @@ class Admission:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was given the slot in the same moment
+            if turn.done() and not turn.cancelled():  # it got the slot in the same moment
                 self._next_turn()
             raise
 
     def _next_turn(self) -> None:
-        """Hand a slot on to the next client that waits, or leave it free."""
+        """Pass a slot to the next waiting client, or free it."""
         while self._waiting:
             client, turns = self._waiting.popitem(last=False)
             while turns and turns[0].done():  # cancelled
@@ -145,7 +144,7 @@ class Admission:
 
 
 class Traffic:
-    """The requests that are being answered. ``drain`` lets them finish and lets no more in."""
+    """Running requests. ``drain`` lets them finish and refuses new ones."""
 
     def __init__(self) -> None:
         self.draining = False
@@ -157,8 +156,8 @@ class Traffic:
         task.add_done_callback(self._running.discard)
 
     async def drain(self, seconds: float) -> int:
-        """Wait for the running requests, ``seconds`` at most; then cancel them. Returns how many
-        had to be cancelled."""
+        """Wait for the running requests, ``seconds`` at most, then cancel the others and return
+        their count."""
         self.draining = True
         if self._running:
             await asyncio.wait(self._running, timeout=seconds)
@@ -167,11 +166,9 @@ class Traffic:
         for task in left:
             task.cancel()
         if left:
-            await asyncio.wait(left, timeout=_LAST_WORDS_SECONDS)
+            await asyncio.wait(left, timeout=_CANCEL_SECONDS)
         return len(left)
 
-
-__all__ = ["CONTENT_TYPE", "ServiceMetrics"]
 
 # Seconds: rules answer in microseconds, a reasoning model in minutes.
 _BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
@@ -218,14 +215,14 @@ class ServiceMetrics:
 
 
 OPEN = frozenset({"/health", "/metrics", "/docs", "/openapi.json"})
-"""Paths that ask for no key and answer while draining: what they show is no caller's own."""
+"""Paths without a key that also answer while draining: they show nothing of a caller's."""
 
 ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf"}) | OPEN
 CLIENT_GONE = 499  # nginx's code; nobody receives it, only the metrics show it
 
 
 class Guarded(Protocol):
-    """What the middleware has to know of a service's settings."""
+    """Settings used by the middleware."""
 
     @property
     def api_key(self) -> str | None: ...
@@ -239,8 +236,9 @@ def _error(error: HTTPException) -> Response:
 
 
 class GuardMiddleware:
-    """Refusals are counted like every other answer, where there are ``metrics``. ``refusal`` makes
-    a response of one."""
+    """ASGI middleware for key, size and drain. It reads the whole body, so that the limit holds
+    while reading, and then watches the connection: a client that disconnects takes its verdicts
+    along. Refusals are counted in ``metrics`` like every answer; ``refusal`` renders one."""
 
     def __init__(
         self,
@@ -285,7 +283,7 @@ class GuardMiddleware:
                 self._metrics.requests.labels(endpoint, str(code or 500)).inc()
 
     async def _guarded(self, scope: Scope, receive: Receive, send: Send) -> bool:
-        """Check and answer a request; False where its client left. Raises HTTPException."""
+        """Check and answer a request; False if the client disconnected. Raises HTTPException."""
         self._refuse_if_draining()
         if self._key is not None and not _has_key(self._key, scope["headers"]):
             wanted = "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
@@ -298,15 +296,15 @@ class GuardMiddleware:
 
     def _refuse_if_draining(self) -> None:
         if self._traffic.draining:
-            said = "draining: this server is shutting down"
-            raise HTTPException(503, said, {"Connection": "close"})
+            message = "draining: this server is shutting down"
+            raise HTTPException(503, message, {"Connection": "close"})
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The body; None where the client left before its end. Raises HTTPException."""
-        said = f"the body is larger than {self._limit} bytes (server.max_body_bytes)"
+        """Return the body; None if the client disconnected before its end. Raises HTTPException."""
+        too_large = f"the body is larger than {self._limit} bytes (server.max_body_bytes)"
         headers = dict(scope["headers"])
         if int(headers.get(b"content-length", b"0")) > self._limit:
-            raise HTTPException(413, said)
+            raise HTTPException(413, too_large)
         parts = bytearray()
         while True:
             message = await receive()
@@ -314,12 +312,12 @@ class GuardMiddleware:
                 return None
             parts += message.get("body", b"")
             if len(parts) > self._limit:
-                raise HTTPException(413, said)
+                raise HTTPException(413, too_large)
             if not message.get("more_body", False):
                 return bytes(parts)
 
     async def _answered(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> bool:
-        """Let the app answer while the connection is watched; False where the client left."""
+        """Let the app answer while watching the connection; False if the client disconnected."""
         left = asyncio.create_task(_until_gone(receive))
         started = False
 
@@ -331,7 +329,10 @@ class GuardMiddleware:
             started = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        work = asyncio.create_task(_run(self._app, scope, replayed, send))
+        async def run() -> None:
+            await self._app(scope, replayed, send)
+
+        work = asyncio.create_task(run())
         self._traffic.add(work)
         try:
             await asyncio.wait({work, left}, return_when=asyncio.FIRST_COMPLETED)
@@ -350,34 +351,26 @@ class GuardMiddleware:
         raise HTTPException(500, "the answer was given up")
 
 
-async def _run(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    await app(scope, receive, send)
-
-
 async def _until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 def _has_key(expected: bytes, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether a header holds the key. Digests are compared, in a time that tells nothing."""
+    """Return whether a header holds the key, in constant time, by its digest."""
     found = False
     for name, value in headers:
         given = value
         if name == b"authorization":
             scheme, _, given = value.partition(b" ")
             if scheme.lower() == b"basic":  # http://judge:KEY@host/..., of clients without headers
-                given = _password(given)
+                try:
+                    given = b64decode(given.strip(), validate=True).partition(b":")[2]
+                except ValueError:
+                    given = b""
             elif scheme.lower() != b"bearer":
                 continue
         elif name != b"x-api-key":
             continue
         found |= hmac.compare_digest(sha256(given.strip()).digest(), expected)
     return found
-
-
-def _password(given: bytes) -> bytes:
-    try:
-        return b64decode(given.strip(), validate=True).partition(b":")[2]
-    except ValueError:
-        return b""

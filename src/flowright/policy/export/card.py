@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from flowright.policy.export.comparison import Difference
-from flowright.runs import sha256_of
+from flowright.runs.checkpoints import sha256_of
 
 _TOLD = (
     *("environment", "seed", "strategy_model", "train_dataset", "val_dataset"),

@@ -17,7 +17,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from peft import PeftModel
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
 from flowright.policy.adapter import CONFIG_FILE
 from flowright.policy.export.adapters import (

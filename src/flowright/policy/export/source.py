@@ -11,7 +11,8 @@ from typing import Any
 
 from flowright.core.errors import RunError
 from flowright.policy.adapter import CONFIG_FILE
-from flowright.runs import checkpoint_of, find_damage, read_config
+from flowright.runs.checkpoints import checkpoint_of, find_damage
+from flowright.runs.run_files import read_config
 
 
 class Kind(StrEnum):

@@ -14,9 +14,9 @@ from safetensors.torch import save as safetensors_bytes
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from flowright.config import LoraSection
+from flowright.config.policy import LoraSection
+from flowright.core.files import disk_errors, nearest
 from flowright.policy.adapter import ADAPTER_FILE, lora_config
-from flowright.runs import disk_errors, nearest
 
 
 @contextmanager

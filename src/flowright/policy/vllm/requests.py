@@ -10,7 +10,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from flowright.config import MAX_LORA_RANKS, PolicySection
+from flowright.config.policy import MAX_LORA_RANKS, PolicySection
 from flowright.llm.client import model_cards, openai_ends
 from flowright.llm.transport import (
     Connection,

@@ -20,8 +20,9 @@ from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError
+from flowright.core.files import disk_errors
 from flowright.llm.counters import Counters
 from flowright.llm.transport import CONNECT_SECONDS
 from flowright.policy.model import Policy
@@ -31,7 +32,7 @@ from flowright.policy.vllm.proof import Probe, Weights
 from flowright.policy.vllm.server import PolicyServer
 from flowright.policy.vllm.servers import ROLE, Fleet, all_of
 from flowright.policy.vllm.wire import Drawn
-from flowright.runs import disk_errors, step_name
+from flowright.runs.checkpoints import step_name
 
 
 class VllmSampler:

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.checkout import here
 from flowright.core.errors import RunError
 from flowright.llm.transport import CONNECT_SECONDS, RequestError

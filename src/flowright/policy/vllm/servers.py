@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flowright.config import PolicySection
+from flowright.config.policy import PolicySection
 from flowright.core.errors import RunError, RunPaused, UserError
 from flowright.llm.counters import Counters
 from flowright.llm.retries import Balance, Call, Lease, Retries, RetryPolicy

@@ -1,4 +1,4 @@
-"""Where the isolated side's interpreter begins; see zygote.py. Standard library only."""
+"""Entry point of the isolated side's interpreter; see zygote.py. Standard library only."""
 
 import os
 

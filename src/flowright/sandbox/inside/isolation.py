@@ -1,4 +1,4 @@
-"""Taking rights away: Landlock, namespaces, resource limits, privileges; and a test that they hold.
+"""Isolation by Landlock, namespaces, resource limits and dropped privileges; and a test of it.
 
 The zygote prepares once (:class:`Prepared`), each forked child enters (:func:`enter`) before it
 sees a byte of untrusted code. Part of the isolated side: standard library only, no import of the
@@ -40,7 +40,7 @@ def landlock_of(config: Json) -> int:
 
 
 def is_sealed(config: Json, namespaces: bool) -> bool:
-    """Whether nothing but the system call filter will guard the disk, and so has to close it."""
+    """Return whether only the system call filter guards the disk, and so has to close it."""
     return "sealed" in config["layers"] and not namespaces and not landlock_of(config)
 
 
@@ -83,7 +83,7 @@ def _add_rule(ruleset: int, path: str, allowed: int) -> None:
 
 
 def works(trial: Callable[[], None]) -> bool:
-    """Whether ``trial`` goes through without OSError, in a process that may be lost."""
+    """Return whether ``trial`` succeeds without OSError, in a process that may be lost."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -158,7 +158,7 @@ def _bind(source: str, path: str) -> None:
     else:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
     kernel.mount(source, path, None, _BIND | _REC)
-    # Flags of a mount that came from a more privileged namespace may not be taken away.
+    # Flags of a mount that came from a more privileged namespace cannot be cleared.
     had = os.statvfs(path).f_flag
     kept = sum(flag for bit, flag in _KEPT.items() if had & bit)
     nodev = 0 if path.startswith("/dev/") else _NODEV
@@ -176,7 +176,7 @@ def mount_tmp(config: Json) -> None:
 
 
 class Prepared:
-    """What the zygote made ready for its children, and what it found out about the kernel."""
+    """Preparations of the zygote for its children, and its findings about the kernel."""
 
     def __init__(self, config: Json, base_bytes: int, namespaces: bool, sealed: bool) -> None:
         self.namespaces = namespaces
@@ -208,7 +208,7 @@ class Prepared:
         return _ruleset(self.landlock, readable, listable, writable)
 
     def renew_tmp(self) -> None:
-        """Throw away whatever a child left in its folder, however large or deep."""
+        """Delete all that a child left in its folder, however large or deep."""
         kernel.unmount(self._config["tmp"])
         mount_tmp(self._config)
         if self.landlock:  # its rule was for the folder that is gone
@@ -238,8 +238,8 @@ class Prepared:
 
 
 def go_first() -> None:
-    """Where memory runs out, the kernel takes these processes, the largest first, and spares the
-    trainer."""
+    """Make the kernel kill these processes first when memory runs out, the largest first, and spare
+    the trainer."""
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 
 def escapes(outside: str) -> list[str]:
-    """What an isolated process can do that it must not; ``outside`` is a file of the machine's."""
+    """Return the forbidden things that this process can do; ``outside`` is a file of the
+    machine's."""
     attempts: dict[str, Callable[[], object]] = {
         "read a file outside": lambda: os.open(outside, os.O_RDONLY),
         "list a folder outside": lambda: os.listdir(os.path.dirname(outside)),
@@ -43,8 +44,8 @@ def _succeeds(attempt: Callable[[], object]) -> bool:
 
 
 def hindrances(tmp: str | None, sealed: bool) -> list[str]:
-    """What an isolated process cannot do that honest programs need; ``tmp`` is its folder for
-    temporary files, if it has one. Where the disk is ``sealed``, they have to do without it."""
+    """Return the things honest programs need and this process cannot do; ``tmp`` is its folder for
+    temporary files, if any. With a ``sealed`` disk they have to do without it."""
 
     def write_file() -> None:
         with open(f"{tmp}/probe", "w") as file:

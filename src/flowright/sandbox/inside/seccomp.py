@@ -137,8 +137,8 @@ def _signal_guard(signal_index: int) -> list[Instruction]:
 
 
 def _empty_path_guard(flags: int) -> list[Instruction]:
-    """How newer C libraries ask for the state of an open descriptor. The path itself is out of a
-    filter's sight, so the existence of files can be learnt, their content cannot."""
+    """Guard the form in which newer C libraries ask for the state of an open descriptor. A filter
+    cannot see the path, so the existence of files can be learnt, their content cannot."""
     return [
         _argument(flags),
         (_JUMP_SET, 1, 0, _AT_EMPTY_PATH),

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import codec  # type: ignore[import-not-found]
 
-MEMORY_EXIT = 86  # exit status that says: MemoryError
+MEMORY_EXIT = 86  # exit status for MemoryError
 
 
 def _load(source: str, name: str, module_name: str) -> types.ModuleType:
@@ -147,7 +147,7 @@ class _Service:
             return ()
 
     def _changes(self, encoded: list[Any], operands: list[Any]) -> Any:
-        """What the call did to its arguments, for the caller's copies; None where nothing."""
+        """Return the call's changes to its arguments, for the caller's copies; None without any."""
         now = [self.encode(operand) for operand in operands]
         return None if now == encoded else now
 

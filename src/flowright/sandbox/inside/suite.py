@@ -46,7 +46,7 @@ class _Session:
                 self.names = {v: name for name, v in found.items() if type(v) is Remote}
                 return found
             name, trace = rest
-            # Its exit status says whether memory ran out: were this process the first to end, the
+            # Its exit status shows whether memory ran out: were this process the first to end, the
             # other would be killed before it has one.
             with contextlib.suppress(codec.ProtocolError):
                 self._link.receive()
@@ -245,8 +245,8 @@ _Part = Callable[[dict[str, Any]], None]
 
 
 def _ready(source: str, name: str) -> _Part:
-    """What executes a part of the tests in their namespace; an error of the compiler's is raised
-    when its turn comes."""
+    """Return a function that executes a part of the tests in their namespace; a compiler error is
+    raised when it is called."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     try:
         code = compile(source, name, "exec", dont_inherit=True)
@@ -276,8 +276,8 @@ def _prepare(
 
 
 def _attempt(session: _Session, work: Callable[[], None]) -> str:
-    """Why ``work`` failed; empty when it did not. Once the solution is gone, nothing passes, even
-    if a test swallowed the news."""
+    """Return why ``work`` failed, empty for success. Once the solution is gone, nothing passes,
+    even if a test swallowed the exception."""
     session.last = ""
     message = ""
     try:

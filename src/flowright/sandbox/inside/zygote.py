@@ -121,7 +121,7 @@ def _warm_up(source: str) -> None:
     exec(source, {})
     for name in _OWN_MODULES:
         sys.modules.pop(name, None)
-    os.register_at_fork = posix.register_at_fork  # __main__.py took it away
+    os.register_at_fork = posix.register_at_fork  # __main__.py removed it
     os.environ.clear()
     gc.collect()
     gc.freeze()  # whatever is forked from now on shares this memory
@@ -177,7 +177,8 @@ def _become_first_process() -> None:
 
 
 def _self_test(prepared: isolation.Prepared, config: dict[str, Any]) -> dict[str, Any]:
-    """What an isolated child can do that it must not, and cannot that it should."""
+    """Return the forbidden things that an isolated child can do, and the needed ones that it
+    cannot."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -314,7 +315,7 @@ def _settle(prepared: isolation.Prepared, descriptors: list[int]) -> dict[str, A
         sys.modules["__main__"] = types.ModuleType("__main__")
         isolation.enter(prepared, job["limits"], scratch=job["role"] != "suite")
     except BaseException:
-        # A death by SIGKILL that nobody ordered means: not the program's doing.
+        # A death by SIGKILL without an order means: not the program's doing.
         os.kill(os.getpid(), signal.SIGKILL)
         raise
     return job

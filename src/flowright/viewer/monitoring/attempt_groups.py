@@ -1,8 +1,8 @@
-"""Which groups of attempts a report shows, found by reading rollouts without keeping them all, and
-how: problem, verdict, reward arithmetic, and the blocks of their environment.
+"""Groups of attempts: those that a report shows, found by reading rollouts without keeping them all,
+and the facts that any environment's records have.
 
-Everything shown here was written by a policy, a model, a judge or a data set; it reaches the page
-through :func:`~flowright.viewer.rendering.markup.el` alone, cut. The run's rollouts hold the whole texts.
+Records were written by a policy, a model, a judge or a data set; they reach a page through
+:func:`~flowright.viewer.rendering.markup.el` alone, cut. The run's rollouts hold the whole texts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,13 @@ from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from flowright.core.blocks import Fact
+from flowright.core.blocks import Block, Fact, Text
 from flowright.core.formatting import Record, duration, is_number, object_of
 from flowright.environments.display import Display, blocks_of
-from flowright.runs import rollout_steps
+from flowright.runs.run_files import rollout_steps
 from flowright.viewer.monitoring.snapshot import load_rollouts
-from flowright.viewer.rendering.markup import SHORT, Html, blocks_html, document, el, folded
+from flowright.viewer.rendering.markup import Html, el, folded, section
+from flowright.viewer.rendering.record_blocks import REPORT, blocks_html
 
 SEARCHED_STEPS = 40  # at most: enough to choose from, and a report of a long run stays quick
 WIDEST, BEST, WORST, DISPUTED = 3, 2, 2, 4
@@ -53,8 +54,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What was found. ``messages`` holds the newest failure message by reason; ``disputed`` are
-    single attempts that the judge called right and gold calls wrong, newest first."""
+    """The groups of a report. ``messages`` holds the newest failure message by reason; ``disputed``
+    are single attempts that the judge called right and gold calls wrong, newest first."""
 
     widest: Sequence[Group] = ()
     best: Sequence[Group] = ()
@@ -158,115 +159,149 @@ def _evenly(steps: Sequence[int], count: int) -> list[int]:
     return [steps[i * (len(steps) - 1) // (count - 1)] for i in range(count)]
 
 
-PROBLEM = 1600  # characters that are shown of one
+# --- the facts of a record ------------------------------------------------------------------------
 
 
-def exhibits(title: str, lead: str, groups: Sequence[Group], display: Display) -> Html | None:
-    """A run of groups under one heading, None without any."""
-    shown = [_group(group, display) for group in groups]
-    return el("div", el("h3", title), el("p", lead, class_="lead"), shown) if shown else None
-
-
-def _group(group: Group, display: Display) -> Html:
-    """One group: its problem, all its rewards, and its best and worst attempt side by side."""
-    task = group.task
-    best = group.attempts[0]
-    worst = next(a for a in reversed(group.attempts) if reward_of(a) is not None)
-    told = "Best attempt" if group.spread else "One of these equal attempts"
-    pair = [_attempt(told, best, display)]
-    if group.spread:
-        pair.append(_attempt("Worst attempt", worst, display))
-    return el(
-        "article",
-        el("h4", _where(best), " ", el("span", task.get("id", ""), class_="soft")),
-        el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
-        el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
-        _problem(task),
-        el("div", pair, class_="pair"),
-        class_="group",
-    )
-
-
-def single_exhibit(rollout: Record, display: Display) -> Html:
-    """One attempt by itself."""
-    shown = _attempt(_where(rollout), rollout, display)
-    return el("article", _problem(object_of(rollout, "task")), shown, class_="group")
-
-
-def _where(rollout: Record) -> str:
-    task = rollout.get("task") or {}
-    kind = ", ".join(str(task[key]) for key in ("kind", "source") if task.get(key))
-    return f"Step {rollout.get('step')}: {kind or 'problem'}"
-
-
-def _problem(task: Record) -> Html | None:
-    if not task.get("problem"):
-        return None
-    reference = task.get("reference")
-    told = [el("p", "Reference", class_="cap"), document(reference, SHORT)] if reference else None
-    title = "Problem and reference" if reference else "Problem"
-    return folded(title, document(task["problem"], PROBLEM), told)
-
-
-def _attempt(title: str, rollout: Record, display: Display) -> Html:
-    blocks = [*_common(rollout), *blocks_of(display, rollout)]
-    return el("section", el("h4", title, " ", _reward_chip(rollout)), blocks_html(blocks))
-
-
-def _common(rollout: Record) -> list[Fact]:
-    """What every environment's records may have: reward, failure, the judge's verdict and gold's,
-    and whether they differ."""
-    found = [Fact("Reward", reward_arithmetic(rollout))]
-    failure, verdict, gold = (rollout.get(key) or {} for key in ("failure", "verdict", "gold"))
+def record_facts(record: Record) -> list[Fact]:
+    """Reward, failure, the judge's verdict and gold's, and their difference."""
+    found = [Fact("Reward", reward_arithmetic(record))]
+    failure, verdict, gold = (object_of(record, key) for key in ("failure", "verdict", "gold"))
     if failure:
         whose = "ours" if failure.get("blame") == "infrastructure" else "the policy's"
         line = f", line {failure['line']}" if failure.get("line") else ""
         message = failure.get("message") or ""
         found.append(Fact("Failed", f"{failure.get('reason')} ({whose}{line}): {message}"))
     if verdict:
-        attempts = verdict.get("attempts")
-        how = [str(verdict.get("source"))]
-        how.append("1 attempt" if attempts == 1 else f"{attempts} attempts")
-        how += [duration(verdict["seconds"])] if verdict.get("seconds") else []
-        told = f"{_said(verdict, str(verdict.get('status')))} ({', '.join(how)})"
-        found.append(Fact("Judge", told, str(verdict.get("reason") or "")))
+        found.append(verdict_fact("Judge", verdict))
     if gold:
         both = (gold.get("correct"), verdict.get("correct"))
         differs = None not in both and both[0] != both[1]
-        told = f"{_said(gold, 'no check')} by {gold.get('method')}"
+        text = f"{_opinion(gold, 'no check')} by {gold.get('method')}"
         alarm = "differs from the judge" if differs else ""
-        found.append(Fact("Gold", told, str(gold.get("detail") or ""), alarm))
+        found.append(Fact("Gold", text, str(gold.get("detail") or ""), alarm))
+        if gold.get("evidence"):
+            found.append(Fact("Evidence", str(gold["evidence"])))
     return found
 
 
-def _said(opinion: Record, otherwise: str) -> str:
+def verdict_fact(name: str, verdict: Record) -> Fact:
+    """A verdict with its judge and cost; the reason as its detail."""
+    text = _opinion(verdict, str(verdict.get("status")))
+    if is_number(verdict.get("score")):
+        text += f", score {verdict['score']:g}"
+    attempts, usage = verdict.get("attempts"), object_of(verdict, "usage")
+    how = [str(verdict[key]) for key in ("judge", "source") if verdict.get(key)]
+    how.append("1 attempt" if attempts == 1 else f"{attempts} attempts")
+    if is_number(verdict.get("seconds")) and verdict["seconds"]:
+        how.append(duration(verdict["seconds"]))
+    tokens = [n for key in ("prompt_tokens", "completion_tokens") if is_number(n := usage.get(key))]
+    if len(tokens) == 2 and any(tokens):
+        how.append(f"{tokens[0]:,} tokens in, {tokens[1]:,} out")
+    parts = object_of(verdict, "parts").items()
+    how += [f"{part} {value:.2f}" for part, value in parts if is_number(value)]
+    return Fact(name, f"{text} ({', '.join(how)})", str(verdict.get("reason") or ""))
+
+
+def _opinion(opinion: Record, otherwise: str) -> str:
     correct = opinion.get("correct")
     return otherwise if correct is None else "right" if correct else "wrong"
 
 
-def reward_arithmetic(rollout: Record) -> str:
+def reward_arithmetic(record: Record) -> str:
     """``right 1.00 - cost 0.04 = 0.96``, with the advantage; says so where there is no reward."""
-    value = reward_of(rollout)
+    value = reward_of(record)
     if value is None:
         return "no reward: our failure, the attempt left its group's statistics"
-    given = object_of(object_of(rollout, "reward"), "parts")
-    parts = [(name, part) for name, part in given.items() if is_number(part)]
+    known = object_of(object_of(record, "reward"), "parts")
+    parts = [(name, part) for name, part in known.items() if is_number(part)]
     parts = [(name, part) for name, part in parts if part] or parts[:1]  # zeros add nothing
-    told = f"{value:.2f}"
+    text = f"{value:.2f}"
     if parts:
         first, *rest = parts
         terms = [f"{first[0]} {first[1]:.2f}"]
         terms += [f"{'-' if part < 0 else '+'} {name} {abs(part):.2f}" for name, part in rest]
         adds_up = abs(sum(part for _, part in parts) - value) < 5e-3
-        told = f"{' '.join(terms)} = {told}" if adds_up else f"{told} (of {' '.join(terms)})"
-    advantage = rollout.get("advantage")
-    return told if not is_number(advantage) else f"{told}; advantage {advantage:+.2f}"
+        text = f"{' '.join(terms)} = {text}" if adds_up else f"{text} (of {' '.join(terms)})"
+    advantage = record.get("advantage")
+    return text if not is_number(advantage) else f"{text}; advantage {advantage:+.2f}"
 
 
-def _reward_chip(rollout: Record) -> Html:
-    value = reward_of(rollout)
+# --- as a report shows them -----------------------------------------------------------------------
+
+
+def attempts_section(chosen: Selection, display: Display) -> Html | None:
+    """The chosen groups and disputed attempts; None without any."""
+    lists = (
+        ("Widest groups", "The largest spread of rewards: what the policy learnt most from.",
+         [_group(group, display) for group in chosen.widest]),
+        ("Worst groups", "The lowest mean reward at the end.",
+         [_group(group, display) for group in chosen.worst]),
+        ("Best groups", "The highest mean reward at the end.",
+         [_group(group, display) for group in chosen.best]),
+        ("Disputed verdicts", "The newest answers that the judge calls right and gold calls wrong.",
+         [_single(record, display) for record in chosen.disputed]),
+    )  # fmt: skip
+    parts = [
+        el("div", el("h3", title), el("p", lead, class_="lead"), shown)
+        for title, lead, shown in lists
+        if shown
+    ]
+    searched = (
+        f"Chosen among the rollouts of {chosen.searched} of the {chosen.kept} steps that "
+        "kept them. Long texts are cut here; the run's rollouts hold them whole."
+    )
+    return section("attempts", "Attempts", searched, parts) if parts else None
+
+
+def _group(group: Group, display: Display) -> Html:
+    """One group: its problem, all its rewards, and its best and worst attempt side by side."""
+    best = group.attempts[0]
+    worst = next(a for a in reversed(group.attempts) if reward_of(a) is not None)
+    title = "Best attempt" if group.spread else "One of these equal attempts"
+    pair = [_attempt(title, best, display)]
+    if group.spread:
+        pair.append(_attempt("Worst attempt", worst, display))
+    return el(
+        "article",
+        el("h4", _where(best), " ", el("span", group.task.get("id", ""), class_="soft")),
+        el("div", f"mean reward {group.mean:.2f}, spread {group.spread:.2f}", class_="soft"),
+        el("div", [_reward_chip(a) for a in group.attempts], class_="attempts"),
+        _problem(group.task),
+        el("div", pair, class_="pair"),
+        class_="group",
+    )
+
+
+def _single(record: Record, display: Display) -> Html:
+    shown = _attempt(_where(record), record, display)
+    return el("article", _problem(object_of(record, "task")), shown, class_="group")
+
+
+def _where(record: Record) -> str:
+    task = object_of(record, "task")
+    kind = ", ".join(str(task[key]) for key in ("kind", "source") if task.get(key))
+    return f"Step {record.get('step')}: {kind or 'problem'}"
+
+
+def _problem(task: Record) -> Html | None:
+    if not task.get("problem"):
+        return None
+    reference = task.get("reference")
+    blocks: list[Block] = [Text("Problem", str(task["problem"]))]
+    blocks += [Text("Reference", str(reference))] if reference else []
+    title = "Problem and reference" if reference else "Problem"
+    return folded(title, blocks_html(blocks, REPORT))
+
+
+def _attempt(title: str, record: Record, display: Display) -> Html:
+    blocks = [*record_facts(record), *blocks_of(display, record)]
+    return el("section", el("h4", title, " ", _reward_chip(record)), blocks_html(blocks, REPORT))
+
+
+def _reward_chip(record: Record) -> Html:
+    value = reward_of(record)
     if value is None:
         return el("span", "unscored", class_="chip warn")
-    failed = bool(rollout.get("failure"))
+    failed = bool(record.get("failure"))
     style = "alarm" if failed else "good" if value > 0.5 else None
     return el("span", f"{value:.2f}", class_=f"chip {style}" if style else "chip")

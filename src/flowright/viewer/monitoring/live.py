@@ -27,7 +27,7 @@ from rich.text import Text
 
 from flowright.core.checkout import here
 from flowright.core.errors import RunError
-from flowright.runs import newest_run, read_state, rollout_steps
+from flowright.runs.run_files import newest_run, read_state, rollout_steps
 from flowright.viewer.monitoring.screen import Screen, View, notices
 from flowright.viewer.monitoring.server_health import Health, Watch
 from flowright.viewer.monitoring.snapshot import (

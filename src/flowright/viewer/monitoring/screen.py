@@ -27,6 +27,7 @@ from flowright.core.untrusted import one_line, visible
 from flowright.environments.display import Display, blocks_of
 from flowright.runs.alarm import DRIFT, alarm_line
 from flowright.viewer.monitoring.attempt_groups import reward_of
+from flowright.viewer.monitoring.sections import LEARNER
 from flowright.viewer.monitoring.server_health import Health
 from flowright.viewer.monitoring.snapshot import (
     QUIET_SECONDS,
@@ -55,6 +56,20 @@ from flowright.viewer.rendering.terminal import (
     wrapped,
 )
 
+SHORTEST_WAIT = 0.1  # seconds a call from which waiting is shown
+LONGEST = 20_000  # characters of a sample that are read
+TWO_COLUMNS = 100  # characters, from which two columns are drawn
+GUTTER = 4
+_LEAST_FOR_BRIEF = 8  # lines below the head; with fewer there is hardly room for a section
+STATUS_STYLE = {
+    "running": "bold green",
+    "finished": "bold cyan",
+    "paused": "bold yellow",
+    "interrupted": "bold yellow",
+    "failed": "bold red",
+    "died": "bold red",
+}
+RESUMABLE = ("paused", "interrupted", "failed", "died")
 KEYS = (
     ("j k, arrows", "a line down, up"),
     ("space b, Page", "a page down, up"),
@@ -68,7 +83,7 @@ KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """``top`` is the first line that is shown of all there is, None for what fits."""
+    """The visible part of a screen: ``top`` is its first line, None for what fits the terminal."""
 
     top: int | None = None
     help: bool = False
@@ -88,12 +103,13 @@ class View:
         return View(max(0, min(moves[key], end))) if key in moves else self
 
 
-SHORTEST_WAIT = 0.1  # seconds a call that are worth a word
+# --- sections -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """The blocks of one screen. ``rollouts`` are those of the latest step that kept any."""
+    """The sections of one screen, as lines. ``rollouts`` are those of the latest step that kept
+    any."""
 
     snapshot: Snapshot
     rollouts: Sequence[Record]
@@ -102,7 +118,7 @@ class Panels:
     health: Mapping[str, Health] = field(default_factory=dict)
 
     def learning(self) -> list[Text]:
-        """Reward, accuracy and what became of the samples, as of the last step."""
+        """Reward, accuracy and outcomes of the samples, as of the last step."""
         return [
             *self._row("reward", "reward/mean", "{:.3f}".format),
             *self._row("gold", "gold/accuracy", percent),
@@ -116,9 +132,9 @@ class Panels:
     def judge(self) -> list[Text]:
         """The judge's audit (law 3): agreement, drift of its verdicts from gold, its two
         errors, and the share of its verdicts that fallback rules gave instead (law 4)."""
-        given = self.snapshot.setting("judge", "min_agreement")
-        floor = given if is_number(given) and given else None
-        rows = self._row("agreement", "judge/agreement_with_gold", percent, low=floor)
+        floor = self.snapshot.setting("judge", "min_agreement")
+        low = floor if is_number(floor) and floor else None
+        rows = self._row("agreement", "judge/agreement_with_gold", percent, low=low)
         drifts = self.snapshot.series(DRIFT)
         recent = last(drifts, self.snapshot.drift_alarm.steps)
         if recent is not None:
@@ -136,16 +152,10 @@ class Panels:
         return rows
 
     def policy(self) -> list[Text]:
-        """The learner's own health, and what its environment has to say."""
-        rows = [
-            *self._row("KL", "policy/kl", "{:.4f}".format),
-            *self._row("entropy", "policy/entropy", "{:.3f}".format),
-            *self._row("clipped", "policy/clip_frac", percent),
-            *self._row("grad norm", "policy/grad_norm", "{:.2f}".format),
-        ]
-        for curve in self.snapshot.display.curves:
-            rows += self._row(curve.label, curve.metric, "{:,.0f}".format) if curve.label else []
-        return rows
+        """The learner's charts that have a label, and the environment's."""
+        own = [(c.label, c.curves[0][2], c.value) for c in LEARNER]
+        own += [(c.label, c.metric, "{:,.0f}".format) for c in self.snapshot.display.curves]
+        return [row for label, *rest in own if label for row in self._row(label, *rest)]
 
     def times(self) -> list[Text]:
         """Seconds of each stage, mean of the recent steps, and the GPU's memory where there is
@@ -153,19 +163,19 @@ class Panels:
         stages = stage_seconds(self.snapshot, RECENT)
         longest = max(stages.values(), default=0.0) or 1.0
         room = max(4, min(30, self.width - LABEL - VALUE))
+        full = self.glyphs.bars[-1]
         lines = [
             _label(stage)
-            + Text(f"{duration(value):<{VALUE}}")
-            + Text(self.glyphs.bars[-1] * max(1, round(room * value / longest)), style="blue")
-            for stage, value in stages.items()
+            + Text(f"{duration(seconds):<{VALUE}}")
+            + Text(full * max(1, round(room * seconds / longest)), style="blue")
+            for stage, seconds in stages.items()
         ]
         step = last(self.snapshot.series("time/step"), RECENT)
         if step is not None:
             lines.append(_label("whole step") + Text(duration(step), style="bold"))
-        parts = rollout_seconds(self.snapshot, RECENT)
-        if parts:
-            told = "  ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
-            lines.append(_label("a rollout") + Text(told, style="dim"))
+        if parts := rollout_seconds(self.snapshot, RECENT):
+            text = "  ".join(f"{name} {duration(seconds)}" for name, seconds in parts.items())
+            lines.append(_label("a rollout") + Text(text, style="dim"))
         memory = self.snapshot.latest("gpu/memory_gb")
         if memory is not None:
             lines.append(_label("GPU memory") + Text(f"{memory:.1f} GB", style="bold"))
@@ -194,11 +204,11 @@ class Panels:
         rows = self.snapshot.training_rows
         if not rows:
             return []
-        told: list[Text] = []
+        parts: list[Text] = []
         for reason, share in list(failures(rows[-RECENT:]).items())[:4]:
             text = f"{one_line(reason, 15)} {percent(share)}"
-            told.append(_value(f"{text} (ours)", True) if is_ours(reason) else Text(text))
-        return [_label("failed") + (Text("  ").join(told) if told else Text("none", style="dim"))]
+            parts.append(_value(f"{text} (ours)", True) if is_ours(reason) else Text(text))
+        return [_label("failed") + (Text("  ").join(parts) if parts else Text("none", style="dim"))]
 
     def servers(self) -> list[Text]:
         """A line for each role whose requests the recent steps counted: calls, attempts that
@@ -208,16 +218,17 @@ class Panels:
             counts = found.counts
             row = _label(one_line(role, LABEL - 1)) + Text(f"{counts.get('calls', 0):,.0f} calls")
             if found.troubles:
-                told = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
-                row += Text("  ") + _value(told, True)
+                text = "  ".join(f"{name} {count:,.0f}" for name, count in found.troubles.items())
+                row += Text("  ") + _value(text, True)
             waited = counts.get("wait_seconds", 0.0) / max(1.0, counts.get("calls", 0.0))
             if waited >= SHORTEST_WAIT:
                 row += Text(f"  each waited {duration(waited)}", style="dim")
             lines.append(row)
-        return lines + [
-            shortened(f"{_host(url)}  {_busy(health)}", self.width, "red" * bool(health.trouble))
-            for url, health in self.health.items()
-        ]
+        for url, health in self.health.items():
+            host = one_line(url.rpartition("//")[2].removesuffix("/v1"), 40)
+            style = "red" if health.trouble else ""
+            lines.append(shortened(f"{host}  {_busy(health)}", self.width, style))
+        return lines
 
     def _row(
         self,
@@ -271,15 +282,23 @@ def _label(text: str) -> Text:
     return Text(f"{text:<{LABEL}}", style="dim")
 
 
+def _busy(health: Health) -> str:
+    """Describe a server's load in a line."""
+    if health.trouble:
+        return one_line(health.trouble, 60)
+    counts = ((health.running, "running"), (health.waiting, "waiting"))
+    parts = [f"{count} {word}" for count, word in counts if count is not None]
+    if health.cache is not None:
+        parts.append(f"KV cache {percent(health.cache)}")
+    return ", ".join(parts)
+
+
 def _latest_message(rollouts: Sequence[Record], ours: bool) -> str | None:
     for rollout in reversed(rollouts):
         failure = object_of(rollout, "failure")
         if failure and (failure.get("blame") == "infrastructure") is ours:
             return one_line(f"{failure.get('reason')}: {failure.get('message')}")
     return None
-
-
-LONGEST = 20_000  # characters that are looked at
 
 
 def sample(
@@ -291,38 +310,33 @@ def sample(
         return []
     step = rollouts[0].get("step")
     rollout = rollouts[(step if isinstance(step, int) else 0) % len(rollouts)]
-    shown = [
-        block
-        for block in blocks_of(display, rollout)
-        if isinstance(block, blocks.Program) or (isinstance(block, blocks.Text) and not block.short)
-    ]
-    if not shown:
-        return []
-    body = _lines(shown[0])
-    if room is not None and len(body) > room - 2:
-        kept = room - 3
-        body = [*body[:kept], Text(f"... {len(body) - kept} more lines", style="dim")]
-    title = heading(f"Sample {one_line(shown[0].title, 60).lower()}")
-    return [title, shortened(_outcome(rollout), width, "dim"), *body]
-
-
-def _lines(block: blocks.Program | blocks.Text) -> list[Text]:
-    if isinstance(block, blocks.Program):
-        return _highlighted(visible(block.source[:LONGEST]).strip("\n"))
-    return [Text(line) for line in visible(block.text[:LONGEST]).strip("\n").split("\n")]
+    for block in blocks_of(display, rollout):
+        if isinstance(block, blocks.Program):
+            body = _highlighted(visible(block.source[:LONGEST]).strip("\n"))
+        elif isinstance(block, blocks.Text) and not block.short:
+            body = [Text(row) for row in visible(block.text[:LONGEST]).strip("\n").split("\n")]
+        else:
+            continue
+        if room is not None and len(body) > room - 2:
+            kept = room - 3
+            body = [*body[:kept], Text(f"... {len(body) - kept} more lines", style="dim")]
+        title = heading(f"Sample {one_line(block.title, 60).lower()}")
+        return [title, shortened(_outcome(rollout), width, "dim"), *body]
+    return []
 
 
 def _outcome(rollout: Record) -> str:
-    task, verdict, gold = (object_of(rollout, key) for key in ("task", "verdict", "gold"))
+    task, failure = object_of(rollout, "task"), object_of(rollout, "failure")
     reward = reward_of(rollout)
-    facts = [f"step {rollout.get('step')}", str(task.get("kind", ""))]
-    facts.append("unscored" if reward is None else f"reward {reward:.2f}")
-    if object_of(rollout, "failure").get("reason"):
-        facts.append(f"failed: {rollout['failure']['reason']}")
-    for who, opinion in (("judge", verdict.get("correct")), ("gold", gold.get("correct"))):
+    parts = [f"step {rollout.get('step')}", str(task.get("kind", ""))]
+    parts.append("unscored" if reward is None else f"reward {reward:.2f}")
+    if failure.get("reason"):
+        parts.append(f"failed: {failure['reason']}")
+    for who, key in (("judge", "verdict"), ("gold", "gold")):
+        opinion = object_of(rollout, key).get("correct")
         if opinion is not None:
-            facts.append(f"{who}: {'right' if opinion else 'wrong'}")
-    return one_line(", ".join(fact for fact in facts if fact))
+            parts.append(f"{who}: {'right' if opinion else 'wrong'}")
+    return one_line(", ".join(filter(None, parts)))
 
 
 def _highlighted(code: str) -> list[Text]:
@@ -336,42 +350,13 @@ def _highlighted(code: str) -> list[Text]:
     return rows
 
 
-def _host(url: str) -> str:
-    return one_line(url.rpartition("//")[2].removesuffix("/v1"), 40)
-
-
-def _busy(health: Health) -> str:
-    """What a server says of itself, in a line."""
-    if health.trouble:
-        return one_line(health.trouble, 60)
-    said = [
-        f"{count} {word}"
-        for count, word in ((health.running, "running"), (health.waiting, "waiting"))
-        if count is not None
-    ]
-    if health.cache is not None:
-        said.append(f"KV cache {percent(health.cache)}")
-    return ", ".join(said)
-
-
-TWO_COLUMNS = 100  # characters, from which two columns are drawn
-GUTTER = 4
-_LEAST_FOR_BRIEF = 8  # lines below the head; with fewer there is hardly room for a section
-STATUS_STYLE = {
-    "running": "bold green",
-    "finished": "bold cyan",
-    "paused": "bold yellow",
-    "interrupted": "bold yellow",
-    "failed": "bold red",
-    "died": "bold red",
-}
-RESUMABLE = ("paused", "interrupted", "failed", "died")
+# --- layout ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A block of the screen. The lower ``rank``, the longer it stays when space is short; where it
-    goes, what is ``brief`` stands for it."""
+class ScreenSection:
+    """A section of the screen. The lower ``rank``, the longer it stays when space is short; where
+    it goes, ``brief`` stands for it."""
 
     rank: int
     title: str
@@ -380,22 +365,21 @@ class Section:
 
 
 LEFT = (
-    Section(0, "Learning", Panels.learning),
-    Section(1, "Judge against gold", Panels.judge),
-    Section(4, "Policy", Panels.policy),
+    ScreenSection(0, "Learning", Panels.learning),
+    ScreenSection(1, "Judge against gold", Panels.judge),
+    ScreenSection(4, "Policy", Panels.policy),
 )
 RIGHT = (
-    Section(2, f"Failures, last {RECENT} steps", Panels.failures, Panels.failures_in_brief),
-    Section(3, "Time", Panels.times),
-    Section(2, f"Servers, last {RECENT} steps", Panels.servers),
+    ScreenSection(2, f"Failures, last {RECENT} steps", Panels.failures, Panels.failures_in_brief),
+    ScreenSection(3, "Time", Panels.times),
+    ScreenSection(2, f"Servers, last {RECENT} steps", Panels.servers),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """Renders a snapshot. ``rollouts`` are those of the latest step that kept any; ``full`` shows
-    everything, as on paper, instead of what ``view`` does of it; ``health`` is of servers by their
-    URL."""
+    """A snapshot as a rich renderable. ``rollouts`` are those of the latest step that kept any;
+    ``full`` shows everything, as on paper, instead of the ``view``; ``health`` is by URL."""
 
     snapshot: Snapshot
     rollouts: Sequence[Record] = ()
@@ -411,7 +395,7 @@ class Screen:
             yield row
 
     def shown(self, width: int, height: int | None, glyphs: Glyphs) -> Sequence[Text]:
-        """What the view shows of it, as lines."""
+        """The part of it in the view, as lines."""
         if self.view.help and height is not None:
             return [Text("Keys", style="bold"), *(Text(f"  {k:<18}{what}") for k, what in KEYS)]
         if self.view.top is None or height is None:
@@ -419,8 +403,8 @@ class Screen:
         lines, room = self.lines(width, None, glyphs), max(1, height - 1)
         top = min(self.view.top, max(0, len(lines) - room))
         part = lines[top : top + room]
-        told = f"lines {top + 1}-{top + len(part)} of {len(lines)}  f: what fits  ?: keys"
-        return [*part, Text(told, style="dim")]
+        place = f"lines {top + 1}-{top + len(part)} of {len(lines)}  f: what fits  ?: keys"
+        return [*part, Text(place, style="dim")]
 
     def lines(self, width: int, height: int | None, glyphs: Glyphs) -> list[Text]:
         """The screen as lines of at most ``width`` cells, at most ``height`` of them."""
@@ -438,24 +422,24 @@ class Screen:
         return [*head, Text(), *body, *([Text(), *example] if example else [])]
 
 
-def _stack(sections: Iterable[Section], panels: Panels, room: int | None) -> list[Text]:
-    """Sections below each other; those of the lowest rank that fit, in their given order."""
-    drawn = [(section, lines) for section in sections if (lines := section.lines(panels))]
+def _stack(stacked: Iterable[ScreenSection], panels: Panels, room: int | None) -> list[Text]:
+    """Panels below each other; those of the lowest rank that fit, in their order."""
+    drawn = [(panel, lines) for panel in stacked if (lines := panel.lines(panels))]
     short = room is not None and room >= _LEAST_FOR_BRIEF
-    brief = {section.title: section.brief(panels) if short else [] for section, _ in drawn}
+    brief = {panel.title: panel.brief(panels) if short else [] for panel, _ in drawn}
     left = None if room is None else room - sum(map(len, brief.values()))
     kept = set[str]()
-    for section, lines in sorted(drawn, key=lambda item: item[0].rank):
-        needed = len(lines) + 2 - len(brief[section.title])
+    for panel, lines in sorted(drawn, key=lambda item: item[0].rank):
+        needed = len(lines) + 2 - len(brief[panel.title])
         if left is None or needed <= left + 1:
-            kept.add(section.title)
+            kept.add(panel.title)
             left = None if left is None else left - needed
     result: list[Text] = []
-    for section, lines in drawn:
-        if section.title in kept:
-            result += [*([Text()] if result else []), heading(section.title), *lines]
+    for panel, lines in drawn:
+        if panel.title in kept:
+            result += [*([Text()] if result else []), heading(panel.title), *lines]
         else:
-            result += brief[section.title]
+            result += brief[panel.title]
     return result
 
 
@@ -473,13 +457,13 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
     step, steps = state.get("step"), state.get("steps")
     name = Text(one_line(snapshot.run.name, max(8, width - 14)), style="bold")
     lines = [name + Text("  ") + Text(status, style=STATUS_STYLE.get(status, "bold"))]
-    facts = [f"step {step}/{steps}" if is_number(steps) else "no state yet"]
+    progress = [f"step {step}/{steps}" if is_number(steps) else "no state yet"]
     if snapshot.running and state.get("stage"):
-        facts.append(one_line(state["stage"], 12))
+        progress.append(one_line(state["stage"], 12))
     eta = eta_seconds(snapshot)
     if eta is not None:
-        facts.append(f"ETA {duration(eta)}")
-    lines.append(Text("  ".join(facts)))
+        progress.append(f"ETA {duration(eta)}")
+    lines.append(Text("  ".join(progress)))
     if is_number(step) and is_number(steps) and steps > 0:
         lines.append(bar(step / steps, min(width, 72), glyphs))
     for message, style in notices(snapshot):
@@ -491,29 +475,25 @@ def _head(snapshot: Snapshot, width: int, glyphs: Glyphs) -> list[Text]:
 
 
 def notices(snapshot: Snapshot) -> list[tuple[str, str]]:
-    """Everything that a reader must know before believing a number, worst first."""
+    """Everything that a reader must know before believing a number, worst first, with its style."""
     state, found = snapshot.state, list[tuple[str, str]]()
     patience = max(QUIET_SECONDS, 3 * (last(snapshot.series("time/step"), RECENT) or 0.0))
+    silence = duration(snapshot.quiet_seconds)
     if snapshot.simulated:
-        found.append(
-            ("SIMULATED: numbers come from the embedded server, not a real model", "bold magenta")
-        )
+        text = "SIMULATED: numbers come from the embedded server, not a real model"
+        found.append((text, "bold magenta"))
     found += [(warning, "bold red") for warning in snapshot.warnings]
     if (drift := snapshot.drift) is not None:
         text = f"JUDGE DRIFTS from gold by {100 * drift:+.1f} points: rewards may be wrong"
         found.append((text, "bold red"))
     if snapshot.died:
-        found.append(
-            (
-                f"DIED in stage {one_line(state.get('stage', 'unknown'), 20)}, "
-                f"last news {duration(snapshot.quiet_seconds)} ago: the trainer is gone",
-                "bold red",
-            )
-        )
+        stage = one_line(state.get("stage", "unknown"), 20)
+        text = f"DIED in stage {stage}, last news {silence} ago: the trainer is gone"
+        found.append((text, "bold red"))
     elif snapshot.running and snapshot.quiet_seconds > patience:
         host = f" from {one_line(state['host'], 60)}" if state.get("host") else ""
-        told = "; the trainer is alive" if snapshot.alive else ""
-        found.append((f"no news{host} for {duration(snapshot.quiet_seconds)}{told}", "bold yellow"))
+        alive = "; the trainer is alive" if snapshot.alive else ""
+        found.append((f"no news{host} for {silence}{alive}", "bold yellow"))
     if snapshot.display.note:
         found.append((one_line(snapshot.display.note, 200), "yellow"))
     if state.get("message"):

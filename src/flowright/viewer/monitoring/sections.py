@@ -1,7 +1,10 @@
-"""The report's sections drawn from the metrics: curves, mixes, learner, time, settings."""
+"""Sections of a run's report made from its metrics: headline numbers, curves, mixes, learner, time,
+plan, settings.
+"""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from flowright.core.formatting import (
     NOTHING,
@@ -10,61 +13,83 @@ from flowright.core.formatting import (
     Record,
     amount,
     duration,
+    format_value,
     is_number,
-    said,
+    percent,
+    plain,
+    points,
+    short_percent,
 )
-from flowright.core.report import Series
+from flowright.core.report import (
+    BarList,
+    ChangeChart,
+    LineChart,
+    ReportBlock,
+    ReportSection,
+    ReportTable,
+    Series,
+    Tile,
+)
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Mix
+from flowright.runs.alarm import DRIFT
 from flowright.viewer.monitoring.snapshot import (
+    Measured,
     Snapshot,
     edge,
     first,
     kinds,
     last,
+    measured_of,
     rollout_seconds,
+    some_steps,
     stage_seconds,
+    trend,
 )
-from flowright.viewer.rendering import svg
-from flowright.viewer.rendering.charts import before_after, line_chart
-from flowright.viewer.rendering.markup import Html, el, grid, section, table
+
+COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
+Address = Callable[[int], str | None]
+"""Where a click on a step leads."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Metrics over the steps: name, colour and metric of each curve; ``low`` and ``high`` are the
-    least that the axis spans. Without ``zeros``, curves that are 0 throughout are left out."""
+    """Metrics over the steps: name, colour and metric of each curve; ``low`` and ``high`` are always
+    within the axis. Without ``zeros``, curves that are 0 throughout are left out. A chart with a
+    ``label`` is a line of the terminal screen, too, its value formatted by ``value``."""
 
     title: str
     curves: Sequence[tuple[str, str, str]]
     high: float | None = None
     low: float = 0.0
-    form: Form = svg.short_percent
+    form: Form = short_percent
     smoothed: bool = True
     zeros: bool = True
+    label: str = ""
+    value: Form = plain
 
-    def drawn(self, snapshot: Snapshot) -> Html | None:
-        """The drawing, None where no metric has a value."""
+    def of(self, snapshot: Snapshot) -> LineChart:
+        """Fill in a run's metrics."""
         series = [
             Series(name, colour, snapshot.series(metric), smoothed=self.smoothed)
             for name, colour, metric in self.curves
         ]
         shown = [s for s in series if self.zeros or any(value for _, value in s.points)]
-        return line_chart(self.title, shown, self.form, self.low, self.high)
+        return LineChart(self.title, shown, self.form, self.low, self.high)
 
 
-def single(title: str, metric: str) -> Chart:
+def single(title: str, metric: str, label: str = "", value: Form = plain) -> Chart:
     """A chart of one metric."""
-    return Chart(title, [(title, "c1", metric)], form=svg.plain)
+    return Chart(title, [(title, "c1", metric)], form=plain, label=label, value=value)
 
 
 LEARNER = (
     single("Reward, mean of the step", "reward/mean"),
     single("Reward, standard deviation", "reward/std"),
     single("Groups without spread, share", "reward/zero_variance_frac"),
-    single("KL to the base model", "policy/kl"),
-    single("Entropy, nats per token", "policy/entropy"),
-    single("Clipped tokens, share", "policy/clip_frac"),
+    single("KL to the base model", "policy/kl", "KL", "{:.4f}".format),
+    single("Entropy, nats per token", "policy/entropy", "entropy", "{:.3f}".format),
+    single("Clipped tokens, share", "policy/clip_frac", "clipped", percent),
     Chart(
         "Clipped by which bound, share",
         [
@@ -72,10 +97,10 @@ LEARNER = (
             ("above", "c2", "policy/clip_high"),
             ("dual", "c3", "policy/clip_dual"),
         ],
-        form=svg.plain,
+        form=plain,
     ),
     single("Ratio, standard deviation", "policy/ratio_std"),
-    single("Gradient norm", "policy/grad_norm"),
+    single("Gradient norm", "policy/grad_norm", "grad norm", "{:.2f}".format),
     single("Learning rate", "policy/lr"),
     single("Perplexity of a text not trained on", "eval/perplexity"),
     single("Prompts cut to fit, share", "prompt/truncated"),
@@ -84,7 +109,7 @@ LEARNER = (
     Chart(
         "Reward with and without a scaffold",
         [("with", "c1", "reward/scaffolded"), ("without", "c2", "reward/bare")],
-        form=svg.plain,
+        form=plain,
     ),
 )
 SPENT = (
@@ -94,26 +119,140 @@ SPENT = (
             ("training", "c1", "tokens/completion_mean"),
             ("validation", "c3", "val/tokens_completion_mean"),
         ],
-        form=svg.plain,
+        form=plain,
     ),
     single("GPU memory, GB", "gpu/memory_gb"),
 )
 
 
-def curves(snapshot: Snapshot) -> Html | None:
+def some(section: ReportSection) -> ReportSection | None:
+    """The section, None where none of its blocks has anything to show."""
+
+    def holds(block: ReportBlock) -> bool:
+        if isinstance(block, LineChart):
+            return any(series.points for series in block.series)
+        return bool(block.rows) if isinstance(block, ReportTable | ChangeChart | BarList) else False
+
+    return section if any(map(holds, section.blocks)) else None
+
+
+# --- headline numbers -----------------------------------------------------------------------------
+
+
+def tiles(snapshot: Snapshot) -> list[Tile]:
+    """The first screen."""
+    shown = [
+        _held_out(snapshot),
+        _drift(snapshot),
+        _change(snapshot, "Reward", "reward/mean", "{:.2f}".format),
+        _change(snapshot, f"Valid {snapshot.display.completion}s", "rollout/valid_frac", percent),
+        _unscored(snapshot),
+        _pace(snapshot),
+    ]
+    return [found for found in shown if found is not None]
+
+
+def _held_out(snapshot: Snapshot) -> Tile | None:
+    """Compare untrained and trained by the evaluation, else by validation."""
+    measured = measured_of(snapshot)
+    key, form = measured.key, measured.form
+    before, after = _policy_cells(snapshot, key)
+    if before and after:
+        change = after[key] - before[key]
+        apart = _do_intervals_differ(before, after, measured)
+        verdict = {True: "; intervals do not overlap", False: "; intervals overlap", None: ""}
+        value = f"{form(before[key])} → {form(after[key])}"
+        style = "good" if apart and change > 0 else ""
+        return Tile(measured.title, value, measured.change(change) + verdict[apart], style)
+    course = snapshot.series(f"val/{key}")
+    if not course:
+        return None
+    value = f"{form(course[0][1])} → {form(course[-1][1])}"
+    return Tile(measured.title, value, f"validation, steps {course[0][0]} and {course[-1][0]}")
+
+
+def _policy_cells(snapshot: Snapshot, key: str) -> tuple[Record | None, Record | None]:
+    """The "all" cells of the untrained and of the trained policy."""
+    cells: dict[str, Record] = {}
+    for row in snapshot.compared:
+        cell = row["kinds"].get("all") or {}
+        if row.get("group") == "policy" and is_number(cell.get(key)):
+            cells[str(row["name"]).split()[0]] = cell
+    return cells.get("untrained"), cells.get("trained")
+
+
+def _do_intervals_differ(before: Record, after: Record, measured: Measured) -> bool | None:
+    """Compare two intervals; None where one is missing."""
+    ends = [cell.get(key) for cell in (before, after) for key in measured.ends]
+    numbers = [end for end in ends if is_number(end)]
+    return None if len(numbers) < 4 else numbers[1] < numbers[2] or numbers[3] < numbers[0]
+
+
+def _drift(snapshot: Snapshot) -> Tile | None:
+    """Judge minus gold over the last steps; None where nothing is judged."""
+    ends, title = trend(snapshot.series(DRIFT)), "Judge drift from gold"
+    if not snapshot.names("judge/"):
+        return None
+    if ends is None:
+        return Tile(title, "unknown", "no step has both verdicts and gold checks", "warn")
+    alarm = snapshot.drift is not None
+    notes = [f"at first {points(ends.first)}"]
+    for label, metric in (
+        ("agreement", "judge/agreement_with_gold"),
+        ("false right", "judge/false_positive_rate"),
+        ("false wrong", "judge/false_negative_rate"),
+    ):
+        value = last(snapshot.series(metric), ends.steps)
+        if value is not None:
+            notes.append(f"{label} {percent(value)}")
+    note = f"{'rewards may be wrong; ' if alarm else ''}{', '.join(notes)}"
+    return Tile(title, f"{points(ends.last)} points", note, "alarm" if alarm else "good")
+
+
+def _change(snapshot: Snapshot, title: str, metric: str, form: Form) -> Tile | None:
+    ends = trend(snapshot.series(metric))
+    return ends and Tile(title, ends.text(form), f"first and last {some_steps(ends.steps)}")
+
+
+def _unscored(snapshot: Snapshot) -> Tile | None:
+    course = snapshot.series("rollout/unscored")
+    share = last(course, len(course))
+    if share is None:
+        return None
+    note = "of all samples, through faults of ours; they train nothing"
+    return Tile("Unscored", f"{100 * share:.2f} %", note, "warn" if share > 0.01 else "")
+
+
+def _pace(snapshot: Snapshot) -> Tile | None:
+    course = snapshot.series("time/step")
+    mean = last(course, len(course))
+    if mean is None:
+        return None
+    note = f"{len(course)} steps of {duration(mean)}"
+    return Tile("Time", duration(sum(seconds for _, seconds in course)), note)
+
+
+# --- sections -------------------------------------------------------------------------------------
+
+
+def curves(snapshot: Snapshot, address: Address | None = None) -> ReportSection | None:
     """Learning curves: all problems together, then each kind."""
-    panels = [_curve(snapshot, "All kinds", "gold/accuracy", "reward/mean", "val/gold")]
-    for kind in kinds(snapshot):
-        metrics = (f"gold/accuracy/{kind}", f"reward/by_kind/{kind}", f"val/gold/{kind}")
-        panels.append(_curve(snapshot, one_line(kind, 30), *metrics))
-    if means := snapshot.series("val/reward"):
-        course = snapshot.series("reward/mean")
-        shown = [
-            Series("training, reward", "c2", course, dashed=True, smoothed=True),
-            Series("validation, reward", "c3", means, marks=True),
-        ]
-        panels[0] = line_chart("All kinds", shown, form=svg.plain, low=0.0)
-    drawn = grid(panels, "charts two")
+    chart = partial(_curves, snapshot, address)
+    if snapshot.series("val/reward"):
+        whole = chart("All kinds", validation="val/reward", rewards="reward/mean", form=plain)
+    else:
+        whole = chart(
+            "All kinds", "gold/accuracy", "reward/mean", "val/gold", judged="reward/right_frac"
+        )
+    by_kind = [
+        chart(
+            one_line(kind, 30),
+            f"gold/accuracy/{kind}",
+            f"reward/by_kind/{kind}",
+            f"val/gold/{kind}",
+        )
+        for kind in kinds(snapshot)
+    ]
     whose = " (the judge's, with its parts)" if snapshot.names("judge/") else ""
     by_gold = f"Share of attempts that are right by gold, beside the mean reward{whose}."
     seen = snapshot.names("gold/") or snapshot.names("val/gold")
@@ -121,39 +260,46 @@ def curves(snapshot: Snapshot) -> Html | None:
         f"{by_gold if seen else 'Mean reward.'} Thin lines are single steps, bold lines moving "
         "means; points are held-out validation problems."
     )
-    return section("curves", "Learning curves", lead, drawn) if drawn else None
+    lead += " A click on a step opens its attempts." if address else ""
+    return some(ReportSection("curves", "Learning curves", [whole, *by_kind], lead))
 
 
-def _curve(snapshot: Snapshot, title: str, gold: str, reward: str, validation: str) -> Html | None:
-    return line_chart(
-        title,
-        [
-            Series("training, gold", "c1", snapshot.series(gold), smoothed=True),
-            Series("training, reward", "c2", snapshot.series(reward), dashed=True, smoothed=True),
-            Series("validation, gold", "c3", snapshot.series(validation), marks=True),
-        ],
-        low=0.0,
-    )
+def _curves(
+    snapshot: Snapshot,
+    address: Address | None,
+    title: str,
+    gold: str = "",
+    rewards: str = "",
+    validation: str = "",
+    judged: str = "",
+    form: Form = short_percent,
+) -> LineChart:
+    what = "gold" if gold else "reward"
+    series = [
+        Series("training, gold", "c1", snapshot.series(gold), smoothed=True),
+        Series("training, judge", "c4", snapshot.series(judged), smoothed=True),
+        Series("training, reward", "c2", snapshot.series(rewards), dashed=True, smoothed=True),
+        Series(f"validation, {what}", "c3", snapshot.series(validation), marks=True),
+    ]
+    return LineChart(title, series, form, 0.0, address=address)
 
 
-def mix_section(snapshot: Snapshot, mix: Mix) -> Html | None:
+def mix_section(snapshot: Snapshot, mix: Mix) -> ReportSection | None:
     """A family of means by kind of problem, first steps against last steps."""
     count = edge(len(snapshot.training_rows))
-    panels: list[Html | None] = []
+    charts: list[ChangeChart] = []
     for kind in kinds(snapshot):
         prefix = f"{mix.prefix}/{kind}/"
         rows: list[tuple[str, float, float]] = []
         for name in snapshot.names(prefix):
-            points = _means(snapshot, name, prefix)
-            before, after = first(points, count), last(points, count)
+            course = _means(snapshot, name, prefix)
+            before, after = first(course, count), last(course, count)
             if before is not None and after is not None:
                 rows.append((one_line(name.removeprefix(prefix), 15), before, after))
-        rows.sort(key=lambda row: -row[2])
-        panels.append(before_after(one_line(kind, 30), rows))
-    drawn = grid(panels)
-    steps = "step" if count == 1 else f"{count} steps"
+        charts.append(ChangeChart(one_line(kind, 30), sorted(rows, key=lambda row: -row[2])))
+    steps = some_steps(count)
     lead = f"{mix.lead} Hollow: the first {steps}; full: the last {steps}."
-    return section(mix.prefix, mix.title, lead, drawn) if drawn else None
+    return some(ReportSection(mix.prefix, mix.title, charts, lead))
 
 
 def _means(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
@@ -165,87 +311,60 @@ def _means(snapshot: Snapshot, name: str, prefix: str) -> list[Point]:
     ]
 
 
-def learner(snapshot: Snapshot) -> Html | None:
-    """What the learner says about its own updates."""
-    drawn = grid([chart.drawn(snapshot) for chart in LEARNER])
-    return section("learner", "Learner", "", drawn) if drawn else None
+def learner(snapshot: Snapshot) -> ReportSection | None:
+    """The learner's metrics of its own updates."""
+    return some(ReportSection("learner", "Learner", [chart.of(snapshot) for chart in LEARNER]))
 
 
-def cost(snapshot: Snapshot) -> Html | None:
+def cost(snapshot: Snapshot) -> ReportSection | None:
     """Seconds by stage, tokens and calls."""
-    everything = len(snapshot.rows)
-    stages = stage_seconds(snapshot, everything)
+    stages = stage_seconds(snapshot, len(snapshot.rows))
     steps = snapshot.series("time/step")
     lines = [
         Series(stage, colour, snapshot.series(f"time/{stage}"), False, stage == "evaluate", True)
-        for stage, colour in zip(stages, ("c1", "c2", "c3", "c4"), strict=False)
+        for stage, colour in zip(stages, COLOURS, strict=False)
     ]
     lines.append(Series("whole step", "c6", steps, dashed=True, smoothed=True))
-    seconds = line_chart("Seconds per step", lines, form=lambda v: f"{v:.3g} s", low=0.0)
     spent = [*(single(curve.title, curve.metric) for curve in snapshot.display.curves), *SPENT]
-    drawn = grid([seconds, *(chart.drawn(snapshot) for chart in spent)])
-    if drawn is None:
-        return None
-    told = [f"{len(steps)} steps in {duration(sum(s for _, s in steps))}."] if steps else []
-    each = [f"{name} {duration(s)}" for name, s in rollout_seconds(snapshot, everything).items()]
-    told += ["Mean seconds of a stage, where a step had it."] if stages else []
-    told += [f"One rollout on average: {', '.join(each)}."] if each else []
-    return section("cost", "Time and tokens", " ".join(told), _stage_bars(stages), drawn)
-
-
-def _stage_bars(stages: Mapping[str, float]) -> Html | None:
-    longest = max(stages.values(), default=0.0) or 1.0
-    bars = [
-        [
-            el("span", stage),
-            el("span", duration(seconds)),
-            el(
-                "svg",
-                el("rect", width=round(100 * seconds / longest, 1), height=10),
-                viewBox="0 0 100 10",
-                preserveAspectRatio="none",
-                aria_hidden="true",
-            ),
-        ]
-        for stage, seconds in stages.items()
+    each = rollout_seconds(snapshot, len(snapshot.rows))
+    parts = ", ".join(f"{name} {duration(seconds)}" for name, seconds in each.items())
+    lead = [
+        f"{len(steps)} steps in {duration(sum(s for _, s in steps))}." if steps else "",
+        "Mean seconds of a stage, where a step had it." if stages else "",
+        f"One rollout on average: {parts}." if parts else "",
     ]
-    return el("div", bars, class_="stage") if bars else None
+    blocks: list[ReportBlock] = [
+        BarList([(stage, duration(seconds), seconds) for stage, seconds in stages.items()]),
+        LineChart("Seconds per step", lines, lambda v: f"{v:.3g} s", 0.0),
+        *(chart.of(snapshot) for chart in spent),
+    ]
+    return some(ReportSection("cost", "Time and tokens", blocks, " ".join(filter(None, lead))))
 
 
-def plan(snapshot: Snapshot) -> Html | None:
-    """What the run was planned to take beside what it took, where it is over."""
+def plan(snapshot: Snapshot) -> ReportSection | None:
+    """The run's plan beside its measured cost, once it is over."""
     planned, compared = snapshot.plan.get("planned") or {}, snapshot.plan.get("compared") or {}
-    if not compared:
-        return None
-    body = []
+    rows: list[tuple[str, ...]] = []
     for name, each in compared.items():
         form = duration if name.endswith("seconds") else _usd if name == "usd" else amount
         most = "at most " if name in planned.get("bounds", ()) else ""
         ratio = each["measured"] / each["planned"] if each["planned"] else None
-        cells = (most + form(each["planned"]), form(each["measured"]), said(ratio, "{:.2f}".format))
+        cells = (most + form(each["planned"]), form(each["measured"]))
         label = one_line(name.replace("_", " "), 60)
-        body.append(el("tr", el("th", label), [el("td", cell) for cell in cells]))
+        rows.append((label, *cells, format_value(ratio, "{:.2f}".format)))
     lead = (
         f"Planned before the run: {one_line(planned.get('source', ''), 200)}. Tokens of the policy "
         "are those of training; the rest is the whole run's, without loading and a cold start."
     )
-    head = ("", "Planned", "Measured", "Measured / planned")
-    return section("plan", "Plan and run", lead, table(head, body))
+    table = ReportTable(("", "Planned", "Measured", "Measured / planned"), rows)
+    return some(ReportSection("plan", "Plan and run", [table], lead))
 
 
 def _usd(price: float) -> str:
     return f"{price:,.2f}"
 
 
-def differing(here: Record, there: Record) -> dict[str, tuple[str, str]]:
-    """The settings in which two configurations differ, each with its value in both; ``-`` where
-    one has no such setting."""
-    told, other = dict(settings(here)), dict(settings(there))
-    return {
-        key: (told.get(key, NOTHING), other.get(key, NOTHING))
-        for key in dict.fromkeys([*told, *other])
-        if told.get(key) != other.get(key)
-    }
+# --- settings -------------------------------------------------------------------------------------
 
 
 def settings(config: Record) -> list[tuple[str, str]]:
@@ -254,8 +373,17 @@ def settings(config: Record) -> list[tuple[str, str]]:
     for key, value in config.items():
         name = one_line(key, 60)
         if isinstance(value, Mapping) and value:
-            found += [(f"{name}.{inner}", told) for inner, told in settings(value)]
+            found += [(f"{name}.{inner}", text) for inner, text in settings(value)]
         else:
-            told = f"{value:.6g}" if isinstance(value, float) else value
-            found.append((name, one_line(told, 120)))
+            text = f"{value:.6g}" if isinstance(value, float) else value
+            found.append((name, one_line(text, 120)))
     return found
+
+
+def differing(here: Record, there: Record) -> dict[str, tuple[str, str]]:
+    """The settings in which two configurations differ, each with its value in both; ``-`` where
+    one has no such setting."""
+    own, other = dict(settings(here)), dict(settings(there))
+    keys: Iterable[str] = dict.fromkeys([*own, *other])
+    pairs = {key: (own.get(key, NOTHING), other.get(key, NOTHING)) for key in keys}
+    return {key: pair for key, pair in pairs.items() if pair[0] != pair[1]}

@@ -16,14 +16,15 @@ from typing import Any
 import zstandard
 from pydantic import ValidationError
 
-from flowright.config import AlarmSection
+from flowright.config.judge import AlarmSection
 from flowright.core.checkout import here
 from flowright.core.errors import Blame, Reason
+from flowright.core.files import is_held
 from flowright.core.formatting import Form, Point, Record, is_number, object_of, percent
 from flowright.core.untrusted import one_line
 from flowright.environments.display import Display, display_of
-from flowright.runs import (
-    is_held,
+from flowright.runs.alarm import DRIFT, drifting
+from flowright.runs.run_files import (
     read_calibration,
     read_config,
     read_evaluation,
@@ -32,7 +33,6 @@ from flowright.runs import (
     read_rollouts,
     read_state,
 )
-from flowright.runs.alarm import DRIFT, drifting
 
 _OURS = frozenset(r.value for r in Reason if r.blame is Blame.INFRASTRUCTURE)
 FAILED = "rollout/failed/"
@@ -43,9 +43,9 @@ RECENT = 10  # steps that "recent" means
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the files of a run say. ``rows`` are the metrics, one row a step, ascending;
-    ``alive`` tells, for a state that says "running", whether a trainer owns the directory; None
-    where that cannot be seen from here (another host, a copy)."""
+    """The files of a run. ``rows`` are the metrics, one row a step, ascending; ``alive``: a trainer
+    owns the directory of a run whose state is "running", None where that cannot be seen from here
+    (another host, a copy)."""
 
     run: Path
     state: Record = field(default_factory=dict)
@@ -75,10 +75,10 @@ class Snapshot:
 
     @property
     def simulated(self) -> bool:
-        """Whether any number comes from the embedded server, by whatever file says so first."""
+        """A number comes from the embedded server, by the first file that has it."""
         models = (self.config.get("aflow_executor_model"), self.setting("judge", "model"))
-        told = (self.state.get("simulated"), (self.evaluation or {}).get("simulated"))
-        known = [said for said in told if said is not None]
+        marks = (self.state.get("simulated"), (self.evaluation or {}).get("simulated"))
+        known = [mark for mark in marks if mark is not None]
         return any(known) if known else "simulated" in models
 
     @property
@@ -88,7 +88,6 @@ class Snapshot:
 
     @property
     def display(self) -> Display:
-        """How records of this run's environment are shown."""
         return display_of(self.config)
 
     @property
@@ -96,15 +95,14 @@ class Snapshot:
         """The rows of the evaluation, of policies and baselines."""
         rows = (self.evaluation or {}).get("rows")
         known = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        told = [row | {key: cells_of(row, key) for key in ("kinds", "sources")} for row in known]
-        return [row for row in told if row["kinds"] and row.get("name")]
+        cells = [row | {key: cells_of(row, key) for key in ("kinds", "sources")} for row in known]
+        return [row for row in cells if row["kinds"] and row.get("name")]
 
     @property
     def warnings(self) -> list[str]:
-        """What makes the numbers of a run less than they seem, as the run itself says it."""
-        told = self.state.get("warnings")
-        told = told if isinstance(told, list) else ()
-        return [one_line(warning, 300) for warning in told]
+        """Reservations about the run's numbers, from its state."""
+        found = self.state.get("warnings")
+        return [one_line(text, 300) for text in found] if isinstance(found, list) else []
 
     @property
     def resume_command(self) -> str:
@@ -125,8 +123,8 @@ class Snapshot:
 
     @property
     def drift_alarm(self) -> AlarmSection:
-        """From which drift on the screens are alarmed: the run's ``judge.alarm``, or the default
-        where its configuration has none that can be read."""
+        """The run's ``judge.alarm``, or the default where its configuration has none that can be
+        read."""
         try:
             return AlarmSection.model_validate(self.setting("judge", "alarm") or {})
         except ValidationError:
@@ -134,8 +132,8 @@ class Snapshot:
 
     @property
     def drift(self) -> float | None:
-        """By how much the judge calls more answers right than gold does, or fewer (below 0), of
-        late, where that is enough for the alarm; else None."""
+        """The judge's recent drift from gold where it is large enough for the alarm, else None;
+        positive where the judge is generous."""
         return drifting(self.series(DRIFT), self.drift_alarm)
 
     def setting(self, section: str, key: str) -> Any:
@@ -166,8 +164,33 @@ def last(points: Sequence[Point], count: int) -> float | None:
 
 
 def edge(count: int) -> int:
-    """How many steps "the first" and "the last" stand for: a tenth, at least 1 and at most 10."""
+    """The number of steps that "the first" and "the last" mean: a tenth, at least 1 and at most
+    10."""
     return max(1, min(10, count // 10 or 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """Means of the first and of the last ``steps`` steps."""
+
+    first: float
+    last: float
+    steps: int
+
+    def text(self, form: Form) -> str:
+        return f"{form(self.first)} → {form(self.last)}"
+
+
+def trend(points: Sequence[Point]) -> Trend | None:
+    """Compare the ends of a series; None for an empty one."""
+    count = edge(len(points))
+    early, late = first(points, count), last(points, count)
+    return None if early is None or late is None else Trend(early, late, count)
+
+
+def some_steps(count: int) -> str:
+    """``step`` or ``4 steps``, as behind "the first"."""
+    return "step" if count == 1 else f"{count} steps"
 
 
 def failures(rows: Iterable[Record]) -> dict[str, float]:
@@ -183,12 +206,12 @@ def failures(rows: Iterable[Record]) -> dict[str, float]:
 
 
 def is_ours(reason: str) -> bool:
-    """Whether a failure of this name is the infrastructure's (law 1); unknown names are not."""
+    """Tell a failure of the infrastructure (law 1) by its name; unknown names are none."""
     return reason in _OURS
 
 
 def kinds(snapshot: Snapshot) -> list[str]:
-    """The kinds of problem that the run's metrics speak of, in their usual order."""
+    """The kinds of problem in the run's metrics, in their usual order."""
     usual = snapshot.display.kinds
     prefixes = ["gold/accuracy/", "val/gold/", "reward/by_kind/"]
     prefixes += [f"{mix.prefix}/" for mix in snapshot.display.mixes]
@@ -214,7 +237,7 @@ def _seconds(snapshot: Snapshot, names: Sequence[str], count: int) -> dict[str, 
 
 
 def eta_seconds(snapshot: Snapshot) -> float | None:
-    """Seconds until the last step at the present pace; None when nothing tells."""
+    """Seconds until the last step at the present pace, None where that is unknown."""
     step, steps = snapshot.state.get("step"), snapshot.state.get("steps")
     pace = last(snapshot.series("time/step"), 10)
     if not snapshot.running or pace is None or not is_number(step) or not is_number(steps):
@@ -236,7 +259,7 @@ class Watcher:
     def look(self) -> Snapshot:
         """Raises RunError when a file of the run is damaged."""
         state = read_state(self.run)
-        stamp = _stamp(self.run / "metrics.jsonl")
+        stamp = file_stamp(self.run / "metrics.jsonl")
         if stamp != self._rows_stamp:
             self._rows, self._rows_stamp = merge_steps(read_metrics(self.run)), stamp
         updated = state.get("updated")
@@ -276,7 +299,7 @@ class Watcher:
 
 
 def take_snapshot(run: Path) -> Snapshot:
-    """One look at a run. Raises RunError when a file of it is damaged."""
+    """Read a run once. Raises RunError when a file of it is damaged."""
     return Watcher(run).look()
 
 
@@ -296,7 +319,8 @@ def merge_steps(rows: Iterable[Record]) -> list[Record]:
     return [{"step": step, **row} for step, row in sorted(merged.items())]
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def file_stamp(path: Path) -> tuple[int, int] | None:
+    """Time of change and size of a file; None where there is none."""
     try:
         status = path.stat()
     except OSError:
@@ -333,11 +357,11 @@ MEAN_REWARD = Measured(
 
 
 def measured_of(snapshot: Snapshot) -> Measured:
-    """Of a run, by its evaluation or, before there is one, by its validation."""
-    by_reward = tells_rewards(snapshot.compared) or snapshot.series("val/reward")
+    """Choose by a run's evaluation or, before there is one, by its validation."""
+    by_reward = has_rewards(snapshot.compared) or snapshot.series("val/reward")
     return MEAN_REWARD if by_reward else ACCURACY
 
 
-def tells_rewards(rows: Iterable[Record]) -> bool:
-    """Whether the rows of an evaluation have mean rewards."""
+def has_rewards(rows: Iterable[Record]) -> bool:
+    """Find mean rewards in the rows of an evaluation."""
     return any("reward" in (row["kinds"].get("all") or {}) for row in rows)

@@ -1,11 +1,11 @@
-"""The report's sections about trust: what failed and whose fault it was, the judge's audit, and
-what the run's requests came to: sums of the steps' ``servers/`` metrics, by role and server.
+"""Sections of a run's report about trust: failures and whose fault they were, the judge's audit, and
+the run's requests.
 
 ``servers/<role>/<count>`` are a step's counts of a role (executor, judge, policy),
 ``servers/<role>/<host:port>/<count>`` those of one of its servers.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,19 +15,37 @@ from flowright.core.formatting import (
     Point,
     Record,
     duration,
+    format_value,
     is_number,
     percent,
+    plain,
     points,
-    said,
+    short_percent,
 )
-from flowright.core.report import Series
+from flowright.core.report import (
+    LineChart,
+    Note,
+    ReportBlock,
+    ReportCell,
+    ReportColumn,
+    ReportSection,
+    ReportTable,
+    Series,
+    Spark,
+)
 from flowright.core.untrusted import one_line
 from flowright.runs.alarm import DRIFT, MEASURED, alarm_line, first_alarm
-from flowright.viewer.monitoring.sections import Chart
-from flowright.viewer.monitoring.snapshot import FAILED, Snapshot, edge, failures, is_ours
-from flowright.viewer.rendering.charts import line_chart, spark
-from flowright.viewer.rendering.markup import Html, el, grid, section, table
-from flowright.viewer.rendering.svg import plain
+from flowright.viewer.monitoring.sections import COLOURS, Chart, some
+from flowright.viewer.monitoring.snapshot import (
+    FAILED,
+    Snapshot,
+    edge,
+    failures,
+    is_ours,
+    last,
+    some_steps,
+    trend,
+)
 
 MEANINGS: Mapping[str, str] = {
     Reason.TRUNCATED: "the completion hit its token limit",
@@ -43,9 +61,8 @@ MEANINGS: Mapping[str, str] = {
     Reason.JUDGE_FAILED: "the judge gave no usable verdict, retries included",
     Reason.INTERNAL: "a bug of ours",
 }
-"""Of failures that any environment may have; others are its display's to explain."""
+"""Meanings of the failures that any environment may have; its display explains the others."""
 
-COLUMNS = 6
 RARE = partial(Chart, high=0.02, smoothed=False, zeros=False)
 AUDIT = (
     Chart("Agreement with gold", [("agreement", "c1", "judge/agreement_with_gold")], 1.0, 0.8),
@@ -87,89 +104,124 @@ AUDIT = (
 )
 
 
-def failure_taxonomy(snapshot: Snapshot, messages: Mapping[str, str]) -> Html | None:
-    """What failed and whose fault it was, over the run; ``messages`` by reason."""
+@dataclass(frozen=True, slots=True)
+class FailedAttempts:
+    """A reason of failure: its share of each step's attempts, its newest message, the number of
+    attempts, and the address of their list, where these are known."""
+
+    reason: str
+    shares: list[Point]
+    message: str = ""
+    count: int | None = None
+    address: str | None = None
+
+
+def failed_attempts(snapshot: Snapshot, messages: Mapping[str, str]) -> list[FailedAttempts]:
+    """The failures in a run's metrics, the most frequent first; ``messages`` by reason."""
     rows = snapshot.training_rows
-    if not rows:
-        return None
-    reasons = list(failures(rows))
-    body: list[Html] = []
+    return [
+        FailedAttempts(
+            reason,
+            [(row["step"], row.get(f"{FAILED}{reason}", 0.0)) for row in rows],
+            messages.get(reason, ""),
+        )
+        for reason in failures(rows)
+    ]
+
+
+def failure_section(
+    snapshot: Snapshot,
+    failed: list[FailedAttempts],
+    address: Callable[[str, int], str | None] | None = None,
+) -> ReportSection:
+    """Failures by reason, the policy's and ours; ``address`` leads from a step to its attempts of
+    an outcome."""
+    count = edge(max((len(each.shares) for each in failed), default=0))
+    blocks: list[ReportBlock] = []
     for title, ours in (("The policy's: a low reward", False), ("Ours: unscored", True)):
-        body.append(el("tr", el("th", title, colspan=COLUMNS), class_="ours"))
-        found = [reason for reason in reasons if is_ours(reason) is ours]
-        body += [_failure_row(snapshot, reason, messages.get(reason)) for reason in found]
-        if not found:
-            body.append(el("tr", el("td", "none", class_="text soft", colspan=COLUMNS)))
-    count = edge(len(rows))
-    steps = "step" if count == 1 else str(count)
-    meaning = el("th", "Meaning, newest message", class_="text")
-    head = ("Reason", "Whole run", f"First {steps}", f"Last {steps}", "", meaning)
-    return section(
-        "failures",
-        "Failures",
+        found = [each for each in failed if is_ours(each.reason) is ours]
+        blocks += _failures_of(title, found, snapshot, some_steps(count), ours, address)
+    blocks.append(_valid_chart(snapshot))
+    lead = (
         "Shares of all rollouts. A fault of the policy earns a low reward; a fault of ours leaves "
-        "the attempt out of the training.",
-        table(head, body),
-        grid([_valid_chart(snapshot)]),
+        "the attempt out of the training."
     )
+    return ReportSection("failures", "Failures", blocks, lead)
 
 
-def _failure_row(snapshot: Snapshot, reason: str, message: str | None) -> Html:
-    rows = snapshot.training_rows
-    count, ours = edge(len(rows)), is_ours(reason)
-    shares = [failures(some).get(reason, 0.0) for some in (rows, rows[:count], rows[-count:])]
-    points = [(row["step"], row.get(f"{FAILED}{reason}", 0.0)) for row in rows]
-    told = el("small", one_line(message, 160)) if message else None
+def _failures_of(
+    title: str,
+    failed: list[FailedAttempts],
+    snapshot: Snapshot,
+    steps: str,
+    ours: bool,
+    address: Callable[[str, int], str | None] | None,
+) -> list[ReportBlock]:
+    if not failed:
+        return [Note(f"{title}: none", soft=True)]
+    counted = any(each.count is not None for each in failed)
+    columns = [
+        ReportColumn("Reason", is_text=True),
+        *(["Attempts"] if counted else []),
+        *("Whole run", f"First {steps}", f"Last {steps}", ""),
+        ReportColumn("Meaning, newest message", is_text=True),
+    ]
     meanings = {**MEANINGS, **snapshot.display.meanings}
-    return el(
-        "tr",
-        el("th", one_line(reason, 40)),
-        [el("td", percent(share)) for share in shares],
-        el("td", spark(points, "c5" if ours else "c2")),
-        el("td", meanings.get(reason, ""), told, class_="text"),
-    )
+    rows: list[list[ReportCell | str]] = []
+    lines: list[Series] = []
+    for number, each in enumerate(failed):
+        colour = COLOURS[number % len(COLOURS)]
+        ends = trend(each.shares)
+        shares = (last(each.shares, len(each.shares)), *((ends.first, ends.last) if ends else ()))
+        rows.append(
+            [
+                ReportCell(one_line(each.reason, 40), address=each.address),
+                *([format_value(each.count, "{:,.0f}".format)] if counted else []),
+                *(format_value(share, percent) for share in shares),
+                ReportCell("", mark=Spark(each.shares, colour)),
+                ReportCell(meanings.get(each.reason, ""), one_line(each.message, 160), "", True),
+            ]
+        )
+        lines.append(Series(one_line(each.reason, 40), colour, each.shares, smoothed=True))
+    to = partial(address, "unscored" if ours else "failed") if address else None
+    chart = LineChart(f"{title.split(':')[0]}, share", lines[:6], short_percent, 0.0, address=to)
+    return [ReportTable(columns, rows, title), chart]
 
 
-def _valid_chart(snapshot: Snapshot) -> Html | None:
+def _valid_chart(snapshot: Snapshot) -> LineChart:
     shares = [("valid", "rollout/valid_frac"), *snapshot.display.shares]
     drawn = [
         Series(name, colour, snapshot.series(metric), smoothed=True)
         for (name, metric), colour in zip(shares, ("c3", "c4", "c1", "c2"), strict=False)
     ]
     drawn.append(Series("unscored", "c5", snapshot.series("rollout/unscored")))
-    return line_chart("Valid and unscored, share", drawn, low=0.0, high=1.0)
+    return LineChart("Valid and unscored, share", drawn, short_percent, low=0.0, high=1.0)
 
 
-def judge_audit(snapshot: Snapshot) -> Html | None:
+def judge_audit(snapshot: Snapshot) -> ReportSection | None:
     """The judge beside gold, step by step (law 3)."""
-    panels = grid([_drift_chart(snapshot), *(chart.drawn(snapshot) for chart in AUDIT)])
+    at = first_alarm(snapshot.series(DRIFT), snapshot.drift_alarm)
+    went = "It has not gone off." if at is None else f"It went off at step {at:g}."
+    drift = LineChart(
+        "Drift: judge minus gold, points",
+        [Series("drift", "c5", snapshot.series(DRIFT), smoothed=True)],
+        form=lambda value: points(value) if value else "0",
+        low=-0.05,
+        high=0.05,
+        zero_line=True,
+    )
     lead = (
         "The reward is the judge's; gold is computed beside it wherever there is a check. All of "
         "this is about the answers that both have seen. A judge that turns generous while gold "
         "stands still is being gamed."
     )
-    if panels is None:
-        return None
-    at = first_alarm(snapshot.series(DRIFT), snapshot.drift_alarm)
-    went = "It has not gone off." if at is None else f"It went off at step {at:g}."
-    alarm = el("p", f"Alarm: {alarm_line(snapshot.drift_alarm)}. {went} {MEASURED}")
-    return section("judge", "Judge audit", lead, alarm, panels)
-
-
-def _drift_chart(snapshot: Snapshot) -> Html | None:
-    return line_chart(
-        "Drift: judge minus gold, points",
-        [Series("drift", "c5", snapshot.series(DRIFT), smoothed=True)],
-        form=lambda v: points(v) if v else "0",
-        low=-0.05,
-        high=0.05,
-        zero_line=True,
-    )
+    alarm = Note(f"Alarm: {alarm_line(snapshot.drift_alarm)}. {went} {MEASURED}")
+    charts = [chart.of(snapshot) for chart in AUDIT]
+    return some(ReportSection("judge", "Judge audit", [alarm, drift, *charts], lead))
 
 
 PREFIX = "servers/"
 TROUBLES = (("429", "http_429"), ("5xx", "http_5xx"), ("timeouts", "timeouts"))
-COLOURS = ("c1", "c2", "c3", "c4", "c5", "c6")
 COUNTS = (
     *(("Calls", "calls"), ("Attempts", "attempts"), ("429", "http_429"), ("5xx", "http_5xx")),
     *(("Timeouts", "timeouts"), ("Failed", "failures"), ("Waited", "wait_seconds")),
@@ -187,15 +239,15 @@ class Traffic:
 
     @property
     def troubles(self) -> dict[str, float]:
-        """Attempts that servers refused, broke on or did not answer in time, and those that failed
-        otherwise, where there are any."""
+        """Attempts that servers refused, failed on or did not answer in time, and other failures, where
+        there are any."""
         found = {name: self.counts.get(key, 0.0) for name, key in TROUBLES}
         found["other failures"] = self.counts.get("failures", 0.0) - sum(found.values())
         return {name: count for name, count in found.items() if count > 0}
 
 
 def traffic(rows: Iterable[Record]) -> dict[str, Traffic]:
-    """The sums over some steps, by role; empty where no step tells."""
+    """Sum over some steps, by role."""
     roles: dict[str, Traffic] = {}
     for row in rows:
         for metric, value in row.items():
@@ -208,52 +260,48 @@ def traffic(rows: Iterable[Record]) -> dict[str, Traffic]:
     return roles
 
 
-def servers_section(snapshot: Snapshot) -> Html | None:
+def servers_section(snapshot: Snapshot) -> ReportSection | None:
     """All requests of the run, and when they failed."""
     roles = traffic(snapshot.rows)
-    if not roles:
-        return None
-    body: list[Html] = []
+    rows: list[list[ReportCell | str]] = []
+    shaded: list[int] = []
     for role, found in roles.items():
-        body.append(_role_row(role, found.counts, "own"))
-        body += [_role_row(server, counts) for server, counts in sorted(found.servers.items())]
-    refused = [count for _, count in TROUBLES]
-    charts = [
-        _role_chart(snapshot, "Failed attempts, per step", list(roles), ["failures"]),
-        _role_chart(snapshot, "429, 5xx and timeouts, per step", list(roles), refused),
-    ]
+        shaded.append(len(rows))
+        rows.append(_role_row(role, found.counts))
+        rows += [_role_row(server, counts) for server, counts in sorted(found.servers.items())]
+    refused = [key for _, key in TROUBLES]
     lead = (
         "Requests to the models' servers over the whole run. A call is one request with all its "
         "attempts; failed are attempts, for whatever reason. Waited is the time that calls spent "
         "in our own queue and between attempts."
     )
-    head = ("Role, server", *(name for name, _ in COUNTS))
-    return section("servers", "Servers", lead, table(head, body), grid(charts))
+    blocks = (
+        ReportTable(("Role, server", *(name for name, _ in COUNTS)), rows, shaded=shaded),
+        _role_chart(snapshot, "Failed attempts, per step", list(roles), ["failures"]),
+        _role_chart(snapshot, "429, 5xx and timeouts, per step", list(roles), refused),
+    )
+    return some(ReportSection("servers", "Servers", blocks, lead))
 
 
-def _role_row(name: str, counts: Mapping[str, float], class_: str | None = None) -> Html:
-    cells: list[Html] = []
+def _role_row(name: str, counts: Mapping[str, float]) -> list[ReportCell | str]:
+    cells: list[ReportCell | str] = [one_line(name, 60)]
     for _, key in COUNTS:
         form: Form = duration if key == "wait_seconds" else "{:,.0f}".format
         alarming = key in ALARMING and counts.get(key)
-        cells.append(el("td", said(counts.get(key), form), class_="drift" if alarming else None))
-    return el("tr", el("th", one_line(name, 60)), cells, class_=class_)
+        cells.append(
+            ReportCell(format_value(counts.get(key), form), "", "alarm" if alarming else "")
+        )
+    return cells
 
 
-def _role_chart(snapshot: Snapshot, title: str, roles: list[str], counts: list[str]) -> Html | None:
-    drawn = [
-        Series(one_line(role, 30), colour, _sums(snapshot, role, counts))
-        for role, colour in zip(roles, COLOURS, strict=False)
-    ]
-    return line_chart(title, drawn, form=plain, low=0.0)
-
-
-def _sums(snapshot: Snapshot, role: str, counts: list[str]) -> list[Point]:
-    """A role's sum of some counts in every step that had it."""
-    found: list[Point] = []
-    for row in snapshot.rows:
-        values = [row.get(f"{PREFIX}{role}/{count}") for count in counts]
-        known = [value for value in values if is_number(value)]
-        if known:
-            found.append((row["step"], sum(known)))
-    return found
+def _role_chart(snapshot: Snapshot, title: str, roles: list[str], counts: list[str]) -> LineChart:
+    """Each role's sum of some counts in every step that had any of them."""
+    drawn: list[Series] = []
+    for role, colour in zip(roles, COLOURS, strict=False):
+        course: list[Point] = []
+        for row in snapshot.rows:
+            known = [v for n in counts if is_number(v := row.get(f"{PREFIX}{role}/{n}"))]
+            if known:
+                course.append((row["step"], sum(known)))
+        drawn.append(Series(one_line(role, 30), colour, course))
+    return LineChart(title, drawn, plain, 0.0)

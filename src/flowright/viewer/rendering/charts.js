@@ -1,9 +1,9 @@
 // Reads the values behind a chart out at the pointer. It writes text nodes only.
 (function () {
-  var told = document.getElementById("told");
+  var readout = document.getElementById("readout");
   document.querySelectorAll("svg[data-chart]").forEach(function (svg) {
     var chart = JSON.parse(svg.dataset.chart), cross = svg.querySelector(".cross"), x = chart.x;
-    function hide() { cross.classList.remove("on"); told.style.visibility = "hidden"; }
+    function hide() { cross.classList.remove("on"); readout.style.visibility = "hidden"; }
     svg.addEventListener("pointerleave", hide);
     svg.addEventListener("pointermove", function (event) {
       var box = svg.getBoundingClientRect();
@@ -18,10 +18,10 @@
       }); });
       var place = x[2] + (best - x[0]) / (x[1] - x[0]) * (x[3] - x[2]);
       cross.setAttribute("x1", place); cross.setAttribute("x2", place); cross.classList.add("on");
-      told.textContent = lines.join("\n"); told.style.visibility = "visible";
-      var left = event.clientX + 14, width = told.offsetWidth;
+      readout.textContent = lines.join("\n"); readout.style.visibility = "visible";
+      var left = event.clientX + 14, width = readout.offsetWidth;
       if (left + width > innerWidth - 8) left = Math.max(4, event.clientX - width - 14);
-      told.style.left = left + "px"; told.style.top = event.clientY + 14 + "px";
+      readout.style.left = left + "px"; readout.style.top = event.clientY + 14 + "px";
     });
   });
 })();

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines over steps, a scatter with intervals, before/after marks; some small
+"""Charts as inline SVG: lines over steps, scatters, changes, what judges are measured by; some small
 enough for a table cell; and a file that stands by itself, for papers, slides and documentation.
 
 Numbers go into ``data-`` attributes for the pointer read-out.
@@ -9,66 +9,79 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from flowright.core.formatting import Form, Point, smooth
-from flowright.core.report import Series
+from flowright.core.formatting import plain, points, short_percent, smooth
+from flowright.core.report import (
+    BarList,
+    ChangeChart,
+    ConfusionChart,
+    ForestChart,
+    ForestMark,
+    HistogramChart,
+    IntervalMark,
+    LineChart,
+    ReliabilityChart,
+    ReportChart,
+    ScatterChart,
+    ScatterDot,
+    Series,
+    Spark,
+)
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.markup import Html, asset, el
 
 FADED = "c6"  # the colour of what stands behind: smaller, and drawn first
+_ROW = 30
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
-    """One row of a scatter: a value with its interval against its cost."""
+def chart_html(chart: ReportChart) -> Html | None:
+    """Draw a chart; None where it has no data."""
+    match chart:
+        case LineChart():
+            return _lines(chart)
+        case ScatterChart():
+            return _scatter(chart)
+        case ChangeChart():
+            return _changes(chart)
+        case ForestChart():
+            return _forest(chart)
+        case ConfusionChart():
+            return _confusion(chart)
+        case HistogramChart():
+            return _histogram(chart)
+        case ReliabilityChart():
+            return _reliability(chart)
 
-    name: str
-    colour: str
-    x: float
-    y: float
-    low: float | None = None
-    high: float | None = None
 
-
-def line_chart(
-    title: str,
-    series: Sequence[Series],
-    form: Form = svg.short_percent,
-    low: float | None = None,
-    high: float | None = None,
-    zero_line: bool = False,
-    address: Callable[[int], str | None] | None = None,
-) -> Html | None:
-    """Curves over the training step, None where no series has a point. ``low`` and ``high`` are
-    the least that the axis spans. ``address`` is where a click on a step leads."""
-    series = [replace(s, points=svg.thinned(s.points)) for s in series if s.points]
+def _lines(chart: LineChart) -> Html | None:
+    series = [replace(s, points=svg.thinned(s.points)) for s in chart.series if s.points]
     if not series:
         return None
     xs = [x for s in series for x, _ in s.points]
     ys = [y for s in series for _, y in s.points]
     x = svg.across(min(xs), max(max(xs), min(xs) + 1))
-    y = svg.upward(
-        min(ys) if low is None else min(low, *ys), max(ys) if high is None else max(high, *ys)
-    )
-    drawn = [svg.axes(x, y, form, "step")]
-    if zero_line and y.low < 0 < y.high:
+    lows = ys if chart.low is None else [chart.low, *ys]
+    highs = ys if chart.high is None else [chart.high, *ys]
+    y = svg.upward(min(lows), max(highs))
+    drawn = [svg.axes(x, y, chart.form, "step")]
+    if chart.zero_line and y.low < 0 < y.high:
         drawn.append(svg.rule(y(0), "zero"))
     drawn += [curve(s, x, y) for s in series]
     drawn.append(el("line", class_="cross", y1=svg.TOP, y2=svg.HEIGHT - svg.BOTTOM))
-    if address is not None:
-        drawn += _steps(sorted(set(xs)), x, address)
+    if chart.address is not None:
+        drawn += _steps(sorted(set(xs)), x, chart.address)
     data = {
         "x": [x.low, x.high, svg.LEFT, svg.WIDTH - svg.RIGHT],
         "series": [
-            {"n": s.name, "c": s.colour, "p": [[px, form(py)] for px, py in s.points]}
+            {"n": s.name, "c": s.colour, "p": [[px, chart.form(py)] for px, py in s.points]}
             for s in series
         ],
     }
     legend = svg.key([(s.swatch, s.name) for s in series]) if len(series) > 1 else None
-    return svg.figure(title, drawn, legend, json.dumps(data, separators=(",", ":")))
+    return svg.figure(chart.title, drawn, legend, json.dumps(data, separators=(",", ":")))
 
 
 def curve(series: Series, x: svg.Scale, y: svg.Scale) -> Html:
-    """One series."""
+    """Draw one series."""
     dots = [(x(a), y(b)) for a, b in series.points]
     if series.marks:
         thin = el("path", class_=f"curve thin {series.colour}", d=svg.path(dots))
@@ -87,103 +100,200 @@ def _steps(
     """A strip of the drawing for each step, which leads to it."""
     middles = [(a + b) / 2 for a, b in pairwise(steps)]
     ends = zip([x.low, *middles], [*middles, x.high], strict=True)
-    found: list[Html] = []
+    drawn: list[Html] = []
     for step, (left, right) in zip(steps, ends, strict=True):
         start, width = x(left), max(1.0, round(x(right) - x(left), 1))
         title = el("title", f"attempts of step {step:.0f}")
         strip = el("rect", title, class_="hit", x=start, y=0, width=width, height=svg.HEIGHT)
         to = address(round(step))
-        found.append(el("a", strip, href=to, tabindex=-1) if to else strip)
-    return found
+        drawn.append(el("a", strip, href=to, tabindex=-1) if to else strip)
+    return drawn
 
 
-def scatter(title: str, dots: Sequence[Dot], x_label: str) -> Html | None:
-    """Shares with their intervals against a cost, the dots numbered; None without dots."""
+def _scatter(chart: ScatterChart) -> Html | None:
+    dots = chart.dots
     if not dots:
         return None
     x = svg.across(0, max(d.x for d in dots) * 1.12 or 1)
-    y = dots_scale(dots)
-    drawn = [svg.axes(x, y, svg.short_percent, x_label), *numbered_dots(dots, x, y, x_label)]
-    return svg.figure(title, drawn)
+    return svg.figure(chart.title, scatter_marks(dots, x, chart.x_label))
 
 
-def dots_scale(dots: Sequence[Dot]) -> svg.Scale:
-    """A scale upward that has room for all intervals."""
+def scatter_marks(dots: Sequence[ScatterDot], x: svg.Scale, x_label: str) -> list[Html]:
+    """Axes with room for all intervals and numbered dots, those that stand behind drawn first."""
     lows = [d.y if d.low is None else d.low for d in dots]
     highs = [d.y if d.high is None else d.high for d in dots]
-    return svg.upward(min(lows), max(highs))
-
-
-def numbered_dots(dots: Sequence[Dot], x: svg.Scale, y: svg.Scale, x_label: str) -> list[Html]:
-    """The marks of a scatter, those that stand behind drawn first."""
-    drawn: list[Html] = []
+    y = svg.upward(min(lows), max(highs))
+    drawn = [svg.axes(x, y, short_percent, x_label)]
     for number, d in sorted(enumerate(dots, start=1), key=lambda item: item[1].colour != FADED):
         if d.low is not None and d.high is not None:
             drawn.append(svg.line(f"whisker {d.colour}", x(d.x), x(d.x), y(d.low), y(d.high)))
-        told = f"{d.name}: {svg.short_percent(d.y)} at {svg.plain(d.x)} {x_label}"
-        drawn.append(
-            svg.dot(f"dot {d.colour}", x(d.x), y(d.y), 6.5 if d.colour == FADED else 8, told)
-        )
+        tip = f"{d.name}: {short_percent(d.y)} at {plain(d.x)} {x_label}"
+        radius = 6.5 if d.colour == FADED else 8
+        drawn.append(svg.dot(f"dot {d.colour}", x(d.x), y(d.y), radius, tip))
         drawn.append(svg.word(str(number), x(d.x), y(d.y) + 3.6, class_=f"tag {d.colour}"))
     return drawn
 
 
-def numbered_key(dots: Sequence[Dot]) -> Html:
+def scatter_key(dots: Sequence[ScatterDot]) -> Html:
     """The names behind a scatter's numbers."""
     items = [el("li", el("b", n, class_=f"ball {d.colour}"), d.name) for n, d in enumerate(dots, 1)]
     return el("ul", items, class_="key")
 
 
-def before_after(
-    title: str, rows: Sequence[tuple[str, float, float]], form: Form = svg.plain
-) -> Html | None:
-    """For each name a hollow mark (before) and a full one (after) on one scale from zero."""
-    if not rows:
+def _changes(chart: ChangeChart) -> Html | None:
+    """Draw a hollow mark (before) and a full one (after) for each name."""
+    if not chart.rows:
         return None
     step = 24
-    height = svg.TOP + step * len(rows) + svg.BOTTOM
-    x = svg.Scale(
-        0, max(max(a, b) for _, a, b in rows) * 1.06 or 1, svg.LABELS, svg.WIDTH - svg.RIGHT
-    )
+    height = svg.TOP + step * len(chart.rows) + svg.BOTTOM
+    most = max(max(a, b) for _, a, b in chart.rows) * 1.06 or 1
+    x = svg.Scale(0, most, svg.LABELS, svg.WIDTH - svg.RIGHT)
     drawn: list[Html] = []
     for tick in x.ticks():
         drawn.append(svg.line("grid", x(tick), x(tick), svg.TOP, height - svg.BOTTOM))
-        drawn.append(svg.word(form(tick), x(tick), height - svg.BOTTOM + 16))
-    for i, (name, before, after) in enumerate(rows):
+        drawn.append(svg.word(plain(tick), x(tick), height - svg.BOTTOM + 16))
+    for i, (name, before, after) in enumerate(chart.rows):
         y = svg.TOP + step * (i + 0.5)
-        told = f"{name}: {form(before)} before, {form(after)} after"
+        tip = f"{name}: {plain(before)} before, {plain(after)} after"
         drawn.append(svg.word(name, svg.LABELS - 10, y + 4, "end", "label"))
         drawn.append(svg.line("span", x(before), x(after), y, y))
-        drawn.append(svg.dot("mark before", x(before), y, 5, told))
-        drawn.append(svg.dot("mark after", x(after), y, 5, told))
-    return svg.figure(title, drawn, height=height)
+        drawn.append(svg.dot("mark before", x(before), y, 5, tip))
+        drawn.append(svg.dot("mark after", x(after), y, 5, tip))
+    return svg.figure(chart.title, drawn, height=height)
 
 
-def interval(low: float, value: float, high: float, colour: str) -> Html:
-    """A value and its interval on a scale from 0 to 1, small enough for a table cell."""
+def _forest(chart: ForestChart) -> Html | None:
+    every = [mark for _, marks in chart.rows for mark in marks]
+    if not every:
+        return None
+    height = svg.TOP + _ROW * len(chart.rows) + svg.BOTTOM
+    low = min(-0.05, *(mark.low for mark in every))
+    high = max(0.05, *(mark.high for mark in every))
+    margin = 0.04 * (high - low)
+    x = svg.Scale(low - margin, high + margin, svg.LABELS, svg.WIDTH - svg.RIGHT)
+    drawn: list[Html] = []
+    for tick in x.ticks(5):
+        class_ = "zero" if abs(tick) < 1e-9 else "grid"
+        drawn.append(svg.line(class_, x(tick), x(tick), svg.TOP, height - svg.BOTTOM))
+        drawn.append(
+            svg.word(f"{100 * tick:+.0f}" if tick else "0", x(tick), height - svg.BOTTOM + 16)
+        )
+    drawn.append(svg.word("points", svg.WIDTH - svg.RIGHT, height - 4, "end"))
+    for place, (name, marks) in enumerate(chart.rows):
+        middle = svg.TOP + _ROW * (place + 0.5)
+        drawn.append(svg.word(name, svg.LABELS - 8, middle + 4, "end", "label"))
+        spread = 10 if len(marks) > 1 else 0
+        for index, mark in enumerate(marks):
+            drawn.append(_whisker(mark, x, middle - spread / 2 + spread * index))
+    return svg.figure(chart.title, drawn, svg.key(chart.key, chart.note), height=height)
+
+
+def _whisker(mark: ForestMark, x: svg.Scale, y: float) -> Html:
+    tip = f"{mark.name}: {points(mark.value)} points ({points(mark.low)} to {points(mark.high)})"
+    class_ = f"dot {mark.colour}" if mark.filled else f"dot hollow {mark.colour}"
+    reach = svg.line(f"whisker {mark.colour}", x(mark.low), x(mark.high), y, y)
+    return el("g", reach, svg.dot(class_, x(mark.value), y, 4.2, tip))
+
+
+def _confusion(chart: ConfusionChart) -> Html | None:
+    """Cells are the darker, the larger their share of the row."""
+    if not any(sum(counts) for _, counts in chart.rows):
+        return None
+    left, top, width, height = 60, 34, 108, 68
+    drawn = [
+        svg.word(name, left + width * (place + 0.5), top - 10, "middle", "label")
+        for place, name in enumerate(chart.columns)
+    ]
+    for row, (label, counts) in enumerate(chart.rows):
+        total = sum(counts)
+        middle = top + height * (row + 0.5)
+        drawn.append(svg.word(label, left - 10, middle + 4, "end", "label"))
+        for column, count in enumerate(counts):
+            share = count / total if total else 0.0
+            colour = "c3" if column == row else "c6" if column == len(counts) - 1 else "c5"
+            cell = {"x": left + width * column + 2, "y": top + height * row + 2}
+            size = {"width": width - 4, "height": height - 4, "rx": 6}
+            opacity = round(0.06 + 0.5 * share, 3)
+            drawn.append(
+                el("rect", class_=f"dot {colour}", style=f"opacity:{opacity}", **cell, **size)
+            )
+            x = left + width * (column + 0.5)
+            drawn.append(svg.word(f"{count:,}", x, middle + 1, "middle", "label"))
+            drawn.append(svg.word(short_percent(share) if total else "-", x, middle + 18))
+    return svg.figure(chart.title, drawn, height=top + len(chart.rows) * height + 12)
+
+
+def _histogram(chart: HistogramChart) -> Html | None:
+    if not sum(chart.counts):
+        return None
+    edges = chart.edges
+    x = svg.across(0.0, edges[-1])
+    y = svg.Scale(0.0, max(chart.counts) * 1.05, svg.HEIGHT - svg.BOTTOM, svg.TOP)
+    drawn = svg.y_axis(y.ticks(whole=True), y, "{:,.0f}".format)
+    drawn += svg.x_axis(x.ticks(5), x, "{:g}".format, chart.unit)
+    for count, start, end in zip(chart.counts, edges, edges[1:], strict=False):
+        box = {"x": x(start), "y": y(count), "width": max(0.5, x(end) - x(start))}
+        tall = round(svg.HEIGHT - svg.BOTTOM - y(count), 1)
+        tip = el("title", f"{count:,} {chart.items} in {start:.3g} to {end:.3g} {chart.unit}")
+        drawn.append(el("rect", tip, class_="dot c1", height=tall, **box))
+    for value, name in chart.marks:
+        drawn.append(svg.line("zero", x(value), x(value), svg.TOP, svg.HEIGHT - svg.BOTTOM))
+        drawn.append(svg.word(name, x(value) + 4, svg.TOP + 9, "start"))
+    return svg.figure(chart.title, drawn)
+
+
+def _reliability(chart: ReliabilityChart) -> Html | None:
+    """A calibrated judge lies on the diagonal."""
+    if not chart.bins:
+        return None
+    x, y = svg.across(0.5, 1.0), svg.Scale(0.0, 1.0, svg.HEIGHT - svg.BOTTOM, svg.TOP)
+    drawn = svg.y_axis((0.0, 0.25, 0.5, 0.75, 1.0), y, short_percent)
+    drawn += svg.x_axis((0.5, 0.6, 0.7, 0.8, 0.9, 1.0), x, short_percent, "confidence")
+    drawn.append(svg.line("zero", x(0.5), x(1.0), y(0.5), y(1.0)))
+    most = max(row["verdicts"] for row in chart.bins)
+    for row in chart.bins:
+        tip = (
+            f"{row['verdicts']} verdicts of {100 * row['confidence']:.0f} % confidence, "
+            f"{100 * row['accuracy']:.0f} % of them right"
+        )
+        radius = round(3 + 7 * (row["verdicts"] / most) ** 0.5, 1)
+        drawn.append(svg.dot("dot c1", x(row["confidence"]), y(row["accuracy"]), radius, tip))
+    return svg.figure(chart.title, drawn)
+
+
+# --- for table cells and lists --------------------------------------------------------------------
+
+
+def mark_html(mark: Spark | IntervalMark) -> Html | None:
+    """Draw a mark of a table cell."""
+    if isinstance(mark, Spark):
+        return _spark(mark)
+
+    def at(share: float) -> float:
+        return round(2 + 96 * min(1.0, max(0.0, share)), 1)
+
     return el(
         "svg",
         svg.line("rail", 2, 98, 5, 5),
-        svg.line(f"whisker {colour}", _cell(low), _cell(high), 5, 5),
-        svg.dot(f"dot {colour}", _cell(value), 5, 3.2),
+        svg.line(f"whisker {mark.colour}", at(mark.low), at(mark.high), 5, 5),
+        svg.dot(f"dot {mark.colour}", at(mark.value), 5, 3.2),
         class_="interval",
         viewBox="0 0 100 10",
         aria_hidden="true",
     )
 
 
-def spark(points: Sequence[Point], colour: str) -> Html:
-    """A curve without axes, from zero to its maximum, for a table cell."""
-    points = svg.thinned(points)
-    if len(points) < 2:
-        return Html("")
-    top = max(value for _, value in points) or 1.0
-    steps = [step for step, _ in points]
-    x, y = svg.Scale(steps[0], steps[-1], 1, 119), svg.Scale(0, top, 19, 1)
-    mean = svg.path([(x(a), y(b)) for a, b in smooth(points, svg.window(len(points)))])
+def _spark(mark: Spark) -> Html | None:
+    """Draw a curve from zero to its maximum."""
+    course = svg.thinned(mark.points)
+    if len(course) < 2:
+        return None
+    top = max(value for _, value in course) or 1.0
+    x, y = svg.Scale(course[0][0], course[-1][0], 1, 119), svg.Scale(0, top, 19, 1)
+    mean = svg.path([(x(a), y(b)) for a, b in smooth(course, svg.window(len(course)))])
     return el(
         "svg",
-        el("path", class_=f"curve {colour}", d=mean),
+        el("path", class_=f"curve {mark.colour}", d=mean),
         class_="spark",
         viewBox="0 0 120 20",
         preserveAspectRatio="none",
@@ -191,9 +301,27 @@ def spark(points: Sequence[Point], colour: str) -> Html:
     )
 
 
-def _cell(share: float) -> float:
-    return round(2 + 96 * min(1.0, max(0.0, share)), 1)
+def bar_list(bars: BarList) -> Html | None:
+    """Draw names and values beside their bars."""
+    longest = max((length for _, _, length in bars.rows), default=0.0) or 1.0
+    drawn = [
+        [
+            el("span", name),
+            el("span", value),
+            el(
+                "svg",
+                el("rect", width=round(100 * length / longest, 1), height=10),
+                viewBox="0 0 100 10",
+                preserveAspectRatio="none",
+                aria_hidden="true",
+            ),
+        ]
+        for name, value, length in bars.rows
+    ]
+    return el("div", drawn, class_="stage") if drawn else None
 
+
+# --- a file of its own ----------------------------------------------------------------------------
 
 FONT = "svg { font-family: system-ui, sans-serif; } .title { fill: var(--ink); font-weight: 600; }"
 GAP, HEAD, LINE = 20, 22, 18

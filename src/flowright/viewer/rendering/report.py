@@ -1,32 +1,44 @@
 """Render a :class:`flowright.core.report.Report` as an HTML document or for a terminal."""
 
+from collections.abc import Iterable
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from flowright.core.files import check_writable, disk_errors, write_text
 from flowright.core.report import (
+    BarList,
+    ChangeChart,
     FactList,
+    Heading,
     Note,
     Report,
     ReportBlock,
     ReportCell,
+    ReportChart,
     ReportColumn,
     ReportSection,
     ReportTable,
+    ScatterChart,
+    Tile,
 )
 from flowright.core.untrusted import one_line, visible
+from flowright.viewer.rendering.charts import bar_list, chart_html, mark_html, scatter_key
 from flowright.viewer.rendering.markup import (
+    Child,
     Html,
     el,
     facts,
+    folded,
     grid,
     header,
     page,
     section,
     strip,
     table,
+    table_row,
     tile,
 )
-from flowright.viewer.rendering.report_charts import chart_html
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
@@ -34,11 +46,14 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
+MOST_WIDE = 4
+"""Charts in a row of sections that are drawn wide."""
+
+
 def report_html(report: Report) -> str:
     """Render the document: one self-contained file."""
     head = header(report.kind, one_line(report.title, 200), report.chips, report.subtitle)
     notes = [el("li", note) for note in report.notes]
-    tiles = [tile(t.title, t.value, t.note, t.style or None) for t in report.tiles]
     labels = " ".join(label for label, _ in report.warnings)
     body = [
         [strip(label, text) for label, text in report.warnings],
@@ -46,7 +61,7 @@ def report_html(report: Report) -> str:
             "main",
             head,
             el("ul", notes) if notes else None,
-            el("div", tiles, class_="tiles") if tiles else None,
+            tiles_html(report.tiles),
             [section_html(one) for one in report.sections],
             el("footer", f"{labels} Written by Flowright.".strip()),
         ),
@@ -54,43 +69,91 @@ def report_html(report: Report) -> str:
     return page(f"{one_line(report.title, 60)} - {report.kind.lower()}", body)
 
 
+def write_report(report: Report, path: Path) -> None:
+    """Write the document. Raises RunError for a path that cannot be written."""
+    check_writable(path.parent)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, report_html(report))
+
+
+def tiles_html(tiles: Iterable[Tile]) -> Html | None:
+    """Render headline numbers; None without any."""
+    drawn = [tile(t.title, t.value, t.note, t.style or None) for t in tiles]
+    return el("div", drawn, class_="tiles") if drawn else None
+
+
 def section_html(shown: ReportSection) -> Html:
-    """Render a section; neighbouring charts share a row."""
+    """Render a section; neighbouring charts share rows."""
+    return section(shown.anchor, shown.title, shown.lead, content_html(shown.blocks))
+
+
+def content_html(blocks: Iterable[ReportBlock]) -> list[Html | None]:
+    """Render blocks below each other; neighbouring charts share rows, the dots of neighbouring
+    scatters a key."""
     content: list[Html | None] = []
-    blocks = [b for b in shown.blocks if getattr(b, "where", "both") != "terminal"]
-    for is_chart, some in groupby(blocks, _is_chart):
-        if is_chart:
-            content.append(grid([_block_html(block) for block in some], "charts two"))
-        else:
+    shown = [block for block in blocks if getattr(block, "where", "both") != "terminal"]
+    for is_chart, some in groupby(shown, lambda block: isinstance(block, ReportChart)):
+        if not is_chart:
             content += map(_block_html, some)
-    return section(shown.anchor, shown.title, shown.lead, content)
-
-
-def _is_chart(block: ReportBlock) -> bool:
-    return not isinstance(block, Note | FactList | ReportTable)
+            continue
+        charts = list(some)
+        if isinstance(charts[0], ScatterChart):
+            content.append(scatter_key(charts[0].dots))
+        drawn = [figure for figure in map(_block_html, charts) if figure is not None]
+        wide = len(drawn) <= MOST_WIDE and not isinstance(charts[0], ChangeChart)
+        content.append(grid(drawn, "charts two" if wide else "charts"))
+    return content
 
 
 def _block_html(block: ReportBlock) -> Html | None:
-    if isinstance(block, Note):
-        return el("p", block.text, class_="soft" if block.soft else None)
-    if isinstance(block, FactList):
-        return facts(block.rows)
-    if not isinstance(block, ReportTable):
-        return chart_html(block)
+    match block:
+        case Note():
+            return el("p", block.text, class_="soft" if block.soft else None)
+        case Heading():
+            return el("h3", block.text)
+        case FactList():
+            return facts(block.rows)
+        case BarList():
+            return bar_list(block)
+        case ReportTable():
+            return table_html(block)
+        case _:
+            return chart_html(block)
+
+
+def table_html(block: ReportTable) -> Html | None:
+    """Render a table; None without rows."""
     if not block.rows:
         return None
-    heads = [_column(column).title for column in block.columns]
-    body = [
-        el("tr", el("th", _cell(name).text), map(_cell_html, cells)) for name, *cells in block.rows
+    heads = [
+        el("th", column.title, scope="col", class_="text" if column.is_text else None)
+        for column in map(_column, block.columns)
     ]
-    caption = el("p", block.caption, class_="soft") if block.caption else None
-    return el("div", table(heads, body), caption)
+    body = [
+        table_row(
+            _linked(_cell(name)),
+            *map(cell_html, cells),
+            class_="own" if n in block.shaded else None,
+        )
+        for n, (name, *cells) in enumerate(block.rows)
+    ]
+    named = any(column.title for column in map(_column, block.columns))
+    shown = table(heads if named else (), body, block.caption)
+    return folded(block.folded, shown) if block.folded else shown
 
 
-def _cell_html(cell: ReportCell | str) -> Html:
+def cell_html(cell: ReportCell | str) -> Html:
+    """Render a cell."""
     cell = _cell(cell)
     class_ = "drift" if cell.style == "alarm" else "text" if cell.is_text else None
-    return el("td", cell.text, el("small", cell.note) if cell.note else None, class_=class_)
+    mark = mark_html(cell.mark) if cell.mark else None
+    note = el("small", cell.note) if cell.note else None
+    return el("td", _linked(cell), mark, note, class_=class_)
+
+
+def _linked(cell: ReportCell) -> Child:
+    return el("a", cell.text, href=cell.address) if cell.address else cell.text
 
 
 def _cell(cell: ReportCell | str) -> ReportCell:
@@ -122,8 +185,10 @@ def report_text(report: Report) -> "Group":
 def _block_text(block: ReportBlock) -> "Table | Text | None":
     from rich.text import Text
 
-    if getattr(block, "where", "both") == "page" or _is_chart(block):
+    if getattr(block, "where", "both") == "page" or isinstance(block, ReportChart | BarList):
         return None
+    if isinstance(block, Heading):
+        return Text(visible(block.text), style="bold")
     if isinstance(block, Note):
         return Text(visible(block.text), style="dim" if block.soft else "")
     if isinstance(block, FactList):
@@ -137,12 +202,14 @@ def _table_text(block: ReportTable) -> "Table":
     from rich.text import Text
 
     kept = [place for place, c in enumerate(block.columns) if not _column(c).page_only]
-    heads = [Text(visible(_column(block.columns[place]).title)) for place in kept]
-    shown = Table(*heads, box=None, pad_edge=False, show_header=any(head.plain for head in heads))
+    heads = [visible(_column(block.columns[place]).title) for place in kept]
+    shown = Table(box=None, pad_edge=False, show_header=any(heads))
+    for head in heads:
+        shown.add_column(Text(head))
     shown.caption, shown.caption_justify = visible(block.caption) or None, "left"
     shown.columns[0].no_wrap = True
-    for row in block.rows:
-        shown.add_row(*(_cell_text(row[place]) for place in kept))
+    for cells in block.rows:
+        shown.add_row(*(_cell_text(cells[place]) for place in kept))
     for place, column in zip(kept[1:], shown.columns[1:], strict=True):
         if not any(_cell(row[place]).is_text for row in block.rows):
             column.justify, column.no_wrap = "right", True

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flowright.core.formatting import Form, Point
+from flowright.core.formatting import Form, Point, plain
 from flowright.viewer.rendering.markup import Html, el
 
 WIDTH, HEIGHT = 400, 214
@@ -66,19 +66,6 @@ def upward(low: float, high: float) -> Scale:
     bottom = math.floor(low / step + 1e-9) * step
     top = math.ceil(high / step - 1e-9) * step
     return Scale(bottom, top, HEIGHT - BOTTOM, TOP)
-
-
-def short_percent(value: float) -> str:
-    return f"{100 * value:.0f} %" if abs(value) >= 0.095 or not value else f"{100 * value:.1f} %"
-
-
-def plain(value: float) -> str:
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    if 0 < abs(value) < 0.001:
-        digits, exponent = f"{value:.2e}".split("e")
-        return f"{float(digits):g}e{int(exponent)}"
-    return f"{value:.3g}"
 
 
 def line(class_: str, x1: float, x2: float, y1: float, y2: float) -> Html:

@@ -1,0 +1,322 @@
+"""The records of a step: metrics of its batch and of its update, and its rollouts as they are kept.
+
+Names of metrics are the field's where it has one.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flowright.data.mixture import tasks_by_kind
+from flowright.environments.environment import Environment
+from flowright.environments.rollout import Rollout, to_record
+from flowright.grpo.advantages import GroupAdvantages
+from flowright.grpo.batch import Batch, Place
+from flowright.grpo.objectives import Terms
+from flowright.grpo.problems import ShownPrompt, is_scaffolded
+from flowright.policy.sampler import Sample
+from flowright.policy.token_texts import TokenTexts
+
+TOKENS = "token_logprobs"
+DIGITS = 4
+
+SCAFFOLD_CHARACTERS = 2000
+"""Characters of a scaffold that a record keeps."""
+
+
+def rollout_records(
+    environment: Environment,
+    batch: Batch,
+    advantages_P: Sequence[GroupAdvantages],
+    step: int,
+    texts: TokenTexts | None,
+) -> list[dict[str, Any]]:
+    """Return a step's rollouts as they are kept; with their tokens where there are ``texts``."""
+    return [
+        to_record(
+            rollout,
+            {
+                **environment.record(rollout),
+                **_scaffold_record(batch.shown_P_G[p][g]),
+                **token_record(rollout.sample, texts),
+            },
+            step,
+            p,
+            g,
+            advantages_P[p].values[g],
+        )
+        for p, group in enumerate(batch.rollouts_P_G)
+        for g, rollout in enumerate(group)
+    ]
+
+
+def _scaffold_record(shown: ShownPrompt | None) -> dict[str, Any]:
+    if shown is None:
+        return {}
+    text = (shown.scaffold or "")[:SCAFFOLD_CHARACTERS]
+    tokens = len(shown.token_ids)
+    return {"scaffold": {"text": text, "prompt_tokens": tokens, "left_out": shown.left_out}}
+
+
+def token_record(sample: Sample, texts: TokenTexts | None) -> dict[str, Any]:
+    """Return the field of ``run.keep_logprobs``, still without the learner's log-probabilities;
+    nothing where there are no ``texts``. Ratios are left to the reader."""
+    if texts is None:
+        return {}
+    return {
+        TOKENS: {
+            "ids": list(sample.token_ids),
+            "texts": texts.of(sample.token_ids, sample.text),
+            "sampler": rounded(sample.logprobs),
+            "learner": None,
+        }
+    }
+
+
+def add_learner_logprobs(
+    records: Sequence[dict[str, Any]], logprobs: Mapping[Place, Sequence[float]]
+) -> None:
+    """Add the learner's log-probabilities before the update, by place; None where a sample took no
+    part in it."""
+    for record in records:
+        found = logprobs.get((record["group"], record["index"]))
+        record[TOKENS]["learner"] = None if found is None else rounded(found)
+
+
+def rounded(logprobs_T: Sequence[float]) -> list[float | None]:
+    """Round as records keep them; None for what is not finite after an update that broke the
+    policy."""
+    return [round(value, DIGITS) + 0.0 if math.isfinite(value) else None for value in logprobs_T]
+
+
+def sample_texts(environment: Environment, rollouts: Sequence[Rollout]) -> dict[str, str]:
+    """Return the first completion of each kind of task as Markdown, by the name that loggers show
+    it under."""
+    texts = {}
+    for kind in tasks_by_kind([rollout.task for rollout in rollouts]):
+        first = next(rollout for rollout in rollouts if rollout.task.kind == kind)
+        text = f"{_headline(first)}\n\n{environment.sample_text(first)}"
+        texts[f"{environment.display.completion}/{kind}"] = text
+    return texts
+
+
+def _headline(rollout: Rollout) -> str:
+    value = rollout.reward.value
+    outcome = "unscored" if value is None else f"reward {value:.2f}"
+    why = f" ({rollout.failure})" if rollout.failure else ""
+    return f"**{rollout.task.id}**: {outcome}{why}"
+
+
+def batch_metrics(
+    batch: Batch, advantages_P: Sequence[GroupAdvantages], step: int
+) -> dict[str, float]:
+    """Return signal, penalties, scaffolds, lengths and staleness of a step's batch."""
+    return {
+        **_signal_metrics(batch, advantages_P),
+        **_penalty_metrics(batch.rollouts),
+        **scaffold_metrics(batch),
+        **_token_metrics(batch),
+        **_staleness(batch, step),
+    }
+
+
+def _signal_metrics(batch: Batch, advantages_P: Sequence[GroupAdvantages]) -> dict[str, float]:
+    scored = [reward for group in batch.rewards_P_G for reward in group if reward is not None]
+    signals = [advantages.signal for advantages in advantages_P]
+    metrics = {
+        "reward/zero_variance_frac": signals.count("zero_variance") / len(signals),
+        "reward/dropped_groups_frac": signals.count("too_few") / len(signals),
+    }
+    if len(scored) > 1:
+        metrics["reward/std"] = float(torch.tensor(scored, dtype=torch.float64).std())
+    return metrics
+
+
+def _penalty_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """The mean part of each penalty in the rewards, where there is one."""
+    metrics = {}
+    for name in ("kl", "overlong"):
+        if parts := [r.reward.parts[name] for r in rollouts if name in r.reward.parts]:
+            metrics[f"reward/{name}"] = sum(parts) / len(parts)
+    return metrics
+
+
+def scaffold_metrics(batch: Batch) -> dict[str, float]:
+    """Shares of attempts that had a scaffold and whose scaffold was too long, the mean share of it
+    that was shown, and mean rewards with and without one; nothing without scaffolds."""
+    shown = [*chain.from_iterable(batch.shown_P_G)]
+    if not any(shown):
+        return {}
+    rewards: Mapping[bool, list[float]] = {True: [], False: []}
+    for one, rollout in zip(shown, batch.rollouts, strict=True):
+        if rollout.reward.value is not None:
+            rewards[is_scaffolded(one)].append(rollout.reward.value)
+    named = {"reward/scaffolded": rewards[True], "reward/bare": rewards[False]}
+    shares = [one.share for one in shown if one is not None and one.share is not None]
+    return {
+        "rollout/scaffolded_frac": sum(map(is_scaffolded, shown)) / len(shown),
+        "rollout/scaffold_left_out": sum(s is not None and s.left_out for s in shown) / len(shown),
+        **({"rollout/scaffold_share": sum(shares) / len(shown)} if shares else {}),
+        **{name: sum(some) / len(some) for name, some in named.items() if some},
+    }
+
+
+def _token_metrics(batch: Batch) -> dict[str, float]:
+    samples = [sample for group in batch.samples_P_G for sample in group]
+    prompts = [prompt for prompts_G in batch.prompts_P_G for prompt in prompts_G]
+    return {
+        **length_metrics(
+            [len(sample.token_ids) for sample in samples],
+            [len(prompt.token_ids) for prompt in prompts],
+        ),
+        "tokens/cut_frac": sum(s.finish_reason == "length" for s in samples) / len(samples),
+        "prompt/truncated": sum(p.truncated for p in prompts) / len(prompts),
+    }
+
+
+def length_metrics(completions: Sequence[int], prompts: Sequence[int]) -> dict[str, float]:
+    """Return means and maximum of the lengths of completions and prompts, in tokens."""
+    return {
+        "tokens/completion_mean": sum(completions) / len(completions),
+        "tokens/completion_max": float(max(completions)),
+        "tokens/prompt_mean": sum(prompts) / len(prompts),
+    }
+
+
+def _staleness(batch: Batch, step: int) -> dict[str, float]:
+    """Updates between the policy that sampled and the one that is trained, mean over samples."""
+    versions = [sample.version for group in batch.samples_P_G for sample in group]
+    return {"pipeline/staleness": step - 1 - sum(versions) / len(versions)}
+
+
+def memory(device: torch.device) -> dict[str, float]:
+    """Return the most GPU memory that was in use, in GiB; nothing on other devices."""
+    if device.type != "cuda":
+        return {}
+    return {"gpu/memory_gb": torch.cuda.max_memory_allocated(device) / 2**30}
+
+
+def added(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Add up the ranks' counts."""
+    names = dict.fromkeys(name for share in shares for name in share)
+    return {name: sum(share.get(name, 0.0) for share in shares) for name in names}
+
+
+class Sums:
+    """Sums over the tokens or pairs of an optimizer step, from which its metrics are made. They
+    stay on the device until they are read, so that adding does not wait for it."""
+
+    NAMES = (
+        *("tokens", "kl", "entropy", "loss", "policy", "log_ratio", "ratio", "ratio_square"),
+        *("clipped_low", "clipped_high", "clipped_dual", "weight", "capped"),
+        *("pairs", "decided", "right", "score", "lead"),
+        *("scaffold_tokens", "scaffold_log_ratio", "scaffold_weight", "scaffold_capped"),
+    )
+
+    def __init__(self, device: torch.device) -> None:
+        self.values = torch.zeros(len(self.NAMES), dtype=torch.float64, device=device)
+
+    def add(self, name: str, value: Tensor | int) -> None:
+        self.values[self.NAMES.index(name)] += value
+
+    def add_apart(self, name: str, values_N: Tensor, scaffolded_N: Tensor | None) -> None:
+        """Add values of scaffolded samples under ``scaffold_name``; ``scaffolded_N`` is None where
+        no sample was."""
+        if scaffolded_N is None:
+            self.add(name, values_N.sum())
+            return
+        self.add(name, values_N.masked_fill(scaffolded_N, 0).sum())
+        self.add(f"scaffold_{name}", values_N.masked_fill(~scaffolded_N, 0).sum())
+
+    def add_clipping(self, terms: Terms, ratio_N: Tensor) -> None:
+        """Count clipped terms and add their ratios: ``ratio_N`` where the terms have none."""
+        ratio_N = ratio_N if terms.ratio_N is None else terms.ratio_N
+        high_N = terms.clipped_N & (ratio_N > 1)
+        if terms.dual_N is not None:
+            self.add("clipped_dual", terms.dual_N.sum())
+            high_N = high_N & ~terms.dual_N
+        self.add("clipped_low", (terms.clipped_N & (ratio_N <= 1)).sum())
+        self.add("clipped_high", high_N.sum())
+        off_N = ratio_N.double() - 1
+        self.add("ratio", off_N.sum())
+        self.add("ratio_square", off_N.square().sum())
+
+
+def fixed_data_metrics(sums_M: Tensor, epoch: int) -> dict[str, float]:
+    """Return the metrics of an update on fixed data from :class:`Sums` as in
+    :func:`update_metrics`.
+
+    The loss is that of the first pass. Of pairs: the share with a preference whose better answer
+    has the higher score (equal scores count half), the mean score, and the mean lead of the better
+    one.
+    """
+    met = dict(zip(Sums.NAMES, sums_M[:epoch].sum(dim=0).tolist(), strict=True))
+    metrics = {"policy/loss": met["loss"] / epoch}
+    if met["tokens"]:
+        metrics["policy/entropy"] = met["entropy"] / met["tokens"]
+    if met["pairs"]:
+        metrics["policy/score_mean"] = met["score"] / (2 * met["pairs"])
+    if met["decided"]:
+        metrics["policy/accuracy"] = met["right"] / met["decided"]
+        metrics["policy/lead_mean"] = met["lead"] / met["decided"]
+    return metrics
+
+
+def update_metrics(sums_M: Tensor, epoch: int, with_kl: bool, weighted: bool) -> dict[str, float]:
+    """Return the metrics of an update from the :class:`Sums` [M, names] of its optimizer steps,
+    ``epoch`` of them in each pass.
+
+    Loss (``pg_loss``: without KL and entropy), entropy and KL are those of the first pass, clipping
+    and ratios those of all passes, the gap between sampler and learner that before the first step.
+    ``weighted``: an off-policy correction has weights. Gap and weights of scaffolded samples are
+    apart (``scaffold_*``), since there the two prompts differ, too.
+    """
+    start, met, whole = (
+        dict(zip(Sums.NAMES, some_M.sum(dim=0).tolist(), strict=True))
+        for some_M in (sums_M[:1], sums_M[:epoch], sums_M)
+    )
+    tokens = whole["tokens"]
+    off = whole["ratio"] / tokens
+    variance = whole["ratio_square"] / tokens - off * off
+    clipped = {name: whole[f"clipped_{name}"] / tokens for name in ("low", "high", "dual")}
+    metrics = {
+        **_apart("sampler_logp_diff", "scaffold_logp_diff", start, "log_ratio"),
+        "policy/loss": met["loss"] / epoch,
+        "policy/pg_loss": met["policy"] / epoch,
+        "policy/entropy": met["entropy"] / met["tokens"],
+        "policy/clip_frac": sum(clipped.values()),
+        **{f"policy/clip_{name}": share for name, share in clipped.items()},
+        "policy/ratio_mean": 1 + off,
+        "policy/ratio_std": math.sqrt(max(variance, 0.0)),
+    }
+    if with_kl:
+        metrics["policy/kl"] = met["kl"] / met["tokens"]
+    if weighted:
+        metrics |= _apart("off_policy_weight", "scaffold_weight", met, "weight")
+        metrics |= _apart("off_policy_capped_frac", "scaffold_capped_frac", met, "capped")
+    return metrics
+
+
+def _apart(bare: str, scaffolded: str, sums: Mapping[str, float], name: str) -> dict[str, float]:
+    """Means over the tokens of bare and of scaffolded samples, where there are some."""
+    count = sums["scaffold_tokens"]
+    metrics = {}
+    if sums["tokens"] > count:
+        metrics[f"policy/{bare}"] = sums[name] / (sums["tokens"] - count)
+    if count:
+        metrics[f"policy/{scaffolded}"] = sums[f"scaffold_{name}"] / count
+    return metrics
+
+
+def step_norms(norms: Sequence[float]) -> dict[str, float]:
+    """Return the mean gradient norm before clipping, and the number of optimizer steps that were
+    skipped because theirs was not finite."""
+    finite = [norm for norm in norms if math.isfinite(norm)]
+    return {
+        "policy/grad_norm": sum(finite) / len(finite) if finite else math.nan,
+        "policy/skipped_updates": float(len(norms) - len(finite)),
+    }

@@ -1,0 +1,200 @@
+"""The report of a judge's benchmark, built from its record alone."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from flowright.core.errors import DataError
+from flowright.core.formatting import Record, format_value as said, percent
+from flowright.core.report import (
+    FactList,
+    Note,
+    Report,
+    ReportBlock,
+    ReportCell,
+    ReportSection,
+    ReportTable,
+    Tile,
+    calibration_section,
+)
+from flowright.core.untrusted import one_line
+from flowright.data.contamination import TRAINED_ON
+from flowright.judging.measuring.exam_report import SIMULATED, estimate_cell
+
+MEASURE_NAMES = {
+    "two_games": "right by two games",
+    "three_class": "three-class accuracy",
+    "kappa": "Cohen's kappa",
+    "agreement": "agreement",
+    "agreement_without_ties": "agreement, no ties",
+    "both_right": "right in both orders",
+    "consistency": "same in both orders",
+    "first_place": "place shown first",
+    "longer": "the longer answer",
+    "annotators": "with each annotator",
+    "annotators_kappa": "kappa, each annotator",
+    "among_annotators": "among annotators",
+    "score": "score",
+}
+_COLUMNS = ("by the rule", "readable", "length", "rows")
+_TILES = 4
+
+Row = list[ReportCell | str]
+
+
+def read_record(path: Path) -> Record:
+    """Read the record of a benchmark. Raises DataError."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(record, dict) or not {"about", "figures", "counts"} <= record.keys():
+            raise ValueError("no figures in it")
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"{path}: not a record of a judge's benchmark ({error})") from None
+    return record
+
+
+def benchmark_report(record: Record) -> Report:
+    """Build the report of a record."""
+    about, benchmark = record["about"], record["benchmark"]
+    chips = [f"data: {about['data']}", f"rows' SHA-256: {about['sha256'][:16]}"]
+    chips += [f"{name}: {about[name]}" for name in ("way", "outputs", "seed") if name in about]
+    chips.append(f"Flowright {about['version']}")
+    data = "" if about["data"] in benchmark["title"].casefold() else f" ({about['data']})"
+    overlap = [one_line(line, 200) for line in overlap_lines(about)]
+    warnings = [SIMULATED] if about.get("simulated") else []
+    if len(overlap) > 1:
+        warnings.append((overlap[0], " ".join(overlap[1:])))
+    calibration = calibration_section(record.get("calibration") or {})
+    paper = f"{benchmark['paper']}. " if benchmark["paper"] else ""
+    return Report(
+        kind="Judge benchmark",
+        title=f"{about['judge']} on {benchmark['title']}{data}",
+        sections=[
+            _figures(record),
+            *([calibration] if calibration else []),
+            _published(record),
+            _counts(record, overlap),
+        ],
+        warnings=warnings,
+        chips=[one_line(chip, 160) for chip in chips],
+        subtitle=f"{paper}{benchmark['rule']}",
+        tiles=[
+            Tile(_name(figure), row[1].text, row[1].note)
+            for figure, row in _rows(record)
+            if figure["group"] == "all" and isinstance(row[1], ReportCell)
+        ][:_TILES],
+    )
+
+
+def _figures(record: Record) -> ReportSection:
+    """On a terminal subsets of the first measure alone."""
+    rows = list(_rows(record))
+    blocks: list[ReportBlock] = [
+        ReportTable(
+            (_name({"measure": measure}), *_COLUMNS), [row for _, row in some], where="page"
+        )
+        for measure, some in groupby(rows, lambda each: each[0]["measure"])
+    ]
+    brief: list[Row] = []
+    for figure, (group, *cells) in rows:
+        if figure["group"] == "all":
+            brief.append([_name(figure), *cells])
+        elif figure["measure"] == rows[0][0]["measure"]:
+            brief.append([f"  {one_line(group, 22)}", *cells])
+    caption = f"{record['benchmark']['rule']} 95 % intervals: bootstrap over prompts."
+    blocks.append(ReportTable(("", *_COLUMNS), brief, caption, where="terminal"))
+    lead = (
+        "An unreadable reply counts as the benchmark counts it; under readable it is left out. "
+        "Length is the judge that prefers the longer answer. Intervals are at 95 %, from a "
+        "bootstrap over prompts."
+    )
+    return ReportSection("figures", "Figures", blocks, lead)
+
+
+def _rows(record: Record) -> list[tuple[Record, Row]]:
+    """Every figure by the published rule, with its row: its group, the figure, of readable replies
+    alone, of the length of answers, and the number of rows."""
+    answered = {_key(f): f for f in record["figures"] if f["reading"] == "answered"}
+    length = {_key(f): f for f in record["length"]}
+    rows: list[tuple[Record, Row]] = []
+    for figure in record["figures"]:
+        if figure["reading"] == "published":
+            form = "{:.3f}".format if "kappa" in figure["measure"] else percent
+            readable, longest = answered.get(_key(figure), {}), length.get(_key(figure), {})
+            row: Row = [
+                one_line(figure["group"], 60),
+                estimate_cell(figure, form),
+                said(readable.get("value"), form),
+                said(longest.get("value"), form),
+                f"{figure['rows']:,}",
+            ]
+            rows.append((figure, row))
+    return rows
+
+
+def _key(figure: Record) -> tuple[Any, Any]:
+    return figure["measure"], figure["group"]
+
+
+def _name(figure: Record) -> str:
+    return MEASURE_NAMES.get(figure["measure"], str(figure["measure"]))
+
+
+def _published(record: Record) -> ReportSection:
+    published = record.get("published", [])
+    if not published:
+        return ReportSection("published", "Published", [Note("No published figures are kept.")])
+    rows: list[Row] = [
+        [each["work"], _name(each), each["group"], percent(each["value"]), each["source"]]
+        for each in published
+    ]
+    brief: list[Row] = [
+        [work, ReportCell(f"{measure}, {group}".removesuffix(", all"), is_text=True), figure]
+        for work, measure, group, figure, _ in rows
+        if group == "all" or str(group).startswith("mean")
+    ]
+    columns = ("work", "measure", "rows", "figure", "source")
+    blocks = (
+        ReportTable(columns, rows, where="page"),
+        ReportTable(("work", "", ""), brief, where="terminal"),
+    )
+    lead = "Figures of other works, with their source; none of them was measured here."
+    return ReportSection("published", "Published by others", blocks, lead)
+
+
+def _counts(record: Record, overlap: list[str]) -> ReportSection:
+    counts = record["counts"]
+    named = (
+        ("rows", "rows"),
+        ("prompts", "prompts"),
+        ("unscored", "unscored: the judge failed"),
+        ("questions", "replies"),
+        ("unreadable", "of these unreadable"),
+        ("ties", "of these a tie"),
+        ("labelled_ties", "labelled a tie"),
+    )
+    facts = [(name, f"{counts[key]:,}") for key, name in named if key in counts]
+    if calibrated := record.get("calibration"):
+        for key, name in (("before", "as trained"), ("after", "calibrated")):
+            error = said(calibrated[key]["error"]["value"], percent)
+            facts.append((f"calibration error, {name}", error))
+    notes = [Note(overlap[0], soft=True)] if len(overlap) == 1 else []
+    return ReportSection("counts", "Counts", [*notes, FactList(facts)])
+
+
+def overlap_lines(about: Mapping[str, Any]) -> Sequence[str]:
+    """Return the lines on training overlap in a record's ``about``; the first of several is a
+    warning. Baselines have none."""
+    overlap = about.get("trained_on")
+    if overlap is None:
+        return ()
+    if overlap["found"]:
+        warning = "TRAINED ON THESE ROWS: the figures do not hold for other data."
+        return (warning, *overlap["found"])
+    if overlap["files"]:
+        return (f"Not trained on these rows, according to {', '.join(overlap['files'])}.",)
+    return (f"Training data unknown: no {TRAINED_ON} found (--trained-on).",)

@@ -1,0 +1,273 @@
+"""The interface of a measured judge, its results, the two baselines, and a panel of judges.
+
+A result of a judge that failed is neither a wrong choice nor an unreadable one (law 1).
+"""
+
+import asyncio
+import random
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from statistics import fmean
+from typing import Any, Literal, Self, get_args
+
+from flowright.data.preferences import PREFERRED, SWAPPED, Pair, Preferred, Turn
+from flowright.judging.trained.calibration import Calibration
+
+Status = Literal["ok", "unreadable", "failed"]
+"""``unreadable``: the judge was up and gave no usable verdict. ``failed``: it was down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One game: the better of two answers, ``preferred`` by their place in the pair, whatever the
+    order in which they were shown; None unless ``status`` is ok. ``scores`` of the two answers are
+    optional, higher being better. ``replies`` are raw."""
+
+    preferred: Preferred | None
+    status: Status = "ok"
+    scores: tuple[float, float] | None = None
+    reason: str = ""
+    replies: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.preferred in PREFERRED) != (self.status == "ok"):
+            raise ValueError(f"status {self.status!r} with {self.preferred!r}")
+
+    def turned(self) -> "Outcome":
+        """Return an outcome of the swapped pair as one of the pair."""
+        back = None if self.preferred is None else SWAPPED[self.preferred]
+        scores = None if self.scores is None else self.scores[::-1]
+        return replace(self, preferred=back, scores=scores)
+
+
+@dataclass(frozen=True, slots=True)
+class Games:
+    """A pair judged twice: ``straight`` in its own order, ``swapped`` with its second answer shown
+    first. Both outcomes are those of the unswapped pair."""
+
+    straight: Outcome
+    swapped: Outcome
+
+    @property
+    def both(self) -> tuple[Outcome, Outcome]:
+        return self.straight, self.swapped
+
+    @property
+    def failed(self) -> bool:
+        """True if a game failed: the pair is unscored."""
+        return any(game.status == "failed" for game in self.both)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"straight": plain(self.straight), "swapped": plain(self.swapped)}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> Self:
+        """Read what :meth:`to_json` wrote. Raises KeyError, TypeError or ValueError."""
+        return cls(_outcome(row["straight"]), _outcome(row["swapped"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Rating:
+    """The score of a single answer, None unless ``status`` is ok."""
+
+    score: float | None
+    status: Status = "ok"
+    reason: str = ""
+    replies: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.score is not None) != (self.status == "ok"):
+            raise ValueError(f"status {self.status!r} with {self.score!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best of several answers by its place among those shown, from 0; None unless ``status`` is
+    ok."""
+
+    place: int | None
+    status: Status = "ok"
+    reason: str = ""
+    replies: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if (self.place is not None) != (self.status == "ok"):
+            raise ValueError(f"status {self.status!r} with {self.place!r}")
+
+
+def worst(statuses: Sequence[Status]) -> Status:
+    """Return the worst of several statuses."""
+    return max(statuses, key=get_args(Status).index)
+
+
+def games_of_ratings(first: Rating, second: Rating) -> Games:
+    """Return both games of a judge that rates single answers: order is irrelevant, and equal ratings
+    are a tie."""
+    replies = (*first.replies, *second.replies)
+    reason = "; ".join(filter(None, (first.reason, second.reason)))
+    if first.score is None or second.score is None:
+        outcome = Outcome(None, worst((first.status, second.status)), None, reason, replies)
+        return Games(outcome, outcome)
+    above = first.score - second.score
+    preferred: Preferred = "tie" if above == 0 else "first" if above > 0 else "second"
+    outcome = Outcome(preferred, "ok", (first.score, second.score), reason, replies)
+    return Games(outcome, outcome)
+
+
+def plain(result: Outcome | Rating | Choice) -> dict[str, Any]:
+    """Convert to JSON without empty fields."""
+    row = {field.name: getattr(result, field.name) for field in fields(result)}
+    return {name: value for name, value in row.items() if value not in (None, "", ())}
+
+
+def rating_of(row: Mapping[str, Any]) -> Rating:
+    """Read a rating that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
+    return Rating(row.get("score"), row["status"], *_texts(row))
+
+
+def choice_of(row: Mapping[str, Any]) -> Choice:
+    """Read a choice that :func:`plain` wrote. Raises KeyError, TypeError or ValueError."""
+    return Choice(row.get("place"), row["status"], *_texts(row))
+
+
+def _outcome(row: Mapping[str, Any]) -> Outcome:
+    scores = row.get("scores")
+    pair = None if scores is None else (float(scores[0]), float(scores[1]))
+    return Outcome(row.get("preferred"), row["status"], pair, *_texts(row))
+
+
+def _texts(row: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    return row.get("reason", ""), tuple(row.get("replies", ()))
+
+
+Conversation = tuple[Turn, ...]
+
+
+class MeasuredJudge(ABC):
+    """A judge that is measured; one that rates answers one by one implements :meth:`rate` alone.
+
+    Methods do not raise for a failing backend: the result has status ``failed``. ``key`` identifies
+    the question and seeds draws. ``chooses``: can be shown several answers at once. ``simulated``:
+    the embedded server. ``calibration``: for ratings that are Bradley-Terry scores.
+    """
+
+    name: str
+    chooses: bool = False
+    simulated: bool = False
+    calibration: Calibration | None = None
+
+    async def compare(self, pair: Pair) -> Games:
+        """Compare two answers in both orders; by default by their ratings."""
+        key = key_of(pair)
+        first, second = await asyncio.gather(
+            self.rate(pair.conversation, pair.first, key),
+            self.rate(pair.conversation, pair.second, key),
+        )
+        return games_of_ratings(first, second)
+
+    @abstractmethod
+    async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
+        """Rate an answer."""
+
+    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+        """Choose the best of several answers. Raises NotImplementedError unless it ``chooses``."""
+        raise NotImplementedError(f"{self.name} rates answers one by one")
+
+
+def key_of(pair: Pair) -> str:
+    """Return the key of a pair, unique among all sources."""
+    return f"{pair.source}/{pair.id}"
+
+
+class LengthJudge(MeasuredJudge):
+    """Prefers the longer answer, in characters."""
+
+    name = "length"
+
+    async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
+        return Rating(float(len(answer)))
+
+
+class RandomJudge(MeasuredJudge):
+    """Tosses a coin for each game, seeded by the pair's key."""
+
+    name = "random"
+    chooses = True
+
+    def __init__(self, seed: int = 0) -> None:
+        self._seed = seed
+
+    async def compare(self, pair: Pair) -> Games:
+        return Games(self._toss(key_of(pair), "straight"), self._toss(key_of(pair), "swapped"))
+
+    async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
+        return Rating(self._draw(key, answer).random())
+
+    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+        return Choice(self._draw(key, "choice").randrange(len(answers)))
+
+    def _toss(self, key: str, game: str) -> Outcome:
+        is_first = self._draw(key, game).random() < 0.5
+        return Outcome("first") if is_first else Outcome("second")
+
+    def _draw(self, key: str, what: str) -> random.Random:
+        return random.Random(f"{self._seed}/{key}/{what}".encode("utf-8", "replace"))
+
+
+class PanelJudge(MeasuredJudge):
+    """Several judges that vote game by game; without a majority it is a tie. With fewer than
+    ``quorum`` verdicts there is none: failed if a member failed, else unreadable."""
+
+    def __init__(self, members: Sequence[MeasuredJudge], quorum: int = 1) -> None:
+        self.name = " + ".join(member.name for member in members)
+        self.chooses = all(member.chooses for member in members)
+        self.simulated = any(member.simulated for member in members)
+        self._members = members
+        self._quorum = quorum
+
+    async def compare(self, pair: Pair) -> Games:
+        played = await asyncio.gather(*(member.compare(pair) for member in self._members))
+        return Games(
+            self._vote([games.straight for games in played]),
+            self._vote([games.swapped for games in played]),
+        )
+
+    async def rate(self, conversation: Conversation, answer: str, key: str) -> Rating:
+        """Return the mean of the members' ratings."""
+        results = await asyncio.gather(*(m.rate(conversation, answer, key) for m in self._members))
+        scores = [rating.score for rating in results if rating.score is not None]
+        status = self._status([rating.status for rating in results])
+        return Rating(fmean(scores) if status == "ok" else None, status, *_joined(results))
+
+    async def choose(self, conversation: Conversation, answers: Sequence[str], key: str) -> Choice:
+        """Return the place chosen most often, of equals that of the earliest member."""
+        results = await asyncio.gather(
+            *(m.choose(conversation, answers, key) for m in self._members)
+        )
+        votes = Counter(choice.place for choice in results if choice.place is not None)
+        status = self._status([choice.status for choice in results])
+        return Choice(
+            votes.most_common(1)[0][0] if status == "ok" else None, status, *_joined(results)
+        )
+
+    def _vote(self, results: Sequence[Outcome]) -> Outcome:
+        status = self._status([outcome.status for outcome in results])
+        if status != "ok":
+            return Outcome(None, status, None, *_joined(results))
+        votes: Counter[Preferred] = Counter(o.preferred for o in results if o.preferred is not None)
+        (side, most), *others = votes.most_common()
+        if others and others[0][1] == most:
+            return Outcome("tie", "ok", None, *_joined(results))
+        return Outcome(side, "ok", None, *_joined(results))
+
+    def _status(self, statuses: Sequence[Status]) -> Status:
+        if statuses.count("ok") >= self._quorum:
+            return "ok"
+        return "failed" if "failed" in statuses else "unreadable"
+
+
+def _joined(results: Sequence[Outcome | Rating | Choice]) -> tuple[str, tuple[str, ...]]:
+    reason = "; ".join(each.reason for each in results if each.reason)
+    return reason, tuple(reply for each in results for reply in each.replies)

@@ -1,0 +1,1 @@
+"""A trained judge: its calibration, and its scores as verdicts."""
