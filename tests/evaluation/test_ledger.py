@@ -23,10 +23,10 @@ def files(folder: Path) -> dict[str, str]:
 
 def test_a_row_comes_back_as_it_was(tmp_path: Path):
     ledger = Ledger(tmp_path / "out", ABOUT)
-    assert files(tmp_path / "out").keys() == {"lock"}
-    assert "nothing was measured" in ledger.words()
+    assert files(tmp_path / "out").keys() == {"lock", "rows.jsonl"}  # still empty
+    assert "nothing was measured" in ledger.summary()
     ledger.put("problems", asdict(ROW))
-    assert "1 row is kept" in ledger.words()
+    assert "1 row is kept" in ledger.summary()
     ledger.close()
     again = Ledger(tmp_path / "out", ABOUT)
     known = again.get("problems", "fixed: a")

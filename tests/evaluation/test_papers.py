@@ -12,19 +12,26 @@ from rich.console import Console
 
 from flowright.app.launch import evaluate
 from flowright.app.measuring import open_evaluation
-from flowright.app.paper_table import models_of, print_papers
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import Estimate
 from flowright.data.provenance import AFLOW_TEST, Provenance, provenance_of
 from flowright.data.sources import AFLOW
 from flowright.data.task import Kind, Problem, write_tasks
-from flowright.environments.environment import Environment
+from flowright.environments.environment import Environment, make_environment
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.evaluator import Row, Score, make_row, row_of
-from flowright.evaluation.papers import Models, PaperTable, differences, paper_table
-from flowright.evaluation.published import DATASETS, METRICS, PUBLISHED
+from flowright.evaluation.papers import (
+    DATASETS,
+    METRICS,
+    PUBLISHED,
+    Models,
+    PaperTable,
+    differences,
+    models_of,
+    paper_table,
+)
 from flowright.grading import Gold
 from flowright.policy.sampler import Sample
 
@@ -51,7 +58,7 @@ def policy(sources: Mapping[str, Score], name: str = "trained policy", **more: A
 
 def printed(table: PaperTable) -> str:
     console = Console(width=100, record=True, file=io.StringIO())
-    print_papers(table, console)
+    table.print(console)
     return console.export_text()
 
 
@@ -60,12 +67,12 @@ def test_every_published_figure_has_a_source_and_lies_between_0_and_100():
         assert "arXiv 2" in row.source or "openreview.net" in row.source
         assert row.figures or row.mean
         assert set(row.figures) <= set(DATASETS)
-        assert all(0 < figure.value <= 100 for figure in row.figures.values())
-        assert all(figure.metric in (None, *METRICS) for figure in row.figures.values())
+        assert all(0 < figure["value"] <= 100 for figure in row.figures.values())
+        assert all(figure["metric"] in (None, *METRICS) for figure in row.figures.values())
     systems = [row.system for row in PUBLISHED]
     assert len(set(systems)) == len(systems)
     aflow = PUBLISHED[0]
-    values = [figure.value for figure in aflow.figures.values()]
+    values = [figure["value"] for figure in aflow.figures.values()]
     assert sum(values) / 6 == pytest.approx(aflow.mean, abs=0.05)
     # Without all six there is no mean of six, unless its authors print one.
     assert all(row.mean is None for row in PUBLISHED if 0 < len(row.figures) < 6)
@@ -262,6 +269,10 @@ def test_a_task_file_is_of_the_split_that_its_manifest_says_if_it_fits(tmp_path:
     assert provenance_of("offline", "val") == Provenance("offline", "offline", "val")
 
 
+def found_models(config: Config) -> Models:
+    return models_of(config, make_environment(config))
+
+
 def test_models_are_called_what_their_servers_call_them(tmp_path: Path):
     llm = tmp_path / "llm.yaml"
     llm.write_text(
@@ -269,12 +280,12 @@ def test_models_are_called_what_their_servers_call_them(tmp_path: Path):
         "model_name: /path/to/gpt-oss-120b}}"
     )
     config = Config.model_validate({"llm": {"file": llm}, "aflow_executor_model": "big"})
-    assert models_of(config) == Models("tiny", "/path/to/gpt-oss-120b", "/path/to/gpt-oss-120b")
+    assert found_models(config) == Models("tiny", "/path/to/gpt-oss-120b", "/path/to/gpt-oss-120b")
     config = Config.model_validate({"llm": {"file": llm}, "judge": {"model": "big"}})
-    found = models_of(config)
+    found = found_models(config)
     assert (found.judge, found.simulated) == ("/path/to/gpt-oss-120b", ("executor",))
-    own = models_of(Config.model_validate({"environment": "my.own:environment"}))
-    assert own.executor == "whom environment my.own:environment asks" and not own.simulated
+    own = found_models(Config.model_validate({"environment": "presentation"}))
+    assert own.executor == "of environment presentation, not known" and not own.simulated
 
 
 def test_a_finished_evaluation_gets_its_table_without_asking_anybody(

@@ -18,8 +18,7 @@ from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.documents import read_documents
 from flowright.environments.environment import prompt_encoder
-from flowright.evaluation.comparison import TRAINED, UNTRAINED, summarise
-from flowright.evaluation.drift import LENGTH, PERPLEXITY, drift
+from flowright.evaluation.comparison import LENGTH, PERPLEXITY, TRAINED, UNTRAINED, drift, summarise
 from flowright.evaluation.evaluator import Evaluator, Row, make_row, row_of
 from flowright.evaluation.perplexity import (
     HeldOutText,
@@ -103,15 +102,15 @@ async def test_of_all_weights_too(tmp_path: Path) -> None:
 def test_a_cut_is_said(tmp_path: Path) -> None:
     policy, path = tiny_policy(), written(tmp_path / "text.jsonl")
     whole = opened(path, policy)
-    assert whole.words == [
+    assert whole.notes == [
         f"text      {path}: 3 documents, 142 predicted tokens in 5 windows of at most 40"
     ]
     cut = opened(path, policy, text_tokens=50)
     assert [len(window.token_ids) for window in cut.windows] == [30, 20]
-    (line,) = cut.words
+    (line,) = cut.notes
     assert "2 of 3 documents, 48 predicted tokens in 2 windows" in line
     assert line.endswith("cut after 50 tokens (evaluation.text_tokens)")
-    assert "cut after" not in opened(path, policy, text_tokens=147).words[0]
+    assert "cut after" not in opened(path, policy, text_tokens=147).notes[0]
 
 
 def test_windows_begin_as_a_text_begins() -> None:

@@ -49,8 +49,7 @@ CORPUS = [
     .split("\n")[:-1]
 ]
 FAMILIES = Counter(attack.family for attack in CORPUS)
-each_attack = pytest.mark.parametrize("attack", CORPUS, ids=lambda attack: attack.id)
-each_form = pytest.mark.parametrize("form", FORMS)
+EACH = [(attack, form) for attack in CORPUS for form in FORMS]
 
 CONTROL = re.compile(
     r"<\|\w|<｜|</?s>|\[/?INST\]|<(?:start|end)_of_turn>|</?think>|[\u202a-\u202e\u2028\U000e0000-\U000e007f]"
@@ -98,21 +97,23 @@ def parts(prompt: str) -> tuple[list[str], dict[str, str]]:
     return outside, {title: "\n".join(lines) for title, lines in inside.items()}
 
 
-@each_form
-@each_attack
-def test_an_attack_stays_in_its_fence(attack: Attack, form: Form) -> None:
+def test_an_attack_stays_in_its_fence() -> None:
     honest = JudgeQuery("What is 3008 + 1006?", "4014", "4014", "number")
-    system, user = question(attack.query).messages(form)
-    plain_system, plain_user = question(honest).messages(form)
-    assert system == plain_system
-    outside, inside = parts(user.content)
-    assert outside == parts(plain_user.content)[0]
-    assert inside == {
-        "PROBLEM": "What is 3008 + 1006?",
-        "REFERENCE ANSWER": "4014",
-        "FINAL ANSWER": sanitise(spoken_answer(attack.query.answer)),
-    }
-    assert not CONTROL.search(user.content)
+    plain = {form: question(honest).messages(form) for form in FORMS}
+    failures: list[str] = []
+    for attack, form in EACH:
+        system, user = question(attack.query).messages(form)
+        plain_system, plain_user = plain[form]
+        outside, inside = parts(user.content)
+        shown = {
+            "PROBLEM": "What is 3008 + 1006?",
+            "REFERENCE ANSWER": "4014",
+            "FINAL ANSWER": sanitise(spoken_answer(attack.query.answer)),
+        }
+        same = system == plain_system and outside == parts(plain_user.content)[0]
+        if not same or inside != shown or CONTROL.search(user.content):
+            failures.append(f"{attack.id}, {form}")
+    assert failures == []
 
 
 VERDICT = {
@@ -131,32 +132,36 @@ def echo(attack: Attack, form: Form) -> str:
     )
 
 
-@each_form
-@each_attack
-def test_a_judge_that_echoes_an_attack_is_read_by_its_own_verdict(
-    attack: Attack, form: Form
-) -> None:
-    fields = question(attack.query).fields
-    echoed = echo(attack, form)
-    said = parse_reply(f"I was shown this:\n{echoed}\n\n{VERDICT[form]}", form, fields)
-    assert said.values == {"verdict": False}
-    for unfinished in (echoed, f"I was shown this:\n{echoed}\n\nThey"):
-        assert not parse_reply(unfinished, form, fields).values
+def test_a_judge_that_echoes_an_attack_is_read_by_its_own_verdict() -> None:
+    failures: list[str] = []
+    for attack, form in EACH:
+        fields = question(attack.query).fields
+        echoed = echo(attack, form)
+        reply = parse_reply(f"I was shown this:\n{echoed}\n\n{VERDICT[form]}", form, fields)
+        unfinished = (echoed, f"I was shown this:\n{echoed}\n\nThey")
+        if reply.values != {"verdict": False} or any(
+            parse_reply(text, form, fields).values for text in unfinished
+        ):
+            failures.append(f"{attack.id}, {form}")
+    assert failures == []
 
 
-@each_attack
-def test_an_attack_quoted_in_the_reason_decides_nothing(attack: Attack) -> None:
-    fields = question(attack.query).fields
-    said = json.dumps({"reason": attack.query.answer, "verdict": False})
-    for form in ("json_object", "json_schema"):
-        assert parse_reply(said, form, fields).values == {"verdict": False}
+def test_an_attack_quoted_in_the_reason_decides_nothing() -> None:
+    failures: list[str] = []
+    for attack in CORPUS:
+        fields = question(attack.query).fields
+        reply = json.dumps({"reason": attack.query.answer, "verdict": False})
+        for form in ("json_object", "json_schema"):
+            if parse_reply(reply, form, fields).values != {"verdict": False}:
+                failures.append(f"{attack.id}, {form}")
+    assert failures == []
 
 
-@each_form
-@each_attack
-def test_an_attack_quoted_without_fences_never_makes_true_of_false(
-    attack: Attack, form: Form
-) -> None:
-    fields = question(attack.query).fields
-    said = f"The answer says:\n{attack.query.answer}\n\n{VERDICT[form]}"
-    assert parse_reply(said, form, fields).values.get("verdict") is not True
+def test_an_attack_quoted_without_fences_never_makes_true_of_false() -> None:
+    failures: list[str] = []
+    for attack, form in EACH:
+        fields = question(attack.query).fields
+        reply = f"The answer says:\n{attack.query.answer}\n\n{VERDICT[form]}"
+        if parse_reply(reply, form, fields).values.get("verdict") is True:
+            failures.append(f"{attack.id}, {form}")
+    assert failures == []

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from flowright.judging.parsing import parse_reply
 from flowright.judging.schemas import BETTER, GRADE, SHARE, TRUTH, Field
 
@@ -44,10 +42,13 @@ def test_the_corpus_is_what_it_says() -> None:
     assert {row["ask"] for row in CORPUS} == set(FIELDS)
 
 
-@pytest.mark.parametrize("row", CORPUS, ids=lambda row: row["id"])
-def test_no_reply_is_read_as_what_it_does_not_say(row: dict[str, Any]) -> None:
-    says = expected(row)
-    assert all(value == says[key] for key, value in read(row).items()), row["reason"]
+def test_no_reply_is_read_as_what_it_does_not_say() -> None:
+    failures = [
+        f"{row['id']}: {row['reason']}"
+        for row in CORPUS
+        if any(value != expected(row)[key] for key, value in read(row).items())
+    ]
+    assert failures == []
 
 
 def test_clear_replies_in_the_asked_form_are_read() -> None:

@@ -19,7 +19,7 @@ from flowright.core.errors import RunError
 from flowright.core.files import write_json
 from flowright.environments.environment import make_environment
 from flowright.environments.rollout import Completion
-from flowright.evaluation.kept_attempts import keep_answers
+from flowright.evaluation.evaluator import keep_answers
 from flowright.policy.sampler import Sample
 from flowright.runs.run_files import read_answers
 from flowright.study.cells import Run, cells_of, runs_of

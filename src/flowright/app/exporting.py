@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 
 import flowright
-from flowright.app.judge_folder import copied_beside
 from flowright.app.terminal import say
 from flowright.core.errors import UserError
 from flowright.core.files import atomic_directory, check_writable
 from flowright.data.contamination import TrainedOn
+from flowright.evaluation.trained_judge import copy_judge_files
 from flowright.policy.export.card import Facts, card
 from flowright.policy.export.comparison import compare
 from flowright.policy.export.folder import dtype_of, fill
@@ -58,7 +58,7 @@ def export_model(request: Request, console: Console) -> int:
     say(console, f"base      {export.base or 'unknown'}")
     with atomic_directory(request.out) as part:
         notes = [*export.notes, *fill(export, part, dtype, request.most_bytes, alone, kept)]
-        notes += copied_beside(source, part)
+        notes += copy_judge_files(source, part)
         difference = compare(export, part, dtype, export.adapter)
         for note in notes:
             say(console, f"note      {note}")

@@ -8,7 +8,6 @@ from functools import partial
 
 from rich.console import Console
 
-from flowright.app.calibrating import calibrate_run
 from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
 from flowright.app.introduction import introduce, say_best
@@ -19,14 +18,14 @@ from flowright.core.files import write_json
 from flowright.data.task import Task
 from flowright.environments.environment import prompt_encoder
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
-from flowright.evaluation.evaluator import Evaluator, Row
+from flowright.evaluation.evaluator import Evaluator, Row, scored_row
+from flowright.evaluation.judge_calibration import calibrate_run
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
     before_and_after,
     open_text,
 )
-from flowright.evaluation.scored import scored_row
 from flowright.grpo.checkpoint import Saves
 from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner

@@ -55,7 +55,7 @@ def introduce(
     if policy.gpus > 1:
         lines.append(f"sharded   the layers' weights are split among {policy.gpus} processes")
     if text is not None:
-        lines += text.words
+        lines += text.notes
     for line in [*lines, *environment.told_of_tasks(), *environment.introduction()]:
         say(console, line)
 

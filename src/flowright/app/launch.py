@@ -111,8 +111,7 @@ def evaluate(
     console.print(
         f"problems  {data or config.held_out_from}", highlight=False, markup=False, soft_wrap=True
     )
-    from flowright.app.measuring import open_evaluation
-    from flowright.app.paper_table import show_papers
+    from flowright.app.measuring import open_evaluation, show_papers
     from flowright.runs.checkpoints import checkpoint_of, chosen_as_best
 
     checkpoints = [checkpoint_of(path) for path in checkpoints]
@@ -136,7 +135,7 @@ def evaluate(
             if papers:
                 show_papers(evaluation, data, console)
             return 0
-        with telling(evaluation.ledger.words):
+        with telling(evaluation.ledger.summary):
             _load_libraries(console)
             from flowright.app.session import run_evaluation
             from flowright.app.terminal import source_table
@@ -208,13 +207,20 @@ def serve_policy(source: Path, config: Path | None, overrides: Sequence[str], **
 
 
 def calibrate_judge(folder: Path, pairs: Sequence[Path], device: str) -> int:
-    """Calibrate a judge that scores; see :func:`flowright.app.calibrating.calibrate_folder`."""
+    """Calibrate a judge that scores on the pairs of files; print the result."""
     console = Console()
     with telling(lambda: "nothing was written"):
         _load_libraries(console)
-        from flowright.app.calibrating import calibrate_folder
+        from flowright.core.report import calibration_section
+        from flowright.evaluation.judge_calibration import calibrate_folder
+        from flowright.viewer.rendering.report import section_text
 
-        return calibrate_folder(folder, pairs, console, device)
+        calibration, lines = calibrate_folder(folder, pairs, device)
+        if section := calibration_section(calibration.record):
+            console.print(section_text(section))
+        for line in lines:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 0
 
 
 def dry_run(config: Config, resume: bool = False) -> int:

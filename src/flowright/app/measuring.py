@@ -1,6 +1,5 @@
-"""What an evaluation is of, and whether it can start or go on: known before torch is loaded, before
-a model is opened or a server asked.
-"""
+"""An evaluation before and after its measurements, without torch: the checks that it can start or
+go on, and the papers' table of a finished one."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -8,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
 
 from flowright.app.first_look import (
     check_checkpoint,
@@ -21,12 +22,16 @@ from flowright.app.first_look import (
 )
 from flowright.config.loading import load_entries
 from flowright.config.root import Config
-from flowright.core.files import check_writable
+from flowright.core.errors import RunError
+from flowright.core.files import check_writable, disk_errors, write_json, write_text
 from flowright.data.mixture import Mixture, tasks_hash
+from flowright.data.provenance import provenance_of
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.evaluation.ledger import Ledger
+from flowright.evaluation.papers import models_of, paper_table
 from flowright.runs.checkpoints import sha256_of, step_of
+from flowright.runs.run_files import read_evaluation
 
 NOT_MEASURED = {"run", "physical_gpus", "ray", "pipeline"}
 """Sections of a configuration that no row depends on."""
@@ -47,8 +52,9 @@ class Evaluation:
 
 
 def kept_as(checkpoints: Sequence[Path]) -> dict[Path, int]:
-    """Which step the attempts of each are kept as (0: the untrained policy): its own, as its folder
-    is called; where one is called otherwise or two alike, its place among the paths, from 1."""
+    """Return the step that each checkpoint's attempts are kept under (0: the untrained policy):
+    that of its folder's name; where a name has none or two have the same, its place among the
+    paths, from 1."""
     paths = sorted(set(checkpoints))
     steps = [step for path in paths if (step := step_of(path.name))]
     if len(set(steps)) < len(paths):
@@ -60,10 +66,11 @@ def kept_as(checkpoints: Sequence[Path]) -> dict[Path, int]:
 def open_evaluation(
     config: Config, checkpoints: Sequence[Path], data: Path | None, out: Path, overwrite: bool
 ) -> Iterator[Evaluation]:
-    """Raises UserError with a line for everything that is in the way; then nothing was written."""
+    """Check and open an evaluation. Raises UserError with a line for each problem, and then nothing
+    was written."""
     environment = make_environment(config)
     sets: list[TaskSets] = []
-    given: list[Task] = []
+    read: list[Task] = []
     refuse(
         *(lambda path=path: check_checkpoint(path, config) for path in checkpoints),
         lambda: check_quantised(config.policy),
@@ -71,10 +78,10 @@ def open_evaluation(
         lambda: check_model(config),
         lambda: check_text(config),
         lambda: sets.append(load_tasks(environment, batches=False)),
-        lambda: given.extend(_read(environment, data)),
+        lambda: read.extend(_read(environment, data)),
     )
     tasks, size = sets[0], config.evaluation.final_problems
-    problems = Mixture(given or tasks.val, config.seed).distinct(size)
+    problems = Mixture(read or tasks.val, config.seed).distinct(size)
     selection = Mixture(tasks.val, config.seed).distinct(size) if data else ()
     about = {
         "config": json.loads(config.model_dump_json(exclude=NOT_MEASURED)),
@@ -101,6 +108,31 @@ def open_evaluation(
         ledger.close()
 
 
+def show_papers(evaluation: Evaluation, data: Path | None, console: Console) -> None:
+    """Print the papers' table of a finished evaluation and leave ``papers.md`` and ``papers.json``.
+    Raises RunError where its evaluation.json cannot be read or the disk is full."""
+    folder, config = evaluation.ledger.folder, evaluation.config
+    found = read_evaluation(folder)
+    if found is None:
+        raise RunError(f"{folder / 'evaluation.json'}: cannot be read; --overwrite measures again")
+    section = config.evaluation
+    table = paper_table(
+        found,
+        models_of(config, evaluation.environment),
+        provenance_of(str(data or config.held_out_from), "test" if data else "val"),
+        section.final_samples or section.samples,
+        evaluation.problems_hash,
+    )
+    table.print(console)
+    page, rows = folder / "papers.md", folder / "papers.json"
+    with disk_errors(page):
+        write_text(page, table.markdown())
+    with disk_errors(rows):
+        write_json(rows, table.to_json())
+    for path in (page, rows):
+        console.print(f"written   {path}", highlight=False, markup=False, soft_wrap=True)
+
+
 def _digest(path: Path, config: Config) -> str:
     return " ".join(sha256_of(file) for file in weight_files(path, config))
 
@@ -114,6 +146,6 @@ def _read(environment: Environment, data: Path | None) -> Sequence[Task]:
 
 
 def _served(config: Config) -> dict[str, Any]:
-    """What the names of large models stand for; where they are served does not matter."""
+    """Return the models behind the names of large models; their servers' addresses do not matter."""
     entries = load_entries(config.llm.file, config.models)
     return {name: entry.model_name for name, entry in entries.items()}

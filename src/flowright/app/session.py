@@ -39,8 +39,7 @@ from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
-from flowright.evaluation.evaluator import Evaluator, Row, Validation
-from flowright.evaluation.kept_attempts import keep_answers, keep_attempts
+from flowright.evaluation.evaluator import Evaluator, Row, Validation, keep_answers, keep_attempts
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
@@ -210,7 +209,7 @@ async def run_evaluation(evaluation: Evaluation, console: Console) -> Comparison
     On the validation set; or on other problems, with the best baselines chosen on validation. In
     one process, which has the whole policy, sharded in training or not.
     """
-    with telling(evaluation.ledger.words):
+    with telling(evaluation.ledger.summary):
         return await _measured(evaluation, console)
 
 
@@ -229,7 +228,7 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
         evaluator, text = _evaluator(config, environment, policy), open_text(config, policy)
         keep = partial(keep_attempts, evaluation.ledger, environment, EVALUATION)
         evaluation.ledger.begin(given.model_dump(mode="json"))
-        for line in text.words if text else ():
+        for line in text.notes if text else ():
             say(console, line)
         folder = f"evaluation-{secrets.token_hex(4)}"  # the run itself may be training
         after, before = await opened.enter_async_context(open_samplers(config, policy, folder))

@@ -22,8 +22,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison
-from flowright.evaluation.drift import words
+from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, change_lines
 from flowright.evaluation.evaluator import Row, Score
 from flowright.llm.counters import Counters, Outage, outages
 
@@ -277,7 +276,7 @@ def findings(comparison: Comparison) -> list[str]:
         lines.append(_way_gone(comparison.gap_closed))
     for name, changes in comparison.drift.items():
         whose = "" if name == TRAINED else f"{name}: "
-        lines += [f"{whose}{line}" for line in words(changes)]
+        lines += [f"{whose}{line}" for line in change_lines(changes)]
     lost = {row.name: row.kinds["all"].unscored for row in comparison.rows}
     if worst := max(lost.values(), default=0.0):
         name = max(lost, key=lambda name: lost[name])

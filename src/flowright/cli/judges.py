@@ -211,7 +211,7 @@ def _measure(
     from flowright.judging.measuring.judge_benchmark import BenchmarkRequest, run_benchmark
 
     def open_folder(named: JudgeName) -> AbstractAsyncContextManager[OpenedJudge]:
-        from flowright.app.trained_judge import open_trained_judge  # loads torch
+        from flowright.evaluation.trained_judge import open_trained_judge  # loads torch
 
         return open_trained_judge(named)
 
@@ -439,5 +439,5 @@ def serve(options: argparse.Namespace) -> int:
 
     open_trained = None
     if config.trained.folder is not None:  # loads torch
-        from flowright.app.trained_judge import trained_judge as open_trained
+        from flowright.evaluation.trained_judge import load_trained_judge as open_trained
     return run(config, lambda line: print(line, flush=True), open_trained)

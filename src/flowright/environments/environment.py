@@ -219,6 +219,11 @@ class Environment:
         """Whether any number comes from a stand-in; every screen says so then."""
         return False
 
+    def models(self) -> Mapping[str, Sequence[str]]:
+        """Return the names of the large models that rollouts ask, as the configuration has them, by
+        role (``executor``, ``judge``); empty where that is not known."""
+        return {}
+
     def counters(self) -> Sequence[Counters]:
         """What its servers were asked: the metrics ``servers/*`` of a step."""
         return ()

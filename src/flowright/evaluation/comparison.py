@@ -1,39 +1,117 @@
 """The before/after table: the policy untrained and trained, and the environment's baselines, on one
-set of tasks."""
+set of tasks; and how training changed other text and the length of completions.
+"""
 
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
+from flowright.core.statistics import RESAMPLES, Resampler, mean, ratio
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment
 from flowright.environments.rollout import Completion
-from flowright.evaluation.drift import Change, drift
 from flowright.evaluation.evaluator import Row, make_row, rollout_all, row_of
 from flowright.evaluation.ledger import Ledger, Where
+from flowright.evaluation.perplexity import TextScore
 from flowright.policy.sampler import Sample
+
+PERPLEXITY, LENGTH = "perplexity", "completion_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value ``before`` and ``after`` training and its change, the quotient of perplexities or the
+    difference of lengths, with a paired 95 % interval; no interval where all units are equal."""
+
+    before: float
+    after: float
+    change: float
+    low: float | None
+    high: float | None
+
+
+def drift(before: Row, after: Row) -> dict[str, Change]:
+    """Return the changes between two policies' rows on the same problems and text: ``perplexity``
+    and ``completion_tokens``, each where both rows have it."""
+    found: dict[str, Change] = {}
+    if before.text is not None and after.text is not None:
+        found[PERPLEXITY] = _perplexity(before.text, after.text)
+    if before.lengths and len(before.lengths) == len(after.lengths):
+        found[LENGTH] = _length(before.lengths, after.lengths)
+    return found
+
+
+def _perplexity(before: TextScore, after: TextScore) -> Change:
+    """Resample whole documents, or the windows of a single one. The quotient is exp of the
+    difference of mean negative log-likelihoods."""
+    several = len(set(before.documents)) > 1
+    units = before.documents if several else range(len(before.documents))
+    rows = [
+        (new - old, count)
+        for old, new, count in zip(before.nats, after.nats, before.tokens, strict=True)
+    ]
+    names = [str(unit) for unit in units]
+    found = Resampler(names, RESAMPLES, seed=0).estimate(
+        names, rows, lambda sums: ratio(sums[..., 0], sums[..., 1])
+    )
+    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
+    old, new = before.perplexity, after.perplexity
+    return Change(old, new, new / old, low, high)
+
+
+def _length(before: Sequence[float], after: Sequence[float]) -> Change:
+    names = [str(number) for number in range(len(before))]
+    rows = [(new - old, 1.0) for old, new in zip(before, after, strict=True)]
+    found = Resampler(names, RESAMPLES, seed=0).estimate(names, rows, mean)
+    old, new = (math.fsum(lengths) / len(lengths) for lengths in (before, after))
+    return Change(old, new, new - old, found.low, found.high)
+
+
+def change_lines(changes: Mapping[str, Change]) -> list[str]:
+    """Return a line for each change, for a terminal."""
+    lines = []
+    if (found := changes.get(PERPLEXITY)) is not None:
+        ends = _ends(found, "{:.3f}")
+        lines.append(
+            f"perplexity of evaluation.text: {found.before:.2f} -> {found.after:.2f}, "
+            f"times {found.change:.3f}{ends}"
+        )
+    if (found := changes.get(LENGTH)) is not None:
+        ends = _ends(found, "{:+.1f}")
+        lines.append(
+            f"tokens of a completion: {found.before:.1f} -> {found.after:.1f}, "
+            f"{found.change:+.1f}{ends}"
+        )
+    return lines
+
+
+def _ends(found: Change, form: str) -> str:
+    if found.low is None or found.high is None:
+        return ""
+    return f" (95 %: {form.format(found.low)} to {form.format(found.high)})"
+
 
 UNTRAINED, TRAINED = "untrained policy", "trained policy"
 
 SMALLEST_GAP = 0.01
-"""Between the untrained policy and the best baselines; a share of less says nothing."""
+"""Smallest gap between the untrained policy and the best baselines of which a share is reported."""
 
 Measure = Callable[[Sequence[Task]], Awaitable[Row]]
-"""Something that can be measured on problems, such as a policy."""
+"""Measures something on problems, such as a policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All rows and what they say, of the same ``problems``: gold accuracies, or mean rewards where
+    """All rows on the same ``problems`` and their summary: gold accuracies, or mean rewards where
     the environment has those (:attr:`by_reward`), and then no baseline is picked.
 
-    ``best_single`` is the baseline with the highest accuracy over all kinds, ``best_by_kind``
-    the best of each kind and ``best_by_kind_gold`` the accuracy of choosing by kind.
-    ``chosen_on`` says on which problems they were picked: on the reported ones themselves that
-    flatters them, not the policy. ``gap_closed`` is (trained - untrained) / (best_by_kind_gold -
-    untrained). ``drift`` tells by the name of a trained policy's row what else changed
-    (:func:`flowright.evaluation.drift.drift`).
+    ``best_single`` is the baseline with the highest accuracy over all kinds, ``best_by_kind`` the
+    best of each kind and ``best_by_kind_gold`` the accuracy of choosing by kind. ``chosen_on``: the
+    problems they were picked on; picking on the reported ones favours them, not the policy.
+    ``gap_closed`` is (trained - untrained) / (best_by_kind_gold - untrained). ``drift``: by the
+    name of a trained policy's row, the other changes (:func:`drift`).
     """
 
     problems: int
@@ -48,14 +126,14 @@ class Comparison:
 
     @property
     def by_reward(self) -> bool:
-        """Whether rows tell mean rewards, and not shares that are right by gold."""
+        """True for mean rewards, False for shares that are right by gold."""
         return any(row.by_reward for row in self.rows)
 
     def row(self, name: str) -> Row | None:
         return next((row for row in self.rows if row.name == name), None)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of ``evaluation.json``; no summary where there was nothing to pick."""
+        """Return the content of ``evaluation.json``; no summary where there was nothing to pick."""
         value = asdict(self)
         keys = ("chosen_on", "best_single", "best_by_kind", "best_by_kind_gold", "gap_closed")
         summary = {key: value.pop(key) for key in keys}
@@ -92,7 +170,7 @@ async def compare(
         (rows if where == "problems" else picks).append(row)
 
     async def rolled_out(baseline: Baseline, some: Sequence[Task]) -> Row:
-        """Its completion for every task goes through all that one of a policy does."""
+        """Roll out its completion for every task as a policy's."""
         sample = Sample((), (), baseline.completion, "stop", -1)
         key = baseline.name.replace(": ", "/")
         groups = [[Completion(task, sample, f"{key}/{task.id}/0")] for task in some]
@@ -117,7 +195,7 @@ async def compare(
 def summarise(
     rows: Sequence[Row], problems: int, simulated: bool, picks: Sequence[Row] = ()
 ) -> Comparison:
-    """What the rows say. ``picks`` are baselines on other problems, to choose them by."""
+    """Summarise rows. ``picks``: rows of baselines on other problems, to choose them by."""
     fixed = {row.name: row for row in rows if row.group == "baseline"}
     by_reward = any(row.by_reward for row in rows)
     candidates = [] if by_reward else picks or list(fixed.values())
@@ -142,7 +220,7 @@ def summarise(
 
 
 def _drifts(rows: Sequence[Row]) -> dict[str, Mapping[str, Change]]:
-    """Of each policy's row but the untrained one, where that is there."""
+    """Return the drift of each policy's row from the untrained one, where there is one."""
     before = next((row for row in rows if row.name == UNTRAINED), None)
     if before is None:
         return {}
@@ -151,7 +229,7 @@ def _drifts(rows: Sequence[Row]) -> dict[str, Mapping[str, Change]]:
 
 
 def _best(rows: Sequence[Row], kind: str) -> str:
-    """The name of the row that is most often right; one that was not measured is not it."""
+    """Return the name of the most accurate row; unmeasured rows come last."""
     return max(rows, key=lambda row: -1.0 if (g := row.kinds[kind].gold) is None else g).name
 
 

@@ -1,27 +1,34 @@
-"""Measuring policies and baselines on the same tasks, with the same servers and judge.
-
-Nothing is trained here and nothing is drawn: rows go to ``evaluation.json`` and to whoever shows
-them.
-"""
+"""Measures policies and baselines on the same tasks, with the same servers and judge, and keeps
+their attempts. Rows go to ``evaluation.json`` and to the screens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
+from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
+from flowright.core.files import disk_errors
 from flowright.core.statistics import Estimate, bootstrap
 from flowright.data.mixture import tasks_by_kind
 from flowright.data.task import Task
 from flowright.environments.environment import Environment
-from flowright.environments.rollout import Completion, Rollout
+from flowright.environments.reward import Reward
+from flowright.environments.rollout import Completion, Rollout, to_record
 from flowright.evaluation.perplexity import TextScore, text_score_of
+from flowright.grading import Gold
 from flowright.grading.gold import is_free_text
+from flowright.grpo.batch import Group, scalar_scores
+from flowright.grpo.fixed_data import FixedData
 from flowright.grpo.pipeline import SEED_STRIDE
 from flowright.grpo.problems import draw_samples, problems_of
 from flowright.grpo.ranks import ONE, Ranks, interleaved
+from flowright.policy.model import Policy
+from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sampler, Sampling
+from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.runs.run_files import write_answers
 
 AT_ONCE = 256
 """Rollouts at a time: a baseline over a whole test split is thousands of calls."""
@@ -33,8 +40,8 @@ Keep = Callable[[str, Sequence[Sequence[Rollout]]], None]
 @dataclass(frozen=True, slots=True)
 class Score:
     """Results on some problems. Accuracies have 95 % intervals from a bootstrap over problems;
-    ``valid`` is a share of the attempts that we did not lose; the rest are means per attempt.
-    What could not be measured on a single attempt is None, never 0 (law 1)."""
+    ``valid`` is a share of the attempts that were not lost; the rest are means per attempt. A value
+    that was measured on no attempt is None, never 0 (law 1)."""
 
     problems: int
     gold: float | None
@@ -51,14 +58,14 @@ class Score:
 
     @property
     def headline(self) -> Estimate:
-        """What rows are compared by."""
+        """The value that rows are compared by."""
         return Estimate(self.gold, self.gold_low, self.gold_high)
 
 
 @dataclass(frozen=True, slots=True)
 class RewardScore(Score):
-    """Results where rewards are a matter of degree (:attr:`Environment.reward_bounds`): the mean
-    reward as well, with a 95 % interval from the same bootstrap."""
+    """Results with graded rewards (:attr:`Environment.reward_bounds`): the mean reward as well,
+    with a 95 % interval from the same bootstrap."""
 
     reward: float | None
     reward_low: float | None
@@ -71,11 +78,13 @@ class RewardScore(Score):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table. ``kinds`` and ``sources`` hold scores by kind of task ("all"
-    included) and by dataset; ``mix`` what the attempts are made of, by kind. ``shown``: in short
-    tables, too. Of a policy also ``lengths``, problem by problem the mean tokens of its
-    completions, and what it makes of a ``text`` that it was not trained on. ``f1``: by dataset
-    the mean token F1 where answers are free text, with its interval."""
+    """One line of the table: scores by kind of task ("all" included) and by dataset (``sources``),
+    and the composition of attempts by kind (``mix``).
+
+    ``shown``: in short tables, too. Of a policy also ``lengths``, the mean tokens of its
+    completions problem by problem, and the score of a ``text`` that it was not trained on. ``f1``:
+    by dataset the mean token F1 with its interval, where answers are free text.
+    """
 
     name: str
     group: Literal["policy", "baseline"]
@@ -89,14 +98,14 @@ class Row:
 
     @property
     def by_reward(self) -> bool:
-        """Whether its scores are mean rewards, and not shares that are right."""
+        """True for mean rewards, False for shares that are right."""
         return isinstance(self.kinds["all"], RewardScore)
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluator:
-    """How a policy is measured: the same draws for whoever has the same configuration. ``keep`` is
-    given the key of its draws and the rollouts that a row is made of, task by task."""
+    """Measures a policy, with the same draws under the same configuration. ``keep`` gets the key of
+    the draws and the rollouts of a row, task by task."""
 
     environment: Environment
     encode: Callable[[Task], Prompt]
@@ -113,8 +122,9 @@ class Evaluator:
         samples: int | None = None,
         text: TextScore | None = None,
     ) -> Row:
-        """The row of the policy that ``sampler`` serves, of so many ``samples`` a problem (None: as
-        while training); ``draw`` tells evaluations apart. ``text`` is what it makes of one."""
+        """Return the row of the policy that ``sampler`` serves, with ``samples`` attempts a problem
+        (None: as while training). ``draw`` numbers the evaluation; ``text`` is the policy's score
+        of a text."""
         config, section = self.config, self.config.evaluation
         number = samples or section.samples
         sampling = Sampling(
@@ -143,7 +153,7 @@ class Evaluator:
 async def rollout_all(
     environment: Environment, groups: Sequence[Sequence[Completion]]
 ) -> list[list[Rollout]]:
-    """Roll out in parts, so that a large evaluation does not hold every request at once."""
+    """Roll out in parts, so that a large evaluation does not start every request at once."""
     size = max(1, AT_ONCE // max(1, max((len(group) for group in groups), default=1)))
     done: list[list[Rollout]] = []
     for start in range(0, len(groups), size):
@@ -158,7 +168,7 @@ def make_row(
     environment: Environment,
     shown: bool = True,
 ) -> Row:
-    """A row from groups of rollouts, one group a task."""
+    """Make a row from groups of rollouts, one group a task."""
     bounds = environment.reward_bounds
     kinds = {"all": score(rollouts, bounds)}
     for kind in tasks_by_kind([g[0].task for g in rollouts]):
@@ -167,7 +177,7 @@ def make_row(
     sources = {s: score([g for g in rollouts if g[0].task.source == s], bounds) for s in names}
     flat = [r for g in rollouts for r in g]
     lengths = [_mean([float(len(r.sample.token_ids)) for r in g]) for g in rollouts]
-    # What was not drawn token by token, such as a baseline or a score, has no length.
+    # Baselines and scores were not drawn token by token and have no length.
     drawn = group == "policy" and any(lengths)
     mix = environment.mix(flat)
     f1 = {s: found for s in names if (found := _f1([g for g in rollouts if g[0].task.source == s]))}
@@ -175,7 +185,7 @@ def make_row(
 
 
 def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
-    """Of a dataset; None where any of its answers is not free text, or was checked without F1."""
+    """Return a dataset's mean token F1; None where an answer is not free text or has no F1."""
     checked = [r.gold for g in groups for r in g if r.gold and r.gold.correct is not None]
     if not all(is_free_text(group[0].task) for group in groups):
         return None
@@ -185,7 +195,7 @@ def _f1(groups: Sequence[Sequence[Rollout]]) -> Estimate | None:
 
 
 def row_of(known: Mapping[str, Any]) -> Row:
-    """A row of the mapping that ``asdict`` made of it."""
+    """Restore a row from the mapping that ``asdict`` made of it."""
     scores = {
         name: {key: _score_of(score) for key, score in known[name].items()}
         for name in ("kinds", "sources")
@@ -208,12 +218,12 @@ def _score_of(known: Mapping[str, Any]) -> Score:
 def score(
     groups: Sequence[Sequence[Rollout]], reward_bounds: tuple[float, float] | None = None
 ) -> Score:
-    """The score of some problems, each a group of attempts; with ``reward_bounds``, between which
-    rewards lie, a :class:`RewardScore`. Unscored attempts take no part in an accuracy or a mean
-    reward, as in training; a problem with none left does not count."""
+    """Score some problems, each a group of attempts; with ``reward_bounds`` as a
+    :class:`RewardScore`. Unscored attempts take no part in an accuracy or a mean reward, as in
+    training; a problem with none left does not count."""
     gold = bootstrap([[r.gold_score for r in g] for g in groups])
     flat = [r for g in groups for r in g]
-    # What neither failed nor was judged is of an environment without a judge.
+    # An attempt that neither failed nor was judged comes from an environment without a judge.
     judged = not any(r.verdict is None and r.failure is None for r in flat)
     judge = bootstrap([[_judged(r) for r in g] for g in groups] if judged else [])
     spent = [r.spent for r in flat if r.spent]
@@ -246,8 +256,8 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """The policy that is being trained, on held-out tasks: the metrics ``val/*`` of a step.
-    ``keep`` is given the step, and then what :class:`Evaluator` gives."""
+    """Metrics ``val/*`` of the policy in training on held-out tasks. ``keep`` gets the step, and
+    then the arguments of :class:`Evaluator`'s."""
 
     evaluator: Evaluator
     sampler: Sampler
@@ -270,3 +280,88 @@ class Validation:
             **{f"val/gold/{kind}": s.gold for kind, s in row.kinds.items() if kind != "all"},
         }
         return {name: value for name, value in measured.items() if value is not None}
+
+
+class Keeper(Protocol):
+    """A run, or the ledger of an evaluation."""
+
+    def keep_rollouts(self, step: int, rollouts: Sequence[dict[str, Any]], part: str) -> None: ...
+
+
+def keep_attempts(
+    run: Keeper,
+    environment: Environment,
+    part: str,
+    step: int,
+    key: str,
+    groups: Sequence[Sequence[Rollout]],
+) -> None:
+    """Keep the attempts of an evaluation as those of a training step, in ``part`` of
+    :data:`flowright.runs.run_files.HELD_OUT`: a group is a problem, and each attempt also has the
+    ``key`` that replays it. Raises RunError on a full disk."""
+    records = [
+        to_record(rollout, environment.record(rollout), step, group, index, None)
+        | {"key": f"{key}/{rollout.task.id}/{index}"}
+        for group, attempts in enumerate(groups)
+        for index, rollout in enumerate(attempts)
+    ]
+    run.keep_rollouts(step, records, part)
+
+
+def keep_answers(run: Path, environment: Environment, groups: Sequence[Sequence[Rollout]]) -> None:
+    """Write ``answers.jsonl.zst``: a line an attempt with ``task``, ``index``, the ``query`` to a
+    judge (null without an answer), ``gold`` (1, 0 or null), the verdict of the run's own judge
+    (``correct``), and whether a failure of ours ``lost`` it. Nothing where the environment has no
+    judge of single answers. Raises RunError on a full disk."""
+    if environment.judge_settings() is None:
+        return
+    rows = []
+    for group in groups:
+        for index, rollout in enumerate(group):
+            query = environment.query(rollout, f"{rollout.task.id}/{index}")
+            row = {
+                "task": rollout.task.id,
+                "index": index,
+                "query": None if query is None else asdict(query),
+                "gold": rollout.gold_score,
+                "correct": None if rollout.verdict is None else rollout.verdict.correct,
+                "lost": rollout.lost,
+            }
+            rows.append(row)
+    with disk_errors(run):
+        write_answers(run, rows)
+
+
+async def scored_row(
+    name: str,
+    tasks: Sequence[Task],
+    policy: Policy,
+    batches: FixedData,
+    section: GrpoSection,
+) -> Row:
+    """Return the row of a policy that scores: its gold accuracy is the share of pairs ranked as
+    people ranked them. Two equal scores are half right; pairs without a preference do not count."""
+    groups = [group for task in tasks for group in batches.groups([task])]
+    scores = await on_model_thread(scalar_scores, policy, groups, section)
+    pairs = zip(scores[::2], scores[1::2], strict=True)
+    rollouts = [
+        _outcomes(task, group, first - second)
+        for task, group, (first, second) in zip(tasks, groups, pairs, strict=True)
+    ]
+    return make_row(name, "policy", rollouts, batches.environment)
+
+
+def _outcomes(task: Task, group: Group, difference: float) -> list[Rollout]:
+    """Return two halves, one of which is right for a tie."""
+    strength = group.samples[0].advantage - group.samples[1].advantage
+    sample = Sample((), (), f"{difference:+.4f}", "stop", -1)
+    why = f"scores differ by {difference:+.4f}, strengths by {strength:+g}"
+    if not strength:
+        return [Rollout(task, sample, Reward(None, {}), gold=Gold(None, "label", why))]
+    rights = (difference * strength > 0, difference * strength >= 0)
+    return [_outcome(task, sample, right, why) for right in rights]
+
+
+def _outcome(task: Task, sample: Sample, right: bool, why: str) -> Rollout:
+    reward = Reward(float(right), {"agreement": float(right)})
+    return Rollout(task, sample, reward, gold=Gold(right, "label", why))

@@ -1,35 +1,92 @@
-"""The papers' table: six datasets, what others report of them, and ours from an
-``evaluation.json``, with what keeps ours from being compared with theirs. Nothing is measured here,
-and torch is not needed.
-"""
+"""The papers' table: figures that others report of six datasets (``papers.yaml``), ours from an
+``evaluation.json``, and notes on what keeps the two from being compared. No model is asked, and
+torch is not loaded."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import yaml
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flowright.config import SIMULATED
+from flowright.config.loading import load_entries
+from flowright.config.root import Config
 from flowright.core.untrusted import one_line
 from flowright.data.provenance import AFLOW_TEST, Provenance
-from flowright.evaluation.published import DATASETS, METRICS, PUBLISHED, Metric, Published
+from flowright.environments.environment import Environment
 
-_BY_KIND: Mapping[str, Metric] = {
-    "gsm8k": "equality",
-    "math": "equality",
-    "humaneval": "pass@1",
-    "mbpp": "pass@1",
-    "hotpotqa": "accuracy",
-    "drop": "accuracy",
-}
-"""What the gold check measures of a dataset."""
+_FACTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
-_WITH_F1 = ("hotpotqa", "drop")
+DATASETS: Mapping[str, str] = _FACTS["datasets"]
+"""The six datasets of the papers: the name of our source, and the usual one."""
+
+METRICS: Mapping[str, str] = _FACTS["metrics"]
+
+_EMBEDDED = {SIMULATED: "the embedded server"}
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A row of others, as ``papers.yaml`` explains it. ``figures``: by dataset ``value`` in per
+    cent and ``metric``, None where the source does not state it."""
+
+    system: str
+    source: str
+    policy: str
+    executor: str | None
+    split: str
+    repetitions: int | None
+    figures: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mean: float | None = None
+    on_aflow: bool = False
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def texts(self) -> list[str]:
+        """Its figures by dataset and their mean as published, unrounded; empty where missing."""
+        values = [self.figures.get(name, {}).get("value") for name in DATASETS]
+        return ["" if value is None else str(value) for value in (*values, self.mean)]
+
+    def line(self) -> str:
+        """Return its source, models, split, metrics, repetitions and remarks."""
+        metrics: dict[str, list[str]] = {}
+        for name, figure in self.figures.items():
+            metrics.setdefault(figure["metric"] or "not stated", []).append(DATASETS[name])
+        named = ", ".join(f"{metric} ({', '.join(of)})" for metric, of in metrics.items())
+        parts = (
+            f"{self.source}: workflows by {self.policy}",
+            f"executor {self.executor or 'not stated'}",
+            f"split {self.split}",
+            f"metric {named or 'not stated'}",
+            f"repetitions {self.repetitions or 'not stated'}",
+            *self.remarks,
+        )
+        return "; ".join(parts)
+
+
+def _published(facts: Mapping[str, Any]) -> Published:
+    figures = {
+        name: {"value": value, "metric": metric}
+        for metric, values in facts.get("figures", {}).items()
+        for name, value in values.items()
+    }
+    ordered = {name: figures[name] for name in DATASETS if name in figures}
+    return Published(**{**facts, "figures": ordered, "remarks": tuple(facts.get("remarks", ()))})
+
+
+PUBLISHED: tuple[Published, ...] = tuple(map(_published, _FACTS["systems"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Who was really asked: the policy, and the large models by what their servers call them.
-    ``simulated`` names the roles that the embedded server played."""
+    """The policy, and the large models by the names of their servers; ``simulated``: the roles that
+    the embedded server played."""
 
     policy: str
     executor: str
@@ -37,7 +94,7 @@ class Models:
     simulated: tuple[str, ...] = ()
 
     def line(self) -> str:
-        """All of them in words; what they are called is text of others."""
+        """Return all of them with their roles; their names are untrusted text."""
         roles = {"policy": self.policy, "executor": self.executor, "judge": self.judge}
         return "; ".join(
             f"{role} {one_line(name, 120)}" + " (simulated)" * (role in self.simulated)
@@ -45,15 +102,33 @@ class Models:
         )
 
 
+def models_of(config: Config, environment: Environment) -> Models:
+    """Return the models of a configuration, by the names of their servers; unknown for an
+    environment that does not name them."""
+    roles = environment.models()
+    entries = load_entries(config.llm.file, config.models) if roles else {}
+
+    def called(role: str) -> str:
+        if role not in roles:
+            return f"of environment {config.environment}, not known"
+        return ", ".join(
+            entries[name].model_name if name in entries else _EMBEDDED.get(name, name)
+            for name in roles[role]
+        )
+
+    simulated = tuple(role for role, names in roles.items() if SIMULATED in names)
+    return Models(config.strategy_model, called("executor"), called("judge"), simulated)
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Our figure of a dataset, a share with its 95 % interval; None where nothing could be scored.
-    ``unscored`` is the share of attempts that nobody could score."""
+    """Our figure of a dataset, a share with its 95 % interval, None where nothing was scored.
+    ``unscored``: the share of attempts that could not be scored."""
 
     value: float | None
     low: float | None
     high: float | None
-    metric: Metric
+    metric: str
     problems: int
     unscored: float
 
@@ -71,7 +146,7 @@ class Cell:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """A row of ours. ``repetitions``: attempts at each problem, whose mean is a problem's share.
-    ``mean`` is that of all six datasets, None where one is missing."""
+    ``mean``: of all six datasets, None where one is missing."""
 
     name: str
     cells: Mapping[str, Cell]
@@ -85,7 +160,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class PaperTable:
-    """Rows of others and ours, the models that ours used, and the notes below."""
+    """Rows of others and ours, the models of ours, and the notes below."""
 
     published: Sequence[Published]
     ours: Sequence[Measured]
@@ -96,65 +171,76 @@ class PaperTable:
     notes: tuple[str, ...] = ()
 
     def name(self, row: Measured) -> str:
-        """A row's name as screens show it."""
         return one_line(row.name, 80) + ", simulated" * self.simulated
 
     def to_json(self) -> dict[str, Any]:
-        """The content of ``papers.json``: the values as they are, shares of ours, others in per
-        cent."""
+        """Return the content of ``papers.json``: shares of ours, others in per cent."""
         return {"datasets": dict(DATASETS), **asdict(self), "models_used": self.models.line()}
 
     def markdown(self) -> str:
-        """The content of ``papers.md``."""
+        """Return the content of ``papers.md``."""
         head = ["", *DATASETS.values(), "mean"]
         lines = [
             f"# The papers' table{', simulated' * self.simulated}",
             "",
-            "In per cent. Not a ranking: the notes say where split, metric or executor differ.",
+            "In per cent. Not a ranking: the notes list differences of split, metric and executor.",
             "",
             _line(head),
             _line(["---", *["---:"] * (len(head) - 1)]),
         ]
         for number, one in enumerate(self.published, start=1):
-            lines.append(_line([f"{one.system} [{number}]", *published_texts(one)]))
+            lines.append(_line([f"{one.system} [{number}]", *one.texts]))
         for row in self.ours:
             cells = [_markdown_cell(row.cells.get(name)) for name in DATASETS]
             lines.append(_line([f"ours: {self.name(row)}", *cells, row.mean_text]))
         used = [f"Models really used: {self.models.line()}.", *self.notes]
         lines += ["", *(f"- {_escaped(note)}" for note in used), "", "Sources:", ""]
-        lines += [f"- [{n}] {_escaped(line)}" for n, line in enumerate(sources(self.published), 1)]
+        lines += [f"- [{n}] {_escaped(one.line())}" for n, one in enumerate(self.published, 1)]
         return "\n".join(lines) + "\n"
 
+    def print(self, console: Console) -> None:
+        """Print the table and, below it, models, notes and sources, a line each."""
+        shown = Table(
+            title=f"The papers' table, in per cent{', ours simulated' * self.simulated}",
+            box=None,
+            padding=(0, 1, 0, 0),
+        )
+        shown.add_column("", overflow="fold")
+        for name in (*DATASETS.values(), "mean"):
+            shown.add_column(name, justify="right", no_wrap=True)
 
-def published_texts(row: Published) -> list[str]:
-    """Others' figures by dataset and their mean, as they were published: no place is rounded away;
-    empty where there is none."""
-    figures = [row.figures.get(name) for name in DATASETS]
-    values = [*(figure.value if figure else None for figure in figures), row.mean]
-    return ["" if value is None else str(value) for value in values]
+        def add(name: str, texts: Sequence[str], style: str | None = None) -> None:
+            shown.add_row(Text(name), *map(Text, texts), style=style)
+
+        for number, one in enumerate(self.published, start=1):
+            add(f"{one.system} [{number}]", one.texts)
+        for row in self.ours:
+            cells = [row.cells.get(key) for key in DATASETS]
+            texts = [*(c.text if c else "" for c in cells), row.mean_text]
+            add(f"ours: {self.name(row)}", texts, "bold")
+            add("  95 %", [c.interval if c else "" for c in cells])
+            add("  problems", [f"{c.problems:,}" if c else "" for c in cells])
+        console.print(shown)
+        lines = [f"models really used: {self.models.line()}", *self.notes]
+        lines += [f"[{n}] {one.line()}" for n, one in enumerate(self.published, start=1)]
+        for line in lines:
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def sources(rows: Sequence[Published]) -> list[str]:
-    """Of each row a line: who reports it, with which models, on what, how often, and remarks."""
-    return [
-        "; ".join([
-            f"{row.source}: workflows by {row.policy}",
-            f"executor {row.executor or 'not said'}",
-            f"split {row.split}",
-            _metrics_of(row),
-            "repetitions " + ("not said" if row.repetitions is None else str(row.repetitions)),
-            *row.remarks,
-        ])
-        for row in rows
-    ]  # fmt: skip
+def _markdown_cell(cell: Cell | None) -> str:
+    if cell is None:
+        return ""
+    ends = f" ({cell.interval})" if cell.interval else ""
+    return f"{cell.text}{ends}, n={cell.problems}"
 
 
-def _metrics_of(row: Published) -> str:
-    """Its metrics, each with the datasets that it is of."""
-    told: dict[str, list[str]] = {}
-    for name, figure in row.figures.items():
-        told.setdefault(figure.metric or "not said", []).append(DATASETS[name])
-    return "metric " + (", ".join(f"{k} ({', '.join(v)})" for k, v in told.items()) or "not said")
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_escaped(cell) if set(cell) - set('-:') else cell for cell in cells)} |"
+
+
+def _escaped(text: str) -> str:
+    """Escape Markdown and HTML; untrusted text went through :func:`one_line` before."""
+    return re.sub(r"([\\`*_\[\]<>|&#~$])", r"\\\1", text)
 
 
 def paper_table(
@@ -165,8 +251,11 @@ def paper_table(
     problems_hash: str = "",
     published: Sequence[Published] = PUBLISHED,
 ) -> PaperTable:
-    """Of the content of an ``evaluation.json``. ``samples`` are the attempts of a policy at each
-    problem (baselines have one); ``problems_hash`` is of all problems that were measured."""
+    """Make the table of the content of an ``evaluation.json``.
+
+    ``samples``: a policy's attempts at each problem (baselines have one). ``problems_hash``: of all
+    problems that were measured.
+    """
     best = evaluation.get("summary", {}).get("best_single")
     ours = [
         _measured(row, samples if row["group"] == "policy" else 1)
@@ -179,33 +268,30 @@ def paper_table(
 
 
 def _measured(row: Mapping[str, Any], repetitions: int) -> Measured:
-    cells = {name: _cell(row, name) for name in DATASETS if name in row["sources"]}
+    cells: dict[str, Cell] = {}
+    for name in DATASETS:
+        if (score := row["sources"].get(name)) is not None:
+            found = (score["gold"], score["gold_low"], score["gold_high"], _FACTS["ours"][name])
+            f1 = row.get("f1", {}).get(name) if name in _FACTS["ours_with_f1"] else None
+            if f1 is not None:
+                found = (f1["value"], f1["low"], f1["high"], "F1")
+            cells[name] = Cell(*found, score["problems"], score["unscored"])
     values = [cell.value for cell in cells.values() if cell.value is not None]
     mean = math.fsum(values) / len(values) if len(values) == len(DATASETS) else None
     return Measured(row["name"], cells, repetitions, mean)
 
 
-def _cell(row: Mapping[str, Any], dataset: str) -> Cell:
-    score = row["sources"][dataset]
-    f1 = row.get("f1", {}).get(dataset) if dataset in _WITH_F1 else None
-    found = (score["gold"], score["gold_low"], score["gold_high"])
-    metric = _BY_KIND[dataset]
-    if f1 is not None:
-        found, metric = (f1["value"], f1["low"], f1["high"]), "F1"
-    return Cell(*found, metric, score["problems"], score["unscored"])
-
-
 def differences(cell: Cell, dataset: str, table: PaperTable, other: Published) -> list[str]:
-    """Which of split, metric and executor are not those of another's figure of a dataset; what is
-    not known to be the same differs."""
-    same_split = other.on_aflow and table.provenance.is_aflow_test(dataset, cell.problems)
-    metric, executor = other.figures[dataset].metric, other.executor
-    same_executor = (
-        "executor" not in table.models.simulated
+    """Return which of split, metric and executor differ from those of another's figure of a
+    dataset; unknown ones differ."""
+    executor = other.executor
+    same = {
+        "split": other.on_aflow and table.provenance.is_aflow_test(dataset, cell.problems),
+        "metric": other.figures[dataset]["metric"] == cell.metric,
+        "executor": "executor" not in table.models.simulated
         and executor is not None
-        and table.models.executor.rpartition("/")[2].casefold() == executor.casefold()
-    )
-    same = {"split": same_split, "metric": metric == cell.metric, "executor": same_executor}
+        and table.models.executor.rpartition("/")[2].casefold() == executor.casefold(),
+    }
     return [name for name, is_same in same.items() if not is_same]
 
 
@@ -237,34 +323,34 @@ def _notes(table: PaperTable) -> list[str]:
     return [
         *notes,
         "The same metric is the same measure, not the same program: answers are read and compared "
-        "by this house's gold check, of which the judge is no part.",
+        "by our own gold check, in which the judge has no part.",
     ]
 
 
 def _note(dataset: str, cell: Cell, table: PaperTable) -> str:
-    """How ours was measured on a dataset, and who differs from that in what."""
-    told = [
-        f"{DATASETS[dataset]}: {_split_words(dataset, cell.problems, table.provenance)}",
+    """Describe our measurement of a dataset, and how each other system's differs."""
+    parts = [
+        f"{DATASETS[dataset]}: {_split(dataset, cell.problems, table.provenance)}",
         f"{cell.metric}, the {METRICS[cell.metric]}",
     ]
-    if dataset in _WITH_F1 and cell.metric != "F1":
-        told.append("this evaluation kept no F1, which AFlow reports")
-    by_what: dict[str, list[str]] = {}
+    if dataset in _FACTS["ours_with_f1"] and cell.metric != "F1":
+        parts.append("this evaluation kept no F1, which AFlow reports")
+    systems: dict[str, list[str]] = {}
     for other in table.published:
         if dataset in other.figures:
-            found = differences(cell, dataset, table, other)
-            by_what.setdefault(", ".join(found), []).append(other.system)
-    for what, systems in by_what.items():
-        who = ", ".join(systems)
-        told.append(
-            f"not comparable with {who}: other {what}"
-            if what
-            else f"split, metric and executor as {who}"
+            found = ", ".join(differences(cell, dataset, table, other))
+            systems.setdefault(found, []).append(other.system)
+    for differing, named in systems.items():
+        names = ", ".join(named)
+        parts.append(
+            f"not comparable with {names}: other {differing}"
+            if differing
+            else f"split, metric and executor as {names}"
         )
-    return "; ".join(told) + "."
+    return "; ".join(parts) + "."
 
 
-def _split_words(dataset: str, problems: int, found: Provenance) -> str:
+def _split(dataset: str, problems: int, found: Provenance) -> str:
     count = "1 problem" if problems == 1 else f"{problems:,} problems"
     digest = found.sha256(dataset)
     of_file = f" (file's SHA-256 {one_line(digest[:12])})" if digest else ""
@@ -281,20 +367,3 @@ def _split_words(dataset: str, problems: int, found: Provenance) -> str:
         of = f" of its {size:,}" if size else ""
         return f"{count}{of} of AFlow's test split{of_file}{other}"
     return f"{count} of AFlow's validation split, not its test split{of_file}"
-
-
-def _markdown_cell(cell: Cell | None) -> str:
-    if cell is None:
-        return ""
-    ends = f" ({cell.interval})" if cell.interval else ""
-    return f"{cell.text}{ends}, n={cell.problems}"
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_escaped(cell) if set(cell) - set('-:') else cell for cell in cells)} |"
-
-
-def _escaped(text: str) -> str:
-    """A line in which nothing is Markdown or HTML; every text of others went through
-    :func:`one_line`."""
-    return re.sub(r"([\\`*_\[\]<>|&#~$])", r"\\\1", text)

@@ -1,7 +1,5 @@
-"""How well a policy predicts a text that it does not train on: what training costs elsewhere.
-
-The text is read as it stands, without a chat template, in windows that know nothing of each other.
-What two such scores say of each other is :mod:`flowright.evaluation.drift`'s.
+"""Perplexity of a text that a policy does not train on, read without a chat template in independent
+windows. Two such scores are compared in :mod:`flowright.evaluation.comparison`.
 """
 
 import math
@@ -26,7 +24,7 @@ METRIC = "eval/perplexity"
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Token ids, at least two, of the document with this number. The first is not predicted."""
+    """At least two token ids of the document with this number. The first is not predicted."""
 
     document: int
     token_ids: tuple[int, ...]
@@ -34,9 +32,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class TextScore:
-    """``perplexity`` is exp of the mean negative log-likelihood of a predicted token. Window by
-    window: the negative log-likelihood in ``nats`` of all its predicted ``tokens``, and the number
-    of its document."""
+    """``perplexity``: exp of the mean negative log-likelihood of a predicted token. Window by
+    window: the negative log-likelihood in ``nats`` of its predicted ``tokens``, and its document's
+    number."""
 
     perplexity: float
     nats: tuple[float, ...]
@@ -46,17 +44,17 @@ class TextScore:
 
 @dataclass(frozen=True, slots=True)
 class HeldOutText:
-    """A text's windows and the policy that reads them. ``words`` say what of the text they are."""
+    """A text's windows and the policy that reads them. ``notes``: lines on the part that is read."""
 
     policy: Policy
     section: GrpoSection
     windows: Sequence[Window]
-    words: Sequence[str]
+    notes: Sequence[str]
     ranks: Ranks = ONE
 
     async def score(self, trained: bool = True) -> TextScore | None:
-        """By the policy as it is, or as it was before training. Called by all ranks, which share
-        the windows. None where a weight is not finite."""
+        """Score the text by the policy, or by its state before training. Called by all ranks, which
+        share the windows. None where a weight is not finite."""
         shares = await self.ranks.all_gather(await on_model_thread(self._nats, trained))
         nats = interleaved(shares)
         counts = tuple(len(window.token_ids) - 1 for window in self.windows)
@@ -80,7 +78,7 @@ class HeldOutText:
 
 
 def open_text(config: Config, policy: Policy, ranks: Ranks = ONE) -> HeldOutText | None:
-    """The text of the configuration, None where it names none. Raises DataError.
+    """Read the text of the configuration, if it names one. Raises DataError.
 
     A window is at most as long as a prompt with its completion, and as the model's positions.
     """
@@ -94,15 +92,15 @@ def open_text(config: Config, policy: Policy, ranks: Ranks = ONE) -> HeldOutText
     windows, cut = windows_of(documents.texts, policy.tokenizer, longest, section.text_tokens)
     if not windows:
         raise DataError(f"evaluation.text: {section.text} has no two tokens in a row")
-    words = _words(documents, windows, longest, section.text_tokens if cut else None)
-    return HeldOutText(policy, config.grpo, windows, words, ranks)
+    notes = _notes(documents, windows, longest, section.text_tokens if cut else None)
+    return HeldOutText(policy, config.grpo, windows, notes, ranks)
 
 
 def windows_of(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, longest: int, most: int
 ) -> tuple[list[Window], bool]:
-    """Windows of at most ``longest`` tokens, of the first ``most`` tokens of the texts; and whether
-    there are more. Each begins with the token that begins a text, where the tokenizer has one."""
+    """Cut the first ``most`` tokens of the texts into windows of at most ``longest``; return
+    whether there are more, too. Each begins with the tokenizer's BOS token, where it has one."""
     marks = tokenizer.encode("")
     begin = tuple(i for i in marks[:1] if i == tokenizer.bos_token_id)
     size, left = longest - len(begin), most
@@ -121,7 +119,7 @@ def windows_of(
     return windows, False
 
 
-def _words(
+def _notes(
     documents: Documents, windows: Sequence[Window], longest: int, most: int | None
 ) -> list[str]:
     predicted = sum(len(window.token_ids) - 1 for window in windows)
@@ -138,7 +136,7 @@ def _words(
 async def before_and_after(
     text: HeldOutText | None,
 ) -> tuple[TextScore | None, TextScore | None]:
-    """By the policy as it was before training, and as it is. Called by all ranks."""
+    """Score the text by the policy before training, and by the policy now. Called by all ranks."""
     if text is None:
         return None, None
     return await text.score(trained=False), await text.score()
@@ -146,7 +144,7 @@ async def before_and_after(
 
 @dataclass(frozen=True, slots=True)
 class TextValidation:
-    """What ``validate`` measures after a step, and the perplexity of a text."""
+    """The metrics of ``validate`` and the perplexity of a text."""
 
     validate: Callable[[int], Awaitable[dict[str, float]]]
     text: HeldOutText
@@ -157,6 +155,6 @@ class TextValidation:
 
 
 def text_score_of(known: Mapping[str, Any]) -> TextScore:
-    """Of the mapping that ``asdict`` made of one, in JSON or not."""
+    """Restore a score from the mapping that ``asdict`` made of it."""
     lists = {key: tuple(known[key]) for key in ("nats", "tokens", "documents")}
     return TextScore(known["perplexity"], **lists)

@@ -1,6 +1,6 @@
 """Checks that a verdict is the judge's own, the last word of its reply, and not contradicted in it.
 
-Word lists (``phrases.yaml``) cannot decide whether a reply means what it says. They work in one
+Word lists (``phrases.yaml``) cannot decide whether a reply is meant literally. They work in one
 direction: a phrase that is found leaves the reply without a verdict. Each search is a single pass
 or looks at a bounded stretch of text.
 """
@@ -31,7 +31,7 @@ def is_closed(after: str) -> bool:
     return all(line in ("", ".", "。") or _CLOSERS.fullmatch(line) for line in lines)
 
 
-# An unfinished sentence that attributes what follows to somebody else, or makes it conditional.
+# An unfinished sentence that attributes what follows to another author, or makes it conditional.
 _SPEECH = rf"(?:{PHRASES['speech_stems']})(?:e?s|e?d|ing)|{PHRASES['speech']}"
 _SPEAKER = PHRASES["speakers"]
 _INTRODUCES = re.compile(
@@ -69,7 +69,7 @@ def is_introduced(before: str) -> bool:
 
 
 def is_attributed(before: str) -> bool:
-    """Return whether a verdict is expressly somebody else's: "The answer says ..."."""
+    """Return whether a verdict is expressly another author's, such as the answer's own."""
     return _ATTRIBUTES.search(_unfinished(before)) is not None
 
 

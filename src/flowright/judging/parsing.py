@@ -94,7 +94,7 @@ def _collected(fields: Sequence[Field], reply: "_TextReply | _JsonReply") -> Rea
         if len(reason) > _MAX_REASON_CHARS:
             reason = reason[: _MAX_REASON_CHARS - 1] + "…"
         return Reading(values, reason)
-    # A value in a bad form is more telling than a missing one.
+    # A value in a bad form explains more than a missing one.
     worst = next((error for error in unread if error.fault != "no_verdict"), unread[0])
     more = f", and {len(unread) - 1} more" if len(unread) > 1 else ""
     return Reading(values, worst.reason + more, worst.fault)

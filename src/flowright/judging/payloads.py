@@ -1,4 +1,8 @@
-"""The names of answer types as callers write them. What a type means is not known here."""
+"""Payloads of judging: names of answer types, messages as text, and the HTTP requests and
+responses of a judge service.
+
+Responses are read leniently, so that any small server works: a ``score`` alone is a verdict.
+"""
 
 import hashlib
 import json
@@ -17,7 +21,8 @@ from flowright.llm.transport import RequestError
 
 TYPES: tuple[AnswerType, ...] = get_args(AnswerType)
 
-_ALIASES: Mapping[str, AnswerType] = {
+_NAMES: Mapping[str, AnswerType] = {
+    **{known: known for known in TYPES},
     "numeric": "number", "integer": "number", "int": "number", "float": "number",
     "math": "math_expression", "expression": "math_expression", "latex": "math_expression",
     "formula": "math_expression", "choice": "multiple_choice", "mcq": "multiple_choice",
@@ -27,36 +32,35 @@ _ALIASES: Mapping[str, AnswerType] = {
 }  # fmt: skip
 
 
-def read_answer_type(given: object) -> AnswerType:
-    """The type that a caller means: in any case, in the plural (``MATH_EXPRESSIONS``), with ``-``
-    or a space for ``_``, by another usual name. None and "" are ``free_text``. Raises ValueError
-    that lists the known ones."""
-    if given is None or given == "":
+def read_answer_type(value: object) -> AnswerType:
+    """Return the type with a name in any case, in the plural (``MATH_EXPRESSIONS``), with ``-`` or
+    a space for ``_``, or under another usual name. None and "" are ``free_text``. Raises ValueError
+    that lists the types."""
+    if value is None or value == "":
         return "free_text"
-    name = str(given).strip().lower().replace("-", "_").replace(" ", "_")
+    name = str(value).strip().lower().replace("-", "_").replace(" ", "_")
     for word in (name, name.removesuffix("s")):
-        for known in TYPES:
-            if word == known:
-                return known
-        if word in _ALIASES:
-            return _ALIASES[word]
-    shown = f"answer_type {repr(given)[:60]}{suggest(name[:60], TYPES)}"
+        if word in _NAMES:
+            return _NAMES[word]
+    shown = f"answer_type {repr(value)[:60]}{suggest(name[:60], TYPES)}"
     raise ValueError(f"{shown}; known are {', '.join(TYPES)}")
 
 
 def shown_answer_type(known: AnswerType) -> str:
-    """As judges behind HTTP and judge models of one's own get it, such as ``MATH_EXPRESSIONS``."""
+    """Return a type as HTTP services and users' judge models get it: ``MATH_EXPRESSIONS``."""
     return "MATH_EXPRESSIONS" if known == "math_expression" else known.upper()
 
+
+# Messages.
 
 _ROLE = re.compile(r"[\w -]{1,40}")
 
 
 def prompt_text(prompt: object) -> str:
-    """A prompt as text. The content of a single message; of several each between two lines of a
-    fence that it cannot close, behind its role, so that no turn can pass for another's.
+    """Return a prompt as text: the content of a single message; of several each after its role,
+    between two lines of a fence that it cannot close, so that no turn can pass for another's.
 
-    Raises ValueError for what is neither text nor messages.
+    Raises ValueError for a value that is neither text nor messages.
     """
     if isinstance(prompt, str):
         return prompt
@@ -68,29 +72,27 @@ def prompt_text(prompt: object) -> str:
 
 
 def completion_text(completion: object) -> str:
-    """What is to be judged of a completion: of messages the last one of the assistant, whatever
-    tools and others said in between; nothing where there is none.
+    """Return the part of a completion to be judged: of messages the assistant's last one, or "".
 
     Raises ValueError as :func:`prompt_text`.
     """
     if isinstance(completion, str):
         return completion
-    said = [m for m in _messages(completion) if _role(m) in ("assistant", "model")]
-    return _content(said[-1]) if said else ""
+    own = [m for m in _messages(completion) if _role(m) in ("assistant", "model")]
+    return _content(own[-1]) if own else ""
 
 
 def whole_characters(text: str) -> str:
-    """Half of a surrogate pair, which no request can carry, as ``?``: a policy that wrote one wrote
-    something else than was asked, and is no less to be judged."""
+    """Replace halves of surrogate pairs, which no request can carry, by ``?``."""
     return text.encode("utf-8", "replace").decode()
 
 
-def _messages(given: object) -> list[Mapping[str, Any]]:
-    if isinstance(given, Mapping):
-        given = [given]
-    if not isinstance(given, Iterable):
-        raise ValueError(f"text or a list of messages is expected, not {type(given).__name__}")
-    messages = list(given)
+def _messages(value: object) -> list[Mapping[str, Any]]:
+    if isinstance(value, Mapping):
+        value = [value]
+    if not isinstance(value, Iterable):
+        raise ValueError(f"text or a list of messages is expected, not {type(value).__name__}")
+    messages = list(value)
     if not messages:
         raise ValueError("the list of messages is empty")
     for message in messages:
@@ -107,7 +109,7 @@ def _role(message: Mapping[str, Any]) -> str:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Text as it is; of a list of parts the texts, and the kinds of the others."""
+    """Return the text; of a list of parts the texts, and the types of the others."""
     content = message["content"]
     if content is None:  # a message that only calls tools
         return ""
@@ -127,20 +129,20 @@ def _part(part: object) -> str:
     return text if isinstance(text, str) else f"[{str(part.get('type', 'part'))[:40]}]"
 
 
+# Requests.
+
 CLIENT_HEADER = "X-Client-Id"
-"""Names whoever shares a service with others, so that each gets a fair share of it."""
+"""Identifies a client of a shared service, for fair shares."""
 
 _LONGEST_ID = 256
-_MOST_NOTES, _NOTE_CHARS = 20, 300
-_RIGHT_FROM = 0.5  # a score without a ``correct``; the judge service says both
 _HEAD, _TAIL = b'{"requests": [', b"]}"
 OVERHEAD = len(_HEAD + _TAIL)
 SEPARATOR = b", "
 
 
 def request_of(query: JudgeQuery) -> dict[str, Any]:
-    """The request's keys. One without a name of its own is named by what it asks, so that answers
-    in another order can be told apart and equal questions have equal names."""
+    """Return the request's keys. A query without a key is named by a hash of its content, so that
+    responses in another order can be assigned, and equal questions have equal names."""
     fields: dict[str, Any] = {
         "prompt": query.question,
         "completion": query.answer,
@@ -152,13 +154,13 @@ def request_of(query: JudgeQuery) -> dict[str, Any]:
         "criteria": [{"text": c.text, "points": c.points} for c in query.criteria] or None,
         "instruction": query.instruction or None,
     }
-    said = {name: value for name, value in fields.items() if value is not None}
-    made = hashlib.sha256(repr(said).encode("utf-8", "replace")).hexdigest()[:32]
-    return {**said, "request_id": query.key[:_LONGEST_ID] or made}
+    present = {name: value for name, value in fields.items() if value is not None}
+    digest = hashlib.sha256(repr(present).encode("utf-8", "replace")).hexdigest()[:32]
+    return {**present, "request_id": query.key[:_LONGEST_ID] or digest}
 
 
 def encoded(request: Mapping[str, Any]) -> bytes:
-    """As JSON. Half a surrogate pair, which a policy may write and a server refuse, is a `?`."""
+    """Return a request as JSON, halves of surrogate pairs as ``?``."""
     text = json.dumps(request, ensure_ascii=False)
     return text.encode("utf-8", "replace")
 
@@ -167,72 +169,72 @@ def body_of(requests: Sequence[bytes]) -> bytes:
     return _HEAD + SEPARATOR.join(requests) + _TAIL
 
 
+# Responses.
+
+_MOST_NOTES, _NOTE_CHARS = 20, 300
+_RIGHT_FROM = 0.5  # for a score without ``correct``; the judge service has both
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a service says that it takes; None where it says nothing."""
+    """Limits announced by a service; None if it does not state one."""
 
     in_flight: int | None = None
-    """Verdicts that it makes at once."""
+    """Concurrent verdicts."""
     queue: int | None = None
-    """Verdicts that may wait there."""
+    """Verdicts that may wait."""
     batch: int | None = None
     """Questions in one request."""
     body_bytes: int | None = None
     simulated: bool = False
     notes: tuple[str, ...] = ()
-    """What one has to know of its verdicts."""
 
 
 def read_limits(health: bytes) -> Limits:
-    """What /health says; a page that is not the judge service's says nothing."""
+    """Read the limits in /health; a page without any is no error."""
     try:
-        said = json.loads(health)
+        fields = json.loads(health)
     except (ValueError, RecursionError):
         return Limits()
-    if not isinstance(said, dict):
+    if not isinstance(fields, dict):
         return Limits()
 
     def number(key: str, least: int) -> int | None:
-        value = said.get(key)
+        value = fields.get(key)
         return value if type(value) is int and value >= least else None
 
+    notes = fields.get("notes")
+    notes = notes[:_MOST_NOTES] if isinstance(notes, list) else []
     return Limits(
         number("max_in_flight", 1),
         number("max_queue", 0),
         number("max_batch", 1),
         number("max_body_bytes", 1),
-        said.get("simulated") is True,
-        _notes(said.get("notes")),
+        fields.get("simulated") is True,
+        tuple(line[:_NOTE_CHARS] for line in notes if isinstance(line, str)),
     )
 
 
-def _notes(given: object) -> tuple[str, ...]:
-    """Some lines of somebody else's, cut to what a screen shows."""
-    lines = given if isinstance(given, list) else []
-    return tuple(line[:_NOTE_CHARS] for line in lines[:_MOST_NOTES] if isinstance(line, str))
-
-
 @dataclass(frozen=True, slots=True)
-class Read:
-    """The verdicts of an answer in the order of the requests, None where there is none that can be
-    used; ``problem`` says why of one of those."""
+class BatchVerdicts:
+    """Verdicts of a response in the order of the requests, None for unusable ones; ``problem`` is
+    the reason of one of those."""
 
     verdicts: Sequence[Verdict | None]
     problem: str = ""
 
 
-def read_responses(content: bytes, ids: Sequence[str], judge: str) -> Read:
-    """The answer to a batch: each response belongs to the request whose ``request_id`` it has, or
-    to the one in its place where the server has names of its own or none. Raises RequestError for
-    what is no answer to a batch."""
+def read_responses(content: bytes, ids: Sequence[str], judge: str) -> BatchVerdicts:
+    """Read the response to a batch. Each member belongs to the request with its ``request_id``, or
+    to the one in its place if the server has ids of its own or none. Raises RequestError for a body
+    that is no response to a batch."""
     try:
         responses = json.loads(content)["responses"]
         if not isinstance(responses, list):
             raise TypeError("responses is not a list")
         ordered = _in_order(responses, ids)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise RequestError("malformed", f"{judge}: not a judge service's answer ({what})") from None
+        raise RequestError("malformed", _malformed(judge, error)) from None
     verdicts: list[Verdict | None] = []
     problem = ""
     for response in ordered:
@@ -240,20 +242,23 @@ def read_responses(content: bytes, ids: Sequence[str], judge: str) -> Read:
             verdicts.append(read_verdict(response, judge))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             verdicts.append(None)
-            what = f"{type(error).__name__}: {error}"
-            problem = f"{judge}: not a judge service's answer ({what})"
-    return Read(verdicts, problem)
+            problem = _malformed(judge, error)
+    return BatchVerdicts(verdicts, problem)
+
+
+def _malformed(judge: str, error: Exception) -> str:
+    return f"{judge}: not a judge service's answer ({type(error).__name__}: {error})"
 
 
 def _in_order(responses: Sequence[Any], ids: Sequence[str]) -> list[Any]:
-    """A response or None for each id."""
+    """Return a response or None for each id."""
     names = [r.get("request_id") if isinstance(r, dict) else None for r in responses]
     named: defaultdict[str, deque[Any]] = defaultdict(deque)
     for name, response in zip(names, responses, strict=True):
         if isinstance(name, str):
             named[name].append(response)
     in_place = len(names) == len(ids) and all(
-        name in (None, mine) for name, mine in zip(names, ids, strict=True)
+        name in (None, own) for name, own in zip(names, ids, strict=True)
     )
     if in_place or not named.keys() & set(ids):
         if len(responses) != len(ids):
@@ -263,7 +268,7 @@ def _in_order(responses: Sequence[Any], ids: Sequence[str]) -> list[Any]:
 
 
 def read_verdict(response: Any, judge: str) -> Verdict:
-    """A response as a verdict. Raises ValueError or TypeError for one that is none."""
+    """Return a response, or a number, as a verdict. Raises ValueError or TypeError."""
     if isinstance(response, int | float) and not isinstance(response, bool):
         response = {"score": response}
     if not isinstance(response, Mapping):
@@ -272,9 +277,9 @@ def read_verdict(response: Any, judge: str) -> Verdict:
     status = response.get("status") or ("abstain" if score is None else "ok")
     metadata = response.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    said = str(response.get("explanation") or "")
-    if status == "invalid":  # what we asked was no question
-        return Verdict(None, None, "llm", "abstain", said, judge=judge)
+    reason = str(response.get("explanation") or "")
+    if status == "invalid":  # our request was not a question
+        return Verdict(None, None, "llm", "abstain", reason, judge=judge)
     source = response.get("source")
     if status not in get_args(Status):
         raise ValueError(f"status {status!r}")
@@ -290,12 +295,15 @@ def read_verdict(response: Any, judge: str) -> Verdict:
         if not isinstance(correct, bool | None):
             raise ValueError(f"correct {correct!r}")
     attempts = int(_number(metadata.get("attempts")))
+    parts = _mapping(response, "detailed_scores") | _mapping(response, "parts")
+    if "confidence" in response:
+        parts["confidence"] = response["confidence"]
     return Verdict(
         score=float(score) if status == "ok" and score is not None else None,
         correct=correct if status == "ok" else None,
         source=source or "llm",
         status=status,
-        reason=said,
+        reason=reason,
         attempts=attempts,
         judge=str(metadata.get("judge") or judge),
         usage=Usage(
@@ -304,21 +312,17 @@ def read_verdict(response: Any, judge: str) -> Verdict:
             int(_number(metadata.get("completion_tokens"))),
         ),
         seconds=_number(metadata.get("latency")),
-        parts=_parts(response),
+        parts={name: float(part) for name, part in parts.items() if _is_number(part)},
     )
 
 
-def _parts(response: Mapping[str, Any]) -> dict[str, float]:
-    """What the score was made of, under either name, and the judge's confidence in it."""
-    told = (response.get(name) for name in ("detailed_scores", "parts"))
-    given = {str(n): part for parts in told if isinstance(parts, dict) for n, part in parts.items()}
-    if "confidence" in response:
-        given["confidence"] = response["confidence"]
-    return {name: float(part) for name, part in given.items() if _is_number(part)}
+def _mapping(response: Mapping[str, Any], name: str) -> dict[str, Any]:
+    parts = response.get(name)
+    return {str(n): part for n, part in parts.items()} if isinstance(parts, dict) else {}
 
 
 def _number(value: object) -> float:
-    """What stands beside a verdict never spoils it."""
+    """Return a number beside a verdict; a bad one never spoils the verdict."""
     return float(value) if _is_number(value) else 0.0
 
 
@@ -327,7 +331,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def response_of(verdict: Verdict, request_id: str | None) -> dict[str, Any]:
-    """A verdict as the service would say it: what :func:`read_verdict` reads."""
+    """Return a verdict as the service's response; inverse of :func:`read_verdict`."""
     return {
         "score": verdict.score,
         "correct": verdict.correct,

@@ -1,5 +1,8 @@
-"""What a judge behind HTTP takes at once: by its own word in /health, and by what it refuses.
-Sends no questions.
+"""Limits of a judge service: those announced by /health, and those learned from its refusals.
+
+The window is additive increase, multiplicative decrease (Chiu and Jain 1989, "Analysis of the
+increase and decrease algorithms for congestion avoidance", section 3), with TCP's slow start before
+the first refusal (RFC 5681, section 3.1): clients of one server converge to equal shares.
 """
 
 import asyncio
@@ -18,9 +21,13 @@ from flowright.llm.retries import Call
 from flowright.llm.transport import Connection, RequestError
 
 _LIMITS_SECONDS = 3.0  # for /health, before the first question
-_MOST_BYTES = 1 << 20  # of a batch, at a service that does not say: many proxies' limit
-_FEW_BYTES = 1 << 16  # a body that is refused as too large and is no larger has too many questions
-_FIRST_BATCHES = 4  # at a time, at a service that does not say how many it takes
+_MOST_BYTES = 1 << 20  # of a batch, if the service announces no limit: that of many proxies
+_FEW_BYTES = 1 << 16  # a smaller body that is refused as too large has too many questions
+_FIRST_BATCHES = 4  # at a time, if the service announces no limit
+
+# Seconds of a pause after a refusal that names none, about the time of a request.
+FIRST_PAUSE = 0.05  # before that is known; doubles until a request is served
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 5.0
 
 _log = logging.getLogger("JudgeReward")
 
@@ -34,8 +41,8 @@ Sized = TypeVar("Sized", bound=_HasBody)
 
 
 class Reach:
-    """The size of batches (``most`` questions), and the ``window`` of questions on their way, at
-    one service."""
+    """Size of batches (``most`` questions), and the ``window`` of questions in flight, at one
+    service."""
 
     def __init__(
         self, section: JudgeServiceSection, connection: Connection, key: str, name: str
@@ -58,7 +65,7 @@ class Reach:
         self.window.close()
 
     async def learn(self) -> None:
-        """Ask the service once what it takes; one that cannot be reached is asked again."""
+        """Ask the service for its limits, once; again if it was unreachable."""
         if self._limits is None:
             self._limits = asyncio.create_task(self._ask_limits())
         limits = await asyncio.shield(self._limits)
@@ -71,7 +78,7 @@ class Reach:
         except RequestError as error:
             return Limits() if error.kind == "timeout" else None
         limits = read_limits(response.content)
-        _log.debug("%s says that it takes %s", self._name, limits)
+        _log.debug("%s announces %s", self._name, limits)
         self.obey(limits)
         return limits
 
@@ -82,14 +89,15 @@ class Reach:
         if limits.body_bytes is not None:
             self._most_bytes = limits.body_bytes
         if limits.in_flight is not None:
-            # All of its places and as many in its queue, so that it never waits for us; more of
-            # the queue as long as nobody else needs it.
+            # All of its slots and as many places in its queue, so that it never waits for us; more
+            # of the queue while no other client needs it.
             room = limits.in_flight + (limits.queue or 0)
             most = min(room, section.max_concurrent_requests * section.max_batch_size)
             self.window.set_limits(2 * limits.in_flight, most)
 
     def batches(self, waiting: Sequence[Sized]) -> Iterator[list[Sized]]:
-        """In order, none larger than the service takes, but for a question that is so by itself."""
+        """Yield batches in order, none larger than the service accepts unless a single question
+        is."""
         batch: list[Sized] = []
         size = OVERHEAD
         for asked in waiting:
@@ -117,19 +125,14 @@ class Reach:
             self._most_bytes = min(self._most_bytes, max(_FEW_BYTES, size // 2))
 
 
-# Seconds after a refusal that names none: about as long as a request takes, which makes room.
-FIRST_PAUSE = 0.05  # while that is not known; doubles as long as nobody is served
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.005, 5.0
-
-
 @dataclass(eq=False)
 class Window:
-    """Slots (:class:`flowright.llm.retries.Slots`) whose number changes, for one event loop.
+    """Slots (:class:`flowright.llm.retries.Slots`) of an adaptive number, for one event loop.
 
-    At most ``requests`` calls are on the wire, and of their weights ``width``, which is at most
-    ``ceiling``. A call that is heavier than the width is granted less than its weight. Whoever has
-    the lowest ``order`` goes first. After the first refusal a round of answers adds ``step``, and
-    1 in the last step before the width that was refused.
+    At most ``requests`` calls are in flight, with a total weight of ``width``, which is at most
+    ``ceiling``. A call heavier than the width is granted less than its weight. The lowest ``order``
+    goes first. After the first refusal a round of responses adds ``step``, or 1 in the last step
+    before the width that was refused.
     """
 
     requests: int
@@ -186,7 +189,7 @@ class Window:
         if not grows:
             return
         if self.width >= self._refused_at:
-            self._refused_at = float("inf")  # it takes more by now
+            self._refused_at = float("inf")  # the server accepts more by now
         is_slow_start = self._cut_at == float("-inf")
         is_near = self.width + self.step >= self._refused_at
         added = weight if is_slow_start else (1 if is_near else self.step) * weight / self.width
@@ -202,7 +205,7 @@ class Window:
         self._cut_at = self.clock()
 
     def refused(self, began: float, seconds: float | None) -> float:
-        """As :meth:`congested`, for a server that asks to wait; no call starts meanwhile. Returns
+        """Do as :meth:`congested`, for a server that asks to wait; no call starts meanwhile. Returns
         the seconds of the pause."""
         self._refusals += began >= self._cut_at  # calls in flight together count once
         self.congested(began)

@@ -149,7 +149,7 @@ BETTER = AnswerSchema(_read_better, "A|B|tie", {"type": "string", "enum": ["A", 
 
 Fault = Literal["empty", "unclosed_thinking", "no_verdict", "invalid", "misplaced", "conflict"]
 """``misplaced``: it stands where it may be another's, or where what follows may take it back;
-``conflict``: the reply also says something else."""
+``conflict``: the reply contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,6 @@ from rich.console import Console
 
 from flowright.app.serving.opening import Opening
 from flowright.app.terminal import stage_progress
-from flowright.app.together import Together
 from flowright.app.world import check_samplers, open_policy, open_samplers
 from flowright.config import SIMULATED
 from flowright.config.root import Config
@@ -29,7 +28,7 @@ from flowright.grpo.selfcheck import check_sampler
 from flowright.llm.chat import Usage
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
-from flowright.policy.model_thread import on_model_thread
+from flowright.policy.model_thread import RequestBatcher, on_model_thread
 from flowright.policy.prompt import Prompt
 from flowright.policy.sampler import Sample, Sampler, Sampling
 from flowright.simulation.opening import open_models
@@ -165,9 +164,9 @@ class Draw:
     def __init__(self, sampler: Sampler, config: Config) -> None:
         self._sampler = sampler
         self._config = config
-        self._together: Together[_Wish, list[Sample]] | None = None
+        self._together: RequestBatcher[_Wish, list[Sample]] | None = None
         if isinstance(sampler, LocalSampler):
-            self._together = Together(partial(_drawn, sampler), MOST_AT_ONCE)
+            self._together = RequestBatcher(partial(_drawn, sampler), MOST_AT_ONCE)
 
     async def __call__(self, prompt: tuple[int, ...], ask: Ask) -> list[Sample]:
         sampling = Sampling(

@@ -196,6 +196,12 @@ class WorkflowEnvironment(Environment):
     def simulated(self) -> bool:
         return SIMULATED in self.config.models or self._judge.simulated
 
+    def models(self) -> Mapping[str, Sequence[str]]:
+        return {
+            "executor": (self.config.aflow_executor_model,),
+            "judge": self.config.judge_names,
+        }
+
     def counters(self) -> Sequence[Counters]:
         return (*self._models.counters, *self._judge.counters)
 

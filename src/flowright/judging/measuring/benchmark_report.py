@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from flowright.core.errors import DataError
-from flowright.core.formatting import Record, format_value as said, percent
+from flowright.core.formatting import Record, format_value, percent
 from flowright.core.report import (
     FactList,
     Note,
@@ -128,8 +128,8 @@ def _rows(record: Record) -> list[tuple[Record, Row]]:
             row: Row = [
                 one_line(figure["group"], 60),
                 estimate_cell(figure, form),
-                said(readable.get("value"), form),
-                said(longest.get("value"), form),
+                format_value(readable.get("value"), form),
+                format_value(longest.get("value"), form),
                 f"{figure['rows']:,}",
             ]
             rows.append((figure, row))
@@ -180,7 +180,7 @@ def _counts(record: Record, overlap: list[str]) -> ReportSection:
     facts = [(name, f"{counts[key]:,}") for key, name in named if key in counts]
     if calibrated := record.get("calibration"):
         for key, name in (("before", "as trained"), ("after", "calibrated")):
-            error = said(calibrated[key]["error"]["value"], percent)
+            error = format_value(calibrated[key]["error"]["value"], percent)
             facts.append((f"calibration error, {name}", error))
     notes = [Note(overlap[0], soft=True)] if len(overlap) == 1 else []
     return ReportSection("counts", "Counts", [*notes, FactList(facts)])

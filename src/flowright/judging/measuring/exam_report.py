@@ -11,7 +11,7 @@ from flowright.core.formatting import (
     Form,
     Record,
     duration,
-    format_value as said,
+    format_value,
     is_number,
     percent,
     points,
@@ -189,10 +189,10 @@ def _effect_rows(record: Record, label: bool) -> list[list[ReportCell | str]]:
     return [
         [
             NAMES.get(effect["bias"], effect["bias"]),
-            said(effect["before"]["value"], percent),
-            said(effect["after"]["value"], percent),
+            format_value(effect["before"]["value"], percent),
+            format_value(effect["after"]["value"], percent),
             estimate_cell(effect["own"], points),
-            said(effect["total"]["value"], points),
+            format_value(effect["total"]["value"], points),
             _found(effect),
             f"{effect['compared']}/{effect['asked']}",
         ]
@@ -280,8 +280,8 @@ def _agreement(record: Record) -> ReportSection:
             one_line(name, 30),
             f"{group['scored']}/{group['answers']}",
             estimate_cell(group["agreement"], percent),
-            said(_ends(group["false_positive_rate"])[0], percent),
-            said(_ends(group["false_negative_rate"])[0], percent),
+            format_value(_ends(group["false_positive_rate"])[0], percent),
+            format_value(_ends(group["false_negative_rate"])[0], percent),
         ]
         for name, group in groups.items()
         if name != "all"
@@ -322,15 +322,18 @@ def _service(record: Record) -> ReportSection:
     shares = dict(service["status"])
     facts = [
         ("in all", f"{service['verdicts']:,}"),
-        ("with a finding", said(shares.pop("ok", None), percent)),
+        ("with a finding", format_value(shares.pop("ok", None), percent)),
         ("without", _shares(shares) or "none"),
         ("decided by", _shares(service["source"])),
-        ("attempts, mean", said(service["tries_mean"], plain)),
-        ("tried again", said(service["retried"], percent)),
-        ("prompt tokens, mean", said(service["prompt_tokens_mean"], "{:,.0f}".format)),
-        ("completion tokens, mean", said(service["completion_tokens_mean"], "{:,.0f}".format)),
-        ("seconds, median", said(seconds.get("p50"), "{:.3g}".format)),
-        ("seconds, 95 %", said(seconds.get("p95"), "{:.3g}".format)),
+        ("attempts, mean", format_value(service["tries_mean"], plain)),
+        ("tried again", format_value(service["retried"], percent)),
+        ("prompt tokens, mean", format_value(service["prompt_tokens_mean"], "{:,.0f}".format)),
+        (
+            "completion tokens, mean",
+            format_value(service["completion_tokens_mean"], "{:,.0f}".format),
+        ),
+        ("seconds, median", format_value(seconds.get("p50"), "{:.3g}".format)),
+        ("seconds, 95 %", format_value(seconds.get("p95"), "{:.3g}".format)),
     ]
     if service["cost"] is not None:
         facts.append(("cost of the exam", f"{service['cost']:.4g}"))
@@ -359,7 +362,7 @@ def estimate_cell(estimate: object, form: Form) -> ReportCell:
     """Return a value with its interval as the note, such as ``91.0 %`` and ``88.2 to 93.1``."""
     value, low, high = _ends(estimate)
     if value is None or low is None or high is None:
-        return ReportCell(said(value, form))
+        return ReportCell(format_value(value, form))
     return ReportCell(form(value), " to ".join(form(end).removesuffix(" %") for end in (low, high)))
 
 

@@ -45,7 +45,7 @@ class LoopThread:
     ``time.monotonic()`` of the latest finished work, set by :meth:`moved`.
 
     anyio's BlockingPortal does not do: its end waits for running work without a limit, and a loop
-    that somebody's judge stopped leaves callers waiting.
+    that a user's judge stopped leaves callers waiting.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""Grading of an answer against rubrics, by a judge and by checkers."""
+"""Rubrics and VerIF constraints graded with a judge."""

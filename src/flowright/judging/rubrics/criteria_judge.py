@@ -1,8 +1,6 @@
-"""Which criteria a judge says an answer meets, and whose fault it is where it does not say.
+"""Grade an answer criterion by criterion with a judge: met, not met, or ungraded.
 
-A criterion is met, not met, or ungraded, and a failure makes none "not met". How a model is asked,
-how often, and what counts as its word is :mod:`flowright.judging`'s; what is met is worth is not
-known here, nor is the judge told.
+A failure makes no criterion "not met". The judge does not see the points.
 """
 
 import math
@@ -26,33 +24,33 @@ from flowright.llm.chat import ChatModel
 from flowright.llm.replies import spoken_answer
 
 CriteriaCalls = Literal["together", "each"]
-"""All criteria in one call, or each in a call of its own, as HealthBench's program asks."""
+"""All criteria in one call, or each in a call of its own, as in HealthBench's program."""
 
 PER_CALL: Mapping[CriteriaCalls, int] = {"together": 1_000, "each": 1}
 """Criteria in one call; the first is more than any rubric has."""
 
 SURE_ATTEMPTS = 7
-"""Attempts at a question, all in vain, before it is the answer's doing: a judge that is empty at
-random 13 % of the time fails them with a probability of 6e-7."""
+"""Failed attempts at a question that blame the answer: a judge that is empty at random 13 % of the
+time fails all of them with a probability of 6e-7."""
 
 
 def criteria_judge(
     model: ChatModel, section: JudgeSection, calls: CriteriaCalls = "together"
 ) -> LlmJudge:
-    """The judge of ``section``, asked about criteria as ``calls`` says. It has no second reading:
-    what :func:`ask_criteria` does in its place leaves the answer whole, on which criteria about
-    length and form depend. Raises ConfigError for a wording without words for rubrics."""
+    """Return the judge of ``section`` for criteria. It has no second reading: :func:`ask_criteria`
+    replaces it and shows the whole answer, on which criteria about length and form depend. Raises
+    ConfigError for a wording that does not cover rubrics."""
     asked = {"ask": "rubric", "criteria_per_call": PER_CALL[calls]}
     return LlmJudge(model, section.model_copy(update=asked))
 
 
 @dataclass(frozen=True, slots=True)
-class CriteriaSaid:
-    """What a judge said of an answer: ``met``, one for each criterion, None where it is ungraded.
+class CriteriaResult:
+    """Grades of an answer: ``met`` for each criterion, None if ungraded.
 
-    ``floored``: the answer is empty, or it keeps the judge from judging it although the judge can;
-    that is the policy's doing, and such an answer earns the least (law 1). ``verdicts`` are the
-    judge's own in order, the control's second; ``reason`` is why something is missing.
+    ``floored``: the answer is empty, or prevents every verdict of a judge that works; that is the
+    policy's fault, and such an answer earns the minimum (law 1). ``verdicts`` are the judge's in
+    order, the control's second; ``reason`` explains missing grades.
     """
 
     met: tuple[bool | None, ...]
@@ -69,19 +67,19 @@ async def ask_criteria(
     instruction: str,
     key: str,
     calls: CriteriaCalls = "together",
-) -> CriteriaSaid:
-    """Which of the criteria the answer meets; its thinking is not shown. ``key`` names the sample,
-    ``calls`` is how the judge puts them into questions.
+) -> CriteriaResult:
+    """Grade an answer, without its thinking. ``key`` names the sample; ``calls`` is how the judge
+    batches criteria.
 
-    What stays ungraded in a way that the answer can bring about is asked again, once a control has
-    shown that the judge answers the same of another answer: without that the fault is ours, and
-    with it an answer that still cannot be judged after :data:`SURE_ATTEMPTS` is floored.
+    Criteria that stay ungraded in a way that the answer can cause are asked about again, once the
+    judge has graded a control, another answer. Without that the fault is ours; with it an answer
+    that still cannot be judged after :data:`SURE_ATTEMPTS` is floored.
     """
     if not criteria:
-        return CriteriaSaid(())
+        return CriteriaResult(())
     answer = await off_loop(lambda: whole_characters(spoken_answer(answer)), answer)
     if not answer.strip():
-        return CriteriaSaid((None,) * len(criteria), True, "the answer is empty")
+        return CriteriaResult((None,) * len(criteria), True, "the answer is empty")
     turns = [{"role": turn.role, "content": turn.content} for turn in conversation]
     query = JudgeQuery(prompt_text(turns), answer, "", instruction=instruction, key=key)
     met: list[bool | None] = [None] * len(criteria)
@@ -92,14 +90,14 @@ async def ask_criteria(
     async def ask(asked: JudgeQuery, counts: bool = True) -> Verdict:
         nonlocal tried
         missing = [place for place, known in enumerate(met) if known is None]
-        # What the criteria are worth is nothing to the judge, so all are worth the same here.
+        # The judge does not see points, so all are equal here.
         about = tuple(Criterion(criteria[place], 1.0) for place in missing)
         verdict = await judge.judge(replace(asked, criteria=about))
         verdicts.append(verdict)
         if counts:
             for number, place in enumerate(missing, start=1):
-                said = verdict.parts.get(f"criterion {number}")
-                met[place] = None if said is None else said == 1.0
+                grade = verdict.parts.get(f"criterion {number}")
+                met[place] = None if grade is None else grade == 1.0
             tried += max(1, verdict.attempts // math.ceil(len(missing) / PER_CALL[calls]))
         return verdict
 
@@ -114,16 +112,17 @@ async def ask_criteria(
                 number += 1
                 again = await ask(replace(query, key=f"{key}/again {number}"))
             floored = None in met and again.status in STEERABLE
-    return CriteriaSaid(tuple(met), floored, _why(verdicts) if None in met else "", tuple(verdicts))
+    reason = _why(verdicts) if None in met else ""
+    return CriteriaResult(tuple(met), floored, reason, tuple(verdicts))
 
 
 def _why(verdicts: Sequence[Verdict]) -> str:
-    """What became of the first question, and of the control if there was one."""
+    """Describe the first failure, and the control if there was one."""
     first, *more = verdicts
     if first.status == "ok":
-        return "the judge gave a score and did not say which criteria are met"
-    told = f"{first.status}: {first.reason}"
-    return f"{told} (of another answer: {more[0].status})" if more else told
+        return "the judge gave a score without the criteria that are met"
+    failure = f"{first.status}: {first.reason}"
+    return f"{failure} (of another answer: {more[0].status})" if more else failure
 
 
 ASKS = """\
@@ -134,7 +133,7 @@ _REASON_CHARS = 2_000
 
 
 def read_verdict(text: str, form: Form, fields: Sequence[Field]) -> Reading:
-    """The one field of a reply that begins with ``[[1]]`` or ``[[0]]``, whatever the form."""
+    """Read the one field of a reply that begins with ``[[1]]`` or ``[[0]]``, in any form."""
     verdict = read_bracketed(text)
     if verdict is not None:
         return Reading({fields[0].key: verdict}, text.strip()[:_REASON_CHARS])
@@ -143,10 +142,12 @@ def read_verdict(text: str, form: Form, fields: Sequence[Field]) -> Reading:
 
 
 class BracketJudge:
-    """Judges one criterion, which may be a list of constraints, by asking a chat model for
-    ``[[1]]`` or ``[[0]]``; a query with another number of criteria is not judged (``abstain``).
-    Made for :class:`~flowright.judging.rubrics.rewards.VerifReward`. Raises ConfigError for a wording without
-    words for rubrics."""
+    """Judge with VerIF's reply format, ``[[1]]`` or ``[[0]]`` at the head of the reply, for models
+    that were trained on it, such as THU-KEG/IF-Verifier-7B.
+
+    Judges exactly one criterion, which may be a list of constraints; it abstains on other queries.
+    Used by :class:`~flowright.judging.rubrics.rewards.VerifReward`. Raises ConfigError for a
+    wording that does not cover rubrics."""
 
     def __init__(self, model: ChatModel, section: JudgeSection) -> None:
         self.name = model.name

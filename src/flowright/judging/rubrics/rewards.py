@@ -1,8 +1,7 @@
-"""The reward of a rubric: what an answer earns by the criteria that it meets.
+"""Rewards of rubrics, and of VerIF's constraints (arXiv 2506.09942).
 
-Rules are decided by code, the other criteria by a judge that is not told their points. Law 1 is
-kept here: what could not be graded is never "not met". It leaves the sum with its weight, or the
-sample has no reward at all.
+Rules are decided by code, the other criteria by a judge. An ungraded criterion is never "not met"
+(law 1): it leaves the sum with its weight, or the sample has no reward.
 """
 
 import asyncio
@@ -24,13 +23,12 @@ from flowright.sandbox import Sandbox
 
 @dataclass(frozen=True, slots=True)
 class RubricGrade:
-    """What became of one answer.
+    """Grade of one answer.
 
-    ``value`` is the reward in [0, 1], None where there is none, and ``failure`` then says why; it
-    is ours. ``share`` is the value before it is kept from below 0, as HealthBench counts it.
-    ``met`` has every item of the rubric, None for those that nobody graded; ``ungraded`` is their
-    weight among all. ``floored``: the answer is empty or keeps the judge from judging it, and earns
-    the least. ``verdicts`` are the judge's own.
+    ``value`` is the reward in [0, 1], or None with a ``failure`` of ours. ``share`` is the value
+    before it is clipped at 0, as HealthBench reports it. ``met`` has every item of the rubric, None
+    if ungraded; ``ungraded`` is their share of the weight. ``floored``: the answer is empty or
+    prevents every verdict, and earns the minimum.
     """
 
     value: float | None
@@ -50,11 +48,10 @@ class RubricGrade:
 class RubricReward:
     """Rewards answers by their rows' rubrics.
 
-    ``judge`` is asked about criteria without a rule
-    (:func:`~flowright.judging.rubrics.criteria_judge.criteria_judge` makes one), in the words of ``instruction``;
-    an empty one leaves the judge its own. Up to ``most_ungraded`` of a rubric's absolute points may
-    stay ungraded through no fault of the answer's; beyond it the sample is unscored. ``calls`` is
-    how the judge puts criteria into questions.
+    ``judge`` (:func:`~flowright.judging.rubrics.criteria_judge.criteria_judge`) is asked about
+    criteria without a rule, in the words of ``instruction``, or in its own if that is empty. Up to
+    ``most_ungraded`` of a rubric's absolute points may stay ungraded through no fault of the
+    answer; beyond that the sample is unscored. ``calls`` is how the judge batches criteria.
     """
 
     def __init__(
@@ -74,46 +71,40 @@ class RubricReward:
         self._calls: CriteriaCalls = calls
 
     async def grade(self, row: RubricRow, answer: str, key: str) -> RubricGrade:
-        """The grade of an answer to the row's conversation. ``key`` names the sample; the judge's
-        seeds are derived from it."""
+        """Grade an answer to the row's conversation. ``key`` names the sample, for the judge's
+        seeds."""
         asked = [place for place, item in enumerate(row.items) if item.rule is None]
         criteria = [row.items[place].criterion for place in asked]
         spoken = await off_loop(lambda: spoken_answer(answer), answer)
-        said, ruled = await asyncio.gather(
-            ask_criteria(
-                self._judge,
-                row.conversation,
-                answer,
-                criteria,
-                self._instruction,
-                key,
-                self._calls,
-            ),
-            asyncio.gather(*(self._by_rule(item, spoken) for item in row.items)),
+        asking = ask_criteria(
+            self._judge, row.conversation, answer, criteria, self._instruction, key, self._calls
+        )
+        judged, ruled = await asyncio.gather(
+            asking, asyncio.gather(*(self._by_rule(item, spoken) for item in row.items))
         )
         met = [known for known, _ in ruled]
-        for place, known in zip(asked, said.met, strict=True):
+        for place, known in zip(asked, judged.met, strict=True):
             met[place] = known
-        if said.floored or not spoken.strip():
+        if judged.floored or not spoken.strip():
             least = least_share(row.items)
-            why = said.reason or "the answer is empty"
+            why = judged.reason or "the answer is empty"
             return RubricGrade(
-                0.0, least, tuple(met), floored=True, reason=why, verdicts=said.verdicts
+                0.0, least, tuple(met), floored=True, reason=why, verdicts=judged.verdicts
             )
         failures = [failure for _, failure in ruled if failure is not None]
-        if None in said.met:
-            failures.append(Failure(Reason.JUDGE_FAILED, said.reason))
+        if None in judged.met:
+            failures.append(Failure(Reason.JUDGE_FAILED, judged.reason))
         share, ungraded = points_share(row.items, met), ungraded_share(row.items, met)
-        told = "; ".join(map(str, failures))
+        why = "; ".join(map(str, failures))
         if share is None or ungraded > self._most_ungraded:
-            missing = f"{met.count(None)} of {len(met)} criteria could not be graded: {told}"
+            missing = f"{met.count(None)} of {len(met)} criteria could not be graded: {why}"
             reason = failures[0].reason if failures else Reason.JUDGE_FAILED
             failure = Failure(reason, missing)
             return RubricGrade(
-                None, None, tuple(met), ungraded, failure=failure, verdicts=said.verdicts
+                None, None, tuple(met), ungraded, failure=failure, verdicts=judged.verdicts
             )
         return RubricGrade(
-            max(0.0, share), share, tuple(met), ungraded, reason=told, verdicts=said.verdicts
+            max(0.0, share), share, tuple(met), ungraded, reason=why, verdicts=judged.verdicts
         )
 
     async def _by_rule(self, item: Item, answer: str) -> tuple[bool | None, Failure | None]:
@@ -131,13 +122,12 @@ Rules = Literal["run", "skip", "ignore"]
 
 @dataclass(frozen=True, slots=True)
 class VerifGrade:
-    """What became of one answer.
+    """Grade of one answer.
 
-    ``value`` is the reward in [0, 1], None where there is none, and ``failure`` then says why; it
-    is ours. ``rules`` are the results of the functions, in order; ``rule_share`` is the mean of
-    those that said something, 1 where there are none, and ``faults`` names the others.
-    ``soft`` is the judge's verdict, None where it was not asked or could not say. ``floored``: the
-    answer is empty or keeps the judge from judging it, and earns 0.
+    ``value`` is the reward in [0, 1], or None with a ``failure`` of ours. ``rules`` are the results
+    of the functions, in order; ``rule_share`` is the mean of the conclusive ones, 1 if there are
+    none, and ``faults`` names the others. ``soft`` is the judge's verdict, None if it was not asked
+    or has none. ``floored``: the answer is empty or prevents every verdict, and earns 0.
     """
 
     value: float | None
@@ -156,11 +146,9 @@ class VerifGrade:
 
 
 class VerifReward:
-    """Rewards answers by their rows' constraints.
-
-    ``judge`` is asked about all soft constraints in one criterion, in the words of ``instruction``
-    (an empty one leaves it its own), and not at all where there is none.
-    """
+    """Rewards answers by their rows' constraints: the share of the rules that an answer follows,
+    times the judge's verdict on all soft constraints in one criterion, if there are any. The judge
+    is asked in the words of ``instruction``, or in its own if that is empty."""
 
     def __init__(
         self,
@@ -175,8 +163,8 @@ class VerifReward:
         self._instruction = standard_wording().verif if instruction is None else instruction
 
     async def grade(self, row: VerifRow, answer: str, key: str) -> VerifGrade:
-        """The grade of an answer to the row's conversation. ``key`` names the sample; the judge's
-        seeds are derived from it."""
+        """Grade an answer to the row's conversation. ``key`` names the sample, for the judge's
+        seeds."""
         soft, run = self._divided(row.constraints)
         if not soft and not run:
             why = "the row has rules alone, and rules are ignored: there is nothing to grade"
@@ -186,41 +174,41 @@ class VerifReward:
             return VerifGrade(0.0, 0.0, None, floored=True, reason="the answer is empty")
         listed = ["\n".join(f"- {constraint.text}" for constraint in soft)] * bool(soft)
         calls = [run_rule(c.function, row.instruction, spoken, self._sandbox) for c in run]
-        said, results = await asyncio.gather(
+        judged, results = await asyncio.gather(
             ask_criteria(self._judge, row.conversation, answer, listed, self._instruction, key),
             asyncio.gather(*calls),
         )
-        verdict = said.met[0] if said.met else None
-        told = [result.followed for result in results if result.followed is not None]
-        share = sum(told) / len(told) if told else 1.0
+        verdict = judged.met[0] if judged.met else None
+        ruled = [result.followed for result in results if result.followed is not None]
+        share = sum(ruled) / len(ruled) if ruled else 1.0
         failure = next((result.failure for result in results if result.failure), None)
-        if said.met and verdict is None and not said.floored:
-            failure = failure or Failure(Reason.JUDGE_FAILED, said.reason)
+        if judged.met and verdict is None and not judged.floored:
+            failure = failure or Failure(Reason.JUDGE_FAILED, judged.reason)
         faults = tuple(
             f"{row.id}: {constraint.text[:80]!r}: {result.fault}"
             for constraint, result in zip(run, results, strict=True)
             if result.followed is None and result.fault
         )
-        if not told and not soft:
+        if not ruled and not soft:
             why = f"no rule of the row can be run: {'; '.join(faults)}"
             failure = failure or Failure(Reason.JUDGE_FAILED, why)
-        value = share * (verdict is not False and not said.floored)
+        value = share * (verdict is not False and not judged.floored)
         return VerifGrade(
             None if failure else value,
             share,
             verdict,
             tuple(results),
             faults,
-            said.floored,
+            judged.floored,
             failure,
-            said.reason,
-            said.verdicts,
+            judged.reason,
+            judged.verdicts,
         )
 
     def _divided(
         self, constraints: Sequence[Constraint]
     ) -> tuple[list[Constraint], list[Constraint]]:
-        """What the judge is asked about, and what is run."""
+        """Return the constraints for the judge, and those to run."""
         soft = [constraint for constraint in constraints if constraint.kind == "soft"]
         rules = [constraint for constraint in constraints if constraint.kind == "rule"]
         if self._rules == "skip":

@@ -38,7 +38,7 @@ KIND = "judge model"
 Backend = AbstractAsyncContextManager[tuple[OpenJudge, Ready]]
 """Opens a judge and its probe, on the service's event loop."""
 OpenTrained = Callable[[JudgeServerConfig], Callable[[], Backend]]
-"""Loads the trained judge of ``trained`` (:func:`flowright.app.trained_judge.trained_judge`)."""
+"""Loads the trained judge of ``trained`` (:func:`flowright.evaluation.trained_judge.load_trained_judge`)."""
 
 
 class JudgeModel(Protocol):
@@ -201,5 +201,5 @@ def _greeting(
         lines.append(f"{SIMULATED_NOTICE}; its verdicts say nothing about any real judge.")
     lines += [f"note: {note}" for note in opened.notes]
     if not settings.api_key:
-        lines.append("No API key is set: whoever reaches this address can use it.")
+        lines.append("No API key is set: everybody who reaches this address can use it.")
     return lines

@@ -116,7 +116,7 @@ class Admission:
 
     async def _turn(self, client: str) -> None:
         """Take a slot, waiting for one if necessary."""
-        if self._running < self._slot_count:  # so nobody waits
+        if self._running < self._slot_count:  # so the queue is empty
             self._running += 1
             return
         turn = asyncio.get_running_loop().create_future()
@@ -183,7 +183,7 @@ class ServiceMetrics:
         counter, gauge = partial(prometheus.Counter, **ours), partial(prometheus.Gauge, **ours)
         self.requests = counter(
             "requests",
-            "Requests by endpoint and HTTP code; 499 is a client that went away.",
+            "Requests by endpoint and HTTP code; 499 is a client that disconnected.",
             ("endpoint", "code"),
         )
         self._verdicts = counter(
@@ -218,7 +218,7 @@ OPEN = frozenset({"/health", "/metrics", "/docs", "/openapi.json"})
 """Paths without a key that also answer while draining: they show nothing of a caller's."""
 
 ENDPOINTS = frozenset({"/judge", "/batch_judge", "/openrlhf"}) | OPEN
-CLIENT_GONE = 499  # nginx's code; nobody receives it, only the metrics show it
+CLIENT_GONE = 499  # nginx's code; no client receives it; it is for the metrics
 
 
 class Guarded(Protocol):

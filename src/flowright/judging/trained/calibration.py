@@ -18,6 +18,7 @@ import numpy as np
 
 from flowright.core.errors import DataError
 from flowright.core.files import write_json
+from flowright.core.formatting import format_value
 from flowright.core.statistics import RESAMPLES, SHARE, Array, Resampler
 from flowright.data.preferences import Preferred
 from flowright.judging.measuring.exam_statistics import (
@@ -69,6 +70,25 @@ class Calibration:
     def of_answer(self, score: float) -> float:
         """Return P(an answer of this score is preferred to an average one)."""
         return self.preferred(score - self.centre)
+
+    def lines(self) -> list[str]:
+        """Return the result of a fit as lines for people."""
+        record = self.record
+        before, after = (
+            format_value(record[key]["error"]["value"], "{:.1%}".format)
+            for key in ("before", "after")
+        )
+        lines = [
+            f"calibrated to temperature {self.temperature:.3g} on {record['fitted']['pairs']:,} of "
+            f"{record['data']}; error on the {record['measured']['pairs']:,} others, in "
+            f"{record['bins']} bins: {before} before, {after} after"
+        ]
+        if record["at_bound"]:
+            lines.append(
+                "  at the bound of the search: the scores separate these pairs wholly, or not at "
+                "all, and determine no temperature"
+            )
+        return lines
 
     def __str__(self) -> str:
         if not self.is_fitted:

@@ -176,10 +176,18 @@ def report_text(report: Report) -> "Group":
         parts.append(Text(visible(", ".join(report.chips)), style="dim"))
     parts += [Text(visible(note)) for note in report.notes]
     for one in report.sections:
-        shown = [drawn for block in one.blocks if (drawn := _block_text(block)) is not None]
-        if shown:
-            parts += [Text(), Text(visible(one.title), style="bold"), *shown]
+        if any(_block_text(block) is not None for block in one.blocks):
+            parts += [Text(), section_text(one)]
     return Group(*parts)
+
+
+def section_text(shown: ReportSection) -> "Group":
+    """Render a section for a terminal, without its charts."""
+    from rich.console import Group
+    from rich.text import Text
+
+    blocks = [drawn for block in shown.blocks if (drawn := _block_text(block)) is not None]
+    return Group(Text(visible(shown.title), style="bold"), *blocks)
 
 
 def _block_text(block: ReportBlock) -> "Table | Text | None":

@@ -18,9 +18,7 @@ from tiny_policy import checkpoint, tiny_policy
 from toy_run import Outcome, Wrapped, configured, train
 from workflow_doubles import task
 
-from flowright.app.judge_folder import find_judge, load_judge
 from flowright.app.launch import train as start_run
-from flowright.app.trained_judge import trained_judge
 from flowright.config import load_config
 from flowright.config.root import Config, JudgeServerConfig
 from flowright.config.workflow import SandboxSection
@@ -28,6 +26,7 @@ from flowright.core.errors import ConfigError, RunPaused
 from flowright.data.task import Task
 from flowright.environments.environment import TaskSets
 from flowright.environments.workflow.environment import WorkflowEnvironment
+from flowright.evaluation.trained_judge import find_judge, load_judge, load_trained_judge
 from flowright.judging.build import OpenJudge
 from flowright.judging.measuring.exam_probes import ExamPlan
 from flowright.judging.measuring.judge_exam import UNEQUAL, hold_exam, open_exam_judges
@@ -64,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @asynccontextmanager
 async def opened(folder: Path, **sections: Any) -> AsyncIterator[OpenJudge]:
     given = {"trained": {"folder": folder, **sections.pop("trained", {})}, **sections}
-    async with trained_judge(JudgeServerConfig.model_validate(given))() as (judge, ready):
+    async with load_trained_judge(JudgeServerConfig.model_validate(given))() as (judge, ready):
         assert await ready() == []
         yield judge
 
@@ -119,7 +118,7 @@ def test_a_judge_that_scores_is_not_asked_of_a_server(run: Path):
     given = {"trained": {"folder": run, "base_url": "http://127.0.0.1:9/v1"}}
 
     async def enter() -> None:
-        async with trained_judge(JudgeServerConfig.model_validate(given))():
+        async with load_trained_judge(JudgeServerConfig.model_validate(given))():
             pass
 
     with pytest.raises(ConfigError, match="leave base_url out"):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from flowright.app.together import Together
 from flowright.core.errors import ConfigError, FailureError
+from flowright.policy.model_thread import RequestBatcher
 
 
 def roots(numbers: Sequence[int]) -> list[float]:
@@ -16,7 +16,7 @@ def roots(numbers: Sequence[int]) -> list[float]:
 
 
 async def test_what_waits_together_is_one_batch():
-    together = Together(roots, most=4)
+    together = RequestBatcher(roots, most=4)
     found = await asyncio.gather(*(together.ask(n * n) for n in range(10)))
     assert found == [float(n) for n in range(10)]
     assert together.batches == 3
@@ -24,7 +24,7 @@ async def test_what_waits_together_is_one_batch():
 
 
 async def test_one_that_fails_fails_alone():
-    together = Together(roots, most=8)
+    together = RequestBatcher(roots, most=8)
     found = await asyncio.gather(*map(together.ask, (1, -1, 4)), return_exceptions=True)
     assert found[::2] == [1.0, 2.0]
     assert isinstance(found[1], FailureError)
@@ -35,7 +35,7 @@ async def test_a_mistake_of_the_users_reaches_all_and_hangs_nobody():
     def refuse(numbers: Sequence[int]) -> list[int]:
         raise ConfigError("no such model")
 
-    together = Together(refuse, most=8)
+    together = RequestBatcher(refuse, most=8)
     found = await asyncio.gather(*map(together.ask, (1, 2)), return_exceptions=True)
     assert [type(each) for each in found] == [ConfigError] * 2
 
@@ -47,7 +47,7 @@ async def test_who_hung_up_is_not_computed():
         seen.append(list(numbers))
         return list(numbers)
 
-    together = Together(keep, most=8)
+    together = RequestBatcher(keep, most=8)
     gone = asyncio.create_task(together.ask(1))
     stays = asyncio.create_task(together.ask(2))
     await asyncio.sleep(0)
