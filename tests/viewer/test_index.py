@@ -17,9 +17,9 @@ from viewer_run import records_of, write_run
 from flowright.core.errors import UserError
 from flowright.runs.run_files import read_rollouts, rollouts_path, write_rollouts
 from flowright.viewer.index import GENERATIONS, Indexer, Progress, index_path, step_of
-from flowright.viewer.rollout_records import lines, record_at, safe, step_files
-from flowright.viewer.search import Found
-from flowright.viewer.selection import Filter, Range, joined, step_ids, words_of
+from flowright.viewer.rollout_records import escape_surrogates, read_lines, record_at, step_files
+from flowright.viewer.search import AttemptSearch
+from flowright.viewer.selection import Filter, Range, fts_query, merge_query, step_ids
 
 STEPS = 3
 
@@ -30,7 +30,7 @@ def updated(run: Path) -> Progress:
 
 
 def places(run: Path, **query: str) -> list[str]:
-    with Found(index_path(run)) as found:
+    with AttemptSearch(index_path(run)) as found:
         return [attempt.place for attempt in found.each(Filter.read(query))]
 
 
@@ -120,7 +120,7 @@ def test_a_value_with_a_comma_can_be_chosen(tmp_path: Path) -> None:
 
 
 def test_what_is_not_understood_is_said() -> None:
-    chosen = Filter.read(joined([("outcom", "wrong"), ("kind", "math"), ("kind", "code")]))
+    chosen = Filter.read(merge_query([("outcom", "wrong"), ("kind", "math"), ("kind", "code")]))
     assert chosen.values == {"kind": "math,code"}
     assert chosen.problems == ("outcom: no filter has this name; did you mean outcome?",)
     long = Filter.read({"q": " ".join("abcdefghijklmn")})
@@ -133,7 +133,7 @@ def test_what_is_not_understood_is_said() -> None:
 def test_pages_by_key_are_all_attempts_once_in_order(run: Path, sort: str, down: str) -> None:
     chosen = Filter.read({"sort": sort, "dir": down})
     seen = []
-    with Found(index_path(run)) as found:
+    with AttemptSearch(index_path(run)) as found:
         while True:
             page = found.page(chosen, 5)
             seen += page.attempts
@@ -153,7 +153,7 @@ def test_pages_by_key_are_all_attempts_once_in_order(run: Path, sort: str, down:
 
 
 def test_a_record_is_found_by_its_place(run: Path) -> None:
-    with Found(index_path(run)) as found:
+    with AttemptSearch(index_path(run)) as found:
         for attempt in found.each(Filter()):
             record = record_at(run, attempt.step, attempt.start, attempt.size)
             assert place(record) == attempt.place
@@ -172,7 +172,7 @@ def test_the_index_follows_the_run(tmp_path: Path) -> None:
     assert index_path(run).stat().st_ino == before.st_ino
     assert len(places(run, step="2")) == 5
     assert places(run, step="1", q="note1") == []
-    with Found(index_path(run)) as found:
+    with AttemptSearch(index_path(run)) as found:
         texts = found.rows("SELECT count(*) FROM texts")
         assert texts[0][0] >= 17
         assert all(step_of(attempt.id) in (2, 3) for attempt in found.each(Filter()))
@@ -289,7 +289,7 @@ def test_a_long_line_is_read_whole_and_searched_in_part(tmp_path: Path) -> None:
     assert places(run, q="early") == ["1/0/0"]
     assert places(run, q="late") == []
     file = step_files(run)[0]
-    assert [len(line.data) > 5_000_000 for line in lines(file.path)] == [True, False]
+    assert [len(line.data) > 5_000_000 for line in read_lines(file.path)] == [True, False]
     with pytest.raises(UserError, match="no record there"):
         record_at(run, 1, 7, 20)
 
@@ -338,7 +338,7 @@ def test_ranges_of_steps(text: str, steps: set[int]) -> None:
 @example("-only")
 @example("x\0y {col} : ^z")
 def test_no_search_is_obeyed_as_syntax(text: str) -> None:
-    words = Filter.read({"q": text}).values.get("q") and words_of(safe(text))
+    words = Filter.read({"q": text}).values.get("q") and fts_query(escape_surrogates(text))
     if not words:
         return
     base = sqlite3.connect(":memory:")

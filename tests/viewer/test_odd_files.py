@@ -23,7 +23,7 @@ from flowright.viewer.exports import export_pages
 from flowright.viewer.monitoring.live import screen_of, summary
 from flowright.viewer.monitoring.report import write_report
 from flowright.viewer.monitoring.snapshot import Snapshot, Watcher
-from flowright.viewer.run_list import Shelf
+from flowright.viewer.run_list import RunList
 from flowright.viewer.server import create_app
 
 ODD = (None, 5, "x", [5], {"a": 1}, 10**400)
@@ -52,7 +52,7 @@ def changed(value: Any, at: Path_, odd: Any) -> Any:
 
 
 def client_of(root: Path) -> TestClient:
-    shelf = Shelf(root)
+    shelf = RunList(root)
     for run in shelf.runs():
         run.update()
     return TestClient(create_app(shelf), "http://localhost", raise_server_exceptions=True)
@@ -155,7 +155,7 @@ def test_runs_of_one_name_links_and_names_that_are_no_text(tmp_path: Path) -> No
     write_rollouts(write_run(tmp_path / "one", 1) / "evaluation", 0, records_of(1))
     (tmp_path / "a" / "loop").symlink_to(tmp_path, target_is_directory=True)
     (tmp_path / "again").symlink_to(tmp_path / "one", target_is_directory=True)
-    shelf = Shelf(tmp_path)
+    shelf = RunList(tmp_path)
     runs = shelf.runs()
     names = {run.name for run in runs}
     assert names == {"a~b", "a~b~2", "index", "bad\\udcff", "one", "one~evaluation"}
@@ -171,7 +171,7 @@ def test_the_others_are_followed_where_one_run_cannot_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = write_run(tmp_path / "one", 2)
-    shelf = Shelf(tmp_path)
+    shelf = RunList(tmp_path)
     (opened,) = shelf.runs()
     rollouts_path(run, 2).write_bytes(b"no zstd")
     opened.update()

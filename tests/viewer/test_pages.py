@@ -18,10 +18,10 @@ from viewer_run import GROUPS, HOSTILE, hostile, records_of, write_run
 from flowright.core.errors import RunError
 from flowright.core.files import write_json
 from flowright.runs.run_files import read_rollouts, write_rollouts
-from flowright.viewer.compare_page import Pair, Paired, pairs_of
+from flowright.viewer.compare_page import Pair, Paired, pair_problems
 from flowright.viewer.exports import export_pages
 from flowright.viewer.layout import policy
-from flowright.viewer.run_list import Shelf, find_root
+from flowright.viewer.run_list import RunList, find_root
 from flowright.viewer.search import Solved
 from flowright.viewer.server import create_app
 
@@ -31,7 +31,7 @@ INSPECT_PYTHON = os.environ.get("FLOWRIGHT_INSPECT_PYTHON", "")
 
 
 @pytest.fixture(scope="module")
-def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> RunList:
     """Two runs, of which one kept attempts at held-out problems, and one whose every text is
     hostile, names of tasks and settings among them."""
     root = tmp_path_factory.mktemp("runs")
@@ -44,7 +44,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     write_json(bad / "config.json", {"strategy_model": HOSTILE, HOSTILE: {"key": HOSTILE}})
     state = json.loads((bad / "state.json").read_text())
     write_json(bad / "state.json", hostile(state, HOSTILE) | {"warnings": [HOSTILE]})
-    shelf = Shelf(root)
+    shelf = RunList(root)
     for run in shelf.runs():
         for one in shelf.parts(run):
             one.update()
@@ -52,7 +52,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
 
 
 @pytest.fixture(scope="module")
-def client(shelf: Shelf) -> Iterator[httpx2.Client]:
+def client(shelf: RunList) -> Iterator[httpx2.Client]:
     with TestClient(create_app(shelf), "http://localhost", raise_server_exceptions=True) as client:
         yield client
 
@@ -131,7 +131,7 @@ def test_the_list_shows_what_was_chosen_and_says_what_it_cannot_read(client: htt
     assert "nothing in it can be searched for" in page
 
 
-def test_an_attempt_shows_all_of_its_record(client: httpx2.Client, shelf: Shelf) -> None:
+def test_an_attempt_shows_all_of_its_record(client: httpx2.Client, shelf: RunList) -> None:
     run = shelf.run("one")
     assert run is not None
     record = next(
@@ -145,7 +145,7 @@ def test_an_attempt_shows_all_of_its_record(client: httpx2.Client, shelf: Shelf)
     assert "<svg" in page and "call-1" in page
 
 
-def test_the_line_that_failed_is_marked(client: httpx2.Client, shelf: Shelf) -> None:
+def test_the_line_that_failed_is_marked(client: httpx2.Client, shelf: RunList) -> None:
     run = shelf.run("one")
     assert run is not None
     records = [r for step in (1, 2, 3) for r in read_rollouts(run.path, step)]
@@ -175,13 +175,13 @@ def test_where_gold_knows_of_some_problems_only_these_are_compared_by_it() -> No
     open_ended = Solved(scored=2, reward=1.5)
     first = {"a": tried, "b": failed, "c": open_ended, "d": tried, "alone": tried}
     second = {"a": failed, "b": failed, "c": failed, "d": tried}
-    found = pairs_of(first, second)
+    found = pair_problems(first, second)
     assert found.pairs == [Pair("a", 0.5, 0.0), Pair("d", 0.5, 0.5)]
     assert found.left_out == 2
-    found = pairs_of({"b": failed, "c": open_ended}, {"b": failed, "c": failed})
+    found = pair_problems({"b": failed, "c": open_ended}, {"b": failed, "c": failed})
     assert found.measured == "mean reward"
     assert found.pairs == [Pair("b", -1.0, -1.0), Pair("c", 0.75, -1.0)]
-    assert pairs_of({"a": tried}, {"b": tried}) == Paired([], "mean reward", 0)
+    assert pair_problems({"a": tried}, {"b": tried}) == Paired([], "mean reward", 0)
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_what_is_not_there_is_a_page_that_says_so(client: httpx2.Client, address
 
 
 def test_it_answers_to_its_own_names_and_changes_nothing(
-    client: httpx2.Client, shelf: Shelf
+    client: httpx2.Client, shelf: RunList
 ) -> None:
     files = {p: p.stat().st_mtime_ns for p in shelf.root.rglob("*") if p.is_file()}
     for host, status in (("evil.example", 400), ("[::1]:8765", 200), ("127.0.0.1:1", 200)):
@@ -217,7 +217,7 @@ def test_it_answers_to_its_own_names_and_changes_nothing(
     assert {p for p in kept if kept[p] != files[p] and "viewer.sqlite" not in p.name} == set()
 
 
-def test_a_selection_is_exported_whole(client: httpx2.Client, shelf: Shelf) -> None:
+def test_a_selection_is_exported_whole(client: httpx2.Client, shelf: RunList) -> None:
     run = shelf.run("one")
     assert run is not None
     all_records = [r for step in (1, 2, 3) for r in read_rollouts(run.path, step)]
@@ -254,7 +254,7 @@ def test_inspect_reads_its_log(client: httpx2.Client, tmp_path: Path) -> None:
 
 
 def test_attempts_at_held_out_problems_are_looked_at_as_a_run_is(
-    client: httpx2.Client, shelf: Shelf
+    client: httpx2.Client, shelf: RunList
 ) -> None:
     assert "one~evaluation" not in [run.name for run in shelf.runs()]
     for address in addresses("one~evaluation"):
@@ -280,7 +280,7 @@ def test_a_run_that_has_just_begun_and_an_evaluation_on_its_own_are_listed(tmp_p
         write_json(tmp_path / name / "config.json", {})
     write_json(tmp_path / "measured/evaluation.json", {"rows": []})
     write_rollouts(tmp_path / "measured/evaluation", 0, records_of(1))
-    shelf = Shelf(tmp_path)
+    shelf = RunList(tmp_path)
     with TestClient(create_app(shelf), "http://localhost") as client:
         page = client.get("/").text
         check(page)
@@ -292,7 +292,7 @@ def test_a_run_that_has_just_begun_and_an_evaluation_on_its_own_are_listed(tmp_p
         check(client.get("/run/measured~evaluation/attempts").text)
 
 
-def test_pages_without_a_server(tmp_path: Path, shelf: Shelf) -> None:
+def test_pages_without_a_server(tmp_path: Path, shelf: RunList) -> None:
     folder = tmp_path / "pages"
     count = export_pages(shelf.root, folder, "outcome=wrong&sort=reward", 3)
     files = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}

@@ -14,7 +14,7 @@ from viewer_run import records_of, write_run
 from flowright.core.files import write_json
 from flowright.runs.run_files import read_rollouts, write_rollouts
 from flowright.viewer.exports import export_pages
-from flowright.viewer.run_list import Shelf
+from flowright.viewer.run_list import RunList
 from flowright.viewer.selection import Filter
 from flowright.viewer.server import create_app
 from flowright.viewer.tokens import MOST, tokens_section
@@ -136,7 +136,7 @@ def test_any_value_may_stand_anywhere(tmp_path: Path) -> None:
         [base | p | {"token_logprobs": f} for p, f in zip(places, finite, strict=True)],
     )
     write_json(run / "config.json", {"grpo": {"clip_low": HOSTILE, "clip_high": [1], "loss": 3}})
-    shelf = Shelf(tmp_path)
+    shelf = RunList(tmp_path)
     for each in shelf.runs():
         each.update()
     with TestClient(create_app(shelf), "http://localhost") as client:
@@ -174,7 +174,7 @@ def test_texts_of_tokens_are_not_searched(tmp_path: Path) -> None:
     run = write_run(tmp_path / "one", 1)
     first, *others = read_rollouts(run, 1)
     write_rollouts(run, 1, [first | record([-1.0], texts=["zyxwv"]), *others])
-    opened = Shelf(tmp_path).runs()[0]
+    opened = RunList(tmp_path).runs()[0]
     opened.update()
     with opened.found() as found:
         assert found.count(Filter.read({"q": "zyxwv"}))[0] == 0

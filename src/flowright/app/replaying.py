@@ -31,7 +31,7 @@ from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
 from flowright.policy.sampler import Sample
 from flowright.runs.run_files import HELD_OUT, rollout_steps, rollouts_path
-from flowright.viewer.rollout_records import facts_of, lines, parsed, source_of
+from flowright.viewer.rollout_records import index_entry, parse_record, read_lines, source_of
 
 _PLACE = re.compile(rf"(?:({'|'.join(HELD_OUT)})/)?(\d+)/(\d+)/(\d+)", re.ASCII)
 _CHARS = 60
@@ -96,7 +96,7 @@ def find_attempt(run: Path, place: str) -> Record:
     if step not in kept:
         told = f"{kept[0]} to {kept[-1]}" if kept else "none"
         raise UserError(f"{held}: step {step} kept no attempts; steps with attempts: {told}")
-    whole = (parsed(line.data) for line in lines(rollouts_path(held, step)))
+    whole = (parse_record(line.data) for line in read_lines(rollouts_path(held, step)))
     records = [record for record in whole if record is not None]
     for record in records:
         if (record.get("group"), record.get("index")) == (group, index):
@@ -186,7 +186,7 @@ def lines_of(opening: Opening, place: str, program: str | None, now: Record) -> 
 
 
 def _cells(record: Record) -> dict[str, str]:
-    facts, execution = facts_of(record), object_of(record, "execution")
+    facts, execution = index_entry(record), object_of(record, "execution")
     answer = execution.get("answer") if "workflow" in record else record.get("completion")
     return {
         "answer": _short(answer),

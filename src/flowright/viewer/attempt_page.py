@@ -13,7 +13,7 @@ from flowright.viewer.monitoring.attempt_groups import record_facts, verdict_fac
 from flowright.viewer.rendering.markup import Child, Html, el, folded, table, table_row
 from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html, text_block
 from flowright.viewer.rollout_records import TOKENS, combination_of
-from flowright.viewer.run_list import OpenedRun
+from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Attempt
 from flowright.viewer.selection import Filter
 from flowright.viewer.tokens import tokens_section
@@ -29,7 +29,7 @@ SAMPLE = (
 def attempt_body(
     record: Record,
     attempt: Attempt,
-    run: OpenedRun,
+    run: ViewedRun,
     links: Links,
     chosen: Filter,
     beside: tuple[Attempt | None, Attempt | None] = (None, None),
@@ -153,7 +153,7 @@ def _reply(number: int, reply: object) -> Html:
     )
 
 
-def _again(run: OpenedRun, attempt: Attempt) -> Html:
+def _again(run: ViewedRun, attempt: Attempt) -> Html:
     """The command to replay it. The viewer starts nothing: any visitor could have it spend."""
     place = f"{run.part}/{attempt.place}" if run.part else attempt.place
     command = here(shlex.join(["python", "scripts/replay.py", str(run.path), place]))

@@ -15,7 +15,7 @@ from flowright.viewer.monitoring.sections import COLOURS, differing
 from flowright.viewer.monitoring.snapshot import Snapshot
 from flowright.viewer.rendering.markup import Child, Html, el, table_row
 from flowright.viewer.rendering.report import section_html
-from flowright.viewer.run_list import OpenedRun
+from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Solved, solved_by_task
 from flowright.viewer.selection import Range, step_ids
 
@@ -39,7 +39,7 @@ SOLVED = 0.5
 class Side:
     """A run and the steps of it that are compared: a range, or empty for all."""
 
-    run: OpenedRun
+    run: ViewedRun
     snapshot: Snapshot
     steps: str = ""
 
@@ -105,7 +105,7 @@ class Paired:
     left_out: int
 
 
-def pairs_of(first: dict[str, Solved], second: dict[str, Solved]) -> Paired:
+def pair_problems(first: dict[str, Solved], second: dict[str, Solved]) -> Paired:
     """The problems that both tried, by gold where any of them has it, else by mean reward. A
     problem has gold where gold has an opinion of an attempt of either side: there a side whose
     attempts all failed has none right."""
@@ -126,7 +126,7 @@ def pairs_of(first: dict[str, Solved], second: dict[str, Solved]) -> Paired:
 
 
 def _paired(first: Side, second: Side) -> Html:
-    found = pairs_of(first.solved(), second.solved())
+    found = pair_problems(first.solved(), second.solved())
     pairs = found.pairs
     if not pairs:
         none = el("p", "No problem was tried and scored by both: nothing to pair.")

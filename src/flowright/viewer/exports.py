@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import BytesIO
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,59 +21,66 @@ from flowright.viewer.attempts_page import attempts_table
 from flowright.viewer.group_page import group_body
 from flowright.viewer.layout import Links, notes_of, page_file, viewer_page
 from flowright.viewer.monitoring.snapshot import Snapshot
-from flowright.viewer.rendering.markup import el
-from flowright.viewer.rollout_records import NONE, Combination, lines, parsed, safe
-from flowright.viewer.run_list import OpenedRun, Shelf, group_of
+from flowright.viewer.rendering.markup import Child, el
+from flowright.viewer.rollout_records import (
+    NONE,
+    Combination,
+    escape_surrogates,
+    parse_record,
+    read_lines,
+)
+from flowright.viewer.run_list import RunList, ViewedRun
 from flowright.viewer.run_page import run_body
 from flowright.viewer.runs_page import runs_body
-from flowright.viewer.search import Attempt, Found
-from flowright.viewer.selection import Filter, joined
+from flowright.viewer.search import Attempt, AttemptSearch
+from flowright.viewer.selection import Filter, merge_query
 
 MOST_HELD = 20_000
 """Attempts of one parquet file or log, which are made in memory; JSON Lines have no limit."""
 
 
-def selected(run: OpenedRun, found: Found, chosen: Filter) -> Iterator[tuple[Attempt, Record]]:
+def selected_records(
+    run: ViewedRun, found: AttemptSearch, chosen: Filter
+) -> Iterator[tuple[Attempt, Record]]:
     """The attempts of a selection with their records, the first step first: each file of the run
     is read once, whatever the selection is sorted by."""
     ascending = Filter(chosen.values, descending=False)
     for step, attempts in groupby(found.each(ascending), key=lambda attempt: attempt.step):
         wanted = {attempt.start: attempt for attempt in attempts}
-        for line in lines(rollouts_path(run.folder, step)):
+        for line in read_lines(rollouts_path(run.folder, step)):
             attempt = wanted.get(line.start)
-            record = parsed(line.data) if attempt else None
+            record = parse_record(line.data) if attempt else None
             if attempt and record is not None:
                 yield attempt, record
 
 
-def jsonl(run: OpenedRun, found: Found, chosen: Filter) -> Iterator[bytes]:
+def jsonl(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> Iterator[bytes]:
     """The records of a selection, one a line."""
-    for _, record in selected(run, found, chosen):
+    for _, record in selected_records(run, found, chosen):
         yield json.dumps(record).encode() + b"\n"
 
 
-def parquet(run: OpenedRun, found: Found, chosen: Filter) -> bytes:
-    """A row an attempt: what it can be filtered by, its texts, and the whole record as JSON.
+def parquet(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> bytes:
+    """A row an attempt: its filterable properties, its texts, and the whole record as JSON.
     Raises UserError for a selection that is too large to be held."""
     import pyarrow
     import pyarrow.parquet
 
-    rows = [_flat(found, attempt, record) for attempt, record in held(run, found, chosen)]
+    rows = [_flat(found, attempt, record) for attempt, record in load_selection(run, found, chosen)]
     table = pyarrow.Table.from_pylist(rows, schema=pyarrow.schema(_fields(pyarrow)))
     out = BytesIO()
     pyarrow.parquet.write_table(table, out, compression="zstd")
     return out.getvalue()
 
 
-def held(run: OpenedRun, found: Found, chosen: Filter) -> list[tuple[Attempt, Record]]:
+def load_selection(
+    run: ViewedRun, found: AttemptSearch, chosen: Filter
+) -> list[tuple[Attempt, Record]]:
     """All of a selection at once. Raises UserError for more than ``MOST_HELD``."""
-    kept: list[tuple[Attempt, Record]] = []
-    for each in selected(run, found, chosen):
-        if len(kept) == MOST_HELD:
-            raise UserError(
-                f"more than {MOST_HELD:,} attempts: narrow the selection, or export JSON Lines"
-            )
-        kept.append(each)
+    kept = list(islice(selected_records(run, found, chosen), MOST_HELD + 1))
+    if len(kept) > MOST_HELD:
+        message = f"more than {MOST_HELD:,} attempts: narrow the selection, or export JSON Lines"
+        raise UserError(message)
     return kept
 
 
@@ -91,10 +98,10 @@ def _fields(pyarrow: Any) -> Sequence[tuple[str, Any]]:
     return [(name, kind) for names, kind in kinds for name in names]
 
 
-def _flat(found: Found, attempt: Attempt, record: Record) -> dict[str, Any]:
+def _flat(found: AttemptSearch, attempt: Attempt, record: Record) -> dict[str, Any]:
     task = object_of(record, "task")
     about = found.about(attempt)
-    given = {
+    texts = {
         "task": task.get("id"),
         **{name: task.get(name) for name in ("problem", "reference")},
         "completion": record.get("completion"),
@@ -105,24 +112,26 @@ def _flat(found: Found, attempt: Attempt, record: Record) -> dict[str, Any]:
         **{name: getattr(about, name) for name in Combination.__slots__ if name in _TEXTS},
         "record": json.dumps(record),
     }
-    told = {name: None if v in (None, NONE) else _whole_text(v) for name, v in given.items()}
-    return {**told, **{name: getattr(attempt, name) for name in (*_WHOLE, *_REAL)}}
+    shown = {k: None if v in (None, NONE) else escape_surrogates(v) for k, v in texts.items()}
+    return {**shown, **{name: getattr(attempt, name) for name in (*_WHOLE, *_REAL)}}
 
 
-def _whole_text(value: object) -> str:
-    """Text that a table takes: halves of surrogate pairs are spelt out."""
-    return str(value).encode("utf-8", "backslashreplace").decode()
-
+# --- a log of Inspect (inspect_ai), for `inspect view` and other readers; needs no Inspect ---------
 
 VERSION = 2
 _YEAR_3000 = 32_503_680_000  # seconds since 1970
 STOPS = frozenset({"stop", "max_tokens", "content_filter", "model_length", "tool_calls"})
 
 
-def inspect_log(run: OpenedRun, found: Found, chosen: Filter) -> bytes:
-    """The log as JSON. Raises UserError for a selection that is too large to be held."""
+def inspect_log(run: ViewedRun, found: AttemptSearch, chosen: Filter) -> bytes:
+    """A log of version 2 of its JSON form. An attempt is a sample: its messages are the problem, what
+    the policy wrote, and every question to the large model with its reply; its scores are the
+    reward, the judge's verdict and gold. An unscored attempt has no score there, rather than a 0
+    (law 1). Raises UserError for a selection that is too large to be held."""
     snapshot = run.snapshot()
-    samples = [_sample(attempt, record, snapshot) for attempt, record in held(run, found, chosen)]
+    samples = [
+        _sample(attempt, record, snapshot) for attempt, record in load_selection(run, found, chosen)
+    ]
     ended = snapshot.state.get("updated")
     begun, ended = _time(snapshot.state.get("started") or ended), _time(ended)
     log = {
@@ -225,9 +234,9 @@ def _scores(record: Record) -> dict[str, dict[str, Any]]:
 def _readable(value: Any) -> Any:
     """With halves of surrogate pairs spelt out: Inspect refuses a log that has one."""
     if isinstance(value, str):
-        return safe(value)
+        return escape_surrogates(value)
     if isinstance(value, Mapping):
-        return {safe(key): _readable(inner) for key, inner in value.items()}
+        return {escape_surrogates(key): _readable(inner) for key, inner in value.items()}
     return [_readable(inner) for inner in value] if isinstance(value, list) else value
 
 
@@ -256,78 +265,73 @@ def _time(value: object) -> str:
 
 
 def export_pages(root: Path, folder: Path, select: str, most: int) -> int:
-    """Write the pages of the runs below ``root``, with at most so many attempts of each, chosen by
-    the query of an address; returns how many pages there are. Raises RunError where the folder
-    holds something already, where there is no run, and for a query that cannot be read."""
-    shelf, chosen = Shelf(root), Filter.read(joined(parse_qsl(select, keep_blank_values=True)))
+    """Write the pages of the runs below ``root`` into a folder that needs no server: the runs, each
+    run, at most ``most`` of its attempts as chosen by the query of an address, and their groups.
+
+    Returns the number of pages. Raises RunError where the folder holds something already, where
+    there is no run, and for a query that cannot be read."""
+    run_list = RunList(root)
+    chosen = Filter.read(merge_query(parse_qsl(select, keep_blank_values=True)))
     if chosen.problems:
         raise RunError(*chosen.problems)
     if folder.exists() and any(folder.iterdir()):
         raise RunError(f"{folder}: not empty; name another folder")
-    runs = shelf.runs()
+    runs = run_list.runs()
     if not runs:
-        raise RunError(f"{shelf.root}: no run here")
+        raise RunError(f"{root}: no run here")
     check_writable(folder)
     folder.mkdir(parents=True, exist_ok=True)
     pages = {"index.html": ""}
-    held = frozenset(page_file(run.name, "") for run in runs)
     for run in runs:
-        parts = shelf.parts(run)
+        parts = run_list.parts(run)
         for one in parts:
             one.update()
-        shown = frozenset(page_file(one.name, "attempts") for one in parts)
-        links = Links(exported=True, held=shown | {page_file(run.name, "")}, parts=shelf.links(run))
+        names = [page_file(run.name, ""), *(page_file(one.name, "attempts") for one in parts)]
+        links = Links(exported=True, held=frozenset(names), parts=run_list.links(run))
         for one in parts:
             made = _run_pages(one, chosen, most, links)
             if both := sorted(pages.keys() & made.keys()):
                 raise RunError(f"{both[0]}: two runs have a page of this name; rename {one.path}")
             pages |= made
-    body = runs_body(runs, Links(exported=True, held=held))
-    pages["index.html"] = viewer_page("Runs", body, Links(exported=True, held=held), "runs")
+    links = Links(exported=True, held=frozenset(page_file(run.name, "") for run in runs))
+    pages["index.html"] = viewer_page("Runs", runs_body(runs, links), links, "runs")
     for name, page in pages.items():
-        write_text(folder / name, safe(page))
+        write_text(folder / name, escape_surrogates(page))
     return len(pages)
 
 
-def _run_pages(run: OpenedRun, chosen: Filter, most: int, shared: Links) -> dict[str, str]:
-    """Those of a run, or of a part of it, which has no first page of its own."""
+def _run_pages(run: ViewedRun, chosen: Filter, most: int, shared: Links) -> dict[str, str]:
+    """The pages of a run, or of a part of it, which has no first page of its own."""
     with run.found() as found:
         attempts = list(found.each(chosen, most))
-        groups = {(a.step, a.group): group_of(found, a.step, a.group) for a in attempts}
+        groups = {(a.step, a.group): found.group(a.step, a.group) for a in attempts}
         every = {a.id: a for members in groups.values() for a in members}
+        records = {a.id: run.record(a) for a in every.values()}
         names = [f"group/{step}/{group}" for step, group in groups]
         names += [f"attempt/{attempt.place}" for attempt in every.values()]
         held = shared.held | {page_file(run.name, name) for name in names}
-        links = replace(shared, run=run.name, held=held)
-        notes = notes_of(run)
-        snapshot = run.snapshot()
+        links, notes = replace(shared, run=run.name, held=held), notes_of(run)
+        pages: dict[str, str] = {}
 
-        def page(name: str, title: str, body: object, here: str) -> None:
-            assert isinstance(body, str)
+        def add(name: str, title: str, body: Child, here: str) -> None:
             shown = viewer_page(f"{title} - {run.name}", body, links, here, notes)
             pages[page_file(run.name, name)] = shown
 
-        pages: dict[str, str] = {}
         if not run.part:
-            page("", "Run", run_body(found, snapshot, links), "run")
+            add("", "Run", run_body(found, run.snapshot(), links), "run")
         count, more = found.count(chosen)
-        told = f"{len(attempts):,} of {count:,}{' or more' if more else ''} attempts"
-        table = attempts_table(found, attempts, links, chosen, told)
-        page("attempts", "Attempts", el("div", el("h1", "Attempts"), table), "attempts")
-        records = {a.id: run.record(a) for a in every.values()}
+        caption = f"{len(attempts):,} of {count:,}{' or more' if more else ''} attempts"
+        table = attempts_table(found, attempts, links, chosen, caption)
+        add("attempts", "Attempts", el("div", el("h1", "Attempts"), table), "attempts")
+        places = {attempt.id: place for place, attempt in enumerate(attempts)}
         for attempt in every.values():
-            beside = _beside(attempts, attempt)
+            beside: tuple[Attempt | None, Attempt | None] = (None, None)
+            if (at := places.get(attempt.id)) is not None:
+                around = [None, *attempts, None]
+                beside = around[at], around[at + 2]
             body = attempt_body(records[attempt.id], attempt, run, links, chosen, beside)
-            page(f"attempt/{attempt.place}", f"Attempt {attempt.place}", body, "attempt")
+            add(f"attempt/{attempt.place}", f"Attempt {attempt.place}", body, "attempt")
         for (step, group), members in groups.items():
             body = group_body(found, members, [records[a.id] for a in members], links)
-            page(f"group/{step}/{group}", f"Group {step}/{group}", body, "group")
-        return pages
-
-
-def _beside(order: list[Attempt], attempt: Attempt) -> tuple[Attempt | None, Attempt | None]:
-    places = [n for n, other in enumerate(order) if other.id == attempt.id]
-    if not places:
-        return None, None
-    at = places[0]
-    return (order[at - 1] if at else None), (order[at + 1] if at + 1 < len(order) else None)
+            add(f"group/{step}/{group}", f"Group {step}/{group}", body, "group")
+    return pages

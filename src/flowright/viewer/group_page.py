@@ -15,8 +15,8 @@ from flowright.viewer.monitoring.attempt_groups import reward_arithmetic, reward
 from flowright.viewer.rendering.charts import chart_html
 from flowright.viewer.rendering.markup import Child, Html, el, table_row
 from flowright.viewer.rendering.record_blocks import code_block, text_block
-from flowright.viewer.rollout_records import combination_of, safe, source_of
-from flowright.viewer.search import Attempt, Found
+from flowright.viewer.rollout_records import combination_of, escape_surrogates, source_of
+from flowright.viewer.search import Attempt, AttemptSearch
 from flowright.viewer.selection import Filter
 
 MOST_LINES = 600
@@ -26,7 +26,7 @@ MOST_PROGRAMS = 12
 
 
 def group_body(
-    found: Found, attempts: Sequence[Attempt], records: Sequence[Record], links: Links
+    found: AttemptSearch, attempts: Sequence[Attempt], records: Sequence[Record], links: Links
 ) -> Html:
     """A group's attempts side by side. ``records`` are theirs, in the same order."""
     step, group = attempts[0].step, attempts[0].group
@@ -135,7 +135,7 @@ class Visit:
         return max(scored, key=lambda a: a.reward or 0.0) if scored else self.attempts[0]
 
 
-def visits_of(found: Found, task: str) -> list[Visit]:
+def group_visits(found: AttemptSearch, task: str) -> list[Visit]:
     """All groups of a problem, the first step first."""
     groups: dict[tuple[int, int], list[Attempt]] = {}
     where = "a.task = (SELECT id FROM tasks WHERE name = ?) ORDER BY a.id"
@@ -150,14 +150,14 @@ def visits_of(found: Found, task: str) -> list[Visit]:
 
 
 def problem_body(
-    found: Found, task: str, links: Links, read: Callable[[Attempt], Record]
+    found: AttemptSearch, task: str, links: Links, read: Callable[[Attempt], Record]
 ) -> Html | None:
     """A problem through the run, None where the run has no attempt at it. ``read`` gives the
     record of an attempt."""
-    visits = visits_of(found, task)
+    visits = group_visits(found, task)
     if not visits:
         return None
-    named = quote(safe(task), safe="")
+    named = quote(escape_surrogates(task), safe="")
     shown = visits[-MOST_PROGRAMS:]
     best = [read(visit.best) for visit in shown]
     solved = next((visit for visit in visits if visit.gold), None)

@@ -5,6 +5,7 @@ another version is made anew. Where the run's folder cannot be written it lies i
 """
 
 import hashlib
+import json
 import os
 import sqlite3
 from collections import Counter
@@ -19,17 +20,17 @@ from typing import Any, Self
 from flowright.core.errors import UserError
 from flowright.viewer.rollout_records import (
     Combination,
-    Facts,
+    IndexEntry,
     StepFile,
-    facts_of,
-    lines,
-    parsed,
+    index_entry,
+    parse_record,
+    read_lines,
     step_files,
 )
 
 NAME = "viewer.sqlite"
-VERSION = 3
-"""Of the tables; an index of another version is made anew."""
+VERSION = 4
+"""Version of the tables; an index of another version is made anew."""
 STEP_BITS, GENERATION_BITS = 28, 20
 GENERATIONS = 1 << (STEP_BITS - GENERATION_BITS)
 MOST_LINES = 1 << GENERATION_BITS
@@ -43,8 +44,8 @@ class _NoIdsLeft(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an index is. ``unread`` are lines that are no records, ``cut`` attempts with a text
-    longer than what is searched."""
+    """The extent of an index. ``unread`` are lines that are no records, ``cut`` attempts with a text
+    longer than what is searched of it."""
 
     steps: int = 0
     of_steps: int = 0
@@ -54,7 +55,7 @@ class Progress:
 
 
 def index_path(run: Path) -> Path:
-    """Beside the run, or where that cannot be written in a cache folder of the user's."""
+    """Place the index beside the run or, where that cannot be written, in the user's cache."""
     beside = run / NAME
     if os.access(beside if beside.exists() else run, os.W_OK) and os.access(run, os.W_OK):
         return beside
@@ -79,7 +80,7 @@ class Indexer:
     def __init__(self, run: Path, path: Path | None = None) -> None:
         self.run = run
         self.path = path or index_path(run)
-        self._known: dict[str, dict[object, int]] = {}
+        self._known: dict[tuple[str, str], int] = {}
 
     def update(self) -> Generator[Progress]:
         """Index what is new, the newest step first; yields after every step. Nothing is written
@@ -96,149 +97,108 @@ class Indexer:
             yield from self._update()
 
     def _update(self) -> Iterator[Progress]:
-        with closing(self._opened()) as base:
+        with closing(self._open()) as base:
             there = step_files(self.run)
-            self._drop(base, {file.step for file in there})
+            steps = {file.step for file in there}
+            gone = [step for (step,) in base.execute("SELECT step FROM files") if step not in steps]
+            if gone:
+                with _transaction(base):
+                    for step in gone:
+                        _forget_step(base, step)
             for file in reversed(there):
                 if not _is_indexed(base, file):
                     try:
                         with _transaction(base):
                             if not _is_indexed(base, file):  # another process may have been quicker
                                 self._index(base, file)
-                    except OSError:  # moved away by a resume since it was listed, or not ours
+                    except OSError:  # moved by a resume since it was listed, or not ours
                         self._known = {}
                         continue
                     yield progress_of(base, len(there))
             yield progress_of(base, len(there))
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         self._known = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
         base = _connect(self.path)
-        if _version(base) != VERSION:
-            if _version(base) or _tables(base):
+        version = _one(base, "PRAGMA user_version")
+        if version != VERSION:
+            if version or _one(base, "SELECT count(*) FROM sqlite_master"):
                 base.close()
                 forget(self.path)
                 base = _connect(self.path)
             with suppress(sqlite3.OperationalError):  # file systems without shared memory
                 base.execute("PRAGMA journal_mode = WAL")
             with _transaction(base):
-                if _version(base) != VERSION:
+                if _one(base, "PRAGMA user_version") != VERSION:
                     for statement in _statements():
                         base.execute(statement)
                     base.execute(f"PRAGMA user_version = {VERSION}")
         return base
 
-    def _drop(self, base: sqlite3.Connection, there: set[int]) -> None:
-        gone = [step for (step,) in base.execute("SELECT step FROM files") if step not in there]
-        if gone:
-            with _transaction(base):
-                for step in gone:
-                    _forget_step(base, step)
-
     def _index(self, base: sqlite3.Connection, file: StepFile) -> None:
-        """One step, within a transaction."""
+        """Index one step, within a transaction."""
         generation = _next_generation(base, file.step)
         _forget_step(base, file.step)
         first, unread, cut, count = first_id(file.step, generation), 0, 0, 0
         attempts: list[tuple[object, ...]] = []
         counts: Counter[int] = Counter()
         uses: Counter[int] = Counter()
-        rewards: dict[int, list[float]] = {}
-        for line in lines(file.path):
-            record = parsed(line.data)
+        for line in read_lines(file.path):
+            record = parse_record(line.data)
             if record is None or count == MOST_LINES:
                 unread += bool(line.data.strip())
                 continue
-            facts = facts_of(record)
-            number = first + count
-            combination = self._combination(base, facts.combination)
-            operators = self._id(base, "operators", "names", facts.operators)
-            task = self._task(base, facts)
+            entry, number = index_entry(record), first + count
+            combination = self._id(base, "combinations", json.dumps(astuple(entry.combination)))
+            operators = self._id(base, "operators", entry.operators)
             counts[combination] += 1
             uses[operators] += 1
-            if facts.reward is not None:
-                rewards.setdefault(combination, []).append(facts.reward)
             attempts.append(
                 (
-                    *(number, facts.group, facts.index, task, combination, operators),
-                    *(facts.reward, facts.advantage, facts.tokens, facts.llm_tokens, facts.calls),
-                    *(facts.seconds, facts.program, line.start, len(line.data)),
+                    *(number, entry.group, entry.index, self._task(base, entry), combination),
+                    *(operators, entry.reward, entry.advantage, entry.tokens, entry.llm_tokens),
+                    *(entry.calls, entry.seconds, entry.program, line.start, len(line.data)),
                 )
             )
-            base.execute("INSERT INTO notes VALUES (?, ?)", (number, facts.note))
-            told = facts.texts
+            base.execute("INSERT INTO notes VALUES (?, ?)", (number, entry.note))
+            columns = "rowid, workflow, prompts, replies, reasons"
             base.execute(
-                "INSERT INTO texts (rowid, workflow, prompts, replies, reasons) "
-                "VALUES (?, ?, ?, ?, ?)",
-                (number, told.workflow, told.prompts, told.replies, told.reasons),
+                f"INSERT INTO texts ({columns}) VALUES ({_marks(5)})", (number, *entry.texts)
             )
-            cut += facts.cut
+            cut += entry.cut
             count += 1
         base.executemany(f"INSERT INTO attempts VALUES ({_marks(15)})", attempts)
-        base.executemany(
-            "INSERT INTO counts VALUES (?, ?, ?, ?, ?)",
-            [
-                (file.step, key, n, len(rewards.get(key, ())), sum(rewards.get(key, ())))
-                for key, n in counts.items()
-            ],
-        )
-        base.executemany(
-            "INSERT INTO uses VALUES (?, ?, ?)", [(file.step, key, n) for key, n in uses.items()]
-        )
+        for table, sums in (("counts", counts), ("uses", uses)):
+            rows = [(file.step, key, number) for key, number in sums.items()]
+            base.executemany(f"INSERT INTO {table} VALUES ({_marks(3)})", rows)
         kept = (file.step, file.size, file.mtime_ns, count, unread, cut)
         base.execute(f"INSERT INTO files VALUES ({_marks(len(kept))})", kept)
 
-    def _combination(self, base: sqlite3.Connection, found: Combination) -> int:
-        known = self._known.setdefault("combinations", {})
-        if found not in known:
-            values = astuple(found)
-            row = f"(NULL, {_marks(10)}, 0)"
-            base.execute(f"INSERT OR IGNORE INTO combinations VALUES {row}", values)
-            same = " AND ".join(f"{name} = ?" for name in Combination.__slots__)
-            (known[found],) = base.execute(
-                f"SELECT id FROM combinations WHERE {same}", values
-            ).fetchone()
-        return known[found]
+    def _id(self, base: sqlite3.Connection, table: str, name: str) -> int:
+        """The number of a name in a table, which is entered where it is new."""
+        if (table, name) not in self._known:
+            base.execute(f"INSERT OR IGNORE INTO {table} (name) VALUES (?)", (name,))
+            query = f"SELECT id FROM {table} WHERE name = ?"
+            self._known[table, name] = _one(base, query, (name,))
+        return self._known[table, name]
 
-    def _id(self, base: sqlite3.Connection, table: str, column: str, value: str) -> int:
-        known = self._known.setdefault(table, {})
-        if value not in known:
-            base.execute(f"INSERT OR IGNORE INTO {table} ({column}) VALUES (?)", (value,))
-            query = f"SELECT id FROM {table} WHERE {column} = ?"
-            (known[value],) = base.execute(query, (value,)).fetchone()
-        return known[value]
-
-    def _task(self, base: sqlite3.Connection, facts: Facts) -> int:
-        """The task's number; its problem is searched once, however many attempts there are."""
-        known = self._known.setdefault("tasks", {})
-        if facts.task not in known:
-            number = self._id(base, "tasks", "name", facts.task)
+    def _task(self, base: sqlite3.Connection, entry: IndexEntry) -> int:
+        """The task's number; its problem is entered once, however many attempts there are."""
+        new = ("tasks", entry.task) not in self._known
+        number = self._id(base, "tasks", entry.task)
+        if new:
             changed = base.execute(
-                "UPDATE tasks SET title = ? WHERE id = ? AND title IS NULL", (facts.title, number)
+                "UPDATE tasks SET title = ? WHERE id = ? AND title IS NULL", (entry.title, number)
             )
             if changed.rowcount:
-                base.execute(
-                    "INSERT INTO problems (rowid, problem) VALUES (?, ?)",
-                    (number, f"{facts.task}\n{facts.problem}"),
-                )
-        return known[facts.task]
-
-
-def reading(path: Path) -> sqlite3.Connection:
-    """A connection to an index that only reads. Raises FileNotFoundError where there is none."""
-    if not path.exists():
-        raise FileNotFoundError(path)
-    # A streamed answer is written by one thread after another, never by two at once.
-    where = f"{path.absolute().as_uri()}?mode=ro"
-    base = sqlite3.connect(where, uri=True, timeout=5.0, check_same_thread=False)
-    base.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
-    base.execute("PRAGMA mmap_size = 1073741824")
-    return base
+                text = f"{entry.task}\n{entry.problem}"
+                base.execute("INSERT INTO problems (rowid, problem) VALUES (?, ?)", (number, text))
+        return number
 
 
 def progress_of(base: sqlite3.Connection, of_steps: int) -> Progress:
-    """How far the index is, of so many steps."""
+    """The extent of an index of a run with ``of_steps`` steps."""
     sums = "coalesce(sum(attempts), 0), coalesce(sum(unread), 0), coalesce(sum(cut), 0)"
     steps, attempts, unread, cut = base.execute(f"SELECT count(*), {sums} FROM files").fetchone()
     return Progress(steps, of_steps, attempts, unread, cut)
@@ -260,14 +220,9 @@ def _connect(path: Path) -> sqlite3.Connection:
     return base
 
 
-def _version(base: sqlite3.Connection) -> int:
-    (version,) = base.execute("PRAGMA user_version").fetchone()
-    return int(version)
-
-
-def _tables(base: sqlite3.Connection) -> int:
-    (count,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    return int(count)
+def _one(base: sqlite3.Connection, query: str, values: Sequence[object] = ()) -> int:
+    """The number that a query returns."""
+    return int(base.execute(query, values).fetchone()[0])
 
 
 @cache
@@ -279,7 +234,7 @@ def _statements() -> tuple[str, ...]:
         statements[-1] += f"{part};"
         if sqlite3.complete_statement(statements[-1]):  # a trigger has several in it
             statements.append("")
-    return tuple(told for told in statements if told.strip("; \n"))
+    return tuple(each for each in statements if each.strip("; \n"))
 
 
 @contextmanager
@@ -300,8 +255,8 @@ def _is_indexed(base: sqlite3.Connection, file: StepFile) -> bool:
 
 
 def _next_generation(base: sqlite3.Connection, step: int) -> int:
-    """A number that no attempts of this step had, those included that were forgotten: the words
-    of those are still there. Raises _NoIdsLeft."""
+    """A number that no attempts of this step had, forgotten ones included: their words are still
+    there. Raises _NoIdsLeft."""
     row = base.execute("SELECT next FROM generations WHERE step = ?", (step,)).fetchone()
     generation = int(row[0]) if row else 0
     if generation == GENERATIONS:
@@ -311,7 +266,7 @@ def _next_generation(base: sqlite3.Connection, step: int) -> int:
 
 
 def _forget_step(base: sqlite3.Connection, step: int) -> None:
-    """All of a step but its words: those of attempts that are gone are never asked for."""
+    """Forget all of a step but its words, which no query for existing attempts can reach."""
     between = (first_id(step), first_id(step + 1))
     for table in ("attempts", "notes"):
         base.execute(f"DELETE FROM {table} WHERE id >= ? AND id < ?", between)
@@ -327,18 +282,25 @@ def _marks(count: int) -> str:
     return ", ".join("?" * count)
 
 
-class Reading:
-    """An index that is open for one answer. Where there is none (yet) everything is empty."""
+class IndexReader:
+    """An index opened for one answer. Where there is none (yet) everything is empty."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._base: sqlite3.Connection | None = None
 
     def __enter__(self) -> Self:
-        with suppress(FileNotFoundError, sqlite3.OperationalError):
-            self._base = reading(self.path)
-            self._base.execute("SELECT 1 FROM files LIMIT 1")
+        if not self.path.exists():
             return self
+        with suppress(sqlite3.DatabaseError):
+            # A streamed answer is written by one thread after another, never by two at once.
+            where = f"{self.path.absolute().as_uri()}?mode=ro"
+            self._base = sqlite3.connect(where, uri=True, timeout=5.0, check_same_thread=False)
+            self._base.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+            self._base.execute("PRAGMA mmap_size = 1073741824")
+            if _one(self._base, "PRAGMA user_version") == VERSION:
+                self._base.execute("SELECT 1 FROM files LIMIT 1")
+                return self
         self.__exit__()
         return self
 
@@ -348,8 +310,7 @@ class Reading:
             self._base = None
 
     def rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query; none where there is no index, nor for a number that it has no room
-        for."""
+        """The rows of a query; none without an index, nor for a number that it has no room for."""
         if self._base is None:
             return []
         try:
@@ -359,22 +320,21 @@ class Reading:
             return []
 
     def progress(self, of_steps: int) -> Progress:
-        """How far the index is."""
-        return (
-            Progress(of_steps=of_steps) if self._base is None else progress_of(self._base, of_steps)
-        )
+        """The extent of the index."""
+        if self._base is None:
+            return Progress(of_steps=of_steps)
+        return progress_of(self._base, of_steps)
 
     @cached_property
     def combinations(self) -> Mapping[int, Combination]:
         """By number."""
-        names = ", ".join(Combination.__slots__)
-        rows = self.rows(f"SELECT id, {names} FROM combinations")
-        return {number: Combination(*values) for number, *values in rows}
+        rows = self.rows("SELECT id, name FROM combinations")
+        return {number: Combination(*json.loads(values)) for number, values in rows}
 
     @cached_property
     def operators(self) -> Mapping[int, str]:
         """Sets of operators by number, their names with commas."""
-        return dict(self.rows("SELECT id, names FROM operators"))
+        return dict(self.rows("SELECT id, name FROM operators"))
 
     def tasks(self, numbers: Collection[int]) -> dict[int, tuple[str, str]]:
         """Name and title of tasks, by number."""
@@ -383,6 +343,6 @@ class Reading:
         return {number: (name, title or "") for number, name, title in rows}
 
     def notes(self, ids: Collection[int]) -> dict[int, str]:
-        """What became of attempts in a line, by id."""
+        """The outcomes of attempts in a line, by id."""
         listed = ", ".join(map(str, ids))
         return dict(self.rows(f"SELECT id, note FROM notes WHERE id IN ({listed})"))

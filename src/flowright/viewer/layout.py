@@ -23,8 +23,8 @@ from flowright.viewer.rendering.markup import (
     table,
     table_row,
 )
-from flowright.viewer.rollout_records import safe
-from flowright.viewer.run_list import OpenedRun
+from flowright.viewer.rollout_records import escape_surrogates
+from flowright.viewer.run_list import ViewedRun
 from flowright.viewer.search import Attempt
 
 
@@ -46,15 +46,14 @@ class Links:
         if self.exported:
             name = page_file(self.run, page)
             return None if query or name not in self.held else quote(name)
-        return f"/run/{quote(safe(self.run), safe='')}/{page}{query and '?'}{query}"
+        return f"/run/{quote(escape_surrogates(self.run), safe='')}/{page}{query and '?'}{query}"
 
     def attempt(self, attempt: Attempt, query: str = "") -> str | None:
         return self.of_run(f"attempt/{attempt.place}", query)
 
     def task(self, name: str) -> str | None:
-        return (
-            None if self.exported else self.of_run("problem", f"task={quote(safe(name), safe='')}")
-        )
+        task = quote(escape_surrogates(name), safe="")
+        return None if self.exported else self.of_run("problem", f"task={task}")
 
 
 def page_file(run: str, page: str) -> str:
@@ -95,7 +94,7 @@ def viewer_page(title: str, body: Child, links: Links, here: str = "", notes: Ch
     return document(title, content, _style(), _script(), policy(), "viewer")
 
 
-def notes_of(run: OpenedRun) -> list[Html]:
+def notes_of(run: ViewedRun) -> list[Html]:
     """The report's warnings, and the reason why the index is not up to date where it is not."""
     found = strips(run.snapshot())
     return [*found, strip("", run.trouble, alarm=True)] if run.trouble else found

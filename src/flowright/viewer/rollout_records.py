@@ -7,7 +7,7 @@ counted. Records of any environment will do: a missing value is None, or "-" amo
 import hashlib
 import json
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -45,20 +45,20 @@ class StepFile:
 
 
 def step_files(run: Path) -> list[StepFile]:
-    """Of all steps whose rollouts were kept, ascending."""
+    """The files of all steps whose rollouts were kept, ascending."""
     found: list[StepFile] = []
     for step in rollout_steps(run):
         path = rollouts_path(run, step)
         try:
-            told = path.stat()
+            status = path.stat()
         except OSError:  # removed by a resume since it was listed
             continue
-        if stat.S_ISREG(told.st_mode) and step < MOST_STEPS:
-            found.append(StepFile(step, path, told.st_size, told.st_mtime_ns))
+        if stat.S_ISREG(status.st_mode) and step < MOST_STEPS:
+            found.append(StepFile(step, path, status.st_size, status.st_mtime_ns))
     return found
 
 
-def lines(path: Path) -> Iterator[Line]:
+def read_lines(path: Path) -> Iterator[Line]:
     """All lines of a file, in order; a last one without its end is among them, for the reader to
     try. Stops where the compressed data break off."""
     start, held = 0, bytearray()
@@ -73,7 +73,7 @@ def lines(path: Path) -> Iterator[Line]:
         yield Line(start, bytes(held))
 
 
-def parsed(data: bytes) -> dict[str, Any] | None:
+def parse_record(data: bytes) -> dict[str, Any] | None:
     """The record of a line, None where it is none: cut off, or no object."""
     try:
         record = from_json(data, cache_strings="keys")
@@ -92,7 +92,7 @@ def record_at(run: Path, step: int, start: int, size: int) -> dict[str, Any]:
         data = _part(path, start, size)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
-    record = parsed(data)
+    record = parse_record(data)
     if record is None:
         raise UserError(f"{path}: no record there any more; the index will be brought up to date")
     return record
@@ -130,8 +130,8 @@ TITLE, NOTE = 160, 120
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """Everything about an attempt that is one of few values. ``outcome`` is right, wrong, scored
-    (a matter of degree), failed (the policy's fault) or unscored (ours); ``judge`` and ``gold`` are
+    """The properties of an attempt that have few values. ``outcome`` is right, wrong, scored (a
+    matter of degree), failed (the policy's fault) or unscored (ours); ``judge`` and ``gold`` are
     right, wrong or "-"; ``repairs`` are names with commas."""
 
     kind: str = NONE
@@ -147,19 +147,10 @@ class Combination:
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """What is searched; the problem apart, as many attempts share it."""
-
-    workflow: str
-    prompts: str
-    replies: str
-    reasons: str
-
-
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """An attempt in a row. ``program`` is a hash of what the policy wrote; ``note`` is what became
-    of it, in a line; ``cut`` tells that a text was longer than what is searched of it."""
+class IndexEntry:
+    """The indexed properties of an attempt. ``program`` is a hash of what the policy wrote; ``note``
+    is the outcome in a line; ``texts`` are searched: workflow, prompts, replies, reasons; ``cut``:
+    one of them is longer than what is searched of it."""
 
     group: int
     index: int
@@ -176,51 +167,59 @@ class Facts:
     seconds: float | None
     program: int
     note: str
-    texts: Texts
+    texts: Sequence[str]
     cut: bool
 
 
-def facts_of(record: Record) -> Facts:
-    """The facts of one record."""
+def index_entry(record: Record) -> IndexEntry:
+    """Collect what the index keeps of a record of any environment."""
     task, execution = object_of(record, "task"), object_of(record, "execution")
-    usage = object_of(execution, "usage")
+    usage, problem = object_of(execution, "usage"), escape_surrogates(task.get("problem") or "")
     spent = [usage.get(key) for key in ("prompt_tokens", "completion_tokens")]
-    problem = safe(task.get("problem") or "")
-    texts, cut = _texts(record, problem)
-    return Facts(
+    operators = {
+        _name(c.get("operator")).replace(",", ";") for c in _objects(execution.get("trace"))
+    }
+    texts = _texts(record, problem)
+    return IndexEntry(
         group=_whole(record.get("group")) or 0,
         index=_whole(record.get("index")) or 0,
-        task=safe(task.get("id") or NONE)[:500],
+        task=escape_surrogates(task.get("id") or NONE)[:500],
         title=one_line(problem, TITLE),
         problem=problem[:LONGEST],
         combination=combination_of(record),
-        operators=",".join(sorted(set(_operators(execution.get("trace"))))) or NONE,
+        operators=",".join(sorted(operators)) or NONE,
         reward=_number(object_of(record, "reward").get("value")),
         advantage=_number(record.get("advantage")),
         tokens=_whole(record.get("tokens")),
         llm_tokens=sum(_whole(n) or 0 for n in spent) if usage else None,
         calls=_whole(usage.get("calls")),
         seconds=_number(execution.get("seconds")),
-        program=_hash(safe(source_of(record))),
+        program=_hash(escape_surrogates(source_of(record))),
         note=_note(record, execution),
-        texts=texts,
-        cut=cut,
+        texts=[escape_surrogates(text[:LONGEST]) for text in texts],
+        cut=any(len(text) > LONGEST for text in texts),
     )
 
 
 def combination_of(record: Record) -> Combination:
-    """What the attempt is counted under."""
+    """Collect the properties by which an attempt is counted."""
     task, failure, verdict, gold = (
         object_of(record, key) for key in ("task", "failure", "verdict", "gold")
     )
     repairs = object_of(record, "workflow").get("repairs")
+    judge = _opinion(verdict.get("correct"))
+    scored = _number(object_of(record, "reward").get("value")) is not None
+    if failure.get("blame") == Blame.INFRASTRUCTURE.value or not (failure or scored):
+        outcome = "unscored"
+    else:
+        outcome = "failed" if failure else "scored" if judge == NONE else judge
     return Combination(
         kind=_name(task.get("kind")),
         source=_name(task.get("source")),
-        outcome=_outcome(record, failure, verdict),
+        outcome=outcome,
         failure=_name(failure.get("reason")),
         blame=_name(failure.get("blame")),
-        judge=_opinion(verdict.get("correct")),
+        judge=judge,
         status=_name(verdict.get("status")),
         verdict=_name(verdict.get("source")),
         gold=_opinion(gold.get("correct")),
@@ -233,25 +232,24 @@ def source_of(record: Record) -> str:
     return str(object_of(record, "workflow").get("source") or record.get("completion") or "")
 
 
-def safe(text: object) -> str:
-    """Text that a database takes: halves of surrogate pairs are spelt out."""
+def escape_surrogates(text: object) -> str:
+    """Spell out halves of surrogate pairs, which a database refuses."""
     whole = str(text)
     return whole if whole.isascii() else whole.encode("utf-8", "backslashreplace").decode()
 
 
-def _outcome(record: Record, failure: Record, verdict: Record) -> str:
-    if failure.get("blame") == Blame.INFRASTRUCTURE.value:
-        return "unscored"
-    if failure:
-        return "failed"
-    if _number(object_of(record, "reward").get("value")) is None:
-        return "unscored"
-    said = _opinion(verdict.get("correct"))
-    return "scored" if said == NONE else said
+_KNOWN = frozenset(
+    (
+        *("schema", "step", "group", "index", "key", "task", "completion", "tokens", TOKENS),
+        *("finish_reason", "policy_version", "workflow", "execution", "verdict", "gold"),
+        *("reward", "advantage", "failure"),
+    )
+)
+"""Fields of a record that are indexed elsewhere; the texts of all others are searched."""
 
 
-def _texts(record: Record, problem: str) -> tuple[Texts, bool]:
-    """The columns that are searched. The problem is left out of prompts: it has its own."""
+def _texts(record: Record, problem: str) -> list[str]:
+    """The searched texts. The problem is left out of prompts: it has a column of its own."""
     prompts: list[str] = []
     replies: list[str] = []
     execution, verdict = object_of(record, "execution"), object_of(record, "verdict")
@@ -261,88 +259,50 @@ def _texts(record: Record, problem: str) -> tuple[Texts, bool]:
             replies.append(str(exchange.get("reply") or ""))
         prompts += map(str, object_of(call, "arguments").values())
         replies += [str(call[key]) for key in ("result", "error") if call.get(key)]
-    reasons = [str(verdict.get("reason") or ""), *_said(verdict)]
+    reasons = [str(verdict.get("reason") or ""), *_judge_texts(verdict)]
     for name, key in (("failure", "message"), ("gold", "detail")):
         reasons.append(str(object_of(record, name).get(key) or ""))
     replies += [str(execution[key]) for key in ("answer", "printed") if execution.get(key)]
-    own = {key: value for key, value in record.items() if key not in _KNOWN}
-    reasons += _strings(own)
-    columns = [str(record.get("completion") or ""), *map("\n".join, (prompts, replies, reasons))]
-    if problem:
-        columns[1] = columns[1].replace(problem, " ")
-    cut = any(len(text) > LONGEST for text in columns)
-    return Texts(*(safe(text[:LONGEST]) for text in columns)), cut
+    reasons += _strings({key: value for key, value in record.items() if key not in _KNOWN})
+    prompt = "\n".join(prompts).replace(problem, " ") if problem else "\n".join(prompts)
+    return [str(record.get("completion") or ""), prompt, "\n".join(replies), "\n".join(reasons)]
 
 
-_KNOWN = frozenset(
-    [
-        "schema",
-        "step",
-        "group",
-        "index",
-        "key",
-        "task",
-        "completion",
-        "tokens",
-        "finish_reason",
-        "policy_version",
-        TOKENS,
-        "workflow",
-        "execution",
-        "verdict",
-        "gold",
-        "reward",
-        "advantage",
-        "failure",
-    ]
-)
-
-
-def _said(verdict: Record) -> Iterator[str]:
-    """What judges wrote, those of a panel included."""
+def _judge_texts(verdict: Record) -> Iterator[str]:
+    """Replies of judges, those of a panel included; not the prompt, which is the same for all."""
     for reply in _objects(verdict.get("replies")):
-        keys = ("text", "reasoning", "read")  # not the prompt: it says the same of all
-        yield from (str(reply[key]) for key in keys if reply.get(key))
+        yield from (str(reply[key]) for key in ("text", "reasoning", "read") if reply.get(key))
     for member in _objects(verdict.get("members")):
         yield str(member.get("reason") or "")
-        yield from _said(member)
+        yield from _judge_texts(member)
 
 
 def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list):
-        for inner in value:
+    elif isinstance(value, Mapping | list):
+        for inner in value.values() if isinstance(value, Mapping) else value:
             yield from _strings(inner)
 
 
 def _calls(trace: object) -> Iterator[Record]:
-    """All calls of a trace and what they caused."""
+    """All calls of a trace and their children."""
     for call in _objects(trace):
         yield call
         yield from _calls(call.get("children"))
 
 
-def _operators(trace: object) -> Iterator[str]:
-    for call in _objects(trace):
-        yield _name(call.get("operator")).replace(",", ";")
-
-
 def _note(record: Record, execution: Record) -> str:
-    """The failure's message, or else the answer, or else the completion; its first line."""
+    """The first line of the failure's message, or else of the answer, or else of the completion."""
     failure = object_of(record, "failure")
     for text in (failure.get("message"), execution.get("answer"), record.get("completion")):
         if text:
-            return one_line(safe(str(text)[: 8 * NOTE]), NOTE)
+            return one_line(escape_surrogates(str(text)[: 8 * NOTE]), NOTE)
     return ""
 
 
-def _objects(value: object) -> Iterator[Record]:
-    if isinstance(value, list):
-        yield from (item for item in value if isinstance(item, dict))
+def _objects(value: object) -> list[Record]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _opinion(value: object) -> str:
@@ -350,12 +310,12 @@ def _opinion(value: object) -> str:
 
 
 def _name(value: object) -> str:
-    return _short(value[:400] if isinstance(value, str) else str(value)[:400]) if value else NONE
+    return _short(str(value)[:400]) if value else NONE
 
 
 @lru_cache(maxsize=4096)
 def _short(text: str) -> str:
-    return one_line(safe(text), 80)
+    return one_line(escape_surrogates(text), 80)
 
 
 def _number(value: object) -> float | None:
@@ -363,9 +323,7 @@ def _number(value: object) -> float | None:
 
 
 def _whole(value: object) -> int | None:
-    if not is_number(value) or abs(value) >= 1 << 62:
-        return None
-    return int(value)
+    return int(value) if is_number(value) and abs(value) < 1 << 62 else None
 
 
 def _hash(text: str) -> int:

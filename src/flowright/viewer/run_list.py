@@ -1,4 +1,4 @@
-"""A run that is looked at: its files, its index, and what brings that up to date meanwhile."""
+"""The runs in view: their files, their indexes, and the thread that keeps these up to date."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,10 +11,10 @@ from typing import Any
 from flowright.core.errors import RunError, UserError, boundary
 from flowright.core.untrusted import one_line
 from flowright.runs.run_files import HELD_OUT, rollout_steps
-from flowright.viewer.index import Indexer, Progress, first_id, index_path
-from flowright.viewer.monitoring.snapshot import Snapshot, Watcher
-from flowright.viewer.rollout_records import record_at, safe
-from flowright.viewer.search import Attempt, Found
+from flowright.viewer.index import Indexer, Progress, index_path
+from flowright.viewer.monitoring.snapshot import Snapshot, Watcher, file_stamp
+from flowright.viewer.rollout_records import escape_surrogates, record_at
+from flowright.viewer.search import Attempt, AttemptSearch
 
 PAUSE = 2.0  # seconds between two looks for new steps
 MARKS = ("config.json", "state.json", "metrics.jsonl")
@@ -22,13 +22,13 @@ DEPTH = 3
 BETWEEN = "~"
 """Between the folders of a name."""
 PARTS = ("", *HELD_OUT)
-"""A run itself, and what else of it is looked at as a run is."""
+"""A run itself, and its parts that are viewed as a run is."""
 
 
 @dataclass
-class OpenedRun:
+class ViewedRun:
     """A run, or one of its parts with attempts at held-out problems (:data:`HELD_OUT`), which is
-    looked at as a run is. ``name`` is what its address has, ``path`` is the run's."""
+    viewed as a run is. ``name`` is that of its address, ``path`` is the run's."""
 
     name: str
     path: Path
@@ -41,25 +41,25 @@ class OpenedRun:
 
     @property
     def trouble(self) -> str:
-        """What a page says before anything else; empty where all is well."""
-        return "; ".join(told for told in (self.damaged, self.behind) if told)
+        """A warning for the top of a page; empty where all is well."""
+        return "; ".join(filter(None, (self.damaged, self.behind)))
 
     @property
     def folder(self) -> Path:
-        """Where its attempts are."""
+        """The folder of its attempts."""
         return self.path / self.part
 
     @property
     def index(self) -> Path:
         return index_path(self.folder)
 
-    def found(self) -> Found:
-        """Its index, for one answer: ``with run.found() as found``."""
-        return Found(self.index)
+    def found(self) -> AttemptSearch:
+        """Open the index for one answer: ``with run.found() as found``."""
+        return AttemptSearch(self.index)
 
     def update(self, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Bring its index up to date, or as far as the step after which ``stopped``; what keeps it
-        from it is told by ``behind``."""
+        """Bring the index up to date, or as far as the step after which ``stopped``; ``behind`` has
+        the reason of a failure."""
         try:
             with closing(Indexer(self.folder).update()) as steps:
                 for self.progress in steps:
@@ -68,17 +68,17 @@ class OpenedRun:
             self.behind = ""
         except UserError as error:
             self.behind = "; ".join(error.problems)
-        except OSError as error:  # such as a step that a resumed run moves away just now
+        except OSError as error:  # such as a step that a resumed run moves just now
             self.behind = one_line(f"the index is not up to date: {error}", 300)
 
     def steps(self) -> int:
-        """How many steps kept rollouts."""
+        """Count the steps that kept rollouts."""
         return len(rollout_steps(self.folder))
 
     def snapshot(self) -> Snapshot:
-        """What its files say, read again when they have changed. A file that cannot be read is told
-        by ``damaged``, and the rest is empty."""
-        stamp = tuple(_stamp(self.path / name) for name in (*MARKS, "evaluation.json"))
+        """Read its files, again when they have changed. Where one cannot be read ``damaged`` says so,
+        and the snapshot is empty."""
+        stamp = tuple(file_stamp(self.path / name) for name in (*MARKS, "evaluation.json"))
         if self._looked is None or self._looked[0] != stamp:
             self._watcher = self._watcher or Watcher(self.path)
             try:
@@ -95,24 +95,16 @@ class OpenedRun:
         return record_at(self.folder, attempt.step, attempt.start, attempt.size)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
-    try:
-        told = path.stat()
-    except OSError:
-        return None
-    return told.st_mtime_ns, told.st_size
-
-
-class Shelf:
+class RunList:
     """The runs of a folder, or one run; those that appear later, too."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._lock = threading.Lock()
-        self._runs: dict[str, OpenedRun] = {}
-        self._named: dict[tuple[Path, str], OpenedRun] = {}
+        self._runs: dict[str, ViewedRun] = {}
+        self._named: dict[tuple[Path, str], ViewedRun] = {}
 
-    def runs(self) -> Sequence[OpenedRun]:
+    def runs(self) -> Sequence[ViewedRun]:
         """All runs now, the one that changed last first."""
         with self._lock:
             below = [*_runs_below(self.root)]
@@ -126,23 +118,23 @@ class Shelf:
         return sorted(there, key=lambda run: -_changed(run.path))
 
     def _put(self, name: str, path: Path, part: str) -> None:
-        """Keep a run under a name that no other has, the same for as long as this shelf is."""
+        """Keep a run under a name that no other has, which does not change."""
         if (path, part) in self._named:
             return
         free = (f"{name}{BETWEEN}{n}" if n > 1 else name for n in count(1))
-        run = OpenedRun(next(each for each in free if each not in self._runs), path, part)
+        run = ViewedRun(next(each for each in free if each not in self._runs), path, part)
         self._runs[run.name] = self._named[path, part] = run
 
-    def parts(self, run: OpenedRun) -> Sequence[OpenedRun]:
+    def parts(self, run: ViewedRun) -> Sequence[ViewedRun]:
         """The run itself and its parts that there are; of a part those of its run."""
         places = ((run.path, part) for part in PARTS)
         return [self._named[place] for place in places if place in self._named]
 
-    def links(self, run: OpenedRun) -> tuple[tuple[str, str], ...]:
-        """The run and its parts, as :class:`flowright.viewer.layout.Links` has them."""
+    def links(self, run: ViewedRun) -> tuple[tuple[str, str], ...]:
+        """The run and its parts, for :class:`flowright.viewer.layout.Links`."""
         return tuple((one.part.capitalize() or "Attempts", one.name) for one in self.parts(run))
 
-    def run(self, name: str) -> OpenedRun | None:
+    def run(self, name: str) -> ViewedRun | None:
         """The run of a name; None for any other text."""
         if name not in self._runs:
             self.runs()
@@ -150,17 +142,17 @@ class Shelf:
 
 
 class Refresher(threading.Thread):
-    """Keeps the indexes of all runs up to date until it is told to stop."""
+    """Keeps the indexes of all runs up to date until it is stopped."""
 
-    def __init__(self, shelf: Shelf) -> None:
+    def __init__(self, run_list: RunList) -> None:
         super().__init__(daemon=True, name="viewer-index")
-        self._shelf = shelf
+        self._run_list = run_list
         self._stopped = threading.Event()
 
     def run(self) -> None:
         while not self._stopped.is_set():
-            shelf = self._shelf
-            for one in [part for run in shelf.runs() for part in shelf.parts(run)]:
+            run_list = self._run_list
+            for one in [part for run in run_list.runs() for part in run_list.parts(run)]:
                 with boundary("the index is not up to date") as tried:  # the others go on
                     one.update(self._stopped.is_set)
                 if tried.failure is not None:
@@ -170,23 +162,9 @@ class Refresher(threading.Thread):
             self._stopped.wait(PAUSE)
 
     def stop(self) -> None:
-        """Ends after the step at work."""
+        """Stop after the step at work."""
         self._stopped.set()
         self.join(timeout=10)
-
-
-def attempt_at(found: Found, step: int, group: int, index: int) -> Attempt | None:
-    """The attempt of a place."""
-    for attempt in group_of(found, step, group):
-        if attempt.index == index:
-            return attempt
-    return None
-
-
-def group_of(found: Found, step: int, group: int) -> list[Attempt]:
-    """All attempts of a group, in the order of their numbers."""
-    between = (first_id(step), first_id(step + 1), group)
-    return found.attempts("a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between)
 
 
 def _runs_below(root: Path, depth: int = DEPTH, seen: set[Path] | None = None) -> Iterator[Path]:
@@ -211,16 +189,16 @@ def _runs_below(root: Path, depth: int = DEPTH, seen: set[Path] | None = None) -
 
 def _name(path: Path, root: Path) -> str:
     inside = path.relative_to(root).parts
-    return safe(BETWEEN.join(inside) if inside else path.resolve().name)
+    return escape_surrogates(BETWEEN.join(inside) if inside else path.resolve().name)
 
 
 def _changed(path: Path) -> float:
-    return max((time_ns[0] for mark in MARKS if (time_ns := _stamp(path / mark))), default=0)
+    return max((time_ns[0] for mark in MARKS if (time_ns := file_stamp(path / mark))), default=0)
 
 
 def find_root(name: str | None, output_dir: Path) -> Path:
-    """The folder that a user means: a run or a folder of runs, by path or by name; without one,
-    where all runs are. Raises RunError where there is none."""
+    """Find a run or a folder of runs, by path or by name; without one, the folder of all runs.
+    Raises RunError where there is none."""
     if name is None:
         if not output_dir.is_dir():
             raise RunError(f"{output_dir.resolve()}: no runs here yet; name a run or a folder")

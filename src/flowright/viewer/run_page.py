@@ -20,14 +20,14 @@ from flowright.viewer.monitoring.snapshot import Snapshot, edge, last, some_step
 from flowright.viewer.rendering.markup import Html, el, section
 from flowright.viewer.rendering.report import section_html, tiles_html
 from flowright.viewer.rollout_records import NONE
-from flowright.viewer.search import Found, Tallies, operators_by_step, tallies
+from flowright.viewer.search import AttemptCounts, AttemptSearch, count_attempts, operators_by_step
 
 AGREEMENT_ALARM, UNSCORED_ALARM, VALID_ALARM = 0.8, 0.01, 0.9
 
 
-def run_body(found: Found, snapshot: Snapshot, links: Links) -> Html:
+def run_body(found: AttemptSearch, snapshot: Snapshot, links: Links) -> Html:
     """Everything about one run."""
-    counts = tallies(found)
+    counts = count_attempts(found)
 
     def address(query: str, step: int | None = None) -> str | None:
         also = f"step={step}" if step is not None else ""
@@ -96,7 +96,7 @@ def _alarms(snapshot: Snapshot, links: Links) -> Html | None:
     return el("div", title, el("ul", items), class_="problem")
 
 
-def _opinions(counts: Tallies, links: Links) -> ReportSection | None:
+def _opinions(counts: AttemptCounts, links: Links) -> ReportSection | None:
     """The judge against gold as a table of counts, those of a disagreement with their attempts."""
     if not any(about.gold != NONE for about in counts.alike):
         return None
@@ -116,7 +116,7 @@ def _opinions(counts: Tallies, links: Links) -> ReportSection | None:
     return ReportSection("opinions", "Judge against gold", [table])
 
 
-def _operators(found: Found, links: Links) -> ReportSection | None:
+def _operators(found: AttemptSearch, links: Links) -> ReportSection | None:
     courses = operators_by_step(found)
     rows: list[Sequence[ReportCell | str]] = []
     for number, (name, course) in enumerate(courses.items()):

@@ -15,7 +15,7 @@ from flowright.viewer.monitoring.sections import differing
 from flowright.viewer.monitoring.snapshot import DRIFT, Snapshot, measured_of, trend
 from flowright.viewer.rendering.charts import mark_html
 from flowright.viewer.rendering.markup import Html, el
-from flowright.viewer.run_list import OpenedRun
+from flowright.viewer.run_list import ViewedRun
 
 MOST_DIFFERENCES = 12
 STATUS = {"finished": "good", "running": "plain"}
@@ -25,7 +25,7 @@ _HEADS = (
 )
 
 
-def runs_body(runs: Sequence[OpenedRun], links: Links, against: str = "") -> Html:
+def runs_body(runs: Sequence[ViewedRun], links: Links, against: str = "") -> Html:
     """A row a run. ``against``: the name of the run whose settings the others are compared with."""
     base = next((run.snapshot() for run in runs if run.name == against), None)
     heads: list[Column | str] = [*_HEADS]
@@ -44,7 +44,7 @@ def runs_body(runs: Sequence[OpenedRun], links: Links, against: str = "") -> Htm
     return el("div", el("h1", "Runs"), form if runs else el("p", "No run here yet."))
 
 
-def _row_or_why(run: OpenedRun, links: Links, base: Snapshot | None) -> Html:
+def _row_or_why(run: ViewedRun, links: Links, base: Snapshot | None) -> Html:
     """A run's row, or why there is none: a fault of one hides no other."""
     mark: Html | None = None
     if not links.exported:
@@ -59,7 +59,7 @@ def _row_or_why(run: OpenedRun, links: Links, base: Snapshot | None) -> Html:
     return el("tr", None if links.exported else el("td"), el("th", run.name, scope="row"), cell)
 
 
-def _cells(run: OpenedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> list[Html]:
+def _cells(run: ViewedRun, snapshot: Snapshot, links: Links, base: Snapshot | None) -> list[Html]:
     state, measured = snapshot.state, measured_of(snapshot)
     damaged = run.damaged.replace(f"{run.path}/", "")
     status = "damaged" if damaged else snapshot.status

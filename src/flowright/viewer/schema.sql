@@ -8,13 +8,12 @@ CREATE TABLE files (
 );
 -- The generation that a step gets next; it outlives the step's row in files.
 CREATE TABLE generations (step INTEGER PRIMARY KEY, next INTEGER NOT NULL);
+-- A combination's name is its values as a JSON list, a set of operators' their names with commas.
 CREATE TABLE combinations (
-  id INTEGER PRIMARY KEY, kind TEXT, source TEXT, outcome TEXT, failure TEXT, blame TEXT,
-  judge TEXT, status TEXT, verdict TEXT, gold TEXT, repairs TEXT, attempts INTEGER NOT NULL,
-  UNIQUE (kind, source, outcome, failure, blame, judge, status, verdict, gold, repairs)
+  id INTEGER PRIMARY KEY, name TEXT UNIQUE, attempts INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE operators (
-  id INTEGER PRIMARY KEY, names TEXT UNIQUE, attempts INTEGER NOT NULL DEFAULT 0
+  id INTEGER PRIMARY KEY, name TEXT UNIQUE, attempts INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE tasks (id INTEGER PRIMARY KEY, name TEXT UNIQUE, title TEXT);
 CREATE TABLE attempts (
@@ -32,8 +31,7 @@ CREATE INDEX attempts_seconds ON attempts (seconds);
 CREATE TABLE notes (id INTEGER PRIMARY KEY, note TEXT);
 -- How many attempts of a step have each combination, and each set of operators.
 CREATE TABLE counts (
-  step INTEGER, combination INTEGER, attempts INTEGER, rewards INTEGER, reward REAL,
-  PRIMARY KEY (step, combination)
+  step INTEGER, combination INTEGER, attempts INTEGER, PRIMARY KEY (step, combination)
 ) WITHOUT ROWID;
 CREATE TABLE uses (
   step INTEGER, operators INTEGER, attempts INTEGER, PRIMARY KEY (step, operators)

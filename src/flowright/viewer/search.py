@@ -5,16 +5,17 @@ Pages go by key, so that the thousandth is as quick as the first.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from flowright.core.formatting import Point
-from flowright.viewer.index import Reading, step_of
+from flowright.viewer.index import IndexReader, first_id, step_of
 from flowright.viewer.rollout_records import NONE, Combination
-from flowright.viewer.selection import Filter, Where, wheres
+from flowright.viewer.selection import Filter, SqlSelection, sql_selections
 
 PAGE = 50
 MOST_COUNTED = 10_000
-"""More of a selection are not counted: it costs, and helps nobody."""
+"""More of a selection are not counted, which would take long."""
 _COLUMNS = (
     "a.id, a.grp, a.idx, a.task, a.combination, a.operators, a.reward, a.advantage, a.tokens, "
     "a.llm_tokens, a.calls, a.seconds, a.program, a.start, a.size"
@@ -59,43 +60,48 @@ class Page:
     after: str = ""
 
 
-class Found(Reading):
-    """An index that is open for one answer, and what is found in it."""
+class AttemptSearch(IndexReader):
+    """An index opened for one answer, with queries for attempts."""
 
     def attempts(self, where: str, values: Sequence[object]) -> list[Attempt]:
-        """Those of a condition, which is ours and not a reader's."""
+        """The attempts of a condition in SQL, which must not be a reader's text."""
         query = f"SELECT {_COLUMNS} FROM attempts a WHERE {where}"
         return [Attempt(*row) for row in self.rows(query, values)]
+
+    def at(self, step: int, group: int, index: int) -> Attempt | None:
+        """The attempt of a place."""
+        return next((each for each in self.group(step, group) if each.index == index), None)
+
+    def group(self, step: int, group: int) -> list[Attempt]:
+        """All attempts of a group, in the order of their numbers."""
+        between = (first_id(step), first_id(step + 1), group)
+        return self.attempts("a.id >= ? AND a.id < ? AND a.grp = ? ORDER BY a.idx, a.id", between)
 
     def about(self, attempt: Attempt) -> Combination:
         """Look up the combination of an attempt."""
         return self.combinations.get(attempt.combination, Combination())
 
-    # --- a selection --------------------------------------------------------------------------
-
     def page(self, chosen: Filter, size: int = PAGE) -> Page:
         """The attempts of a selection from where its page begins."""
-        column = _column(chosen)
-        found = self._merged(chosen, chosen.descending, _read_key(chosen.after), size + 1)
+        found = self._behind(chosen, chosen.descending, _read_key(chosen.after), size + 1)
         if len(found) <= size:
             return Page(found)
-        last = found[size - 1]
-        return Page(found[:size], json.dumps([getattr(last, column), last.id]))
+        return Page(found[:size], json.dumps(_key(chosen, found[size - 1])))
 
     def beside(self, chosen: Filter, attempt: Attempt) -> tuple[Attempt | None, Attempt | None]:
-        """Those before and after an attempt in a selection."""
-        key = (getattr(attempt, _column(chosen)), attempt.id)
-        before = self._merged(chosen, not chosen.descending, key, 1, nulls_first=True)
-        after = self._merged(chosen, chosen.descending, key, 1)
+        """The attempts before and after one in a selection."""
+        key = _key(chosen, attempt)
+        before = self._behind(chosen, not chosen.descending, key, 1, nulls_first=True)
+        after = self._behind(chosen, chosen.descending, key, 1)
         return next(iter(before), None), next(iter(after), None)
 
     def count(self, chosen: Filter) -> tuple[int, bool]:
-        """How many attempts a selection has, and whether there are more than were counted."""
+        """Count the attempts of a selection; True where there are more than were counted."""
         if not chosen.values:
             ((count,),) = self.rows("SELECT coalesce(sum(attempts), 0) FROM files") or [(0,)]
             return count, False
         ids: set[int] = set()
-        for where in wheres(self, chosen):
+        for where in sql_selections(self, chosen):
             query = f"SELECT a.id FROM {where.source} {where.sql(*where.joined)} LIMIT ?"
             values = [*where.values, *where.join_values, MOST_COUNTED + 1]
             ids.update(number for (number,) in self.rows(query, values))
@@ -104,20 +110,18 @@ class Found(Reading):
         return len(ids), False
 
     def each(self, chosen: Filter, most: int | None = None) -> Iterator[Attempt]:
-        """All attempts of a selection, in its order."""
-        given, chosen = 0, chosen.without_page()
+        """All attempts of a selection, or the first ``most``, in its order."""
+        return islice(self._each(replace(chosen, after="")), most)
+
+    def _each(self, chosen: Filter) -> Iterator[Attempt]:
         while True:
             page = self.page(chosen, 2000)
-            for attempt in page.attempts:
-                if most is not None and given >= most:
-                    return
-                given += 1
-                yield attempt
+            yield from page.attempts
             if not page.after:
                 return
-            chosen = Filter(chosen.values, chosen.sort, chosen.descending, page.after)
+            chosen = replace(chosen, after=page.after)
 
-    def _merged(
+    def _behind(
         self,
         chosen: Filter,
         down: bool,
@@ -125,10 +129,9 @@ class Found(Reading):
         count: int,
         nulls_first: bool = False,
     ) -> list[Attempt]:
-        """The first attempts behind a key, in order, of all ways to be in a selection."""
-        column = _column(chosen)
-        found: dict[int, Attempt] = {}
-        ways = wheres(self, chosen)
+        """The first attempts behind a key, in order; a search has two ways to be in a selection."""
+        column, found = _column(chosen), dict[int, Attempt]()
+        ways = sql_selections(self, chosen)
         for where in ways:
             for attempt in self._sorted(where, column, down, key, count, nulls_first):
                 found[attempt.id] = attempt
@@ -146,7 +149,7 @@ class Found(Reading):
 
     def _sorted(
         self,
-        where: Where,
+        where: SqlSelection,
         column: str,
         down: bool,
         key: tuple[float | None, int] | None,
@@ -155,40 +158,34 @@ class Found(Reading):
     ) -> Iterator[Attempt]:
         """Attempts by a column and their id behind a key; those without a value come last."""
         beyond, order = ("<", "DESC") if down else (">", "ASC")
+        by_id, behind_id = f"a.id {order}", f"a.id {beyond} ?"
+        # A group of attempts: its condition, its order, and the condition of those behind a key.
+        known = (f"a.{column} IS NOT NULL", f"a.{column} {order}, {by_id}",
+                 f"(a.{column}, a.id) {beyond} (?, ?)")  # fmt: skip
+        unknown = (f"+a.{column} IS NULL", by_id, behind_id)
+        groups = [unknown, known] if nulls_first else [known, unknown]
         if column == "id":
-            more = [f"a.id {beyond} ?"] if key else []
-            yield from self._take(where, more, [key[1]] if key else [], f"a.id {order}", count)
-            return
-        known = ([f"a.{column} IS NOT NULL"], f"a.{column} {order}, a.id {order}")
-        unknown = ([f"+a.{column} IS NULL"], f"a.id {order}")
-        parts = [unknown, known] if nulls_first else [known, unknown]
-        if key and (key[0] is None) is not nulls_first:
-            parts = parts[1:]
-        for number, (more, ordered) in enumerate(parts):
-            values: list[object] = []
-            if key and number == 0:
-                is_null = key[0] is None
-                behind = f"a.id {beyond} ?" if is_null else f"(a.{column}, a.id) {beyond} (?, ?)"
-                more = [*more, behind]
-                values = [key[1]] if is_null else [key[0], key[1]]
-            for attempt in self._take(where, more, values, ordered, count):
-                count -= 1
-                yield attempt
+            groups = [("1", by_id, behind_id)]
+        elif key and (key[0] is None) is not nulls_first:
+            groups = groups[1:]
+        for condition, ordered, behind in groups:
+            values = [] if key is None else [*key] if behind.startswith("(") else [key[1]]
+            conditions = where.sql(*where.looked, condition, *([behind] if key else []))
+            query = f"SELECT {_COLUMNS} FROM attempts a {conditions} ORDER BY {ordered} LIMIT ?"
+            rows = self.rows(query, [*where.values, *where.look_values, *values, count])
+            yield from (Attempt(*row) for row in rows)
+            key, count = None, count - len(rows)
             if count <= 0:
                 return
 
-    def _take(
-        self, where: Where, more: list[str], values: Sequence[object], order: str, count: int
-    ) -> Iterator[Attempt]:
-        told = where.sql(*where.looked, *more)
-        query = f"SELECT {_COLUMNS} FROM attempts a {told} ORDER BY {order} LIMIT ?"
-        for row in self.rows(query, [*where.values, *where.look_values, *values, count]):
-            yield Attempt(*row)
-
 
 def _column(chosen: Filter) -> str:
-    """What a selection is sorted by, as a column."""
+    """The column by which a selection is sorted."""
     return "id" if chosen.sort == "step" else chosen.sort
+
+
+def _key(chosen: Filter, attempt: Attempt) -> tuple[float | None, int]:
+    return getattr(attempt, _column(chosen)), attempt.id
 
 
 def _read_key(after: str) -> tuple[float | None, int] | None:
@@ -200,9 +197,12 @@ def _read_key(after: str) -> tuple[float | None, int] | None:
     return (value, number) if good else None
 
 
+# --- counts ---------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class Tallies:
-    """The attempts of a run: of each step all together, and by what they are counted under."""
+class AttemptCounts:
+    """The numbers of a run's attempts by step, in all and by combination."""
 
     steps: Mapping[int, int]
     alike: Mapping[Combination, Mapping[int, int]]
@@ -217,11 +217,11 @@ class Tallies:
         return [(step, count / self.steps[step]) for step, count in sums.items()]
 
     def total(self, wanted: Callable[[Combination], bool]) -> int:
-        """How many attempts of the run are wanted."""
+        """Count the wanted attempts of the run."""
         return sum(sum(counts.values()) for about, counts in self.alike.items() if wanted(about))
 
 
-def tallies(found: Found) -> Tallies:
+def count_attempts(found: AttemptSearch) -> AttemptCounts:
     """All counts of the index."""
     steps: dict[int, int] = {}
     alike: dict[Combination, dict[int, int]] = {}
@@ -229,13 +229,13 @@ def tallies(found: Found) -> Tallies:
     for step, key, count in rows:
         steps[step] = steps.get(step, 0) + count
         alike.setdefault(found.combinations.get(key, Combination()), {})[step] = count
-    return Tallies(steps, alike)
+    return AttemptCounts(steps, alike)
 
 
 @dataclass(slots=True)
 class Solved:
-    """Attempts at one problem: how many gold has an opinion of, how many of these are right, how
-    many failed by the policy's fault, how many were scored, and the sum of their rewards."""
+    """Numbers of attempts at one problem: with an opinion of gold, right by it, failed by the
+    policy's fault, scored; and the sum of their rewards."""
 
     known: int = 0
     right: int = 0
@@ -245,8 +245,7 @@ class Solved:
 
     @property
     def gold(self) -> float | None:
-        """The share that is right, failures being wrong; None without an attempt of either kind.
-        Whether the problem has gold at all only ``known`` tells."""
+        """The share that is right, failures being wrong; None without an attempt of either kind."""
         count = self.known + self.failed
         return self.right / count if count else None
 
@@ -255,9 +254,9 @@ class Solved:
         return self.reward / self.scored if self.scored else None
 
 
-def solved_by_task(found: Found, ids: tuple[int, int] | None = None) -> dict[str, Solved]:
-    """By the names of the problems, over the attempts between two ids. A failure of the policy is
-    not right; one of ours says nothing (law 1)."""
+def solved_by_task(found: AttemptSearch, ids: tuple[int, int] | None = None) -> dict[str, Solved]:
+    """Count by the names of the problems, over the attempts between two ids. A failure of the
+    policy is not right; one of ours does not count (law 1)."""
     between = "WHERE id >= ? AND id < ?" if ids else ""
     rows = found.rows(
         "SELECT task, combination, count(*), count(reward), total(reward) FROM attempts "
@@ -278,7 +277,7 @@ def solved_by_task(found: Found, ids: tuple[int, int] | None = None) -> dict[str
     return tasks
 
 
-def operators_by_step(found: Found) -> Mapping[str, list[Point]]:
+def operators_by_step(found: AttemptSearch) -> Mapping[str, list[Point]]:
     """The share of each step's attempts that call an operator, by its name."""
     sums: dict[str, dict[int, int]] = {}
     totals: dict[int, int] = {}

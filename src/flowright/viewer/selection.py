@@ -10,19 +10,11 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import urlencode
 
 from flowright.core.plugins import suggest
-from flowright.viewer.index import Reading, first_id
-from flowright.viewer.rollout_records import MOST_STEPS, NONE, Combination, safe
+from flowright.viewer.index import IndexReader, first_id
+from flowright.viewer.rollout_records import MOST_STEPS, NONE, Combination, escape_surrogates
 
-NAMED = {
-    "kind": "kind",
-    "source": "source",
-    "outcome": "outcome",
-    "failure": "failure",
-    "blame": "blame",
-    "verdict": "verdict",
-    "status": "status",
-}
-"""Filters that are a column of the combinations, by name."""
+NAMED = ("kind", "source", "outcome", "failure", "blame", "verdict", "status")
+"""Filters that are a field of the combinations."""
 MEASURES = ("reward", "advantage", "tokens", "llm_tokens", "calls", "seconds")
 """Filters that are a range of a number, and what attempts can be sorted by beside their step."""
 AGAINST = {
@@ -59,7 +51,7 @@ class Range:
 
     @staticmethod
     def read(text: str) -> "Range | None":
-        """Of ``0.2..0.8``, ``..3``, ``>0.5``, ``<=2``, ``7``; None for anything else."""
+        """Parse ``0.2..0.8``, ``..3``, ``>0.5``, ``<=2``, ``7``; None for anything else."""
         found = _RANGE.fullmatch(text.strip()) if len(text) <= LONGEST_RANGE else None
         if found is None or text.strip() == "..":
             return None
@@ -88,8 +80,8 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The selection: values by the names of filters, as they stand in the address; how it is
-    sorted, and after which attempt a page begins."""
+    """A selection: values by the names of filters, as they stand in the address; its order, and the
+    key of the attempt after which a page begins."""
 
     values: Mapping[str, str] = field(default_factory=dict)
     sort: str = "step"
@@ -99,8 +91,10 @@ class Filter:
 
     @staticmethod
     def read(query: Mapping[str, str]) -> "Filter":
-        """Out of an address's query (:func:`joined`)."""
-        values = {k: safe(query[k].strip()) for k in query if k in _ALL and query[k].strip()}
+        """Read an address's query (:func:`merge_query`)."""
+        values = {
+            k: escape_surrogates(query[k].strip()) for k in query if k in _ALL and query[k].strip()
+        }
         problems = [
             f"{key[:60]}: no filter has this name{suggest(key, [*_ALL, *_MORE])}"
             for key in query
@@ -117,7 +111,7 @@ class Filter:
         if values.get("in", "problem") not in PLACES:
             problems.append(f"in: one of {', '.join(PLACES)}")
             del values["in"]
-        if "q" in values and words_of(values["q"]) is None:
+        if "q" in values and fts_query(values["q"]) is None:
             problems.append("search: nothing in it can be searched for; write a word or a number")
             del values["q"]
         elif "q" in values and _is_long(values["q"]):
@@ -134,35 +128,24 @@ class Filter:
 
     def query(self, **changes: str | None) -> str:
         """The query of an address: this one with some values changed, None to leave one out.
-        Where a page begins is left out unless it is given."""
-        told: dict[str, str] = dict(self.values)
-        if self.sort != "step":
-            told["sort"] = self.sort
-        if not self.descending:
-            told["dir"] = "asc"
-        for name, value in changes.items():
-            name = name.removesuffix("_")
-            told.pop(name, None)
-            if value:
-                told[name] = value
-        return urlencode(told)
-
-    def without_page(self) -> "Filter":
-        """The selection from its beginning."""
-        return replace(self, after="")
+        The beginning of a page is left out unless it is given."""
+        order = {"sort": "" if self.sort == SORTS[0] else self.sort}
+        order["dir"] = "" if self.descending else "asc"
+        changed = {name.removesuffix("_"): value for name, value in changes.items()}
+        merged = {**self.values, **order, **changed}
+        return urlencode({name: value for name, value in merged.items() if value})
 
 
-def joined(query: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """A query by key; a key that is there more than once has all its values, with commas."""
-    told: dict[str, list[str]] = {}
+def merge_query(query: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Merge a query by key; a repeated key has all its values, with commas."""
+    merged: dict[str, str] = {}
     for key, value in query:
-        told.setdefault(key, []).append(value)
-    return {
-        key: (" " if key == "q" else ",").join(filter(None, values)) for key, values in told.items()
-    }
+        both = (merged.get(key), value)
+        merged[key] = (" " if key == "q" else ",").join(filter(None, both))
+    return merged
 
 
-def several(value: str) -> list[str]:
+def split_values(value: str) -> list[str]:
     """The values of a filter: those between its commas, and all of it for a value that has one."""
     return list(dict.fromkeys([value, *(each.strip() for each in value.split(","))]))
 
@@ -171,9 +154,9 @@ def _is_long(search: str) -> bool:
     return len(search) > LONGEST_QUERY or len(_WORD.findall(search)) > MOST_WORDS
 
 
-def words_of(text: str) -> str | None:
-    """A search as FTS5 takes it: all words, phrases in quotes, ``-word`` for none of it, ``wo*``
-    for a beginning. None where there is no word to look for. Nothing of it is obeyed as syntax."""
+def fts_query(text: str) -> str | None:
+    """Translate a search for FTS5: all words, phrases in quotes, ``-word`` for none of it, ``wo*``
+    for a beginning. None where there is no word to look for. Nothing in it acts as syntax."""
     wanted: list[str] = []
     unwanted: list[str] = []
     for match in list(_WORD.finditer(text[:LONGEST_QUERY]))[:MOST_WORDS]:
@@ -187,8 +170,8 @@ def words_of(text: str) -> str | None:
         (unwanted if minus else wanted).append(quoted)
     if not wanted:
         return None
-    told = " AND ".join(wanted)
-    return f"({told}) NOT ({' OR '.join(unwanted)})" if unwanted else told
+    positive = " AND ".join(wanted)
+    return f"({positive}) NOT ({' OR '.join(unwanted)})" if unwanted else positive
 
 
 def step_ids(chosen: Range) -> tuple[int, int]:
@@ -209,9 +192,9 @@ whether it matches two words 1.7 milliseconds, which grows with their number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """A selection as SQL. ``looked`` are conditions for whoever goes through attempts in an order,
-    ``joined`` for whoever counts them, out of ``source``."""
+class SqlSelection:
+    """A selection as SQL. ``looked`` are conditions for reading attempts in an order, ``joined`` for
+    counting them, out of ``source``."""
 
     conditions: tuple[str, ...]
     values: tuple[object, ...]
@@ -222,19 +205,19 @@ class Where:
     join_values: tuple[object, ...] = ()
 
     def sql(self, *more: str) -> str:
-        told = [*self.conditions, *more]
-        return f"WHERE {' AND '.join(told)}" if told else ""
+        conditions = [*self.conditions, *more]
+        return f"WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
-def wheres(index: Reading, chosen: Filter) -> list[Where]:
+def sql_selections(index: IndexReader, chosen: Filter) -> list[SqlSelection]:
     """The ways to be in a selection, as SQL: a search finds words in an attempt's own texts or
     in its problem. None where nothing can be in it."""
     plain = _plain(index, chosen.values)
-    words = words_of(chosen.values.get("q", ""))
+    words = fts_query(chosen.values.get("q", ""))
     if plain is None or words is None:
         return [plain] if plain is not None else []
     place = chosen.values.get("in")
-    found: list[Where] = []
+    found: list[SqlSelection] = []
     if place != "problem":
         found.append(_in_texts(index, plain, f"{place} : ({words})" if place else words))
     if place in (None, "problem"):
@@ -242,7 +225,7 @@ def wheres(index: Reading, chosen: Filter) -> list[Where]:
     return found
 
 
-def _in_texts(index: Reading, plain: Where, words: str) -> Where:
+def _in_texts(index: IndexReader, plain: SqlSelection, words: str) -> SqlSelection:
     """All that match are fetched; where nearly all do, each attempt is asked in the order of the
     page instead, which ends soon. Counting goes through the matches."""
     most = max(_FEW, int(_NEARLY_ALL * index.progress(0).attempts))
@@ -261,33 +244,33 @@ def _in_texts(index: Reading, plain: Where, words: str) -> Where:
     )
 
 
-def _in_problems(index: Reading, plain: Where, words: str) -> Where:
+def _in_problems(index: IndexReader, plain: SqlSelection, words: str) -> SqlSelection:
     tasks = index.rows("SELECT rowid FROM problems WHERE problems MATCH ?", (words,))
     listed = ", ".join(str(number) for (number,) in tasks)
     condition = f"{'' if len(tasks) <= _FEW_TASKS else '+'}a.task IN ({listed})"
     return replace(plain, looked=(condition,), joined=(condition,))
 
 
-def _plain(index: Reading, told: Mapping[str, str]) -> Where | None:
+def _plain(index: IndexReader, filters: Mapping[str, str]) -> SqlSelection | None:
     """All of a selection but its search, None where nothing can be in it."""
     conditions: list[str] = []
     values: list[object] = []
-    if "step" in told and (steps := Range.read(told["step"])):
+    if "step" in filters and (steps := Range.read(filters["step"])):
         conditions.append("a.id >= ? AND a.id < ?")
         values += step_ids(steps)
     for name in MEASURES:
-        if name in told and (wanted := Range.read(told[name])):
+        if name in filters and (wanted := Range.read(filters[name])):
             found, limits = wanted.sql(f"+a.{name}")
             conditions += found
             values += limits
-    if "task" in told:
-        names = several(told["task"])
+    if "task" in filters:
+        names = split_values(filters["task"])
         marks = ", ".join("?" * len(names))
         conditions.append(f"a.task IN (SELECT id FROM tasks WHERE name IN ({marks}))")
         values += names
     for numbers, column in (
-        (_chosen_combinations(index, told), "combination"),
-        (_chosen_operators(index, told), "operators"),
+        (_chosen_combinations(index, filters), "combination"),
+        (_chosen_operators(index, filters), "operators"),
     ):
         if numbers is None:
             continue
@@ -296,41 +279,43 @@ def _plain(index: Reading, told: Mapping[str, str]) -> Where | None:
         few = column == "combination" and _attempts_of(index, numbers) <= _FEW
         listed = ", ".join(map(str, numbers))
         conditions.append(f"{'' if few else '+'}a.{column} IN ({listed})")
-    return Where(tuple(conditions), tuple(values))
+    return SqlSelection(tuple(conditions), tuple(values))
 
 
-def _chosen_combinations(index: Reading, told: Mapping[str, str]) -> list[int] | None:
+def _chosen_combinations(index: IndexReader, filters: Mapping[str, str]) -> list[int] | None:
     """The combinations that a selection leaves, None where it asks nothing of them."""
-    if not {*NAMED, "against", "repair"} & told.keys():
+    if not {*NAMED, "against", "repair"} & filters.keys():
         return None
-    return [n for n, found in index.combinations.items() if is_chosen(found, told)]
+    return [n for n, found in index.combinations.items() if is_chosen(found, filters)]
 
 
-def _chosen_operators(index: Reading, told: Mapping[str, str]) -> list[int] | None:
-    if "operator" not in told:
+def _chosen_operators(index: IndexReader, filters: Mapping[str, str]) -> list[int] | None:
+    if "operator" not in filters:
         return None
-    wanted = {name.strip() for name in told["operator"].split(",")}
+    wanted = {name.strip() for name in filters["operator"].split(",")}
     return [n for n, names in index.operators.items() if wanted <= set(names.split(","))]
 
 
-def _attempts_of(index: Reading, combinations: Sequence[int]) -> int:
+def _attempts_of(index: IndexReader, combinations: Sequence[int]) -> int:
     marks = ", ".join("?" * len(combinations))
     query = f"SELECT coalesce(sum(attempts), 0) FROM combinations WHERE id IN ({marks})"
     ((count,),) = index.rows(query, combinations) or [(0,)]
     return int(count)
 
 
-def is_chosen(found: Combination, told: Mapping[str, str]) -> bool:
-    """Whether attempts of this combination are in a selection, as far as that tells."""
-    for name, column in NAMED.items():
-        if name in told and getattr(found, column) not in several(told[name]):
+def is_chosen(found: Combination, filters: Mapping[str, str]) -> bool:
+    """Decide by their combination alone whether attempts can be in a selection."""
+    for name in NAMED:
+        if name in filters and getattr(found, name) not in split_values(filters[name]):
             return False
-    if "against" in told:
-        pairs = [pair for name in several(told["against"]) for pair in AGAINST.get(name, ())]
+    if "against" in filters:
+        pairs = [
+            pair for name in split_values(filters["against"]) for pair in AGAINST.get(name, ())
+        ]
         if (found.judge, found.gold) not in pairs:
             return False
-    if "repair" in told:
+    if "repair" in filters:
         names = set() if found.repairs == NONE else set(found.repairs.split(","))
-        wanted = {*several(told["repair"])}
+        wanted = {*split_values(filters["repair"])}
         return bool(names & wanted or ("any" if names else "none") in wanted)
     return True

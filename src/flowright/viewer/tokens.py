@@ -1,20 +1,22 @@
-"""The tokens of an attempt, where its record keeps them: each in the colour of its importance
-ratio, the learner's probability before the update over that of what sampled it. Where the learner's
-is not known, as nothing was trained on the attempt, the colour is how unlikely the token was.
+"""The tokens of an attempt, where its record keeps them, each in the colour of its importance ratio:
+the learner's probability before the update over the sampler's. Where the learner's is not known, as
+nothing was trained on the attempt, the colour shows how unlikely the token was.
 
-Colours are classes of viewer.css, as a page allows no style of its own. A record may say anything:
-what is no number is not known.
+Colours are classes of viewer.css, as a page allows no inline style. A record may hold anything: a
+value that is no number is not known.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from flowright.core.formatting import NOTHING, Record, is_number, object_of, percent
+from flowright.core.blocks import Fact
+from flowright.core.formatting import NOTHING, Record, format_value, is_number, object_of, percent
 from flowright.core.untrusted import one_line
-from flowright.viewer.layout import Column, data_table, number
-from flowright.viewer.rendering.markup import Child, Html, el, facts
+from flowright.viewer.layout import Column, data_table, number, text_cell
+from flowright.viewer.rendering.markup import Html, el, table_row
+from flowright.viewer.rendering.record_blocks import WHOLE, blocks_html
 from flowright.viewer.rollout_records import TOKENS
 
 MOST = 2_000
@@ -34,7 +36,7 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token by its number from 1, with what it is known by and its log-probabilities."""
+    """A token by its number from 1, with its text, id and log-probabilities."""
 
     number: int
     text: str
@@ -52,14 +54,14 @@ class Token:
 
     @property
     def shown(self) -> str:
-        """Its text, or its id where it has none; ends of lines can be seen."""
+        """The text with visible line ends, or the id where there is none."""
         return self.text.replace("\n", "↵\n") if self.text else f"[{self.id}]"
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Between which ratios a run's loss leaves a token as it is; ``low`` of None: no such bound.
-    ``to_sampler``: the ratio that the run bounds is the one to what sampled."""
+    """The ratios between which a run's loss does not clip a token; ``low`` of None: no such bound.
+    ``to_sampler``: the run bounds the ratio to the sampler."""
 
     low: float | None
     high: float
@@ -67,8 +69,7 @@ class Bounds:
 
     @staticmethod
     def of(grpo: Record) -> "Bounds | None":
-        """By the configuration; None where it does not say, and where the ratio that is bounded is
-        a sample's."""
+        """Read the configuration; None where it has none, and where a sample's ratio is bounded."""
         loss, low, high = (grpo.get(key) for key in ("loss", "clip_low", "clip_high"))
         if loss == "gspo" or not (is_number(low) and is_number(high)):
             return None
@@ -77,8 +78,8 @@ class Bounds:
         to_sampler = grpo.get("off_policy") in (None, "ratio")
         return Bounds(None if loss == "cispo" else 1 - low, 1 + high, to_sampler)
 
-    def hold(self, ratio: float) -> bool:
-        """Whether one of them holds a ratio."""
+    def exclude(self, ratio: float) -> bool:
+        """Return True where a ratio is outside."""
         return ratio > self.high or (self.low is not None and ratio < self.low)
 
 
@@ -88,12 +89,13 @@ def tokens_section(record: Record, grpo: Record) -> Html | None:
     if not tokens:
         return None
     by_ratio = any(token.ratio is not None for token in tokens)
+    scaffolded = bool(object_of(record, "scaffold").get("text"))
     left = len(tokens) - MOST
     more = f"{left:,} more tokens are not shown; the record has them." if left > 0 else None
     return el(
         "section",
         el("h3", "Tokens"),
-        facts(_summary(tokens, Bounds.of(grpo), bool(object_of(record, "scaffold").get("text")))),
+        blocks_html(_summary(tokens, Bounds.of(grpo), scaffolded), WHOLE),
         _legend(by_ratio),
         el("pre", [_span(token, by_ratio) for token in tokens[:MOST]], class_="tokens", tabindex=0),
         el("p", more, class_="soft") if more else None,
@@ -102,10 +104,10 @@ def tokens_section(record: Record, grpo: Record) -> Html | None:
 
 
 def tokens_of(record: Record) -> list[Token]:
-    """What the record says of each token; nothing where it keeps none."""
-    told = object_of(record, TOKENS)
+    """Read the tokens of a record; none where it keeps none."""
+    kept = object_of(record, TOKENS)
     texts, ids, sampler, learner = (
-        value if isinstance(value := told.get(key), list) else []
+        value if isinstance(value := kept.get(key), list) else []
         for key in ("texts", "ids", "sampler", "learner")
     )
 
@@ -132,50 +134,40 @@ def _id(value: object) -> str:
 
 
 def _figure(value: object) -> float | None:
-    """A log-probability; None for what is none, and for what no arithmetic could be done with."""
+    """A log-probability; None for other values, and those too large for arithmetic."""
     return float(value) if is_number(value) and -_FINITE <= value <= _FINITE else None
 
 
-def _summary(
-    tokens: Sequence[Token], bounds: Bounds | None, scaffolded: bool
-) -> list[tuple[Child, Child]]:
+def _summary(tokens: Sequence[Token], bounds: Bounds | None, scaffolded: bool) -> list[Fact]:
     means = [
         f"{who} {fmean(known):.4f}"
         for who, values in (
-            ("sampler", (token.sampler for token in tokens)),
-            ("learner", (token.learner for token in tokens)),
+            ("sampler", [token.sampler for token in tokens]),
+            ("learner", [token.learner for token in tokens]),
         )
-        if (known := _known(values))
+        if (known := [value for value in values if value is not None])
     ]
-    rows: list[tuple[Child, Child]] = [
-        ("Tokens", f"{len(tokens):,}"),
-        ("Mean log-probability", ", ".join(means) or NOTHING),
+    found = [
+        Fact("Tokens", f"{len(tokens):,}"),
+        Fact("Mean log-probability", ", ".join(means) or NOTHING),
     ]
     known = [(token.ratio, token) for token in tokens if token.ratio is not None]
     if not known:
-        return [*rows, ("Ratio", "not known: the attempt took no part in a finished update")]
+        return [*found, Fact("Ratio", "not known: the attempt took no part in a finished update")]
     largest, token = max(known, key=lambda each: each[0])
-    note = (
-        "\nthe sampler was shown a scaffold that the learner's prompt lacks" if scaffolded else None
-    )
-    told = f"{largest:.4g}, of token {token.number:,}"
-    rows.append(("Largest ratio", [told, el("span", note, class_="soft") if note else None]))
+    note = "the sampler was shown a scaffold that the learner's prompt lacks" if scaffolded else ""
+    found.append(Fact("Largest ratio", f"{largest:.4g}, of token {token.number:,}", note))
     if bounds is not None:
-        outside = sum(bounds.hold(ratio) for ratio, _ in known)
+        outside = sum(bounds.exclude(ratio) for ratio, _ in known)
         between = f"{0 if bounds.low is None else bounds.low:g} to {bounds.high:g}"
         share = f"{percent(outside / len(known))}, {outside:,} of {len(known):,} ({between})"
         note = "this run bounds the ratio to the learner's own start instead"
-        detail = None if bounds.to_sampler else ["\n", el("span", note, class_="soft")]
-        rows.append(("Outside the clip range", [share, detail]))
-    return rows
-
-
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+        found.append(Fact("Outside the clip range", share, "" if bounds.to_sampler else note))
+    return found
 
 
 def _legend(by_ratio: bool) -> Html:
-    """What the colours mean, from one end to the other."""
+    """The meaning of the colours, from one end to the other."""
     if by_ratio:
         top = range(LEVELS, 0, -1)
         marks = [*((f"down{n}", f"{_edge(-n):.2f}") for n in top), ("", "1")]
@@ -187,12 +179,12 @@ def _legend(by_ratio: bool) -> Html:
         marks = [("", "likely")]
         marks += [(f"low{n}", f"below {p:g}") for n, p in enumerate(UNLIKELY, 1)]
         title = "Sampler's probability"
-    swatches = [el("li", el("span", told, class_=f"token {name}".strip())) for name, told in marks]
+    swatches = [el("li", el("span", text, class_=f"token {name}".strip())) for name, text in marks]
     return el("div", el("span", title, class_="soft"), el("ul", swatches, class_="key"))
 
 
 def _edge(level: int) -> float:
-    """The ratio that a colour is of."""
+    """The ratio of a colour."""
     return SATURATED ** (level / LEVELS)
 
 
@@ -233,7 +225,7 @@ def _quoted(token: Token) -> str:
 
 
 def _table(tokens: Sequence[Token], by_ratio: bool) -> Html | None:
-    """The tokens that stand out, for who does not see colours."""
+    """The tokens that stand out, for readers who do not see colours."""
     if by_ratio:
         known = [(abs(math.log(r)), token) for token in tokens if (r := token.ratio) is not None]
         caption = "Tokens whose ratio is furthest from 1"
@@ -243,19 +235,14 @@ def _table(tokens: Sequence[Token], by_ratio: bool) -> Html | None:
     if not known:
         return None
     first = sorted(known, key=lambda each: (-each[0], each[1].number))[:FURTHEST]
-    columns = [
-        Column("Token"),
-        Column("Text", text=True),
-        *map(Column, ("Sampler", "Learner", "Ratio")),
-    ]
+    columns = ["Token", Column("Text", text=True), "Sampler", "Learner", "Ratio"]
     rows = [
-        el(
-            "tr",
-            el("th", f"{token.number:,}", scope="row"),
-            el("td", _quoted(token), class_="text code"),
-            el("td", number(token.sampler, 4)),
-            el("td", number(token.learner, 4)),
-            el("td", NOTHING if token.ratio is None else f"{token.ratio:.4g}"),
+        table_row(
+            f"{token.number:,}",
+            text_cell(_quoted(token), class_="text code"),
+            number(token.sampler, 4),
+            number(token.learner, 4),
+            format_value(token.ratio, "{:.4g}".format),
         )
         for _, token in first
     ]

@@ -7,18 +7,18 @@ it is printed once as plain text. Nothing of the training is imported.
 
 import json
 import os
+import re
 import select
 import signal
 import sys
 import termios
 import time
 import tty
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from io import TextIOWrapper
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -41,73 +41,53 @@ from flowright.viewer.monitoring.snapshot import (
 )
 from flowright.viewer.rendering.terminal import UNICODE
 
+_KEY = re.compile(rb"\x1b(?:\[[0-9;]*[A-Z~]|O[A-Z])|[ -~]")
 _NAMED = {
-    b"\x1b[A": "k",
-    b"\x1b[B": "j",
-    b"\x1bOA": "k",
-    b"\x1bOB": "j",
-    b"\x1b[5~": "b",
-    b"\x1b[6~": " ",
-    b"\x1b[H": "g",
-    b"\x1b[F": "G",
-    b"\x1b[1~": "g",
-    b"\x1b[4~": "G",
-    b"\x1b[C": "n",
-    b"\x1b[D": "p",
+    f"\x1b{code}".encode(): key
+    for key, codes in {
+        "k": "[A OA",
+        "j": "[B OB",
+        "b": "[5~",
+        " ": "[6~",
+        "g": "[H [1~",
+        "G": "[F [4~",
+        "n": "[C",
+        "p": "[D",
+    }.items()
+    for code in codes.split()
 }
-"""Arrows, Page Up and Down, Home and End, by the letters that do the same."""
-
-
-class Keys:
-    """``with Keys() as keys``: the terminal is as it was afterwards."""
-
-    def __init__(self) -> None:
-        self._fd: int | None = None
-        self._before: list[Any] = []
-
-    def __enter__(self) -> "Keys":
-        if sys.stdin.isatty():
-            self._fd = fd = sys.stdin.fileno()
-            self._before = termios.tcgetattr(fd)
-            tty.setcbreak(fd)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        if self._fd is not None:
-            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
-
-    def wait(self, seconds: float) -> Sequence[str]:
-        """The keys that are pressed next, or none where so much time goes by."""
-        if self._fd is None:
-            time.sleep(seconds)
-            return ()
-        if not select.select([self._fd], [], [], seconds)[0]:
-            return ()
-        pressed = os.read(self._fd, 64)
-        if not pressed:  # the terminal has gone
-            time.sleep(seconds)
-            return ()
-        return read_keys(pressed)
+"""Arrows, Page Up and Down, Home and End, with the letters that do the same."""
 
 
 def read_keys(pressed: bytes) -> list[str]:
-    """What was pressed, by letters. What means nothing here is left out."""
-    found: list[str] = []
-    while pressed:
-        name = next((each for each in _NAMED if pressed.startswith(each)), None)
-        if name is not None:
-            found.append(_NAMED[name])
-            pressed = pressed[len(name) :]
-            continue
-        if 32 <= pressed[0] < 127:
-            found.append(chr(pressed[0]))
-        pressed = pressed[1:]
-    return found
+    """Decode pressed keys to letters; keys without a meaning are left out."""
+    found = _KEY.findall(pressed)
+    return [_NAMED.get(key, key.decode()) for key in found if key in _NAMED or len(key) == 1]
+
+
+@contextmanager
+def pressed_keys() -> Iterator[Callable[[float], Sequence[str]]]:
+    """Yield a function that waits so many seconds for keys, which are read without Enter and echo;
+    none come where stdin is no terminal. The terminal's settings are restored."""
+    if not sys.stdin.isatty():
+        yield lambda seconds: time.sleep(seconds) or ()
+        return
+    fd = sys.stdin.fileno()
+    before = termios.tcgetattr(fd)
+
+    def wait(seconds: float) -> Sequence[str]:
+        if not select.select([fd], [], [], seconds)[0]:
+            return ()
+        pressed = os.read(fd, 64)
+        if not pressed:  # the terminal has gone
+            time.sleep(seconds)
+        return read_keys(pressed)
+
+    tty.setcbreak(fd)
+    try:
+        yield wait
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
 
 
 START = "python train.py --config config/quickstart.yaml"
@@ -139,14 +119,14 @@ def monitor(
 
 
 def make_console() -> Console:
-    """A console that never fails on a character that the terminal's encoding lacks."""
+    """Make a console that never fails on a character that the terminal's encoding lacks."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return Console(highlight=False, soft_wrap=False)
 
 
 def find_run(name: str | None, output_dir: Path) -> Path:
-    """The run that a user means: a directory, a name under ``output_dir``, or the newest one.
+    """Find a run: a directory, a name under ``output_dir``, or the newest one.
 
     Raises RunError, with what to do, when there is none.
     """
@@ -175,15 +155,15 @@ def _watch(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         live = Live(console=console, screen=True, auto_refresh=False, transient=True)
-        with live, Keys() as keys:
+        with live, pressed_keys() as wait:
             while not view.over:
                 watcher = _follow(watcher, name, output_dir)
                 screen = screen_of(watcher, health.known) if watcher else None
                 shown = replace(screen, view=view) if screen else _waiting(output_dir)
                 live.update(shown, refresh=True)
-                for key in keys.wait(interval):
+                for key in wait(interval):
                     if key in ("n", "p") and watcher is not None:
-                        name = str(beside(watcher.run, key == "n"))
+                        name = str(neighbour_run(watcher.run, key == "n"))
                         watcher = Watcher(Path(name))
                     all_lines = screen.lines(console.width, None, UNICODE) if screen else ()
                     view = view.after(key, console.height - 1, len(all_lines))
@@ -191,7 +171,7 @@ def _watch(
         console.print(screen_of(watcher, health.known, full=True))
 
 
-def beside(run: Path, older: bool) -> Path:
+def neighbour_run(run: Path, older: bool) -> Path:
     """The run beside this one in its folder, by when their states changed: the one before it, or
     after it; itself at an end."""
     states = sorted(run.parent.glob("*/state.json"), key=lambda path: path.stat().st_mtime)
@@ -203,8 +183,8 @@ def beside(run: Path, older: bool) -> Path:
 
 
 def summary(snapshot: Snapshot, health: Mapping[str, Health]) -> dict[str, Any]:
-    """What a program asks of a run: where it stands, what has to be known before its numbers are
-    believed, the newest of each metric, and the failures of the recent steps."""
+    """Summarise a run for a program: status, notices, the newest of each metric, and the failures of
+    the recent steps."""
     state, rows = snapshot.state, snapshot.training_rows
     newest: dict[str, Any] = {}
     for row in snapshot.rows:
@@ -226,8 +206,8 @@ def summary(snapshot: Snapshot, health: Mapping[str, Health]) -> dict[str, Any]:
 
 
 def _follow(watcher: Watcher | None, name: str | None, output_dir: Path) -> Watcher | None:
-    """The watcher to go on with. Without a name, a newer run is taken up once the present one has
-    ended or fallen silent; two runs at a time do not make the screen jump between them."""
+    """Return the watcher to go on with. Without a name, a newer run is shown once the present one
+    has ended or is silent; two runs at a time do not make the screen jump between them."""
     if name is not None:
         return watcher or Watcher(find_run(name, output_dir))
     if watcher:

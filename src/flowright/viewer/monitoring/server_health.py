@@ -1,4 +1,4 @@
-"""How busy vLLM servers are, by their own /metrics: asked on a thread of its own, so that one that
+"""The load of vLLM servers by their own /metrics, read on a thread of its own, so that a server that
 does not answer holds up no screen.
 """
 
@@ -7,21 +7,21 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-SECONDS = 2.0
-"""Of one request."""
+SECONDS = 2.0  # of one request
 PAUSE = 5.0
 _MOST_BYTES = 1 << 22
 _LINE = re.compile(r"^vllm:([a-z_]+)(?:\{[^\n]*\})? ([-+0-9.eE]+)$", re.MULTILINE | re.ASCII)
 _CACHE = ("kv_cache_usage_perc", "gpu_cache_usage_perc")
-"""The second by vLLM before version 0.11. Both are shares, whatever they are called."""
+"""The second is that of vLLM before version 0.11. Both are shares, despite their names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a server says of itself, summed over its engines: requests at work, requests that wait,
-    and the fullest key-value cache as a share. ``trouble``: why it could not be asked."""
+    """A server's load, summed over its engines: running requests, waiting requests, and the fullest
+    key-value cache as a share. ``trouble``: why it could not be read."""
 
     running: int | None = None
     waiting: int | None = None
@@ -30,7 +30,7 @@ class Health:
 
 
 def ask(url: str) -> Health:
-    """The health of the server at a base URL, with or without ``/v1``."""
+    """Read the health of the server at a base URL, with or without ``/v1``."""
     address = url.rstrip("/").removesuffix("/v1") + "/metrics"
     try:
         with urllib.request.urlopen(address, timeout=SECONDS) as answer:
@@ -41,14 +41,12 @@ def ask(url: str) -> Health:
 
 
 def read_metrics_page(text: str) -> Health:
-    """A page in Prometheus' text format."""
+    """Parse a page in Prometheus' text format."""
     found: dict[str, list[float]] = {}
     for name, value in _LINE.findall(text):
-        try:
+        with suppress(ValueError):
             number = float(value)
-        except ValueError:
-            continue
-        found.setdefault(name, []).append(number)
+            found.setdefault(name, []).append(number)
     running, waiting = (found.get(f"num_requests_{what}") for what in ("running", "waiting"))
     cache = next((found[name] for name in _CACHE if name in found), None)
     if running is None and waiting is None and cache is None:
@@ -61,7 +59,7 @@ def read_metrics_page(text: str) -> Health:
 
 
 class Watch(threading.Thread):
-    """Asks some servers again and again; ``known`` has the latest by URL."""
+    """Polls some servers; ``known`` has the latest by URL."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         super().__init__(daemon=True, name="server-health")
@@ -69,7 +67,7 @@ class Watch(threading.Thread):
         self.known: Mapping[str, Health] = {}
 
     def look(self) -> Mapping[str, Health]:
-        """Ask all, once."""
+        """Poll all, once."""
         self.known = {url: ask(url) for url in self._urls}
         return self.known
 
