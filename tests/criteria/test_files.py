@@ -21,7 +21,7 @@ from flowright.criteria.rubrics.rows import (
     verif_row,
 )
 from flowright.data.preferences import Turn
-from flowright.data.row_values import Fault, UnusableRow
+from flowright.data.row_files import Fault, UnusableRow
 
 Row = dict[str, Any]
 PROMPT = [

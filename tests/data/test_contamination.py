@@ -12,10 +12,10 @@ from flowright.data.contamination import (
     TrainedOn,
     beginnings,
     conversation_key,
+    folded as normalised,
     overlap,
 )
 from flowright.data.preferences import Pair, Rated, Turn
-from flowright.data.texts import folded as normalised
 
 HELLO, ANSWER, WHY = Turn("user", "Hello?"), Turn("assistant", "Hi."), Turn("user", "Why?")
 

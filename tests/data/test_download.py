@@ -16,10 +16,16 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from flowright.data.download import Download, Downloader, extract, write_parquet_rows
-from flowright.data.preference_sources import preference_source, read_preferences
+from flowright.data.download import (
+    Download,
+    Downloader,
+    FetchError,
+    Web,
+    extract,
+    write_parquet_rows,
+)
 from flowright.data.sources import AFLOW, DATASETS, Dataset, File, load_dataset
-from flowright.data.transfer import FetchError, Web
+from flowright.data.sources.preference_registry import preference_source, read_preferences
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -180,7 +186,7 @@ def test_a_place_that_cannot_be_written(upstream: Upstream, tmp_path: Path) -> N
 
 
 def dataset(upstream: Upstream, *files: File, archive: File | None = None) -> Dataset:
-    return Dataset("made", "math", "MIT", files=files, archive=archive)
+    return Dataset(name="made", kind="math", licence="MIT", files=files, archive=archive)
 
 
 def run(

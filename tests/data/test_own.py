@@ -14,13 +14,11 @@ from command_lines import command
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import DataError
-from flowright.data.columns import NAMES, ROWS
-from flowright.data.holdout import hold_out
+from flowright.data.build import hold_out
 from flowright.data.loading import load_problems
-from flowright.data.own import Conversion
-from flowright.data.sources.rows import UpstreamRow
+from flowright.data.own import NAMES, ROWS, Conversion
+from flowright.data.sources.rows import UpstreamRow, read_table
 from flowright.data.splits import check_disjoint
-from flowright.data.tables import read_table
 from flowright.data.task import LINES, Problem, read_tasks
 
 ROOT = Path(__file__).parents[2]

@@ -13,11 +13,18 @@ from command_lines import command
 
 from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn, conversation_key, overlap
-from flowright.data.preference_files import Form, Making, rows_of, write_rows
-from flowright.data.preference_sources import PREFERENCES, read_pairs
-from flowright.data.preference_split import HELD_OUT, Row, split_preferences
+from flowright.data.preference_files import (
+    HELD_OUT,
+    Form,
+    Row,
+    RowOptions,
+    rows_of,
+    split_preferences,
+    write_training_file,
+)
 from flowright.data.preferences import Pair, Preferred, Rated, Turn
-from flowright.data.tables import read_table
+from flowright.data.sources.preference_registry import PREFERENCES, read_pairs
+from flowright.data.sources.rows import read_table
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]
@@ -169,7 +176,7 @@ def said(text: str) -> dict[str, str]:
 
 def test_sft_has_the_whole_conversation_and_the_better_answer() -> None:
     best = Rated("b", "helpsteer2", (Turn("user", "q"),), "best", 4)
-    rows = rows_of("sft", [pair(), pair("tie"), RATED, best], Making())
+    rows = rows_of("sft", [pair(), pair("tie"), RATED, best], RowOptions())
     assert rows == [
         {"id": "p", "source": "hhh", "messages": [*ASKED, said("two")]},
         {
@@ -181,16 +188,16 @@ def test_sft_has_the_whole_conversation_and_the_better_answer() -> None:
 
 
 def test_bradley_terry_has_json_strings() -> None:
-    (row,) = rows_of("bradley_terry", [pair(strength=2.0), pair("tie"), RATED], Making())
+    (row,) = rows_of("bradley_terry", [pair(strength=2.0), pair("tie"), RATED], RowOptions())
     assert json.loads(row["chosen"]) == [*ASKED, said("two")]
     assert json.loads(row["rejected"]) == [*ASKED, said("one")]
     assert (row["id"], row["source"], row["strength"]) == ("p", "hhh", 2.0)
-    (tie,) = rows_of("bradley_terry", [pair("tie")], Making(ties=True))
+    (tie,) = rows_of("bradley_terry", [pair("tie")], RowOptions(ties=True))
     assert tie["strength"] == 0.0 and json.loads(tie["chosen"])[-1] == said("one")
 
 
 def test_pointwise_has_rated_answers_and_pairs_only_where_grades_are_given() -> None:
-    rows = rows_of("pointwise", [pair(), RATED], Making())
+    rows = rows_of("pointwise", [pair(), RATED], RowOptions())
     answer = {**said("answer"), "label": {"helpfulness": 3}}
     assert rows == [
         {
@@ -200,7 +207,7 @@ def test_pointwise_has_rated_answers_and_pairs_only_where_grades_are_given() -> 
             "output": [{"answer": answer}],
         }
     ]
-    graded = rows_of("pointwise", [pair(), pair("first"), pair("tie")], Making(grades=(0, 1)))
+    graded = rows_of("pointwise", [pair(), pair("first"), pair("tie")], RowOptions(grades=(0, 1)))
     outputs = [row["output"][0]["answer"] for row in graded]
     assert [(a["content"], a["label"]["helpfulness"]) for a in outputs] == [
         ("one", 0),
@@ -217,7 +224,7 @@ def test_pairwise_turns_half_of_the_pairs_round() -> None:
         for n in range(400)
     ]
     letters = []
-    for row in rows_of("pairwise", pairs, Making()):
+    for row in rows_of("pairwise", pairs, RowOptions()):
         first, second = (output["answer"] for output in row["output"])
         assert (first["label"]["response_id"], second["label"]["response_id"]) == ("A", "B")
         assert first["label"]["preference"] == second["label"]["preference"]
@@ -225,7 +232,7 @@ def test_pairwise_turns_half_of_the_pairs_round() -> None:
         letters.append(first["label"]["preference"])
         assert {"A": first, "B": second}[letters[-1]]["content"] == "good"
     assert 150 < letters.count("A") < 250
-    (tie,) = rows_of("pairwise", [pair("tie")], Making())
+    (tie,) = rows_of("pairwise", [pair("tie")], RowOptions())
     assert tie["output"][0]["answer"]["label"]["preference"] == "tie"
     assert tie["input"] == ASKED
 
@@ -233,9 +240,9 @@ def test_pairwise_turns_half_of_the_pairs_round() -> None:
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
 @pytest.mark.parametrize("form", ["sft", "bradley_terry", "pointwise", "pairwise"])
 def test_a_file_gives_back_its_rows(tmp_path: Path, form: Form, suffix: str) -> None:
-    rows = rows_of(form, [pair(), RATED, pair("first")], Making(grades=(0, 4)))
+    rows = rows_of(form, [pair(), RATED, pair("first")], RowOptions(grades=(0, 4)))
     path = tmp_path / f"deep/x.{suffix}"
-    write_rows(path, form, rows)
+    write_training_file(path, form, rows)
     assert [dict(row.values) for row in read_table(path)] == rows
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 

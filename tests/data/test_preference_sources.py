@@ -11,23 +11,25 @@ import true_preferences
 from hypothesis import given, strategies as st
 
 from flowright.core.errors import DataError
-from flowright.data.preference_sources import (
-    PREFERENCES,
-    preference_source,
-    read_pairs,
-    read_preferences,
-)
-from flowright.data.preference_sources.dialogues import helpsteer2_pair, helpsteer2_rated, hhh
-from flowright.data.preference_sources.instructions import (
+from flowright.data.preferences import PREFERRED, Pair, Rated, Turn
+from flowright.data.sources.comparisons import (
     autoj,
     evalbiasbench,
+    helpsteer2_pair,
+    helpsteer2_rated,
+    hhh,
     judgebench,
     llmbar,
     majority,
     pandalm,
 )
-from flowright.data.preferences import PREFERRED, Pair, Rated, Turn
 from flowright.data.sources.dataset import sha256_of
+from flowright.data.sources.preference_registry import (
+    PREFERENCES,
+    preference_source,
+    read_pairs,
+    read_preferences,
+)
 from flowright.data.sources.rows import UpstreamRow
 
 
@@ -351,7 +353,7 @@ def test_helpsteer2_has_pairs_and_rated_answers(tmp_path: Path) -> None:
 
 def test_two_rows_with_one_id_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "pandalm/testset-v1.json", json.dumps([PANDALM, PANDALM]))
-    with pytest.raises(DataError, match="row 1: a second row with the id 3"):
+    with pytest.raises(DataError, match="json:2: a second row with the id 3"):
         read_pairs("pandalm", tmp_path)
 
 

@@ -17,13 +17,23 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.data.sources import AFLOW, DATASETS, Mode, Split, find_part, load_dataset, load_part
-from flowright.data.sources.choice import commonsenseqa, mmlu
 from flowright.data.sources.dataset import sha256_of
-from flowright.data.sources.examples import docstring_examples
-from flowright.data.sources.mathematics import gsm8k
-from flowright.data.sources.programs import humaneval, mbpp, mbpp_description, same_test
-from flowright.data.sources.reading import drop, drop_questions, hotpotqa
-from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
+from flowright.data.sources.programs import (
+    docstring_examples,
+    humaneval,
+    mbpp,
+    mbpp_description,
+    same_test,
+)
+from flowright.data.sources.questions import (
+    commonsenseqa,
+    drop,
+    drop_questions,
+    gsm8k,
+    hotpotqa,
+    mmlu,
+)
+from flowright.data.sources.rows import UpstreamRow, read_upstream
 from flowright.data.task import Problem
 
 
@@ -159,7 +169,7 @@ def test_humaneval_public_and_hidden_tests_are_disjoint(shared: Path) -> None:
     assert _in_both(load(shared, "humaneval", "official", "test")) == (0, 387)
     aflow = load(shared, "humaneval", "aflow", "train") + load(shared, "humaneval", "aflow", "test")
     assert _in_both(aflow) == (0, 450)
-    rows = json_lines(shared / "humaneval" / "HumanEval.jsonl.gz")
+    rows = read_upstream(shared / "humaneval" / "HumanEval.jsonl.gz")
     raw = {row.text("task_id"): row.text("test") for row in rows}
     for task in load(shared, "humaneval", "official", "test"):
         hidden = [ast.unparse(node) for node in _asserts(task.hidden_tests[0])]
@@ -221,7 +231,7 @@ def test_mbpp_agrees_with_aflow(shared: Path) -> None:
     }
     assert len(aflow) == 427
     public = {}
-    for row in json_lines(shared / "aflow" / "mbpp_public_test.jsonl"):
+    for row in read_upstream(shared / "aflow" / "mbpp_public_test.jsonl"):
         public.setdefault(row.text("entry_point"), []).append(row.texts("test")[0])
     odd = 0
     for task in aflow:
@@ -242,7 +252,7 @@ def test_mbpp_agrees_with_aflow(shared: Path) -> None:
 
 
 def _sanitized(shared: Path) -> list[UpstreamRow]:
-    return list(json_array(shared / "mbpp" / "sanitized-mbpp.json"))
+    return list(read_upstream(shared / "mbpp" / "sanitized-mbpp.json"))
 
 
 _RUN = """
@@ -437,38 +447,38 @@ def test_humaneval_public_tests_that_contradict_the_reference_are_left_out() -> 
 def test_bad_lines_are_named(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_bytes(b'{"question": "q", "answer": "#### 1"}\n\n{"question": \n')
-    rows = json_lines(path)
+    rows = read_upstream(path)
     assert next(rows).where == f"{path}:1"
     with pytest.raises(DataError, match=re.escape(f"{path}:3: not JSON: Expecting value")):
         next(rows)
     path.write_bytes(b"[1, 2]\n")
     with pytest.raises(DataError, match=":1: a row is a JSON object, not list"):
-        list(json_lines(path))
+        list(read_upstream(path))
     path.write_bytes(b'{"question": "\xff"}\n')
     with pytest.raises(DataError, match=":1: not UTF-8"):
-        list(json_lines(path))
+        list(read_upstream(path))
 
 
 def test_json_arrays_are_read_one_row_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_text(' [ {"a": 1} ,\n {"a": [2, {"b": 3}]}\n]\n')
-    assert [row.values["a"] for row in json_array(path)] == [1, [2, {"b": 3}]]
+    assert [row.values["a"] for row in read_upstream(path)] == [1, [2, {"b": 3}]]
     path.write_text("[]")
-    assert list(json_array(path)) == []
+    assert list(read_upstream(path)) == []
     for text, message in [
-        ('{"a": 1}', "not a JSON array"),
-        ('[{"a": 1},\n{"a": }]', ":2: row 1 is not JSON"),
-        ('[{"a": 1}', ":1: row 1 is not JSON"),
-        ("[7]", "row 0: 0 is int, not an object"),
+        ('{"a": 1}', "neither a list of rows nor an object that holds one"),
+        ('[{"a": 1},\n{"a": }]', "rows.json:2: not JSON: Expecting value (line 2)"),
+        ('[{"a": 1}', "rows.json:2: not JSON"),
+        ("[7]", "rows.json:1: a row is a JSON object, not int"),
     ]:
         path.write_text(text)
         with pytest.raises(DataError, match=re.escape(message)):
-            list(json_array(path))
+            list(read_upstream(path))
 
 
 def test_damaged_archives_are_named(tmp_path: Path) -> None:
     for name, reader in [
-        ("rows.jsonl.gz", lambda path: list(json_lines(path))),
+        ("rows.jsonl.gz", lambda path: list(read_upstream(path))),
         ("drop_dataset.zip", lambda path: list(drop_questions("dev")(path))),
         (
             "data.tar",
@@ -481,7 +491,7 @@ def test_damaged_archives_are_named(tmp_path: Path) -> None:
         with pytest.raises(DataError, match=r"cannot be read: .*; fetch it again"):
             reader(folder)
     with pytest.raises(DataError, match="no such file"):
-        list(json_lines(tmp_path / "absent.jsonl"))
+        list(read_upstream(tmp_path / "absent.jsonl"))
 
 
 def _folder_with(file: Path, path: str) -> Path:

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flowright.data.row_files import RowFile
-from flowright.data.row_values import Fault
+from flowright.data.row_files import Fault, RowFile
 from flowright.environments.judging.files import read_rows
 from flowright.environments.judging.forms import FORMS, Form
 

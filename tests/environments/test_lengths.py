@@ -8,7 +8,7 @@ import pytest
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair, Turn
-from flowright.data.row_values import Fault
+from flowright.data.row_files import Fault
 from flowright.environments.judging.frames import frame, wording_of
 from flowright.environments.judging.lengths import CUT, SHORTEST, fit, lengths_of
 from flowright.environments.judging.reading import reply_text

@@ -15,8 +15,7 @@ from pyarrow import parquet
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair, Turn
-from flowright.data.row_files import RowFile
-from flowright.data.row_values import UnusableRow
+from flowright.data.row_files import RowFile, UnusableRow
 from flowright.environments.judging.files import read_rows
 from flowright.environments.judging.forms import FORMS, Form, form_of, typed
 from flowright.environments.judging.rows import PairRow, PointwiseRow, SftRow

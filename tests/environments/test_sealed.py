@@ -11,7 +11,7 @@ from flowright.config.judging import BENCHMARKS
 from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.contamination import TrainedOn
-from flowright.data.preference_split import HELD_OUT
+from flowright.data.preference_files import HELD_OUT
 from flowright.data.preferences import Turn
 from flowright.environments.environment import make_environment
 from flowright.environments.judging.loading import load_conversations, load_rows

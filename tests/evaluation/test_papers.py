@@ -15,7 +15,7 @@ from flowright.app.measuring import open_evaluation
 from flowright.config.root import Config
 from flowright.core.errors import Failure, Reason
 from flowright.core.statistics import Estimate
-from flowright.data.provenance import AFLOW_TEST, Provenance, provenance_of
+from flowright.data.loading import AFLOW_TEST, Provenance, provenance_of
 from flowright.data.sources import AFLOW
 from flowright.data.task import Kind, Problem, write_tasks
 from flowright.environments.environment import Environment, make_environment

@@ -13,7 +13,7 @@ from criteria_doubles import CriteriaModel
 from flowright.config.judge import JudgeSection
 from flowright.core.errors import DataError
 from flowright.criteria.constraints.language import missing
-from flowright.data.row_values import UnusableRow
+from flowright.data.row_files import UnusableRow
 from flowright.evaluation.responses.asking import ModelDown
 from flowright.evaluation.responses.grading import Grade, Reward, graders
 from flowright.evaluation.responses.healthbench import conversation_of, given_responses, joined_rows

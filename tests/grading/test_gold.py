@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given, strategies as st
 from lost_sandbox import LostSandbox
 
-from flowright.data.solutions import complete_solution
 from flowright.data.sources import find_part, load_dataset, load_part
-from flowright.data.task import Problem
+from flowright.data.task import Problem, complete_solution
 from flowright.grading import (
     Gold,
     exact_match,

@@ -24,7 +24,7 @@ from flowright.config.root import Config
 from flowright.core.checkout import here
 from flowright.core.errors import ConfigError, DataError, RunError, UserError
 from flowright.core.journal import changes_of
-from flowright.data.documents import read_documents
+from flowright.data.row_files import read_documents
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.policy.origin import origin_of

@@ -24,8 +24,8 @@ from flowright.config.loading import load_entries
 from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.files import check_writable, disk_errors, write_json, write_text
+from flowright.data.loading import provenance_of
 from flowright.data.mixture import Mixture, tasks_hash
-from flowright.data.provenance import provenance_of
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, make_environment
 from flowright.evaluation.ledger import Ledger

@@ -50,8 +50,7 @@ def download(options: argparse.Namespace) -> int:
     from rich.console import Console
 
     from flowright.core.errors import UserError
-    from flowright.data.download import Downloader
-    from flowright.data.transfer import Web
+    from flowright.data.download import Downloader, Web
 
     chosen = _choose(options.names, options.only)
     if options.source is not None and not options.source.is_dir():
@@ -73,9 +72,8 @@ def _choose(names: Sequence[str], only: str | None) -> "list[Source]":
     """The datasets of these names or import paths; without names those of a group."""
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.instruction_sources import INSTRUCTIONS
-    from flowright.data.preference_sources import PREFERENCES
     from flowright.data.sources import AFLOW, DEFAULT_DATASETS, load_dataset
+    from flowright.data.sources.preference_registry import INSTRUCTIONS, PREFERENCES
 
     if names and only:
         raise UserError(f"--only {only}: names say it already; give one or the other")
@@ -217,8 +215,7 @@ def _mix_offline(options: argparse.Namespace) -> "Mixed":
 
 
 def _mix_own(options: argparse.Namespace) -> "Mixed":
-    from flowright.data.build import Mixed, facts
-    from flowright.data.holdout import hold_out
+    from flowright.data.build import Mixed, facts, hold_out
     from flowright.data.own import Conversion
     from flowright.data.sources.dataset import sha256_of
     from flowright.data.tables import read_table
@@ -242,7 +239,7 @@ def _mix_own(options: argparse.Namespace) -> "Mixed":
 def _parse_fields(arguments: Sequence[str]) -> dict[str, str]:
     from flowright.core.errors import UserError
     from flowright.core.plugins import suggest
-    from flowright.data.columns import NAMES
+    from flowright.data.own import NAMES
 
     pairs = [argument.partition("=") for argument in arguments]
     problems = [

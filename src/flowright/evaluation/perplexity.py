@@ -13,7 +13,7 @@ from flowright.config.grpo import GrpoSection
 from flowright.config.reading import find_config
 from flowright.config.root import Config
 from flowright.core.errors import DataError
-from flowright.data.documents import Documents, read_documents
+from flowright.data.row_files import Documents, read_documents
 from flowright.grpo.batch import Group, Trained, score
 from flowright.grpo.ranks import ONE, Ranks, interleaved
 from flowright.policy.model import Policy

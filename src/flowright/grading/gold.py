@@ -13,8 +13,7 @@ from typing import Any
 
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import off_loop
-from flowright.data.solutions import complete_solution
-from flowright.data.task import Problem, Task
+from flowright.data.task import Problem, Task, complete_solution
 from flowright.grading.compare import Comparison, compare
 from flowright.grading.formulas import as_pair
 from flowright.grading.text import extract_answer, token_f1

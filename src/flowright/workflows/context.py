@@ -16,8 +16,7 @@ from typing import Protocol
 from flowright.config.workflow import ExecutorSection, WorkflowSection
 from flowright.core.errors import FailureError, Reason
 from flowright.core.off_loop import off_loop
-from flowright.data.solutions import complete_solution
-from flowright.data.task import Kind, Problem
+from flowright.data.task import Kind, Problem, complete_solution
 from flowright.llm.chat import (
     LESS_EFFORT,
     ChatModel,

@@ -24,8 +24,7 @@ from flowright.criteria.constraints.table import (
     Met,
     Table,
 )
-from flowright.data.sources.rows import UpstreamRow
-from flowright.data.tables import read_table
+from flowright.data.sources.rows import UpstreamRow, read_table
 
 BENCHMARKS: Mapping[str, tuple[Table, ...]] = {
     "ifeval": (ifeval_words.TABLE, ifeval_form.TABLE),

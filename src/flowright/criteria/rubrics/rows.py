@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flowright.data.preferences import Conversation
-from flowright.data.row_files import RowFile, read_row_files
-from flowright.data.row_values import (
+from flowright.data.row_files import (
     Fault,
+    RowFile,
     UnusableRow,
     column,
     decoded,
     items_of,
     plain,
+    read_row_files,
     short,
     text_of,
     turns_of,

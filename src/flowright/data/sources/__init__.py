@@ -1,7 +1,7 @@
-"""Problems from the public datasets: upstream files in, tasks out. No mixing, no network.
+"""Problems and preferences from the public datasets.
 
-``registry`` has the facts, ``rows`` reads files, and one module per family of datasets converts
-rows.
+``registry`` and ``preference_registry`` have the facts, ``rows`` reads files, the other modules
+convert rows.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flowright.data.sources.dataset import SPLITS, Dataset, File, Mode, Source, Split, SplitPart
 from flowright.data.sources.registry import AFLOW, DATASETS, DEFAULT_DATASETS, load_dataset
-from flowright.data.sources.rows import UpstreamRow, json_array, json_lines
+from flowright.data.sources.rows import UpstreamRow, read_upstream
 from flowright.data.task import Problem
 
 __all__ = [
@@ -26,10 +26,9 @@ __all__ = [
     "SplitPart",
     "UpstreamRow",
     "find_part",
-    "json_array",
-    "json_lines",
     "load_dataset",
     "load_part",
+    "read_upstream",
 ]
 
 

@@ -1,13 +1,14 @@
-"""What is known of a dataset: its files, their addresses and hashes, the parts of its splits."""
+"""Types of datasets: files with addresses and hashes, parts of splits, preferences."""
 
 import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
-from flowright.data.sources.rows import Reader, UpstreamRow, json_lines
+from flowright.data.preferences import Pair, Rated
+from flowright.data.sources.rows import Reader, UpstreamRow, read_upstream
 from flowright.data.task import Kind, Problem
 
 Converter = Callable[[UpstreamRow], Problem]
@@ -32,13 +33,13 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class SplitPart:
-    """How a split is made from a file. ``prefix`` goes in front of the names of its rows; ``also``
-    names other files that ``read`` opens."""
+    """A file that makes a split. ``prefix`` goes in front of the names of its rows; ``also`` names
+    other files that ``read`` opens."""
 
     path: str
-    read: Reader
     convert: Converter
     prefix: str = ""
+    read: Reader = read_upstream
     keep: Callable[[UpstreamRow], bool] = lambda row: True
     also: tuple[str, ...] = ()
 
@@ -47,47 +48,59 @@ class SplitPart:
         return (self.path, *self.also)
 
     def found_in(self, folder: Path) -> "SplitPart | None":
-        """This part, or its rows from the hub in its stead; None if neither is in ``folder``."""
+        """Return this part, or its rows from the hub instead; None if neither is in ``folder``."""
         if all((folder / path).is_file() for path in self.paths):
             return self
         if (folder / hub_rows(self.path)).is_file():
-            return replace(self, path=hub_rows(self.path), read=json_lines, also=())
+            return replace(self, path=hub_rows(self.path), read=read_upstream, also=())
         return None
 
 
 def hub_rows(path: str) -> str:
-    """Where the hub's rows of a file are kept: ``gsm8k/train.hub.jsonl`` for its ``.jsonl``."""
+    """Return the path of the hub's rows of a file: ``gsm8k/train.hub.jsonl`` for its ``.jsonl``."""
     return re.sub(r"(\.jsonl|\.json|\.gz)+$", "", path) + ".hub.jsonl"
 
 
-@dataclass(frozen=True, slots=True)
-class Dataset:
-    """A dataset. ``splits`` lists, for each mode, the parts to try for a split: the first that is
-    found is used. ``archive`` holds the files that have no addresses of their own. Problems must
-    have ``name`` as their source."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Files to download; of prompts with criteria, whose rows are read by those who score them, all
+    that there is. ``archive`` holds the files that have no addresses of their own."""
 
     name: str
-    kind: Kind
     licence: str
     files: tuple[File, ...]
-    splits: Mapping[Mode, Mapping[Split, tuple[SplitPart, ...]]] = field(default_factory=dict)
     archive: File | None = None
 
 
-class Source(Protocol):
-    """What can be downloaded: a dataset of problems, or one of preferences."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset(Source):
+    """Problems. ``splits`` lists, for each mode, the parts to try for a split: the first that is
+    found is used. Problems must have ``name`` as their source."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def licence(self) -> str: ...
-    @property
-    def files(self) -> tuple[File, ...]: ...
-    @property
-    def archive(self) -> File | None: ...
+    kind: Kind
+    splits: Mapping[Mode, Mapping[Split, tuple[SplitPart, ...]]] = field(default_factory=dict)
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class PreferencePart:
+    """A file of preferences: ``convert`` makes a pair or a rated answer of a row, or raises
+    DataError for an unusable one."""
+
+    path: str
+    convert: Callable[[UpstreamRow], Pair | Rated]
+    read: Reader = read_upstream
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreferenceSource(Source):
+    """Preferences. A source that is not ``open`` has no stated licence: it is fetched by its name
+    only, to measure with, and never trained on. Without ``parts`` it is only fetched."""
+
+    parts: tuple[PreferencePart, ...]
+    open: bool = True

@@ -1,6 +1,6 @@
-"""HumanEval and MBPP: write a function. Tests are Python source; nothing is executed here.
+"""HumanEval and MBPP: write a function. Tests are Python source, not executed here.
 
-Public tests may be shown to anybody, hidden ones to nobody; no test is both, and together they
+Public tests may be shown to the policy, hidden ones may not; no test is both, and together they
 decide. For MBPP the first assert is public. For HumanEval the docstring's examples are, and the
 official ``check`` is hidden less those of its asserts that are among them.
 """
@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flowright.core.errors import DataError
-from flowright.data.sources.examples import docstring_examples
-from flowright.data.sources.rows import UpstreamRow, json_lines
+from flowright.data.sources.rows import UpstreamRow, read_upstream
 from flowright.data.task import Problem
 from flowright.sandbox import parse_trusted
 
 # Public tests that the official solution fails, because the docstring is wrong (47, 116, 148), or
 # AFlow's file is (41, 53), or because prose looks like an example (130). A workflow that sees them
-# would be led away from the right solution.
+# would be misled.
 _WRONG = {
     "HumanEval/41": ("(1) == 0", "(2) == 0", "(3) == 0", "(10) == 0"),
     "HumanEval/47": ("([-10, 4, 6, 1000, 10, 20]) == 15.0",),
@@ -98,9 +97,9 @@ def with_public_tests(path: Path) -> Iterator[UpstreamRow]:
     are missing there and stay empty."""
     tests = {
         row.text("problem_id"): row.texts("test")
-        for row in json_lines(path.with_name("humaneval_public_test.jsonl"))
+        for row in read_upstream(path.with_name("humaneval_public_test.jsonl"))
     }
-    for row in json_lines(path):
+    for row in read_upstream(path):
         yield row.inner(row.values, row.name, public_tests=tests.get(row.text("task_id"), []))
 
 
@@ -207,3 +206,87 @@ def _parse(source: str, row: UpstreamRow) -> ast.Module:
             return ast.parse(source)
     except SyntaxError as error:
         raise DataError(f"{row.where}: not Python in line {error.lineno}: {error.msg}") from None
+
+
+_BETWEEN = re.compile(r"\s*(?:#\s*)?(?:={1,3}>|={1,2}|-+>|➞|→|returns|should\s+return)\s*")
+_LOWER = {"true": "True", "false": "False", "none": "None"}
+
+
+def docstring_examples(prompt: str, entry_point: str) -> list[str]:
+    """``assert f(x) == y`` for the examples in the docstring of ``entry_point`` in ``prompt``."""
+    found: dict[str, None] = {}
+    for docstring in _docstrings(prompt, entry_point):
+        lines = docstring.splitlines()
+        for line, following in zip(lines, [*lines[1:], ""], strict=True):
+            example = _example(line, following, entry_point)
+            if example is not None:
+                found[example] = None
+    return list(found)
+
+
+def _expression(text: str) -> ast.expr | None:
+    """The expression that a text is, None if it is anything else."""
+    tree = parse_trusted(text.strip())
+    match tree.body if tree else []:
+        case [ast.Expr(value=value)]:
+            return value
+    return None
+
+
+def _docstrings(prompt: str, entry_point: str) -> list[str]:
+    """All bare strings in the function: some prompts have an import before the docstring."""
+    tree = parse_trusted(prompt)
+    body = tree.body if tree else []
+    function = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == entry_point]
+    values = [n.value for f in function for n in f.body if isinstance(n, ast.Expr)]
+    return [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
+
+
+def _example(line: str, following: str, entry_point: str) -> str | None:
+    start = re.search(rf"(?<![\w.]){re.escape(entry_point)}\(", line)
+    if start is None:
+        return None
+    call = _call(line[start.start() :])
+    if call is None:
+        return None
+    before, rest = line[: start.start()].strip(), line[start.start() + len(call) :]
+    between = _BETWEEN.match(rest)
+    if between is not None:
+        value = _literal(rest[between.end() :])
+    elif before == ">>>" and not rest.strip():
+        value = _literal(following)
+    else:
+        value = None
+    return None if value is None else f"assert {call} == {value}"
+
+
+def _call(text: str) -> str | None:
+    """The shortest prefix of ``text`` that is a call with literal arguments."""
+    for end in (match.end() for match in re.finditer(r"\)", text)):
+        match _expression(text[:end]):
+            case None:
+                continue
+            case ast.Call(args=args, keywords=[]) if all(map(_is_literal, args)):
+                return text[:end]
+            case _:
+                return None
+    return None
+
+
+def _literal(text: str) -> str | None:
+    """The literal that ``text`` is, apart from a full stop or a remark behind it."""
+    for candidate in (re.split(r"\s+(?:#|\()", text, maxsplit=1)[0], text):
+        stripped = candidate.strip().rstrip(".,;")
+        spelt = _LOWER.get(stripped, stripped)
+        value = _expression(spelt)
+        if value is not None and _is_literal(value):
+            return spelt
+    return None
+
+
+def _is_literal(node: ast.expr) -> bool:
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError):
+        return False
+    return True

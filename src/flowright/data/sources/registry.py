@@ -1,8 +1,7 @@
-"""The datasets: where they come from, under which licence, which files make which split.
+"""Registry of problem datasets: addresses, licences, files of each split.
 
-A table of facts, long because there are many. docs/datasets.md tells the same to a reader. Most
-hashes are those that Hugging Face ``datasets`` 2.x recorded for the official addresses; those of
-simple-evals' DROP and of AFlow's files are of copies in public repositories.
+Most hashes are those that Hugging Face ``datasets`` 2.x recorded for the official addresses; those
+of simple-evals' DROP and of AFlow's files are of copies in public repositories.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +9,19 @@ from dataclasses import replace
 
 from flowright.core.errors import ConfigError
 from flowright.core.plugins import Table
-from flowright.data.sources.choice import commonsenseqa, mmlu, mmlu_csv
 from flowright.data.sources.dataset import Converter, Dataset, File, Split, SplitPart
-from flowright.data.sources.mathematics import gsm8k, gsm8k_aflow
 from flowright.data.sources.programs import humaneval, mbpp, mbpp_aflow, with_public_tests
-from flowright.data.sources.reading import drop, drop_questions, hotpotqa
-from flowright.data.sources.rows import Reader, UpstreamRow, json_array, json_lines
+from flowright.data.sources.questions import (
+    commonsenseqa,
+    drop,
+    drop_questions,
+    gsm8k,
+    gsm8k_aflow,
+    hotpotqa,
+    mmlu,
+    mmlu_csv,
+)
+from flowright.data.sources.rows import Reader, UpstreamRow, read_upstream
 
 _GITHUB = "https://raw.githubusercontent.com"
 _GSM8K = f"{_GITHUB}/openai/grade-school-math/master/grade_school_math/data"
@@ -26,12 +32,12 @@ _FIRST_OF_ONE = "00000-of-00001.parquet"
 
 
 def _aflow(
-    name: str, convert: Converter, read: Reader = json_lines, also: tuple[str, ...] = ()
+    name: str, convert: Converter, read: Reader = read_upstream, also: tuple[str, ...] = ()
 ) -> Mapping[Split, tuple[SplitPart, ...]]:
     """AFlow's two files of a dataset; what it validates on is there to train on."""
     paths: Mapping[Split, str] = {"train": f"{name}_validate", "test": f"{name}_test"}
     return {
-        split: (SplitPart(f"aflow/{path}.jsonl", read, convert, also=also),)
+        split: (SplitPart(f"aflow/{path}.jsonl", convert, read=read, also=also),)
         for split, path in paths.items()
     }
 
@@ -56,8 +62,8 @@ GSM8K = Dataset(
     ),
     splits={
         "official": {
-            "train": (SplitPart("gsm8k/train.jsonl", json_lines, gsm8k, "train"),),
-            "test": (SplitPart("gsm8k/test.jsonl", json_lines, gsm8k, "test"),),
+            "train": (SplitPart("gsm8k/train.jsonl", gsm8k, "train"),),
+            "test": (SplitPart("gsm8k/test.jsonl", gsm8k, "test"),),
         },
         "aflow": _aflow("gsm8k", gsm8k_aflow),
     },
@@ -77,7 +83,7 @@ HUMANEVAL = Dataset(
         ),
     ),
     splits={
-        "official": {"test": (SplitPart("humaneval/HumanEval.jsonl.gz", json_lines, humaneval),)},
+        "official": {"test": (SplitPart("humaneval/HumanEval.jsonl.gz", humaneval),)},
         "aflow": _aflow(
             "humaneval", humaneval, with_public_tests, ("aflow/humaneval_public_test.jsonl",)
         ),
@@ -122,7 +128,7 @@ MBPP = Dataset(
     ),
     splits={
         "official": {
-            split: (SplitPart("mbpp/mbpp.jsonl", json_lines, mbpp, keep=keep),)
+            split: (SplitPart("mbpp/mbpp.jsonl", mbpp, keep=keep),)
             for split, keep in _MBPP_SPLITS.items()
         },
         "aflow": _aflow("mbpp", mbpp_aflow),
@@ -135,7 +141,7 @@ MBPP_SANITIZED = replace(
     files=MBPP.files[1:],
     splits={
         "official": {
-            split: (SplitPart("mbpp/sanitized-mbpp.json", json_array, mbpp, keep=keep),)
+            split: (SplitPart("mbpp/sanitized-mbpp.json", mbpp, keep=keep),)
             for split, keep in _MBPP_SPLITS.items()
         }
     },
@@ -145,8 +151,8 @@ MBPP_SANITIZED = replace(
 def _mmlu(split: str, *folders: str) -> tuple[SplitPart, ...]:
     """The tar, or ``<split>.jsonl`` with rows as the hub's viewer and ``to_json`` give them."""
     return (
-        SplitPart("mmlu/data.tar", mmlu_csv(*folders), mmlu, split),
-        SplitPart(f"mmlu/{split}.jsonl", json_lines, mmlu, split),
+        SplitPart("mmlu/data.tar", mmlu, split, read=mmlu_csv(*folders)),
+        SplitPart(f"mmlu/{split}.jsonl", mmlu, split),
     )
 
 
@@ -195,8 +201,8 @@ HOTPOTQA = Dataset(
     ),
     splits={
         "official": {
-            "train": (SplitPart("hotpotqa/hotpot_train_v1.1.json", json_array, hotpotqa),),
-            "test": (SplitPart("hotpotqa/hotpot_dev_distractor_v1.json", json_array, hotpotqa),),
+            "train": (SplitPart("hotpotqa/hotpot_train_v1.1.json", hotpotqa),),
+            "test": (SplitPart("hotpotqa/hotpot_dev_distractor_v1.json", hotpotqa),),
         },
         "aflow": _aflow("hotpotqa", hotpotqa),
     },
@@ -222,10 +228,8 @@ COMMONSENSEQA = Dataset(
     ),
     splits={
         "official": {
-            "train": (
-                SplitPart("commonsenseqa/train_rand_split.jsonl", json_lines, commonsenseqa),
-            ),
-            "test": (SplitPart("commonsenseqa/dev_rand_split.jsonl", json_lines, commonsenseqa),),
+            "train": (SplitPart("commonsenseqa/train_rand_split.jsonl", commonsenseqa),),
+            "test": (SplitPart("commonsenseqa/dev_rand_split.jsonl", commonsenseqa),),
         }
     },
 )
@@ -253,13 +257,13 @@ DROP = Dataset(
     splits={
         "official": {
             "train": (
-                SplitPart(_DROP, drop_questions("train"), drop),
-                SplitPart("drop/drop_dataset_train.json", drop_questions("train"), drop),
+                SplitPart(_DROP, drop, read=drop_questions("train")),
+                SplitPart("drop/drop_dataset_train.json", drop, read=drop_questions("train")),
             ),
             "test": (
-                SplitPart(_DROP, drop_questions("dev"), drop),
-                SplitPart("drop/drop_dataset_dev.json", drop_questions("dev"), drop),
-                SplitPart("drop/drop_v0_dev.jsonl.gz", json_lines, drop, "dev"),
+                SplitPart(_DROP, drop, read=drop_questions("dev")),
+                SplitPart("drop/drop_dataset_dev.json", drop, read=drop_questions("dev")),
+                SplitPart("drop/drop_v0_dev.jsonl.gz", drop, "dev"),
             ),
         },
         "aflow": _aflow("drop", drop),

@@ -1,29 +1,22 @@
-"""Upstream files read row by row, every row knowing where it stands. Nothing is converted here.
-
-All problems are DataError with a location: ``file:line`` for JSON Lines and CSV, ``file: row n``
-for one large JSON array.
-"""
+"""Rows of upstream and own files with typed fields; every error names ``file:row``."""
 
 import csv
-import gzip
 import io
-import json
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from flowright.core.errors import DataError
+from flowright.core.tables import parse_row, read_errors, read_object, read_rows
 
 
 @dataclass(frozen=True, slots=True)
 class UpstreamRow:
-    """One upstream row. ``where`` is for messages; ``name`` is the row's address among the rows of
-    its file, such as ``"12"`` or ``"anatomy/3"``, for sources whose rows carry no id."""
+    """One row. ``where`` is its place for messages; ``name`` is its address in the file, such as
+    ``"12"`` or ``"anatomy/3"``, for sources whose rows carry no id."""
 
     values: Mapping[str, Any]
     where: str
@@ -36,7 +29,7 @@ class UpstreamRow:
         return DataError(f"{self.where}: {message}")
 
     def get(self, key: str) -> Any:
-        """A field of any type. Raises DataError if it is absent or null."""
+        """Return a field of any type. Raises DataError if it is absent or null."""
         value = self.values.get(key)
         if value is None:
             raise self.error(f"the row lacks {key!r}; it has {', '.join(self.values) or 'nothing'}")
@@ -49,7 +42,7 @@ class UpstreamRow:
         return value
 
     def text(self, key: str) -> str:
-        """A string field with Unix line ends. Raises DataError if it is not one."""
+        """Return a string field with Unix line ends. Raises DataError if it is not one."""
         return self._typed(key, str, "a string").replace("\r\n", "\n")
 
     def integer(self, key: str) -> int:
@@ -62,91 +55,58 @@ class UpstreamRow:
         return self._typed(key, list, "a list")
 
     def texts(self, key: str) -> list[str]:
-        """A list of strings, each with Unix line ends and no white space around it."""
+        """Return a list of strings, each with Unix line ends and no white space around it."""
         values = self.items(key)
         if not all(isinstance(value, str) for value in values):
             raise self.error(f"{key} holds something that is not a string")
         return [value.replace("\r\n", "\n").strip() for value in values]
 
     def inner(self, value: object, name: str, **extra: Any) -> "UpstreamRow":
-        """A row nested in this one, at the same place in the file."""
+        """Return a row nested in this one, at the same place in the file."""
         if not isinstance(value, Mapping):
             raise self.error(f"{name} is {type(value).__name__}, not an object")
         return UpstreamRow({**value, **extra}, self.where, name)
 
 
 Reader = Callable[[Path], Iterator[UpstreamRow]]
-_DAMAGED = (OSError, EOFError, zlib.error, tarfile.TarError, zipfile.BadZipFile, csv.Error)
 
 
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """Turn what can go wrong while reading ``path`` into a DataError."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except _DAMAGED as error:
-        reason = " ".join(str(error).split())  # tarfile's has several lines
-        raise DataError(f"{path}: cannot be read: {reason}; fetch it again") from None
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{path}: not UTF-8 at byte {error.start}; fetch it again, or save a file of your own "
-            "as UTF-8"
-        ) from None
+def read_upstream(path: Path) -> Iterator[UpstreamRow]:
+    """Yield the rows of a file; their names count them from 0."""
+    for index, (place, values) in enumerate(read_rows(path)):
+        yield UpstreamRow(values, str(place), str(index))
 
 
-def json_lines(path: Path) -> Iterator[UpstreamRow]:
-    """The rows of a ``.jsonl`` or ``.jsonl.gz`` file; blank lines are skipped."""
-    with readable(path), gzip.open(path) if path.suffix == ".gz" else path.open("rb") as lines:
-        index = 0
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
-                yield UpstreamRow(_object(line, f"{path}:{number}"), f"{path}:{number}", str(index))
-                index += 1
-
-
-def json_array(path: Path) -> Iterator[UpstreamRow]:
-    """The rows of one large JSON array, decoded one at a time: HotpotQA's train file is 566 MB."""
-    with readable(path):
-        text = path.read_text(encoding="utf-8")
-    decoder = json.JSONDecoder()
-    position, index = _next_item(text, 0), 0
-    if text[position : position + 1] != "[":
-        raise DataError(f"{path}: not a JSON array")
-    position = _next_item(text, position + 1)
-    while text[position : position + 1] != "]":
-        where = f"{path}: row {index}"
-        try:
-            value, position = decoder.raw_decode(text, position)
-        except json.JSONDecodeError as error:
-            line = text.count("\n", 0, error.pos) + 1
-            raise DataError(f"{path}:{line}: row {index} is not JSON: {error.msg}") from None
-        yield UpstreamRow({}, where, str(index)).inner(value, str(index))
-        position, index = _next_item(text, position), index + 1
+def read_table(path: Path) -> Iterator[UpstreamRow]:
+    """Yield the rows of a user's own file; their names count them from 1. Raises DataError with
+    the place of what cannot be read."""
+    for number, (place, values) in enumerate(read_rows(path), start=1):
+        yield UpstreamRow(values, str(place), str(number))
 
 
 def json_table(path: Path) -> UpstreamRow:
-    """A whole file that is one JSON object."""
-    with readable(path):
-        return UpstreamRow(_object(path.read_bytes(), str(path)), str(path), "")
+    """Read a whole file that is one JSON object."""
+    return UpstreamRow(read_object(path), str(path), "")
 
 
 def zip_member(path: Path, member: str) -> UpstreamRow:
-    """A file inside a zip archive that is one JSON object."""
+    """Read a file inside a zip archive that is one JSON object."""
     where = f"{path}:{member}"
-    with readable(path), zipfile.ZipFile(path) as archive:
+    with read_errors(path), zipfile.ZipFile(path) as archive:
         if member not in archive.namelist():
             raise DataError(f"{path}: holds no {member}")
-        return UpstreamRow(_object(archive.read(member), where), where, "")
+        value = parse_row(archive.read(member))
+    if isinstance(value, str):
+        raise DataError(f"{where}: {value}")
+    return UpstreamRow(value, where, "")
 
 
 def tar_csv(path: Path, folders: Sequence[str], columns: Sequence[str]) -> Iterator[UpstreamRow]:
-    """The rows of all ``data/<folder>/*.csv`` members of a tar, in the order of their names.
+    """Yield the rows of all ``data/<folder>/*.csv`` members of a tar, in the order of their names.
 
     ``name`` is ``<file stem>/<index>``; the member's stem without its split suffix is ``subject``.
     """
-    with readable(path), tarfile.open(path) as archive:
+    with read_errors(path), tarfile.open(path) as archive:
         members = {PurePosixPath(member.name): member for member in archive if member.isfile()}
         for folder in folders:
             names = [n for n in members if n.parent.name == folder and n.suffix == ".csv"]
@@ -161,21 +121,3 @@ def tar_csv(path: Path, folders: Sequence[str], columns: Sequence[str]) -> Itera
                         raise DataError(f"{where}: {len(cells)} cells, not {len(columns)}")
                     values = dict(zip(columns, cells, strict=True))
                     yield UpstreamRow({**values, "subject": subject}, where, f"{subject}/{index}")
-
-
-def _object(text: bytes, where: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{where}: not JSON: {error.msg} (column {error.colno})") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{where}: not UTF-8 at byte {error.start}") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: a row is a JSON object, not {type(value).__name__}")
-    return value
-
-
-def _next_item(text: str, position: int) -> int:
-    while text[position : position + 1] in {" ", "\n", "\r", "\t", ","}:
-        position += 1
-    return position

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from flowright.data.preferences import Pair, Preferred
-from flowright.data.row_values import (
+from flowright.data.row_files import (
     Fault,
     UnusableRow,
     column,

@@ -12,8 +12,7 @@ from typing import Generic
 
 from flowright.core.errors import DataError
 from flowright.data.preferences import Pair
-from flowright.data.row_files import LeftOut
-from flowright.data.row_values import Fault
+from flowright.data.row_files import Fault, LeftOut
 from flowright.data.splits import normalise
 from flowright.environments.judging.rows import AnyRow, Row, prompt_of
 

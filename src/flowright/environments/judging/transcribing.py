@@ -14,7 +14,7 @@ from flowright.config.root import JudgeServerConfig
 from flowright.core.batch_calls import ServerDown
 from flowright.core.errors import RunError, UserError
 from flowright.data.contamination import TrainedOn
-from flowright.data.preference_files import write_rows
+from flowright.data.preference_files import write_training_file
 from flowright.data.preferences import Pair
 from flowright.environments.judging.frames import FrameWording, wording_of
 from flowright.environments.judging.loading import JudgingRows, load_rows, trained_on
@@ -84,7 +84,7 @@ async def make_transcripts(
     made: dict[str, tuple[Path, Transcripts]] = {}
     for side, done in sides.items():
         path = making.out / f"sft_{side}.{making.kept_as}"
-        write_rows(path, "sft", [_written(row) for row in done.rows])
+        write_training_file(path, "sft", [_written(row) for row in done.rows])
         made[side] = path, done
     said = trained_on(found, making.rows)
     (said | (TrainedOn.read(making.out) or TrainedOn())).write(making.out)

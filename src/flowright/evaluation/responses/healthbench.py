@@ -10,8 +10,8 @@ from typing import Any
 from flowright.core.errors import DataError
 from flowright.core.files import check_writable
 from flowright.criteria.rubrics.points import healthbench_score
-from flowright.data.row_values import UnusableRow, decoded, turns_of
-from flowright.data.tables import read_table
+from flowright.data.row_files import UnusableRow, decoded, turns_of
+from flowright.data.sources.rows import read_table
 from flowright.evaluation.responses.asking import Progress
 from flowright.evaluation.responses.grading import Graders
 from flowright.evaluation.responses.score_session import Judged, graded, open_graders, write_record

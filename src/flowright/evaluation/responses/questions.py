@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flowright.core.errors import DataError
-from flowright.data.row_values import UnusableRow, turns_of
-from flowright.data.tables import parquet_batches, read_table
+from flowright.core.tables import parquet_batches
+from flowright.data.row_files import UnusableRow, turns_of
+from flowright.data.sources.rows import read_table
 from flowright.llm.chat import Message
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import Any
 
 from flowright.core.errors import DataError, RunError
 from flowright.core.statistics import bootstrap
-from flowright.data.row_values import Fault, UnusableRow
-from flowright.data.tables import read_table
+from flowright.data.row_files import Fault, UnusableRow
+from flowright.data.sources.rows import read_table
 from flowright.evaluation.responses.asking import ModelDown, in_turn
 from flowright.evaluation.responses.grading import Grade, Grader, Graders
 from flowright.judging.measuring.benchmark_rows import RowJournal

@@ -1,15 +1,108 @@
-"""HotpotQA and DROP: questions about passages.
+"""MMLU, CommonsenseQA, GSM8K, HotpotQA and DROP.
 
-DROP's answers are a number, a date or one or more spans. Dates are written ``day month year`` as
-far as given. Several spans become one string joined by " and ", as in the copy of
-openai/simple-evals (from which AFlow took its rows), where they can no longer be told apart.
+The reference of a multiple choice is a label, never a text: some rows repeat a choice's text, and
+an MMLU choice may be the literal word None. DROP's answers are a number, a date or one or more
+spans. Dates are written ``day month year`` as far as given. Several spans become one string joined
+by " and ", as in the copy of openai/simple-evals (from which AFlow took its rows), where they can
+no longer be told apart.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-from flowright.data.sources.rows import Reader, UpstreamRow, json_table, zip_member
+from flowright.data.sources.rows import Reader, UpstreamRow, json_table, tar_csv, zip_member
 from flowright.data.task import Problem
+
+
+def mmlu_csv(*folders: str) -> Reader:
+    """A reader of these folders of the official tar."""
+    return partial(tar_csv, folders=folders, columns=("question", "A", "B", "C", "D", "answer"))
+
+
+def mmlu(row: UpstreamRow) -> Problem:
+    """A CSV row of the official tar, or a row of the hub (``choices`` and a 0-3 ``answer``)."""
+    if "choices" in row:
+        texts: Sequence[str] = row.texts("choices")
+        answer = row.integer("answer")
+        label = "ABCD"[answer] if 0 <= answer < 4 else str(answer)
+    else:
+        texts = [row.text(column).strip() for column in "ABCD"]
+        label = row.text("answer").strip()
+    choices = tuple(zip("ABCD", texts, strict=False))
+    return _choice_task(row, f"mmlu/{row.name}", row.text("question"), choices, label)
+
+
+def commonsenseqa(row: UpstreamRow) -> Problem:
+    """An official row (``question.stem``) or a hub row (``question`` a string, parallel lists).
+
+    Rows of the official test file have no label and are refused.
+    """
+    if isinstance(row.get("question"), str):
+        lists = row.inner(row.table("choices"), row.name)
+        choices = tuple(zip(lists.texts("label"), lists.texts("text"), strict=True))
+        stem = row.text("question")
+    else:
+        question = row.inner(row.table("question"), row.name)
+        entries = [question.inner(entry, row.name) for entry in question.items("choices")]
+        choices = tuple((entry.text("label"), entry.text("text").strip()) for entry in entries)
+        stem = question.text("stem")
+    return _choice_task(
+        row, f"commonsenseqa/{row.text('id')}", stem, choices, row.text("answerKey")
+    )
+
+
+def _choice_task(
+    row: UpstreamRow, id: str, question: str, choices: tuple[tuple[str, str], ...], label: str
+) -> Problem:
+    labels = [choice_label for choice_label, _ in choices]
+    if label not in labels:
+        raise row.error(f"the answer {label!r} is not one of the labels {', '.join(labels)}")
+    return Problem(
+        id=id,
+        kind="qa",
+        source=id.partition("/")[0],
+        question=question.strip(),
+        reference=label,
+        choices=choices,
+    )
+
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+def gsm8k(row: UpstreamRow) -> Problem:
+    """A row of the official files (which the hub's rows equal).
+
+    The answer is the solution's text, ending in ``#### 1,080``: the commas go. The ``<<3*4=12>>``
+    marks are in the solution only, which the task does not carry.
+    """
+    solution, mark, final = row.text("answer").rpartition("####")
+    if not mark or not solution.strip():
+        raise row.error("answer has no '####' before its final number")
+    return _number_task(row, row.name, final)
+
+
+def gsm8k_aflow(row: UpstreamRow) -> Problem:
+    """A row of AFlow's files: ``answer`` is the final number, ``id`` is ``gsm8k-test-<index>`` in
+    the official test file, so that the task's id is the same as there."""
+    return _number_task(
+        row, row.text("id").removeprefix("gsm8k-").replace("-", "/"), row.text("answer")
+    )
+
+
+def _number_task(row: UpstreamRow, name: str, final: str) -> Problem:
+    reference = final.strip().replace(",", "")
+    if not _NUMBER.fullmatch(reference):
+        raise row.error(f"the final answer {final.strip()!r} is not a number")
+    return Problem(
+        id=f"gsm8k/{name}",
+        kind="math",
+        source="gsm8k",
+        question=row.text("question").strip(),
+        reference=reference,
+    )
 
 
 def hotpotqa(row: UpstreamRow) -> Problem:
