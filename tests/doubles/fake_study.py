@@ -9,8 +9,8 @@ import yaml
 
 from flowright.core.command_line import run_command
 from flowright.study.cells import Run
-from flowright.study.children import Spawned, Start
-from flowright.study.session import Request, run_study
+from flowright.study.command import StudyRequest, run_study
+from flowright.study.runner import Spawned, Start
 
 FAKE = Path(__file__).parent / "fake_run.py"
 BASE = Path(__file__).parents[2] / "config/quickstart.yaml"
@@ -54,7 +54,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 
 if __name__ == "__main__":
-    request = Request(
+    request = StudyRequest(
         Path(sys.argv[1]), out=Path(sys.argv[2]), at_once=1, command=command, start=started
     )
     sys.exit(run_command(lambda: run_study(request)))

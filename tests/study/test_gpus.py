@@ -10,8 +10,8 @@ from fake_study import command, started
 from flowright.core.errors import ConfigError
 from flowright.study.cells import Cell, Run, cells_of, runs_of
 from flowright.study.config import GpuSection, load_study
-from flowright.study.gpu_plan import gpu_plans, server_hours
-from flowright.study.placing import GpuPlaces, groups_of, open_places, with_processes
+from flowright.study.plan import gpu_plans, server_hours
+from flowright.study.runner import gpu_groups, on_gpus, open_placement, with_processes
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "config/study/gpu.yaml"
@@ -27,18 +27,18 @@ def a_run(embedded: bool = False) -> Run:
 
 
 def test_each_run_has_gpus_of_its_own_and_gives_them_back(tmp_path: Path) -> None:
-    groups = groups_of(section(per_run=2, devices=(4, 5, 6, 7, 9)))
+    groups = gpu_groups(section(per_run=2, devices=(4, 5, 6, 7, 9)))
     assert groups == [("4", "5"), ("6", "7")]
-    places = GpuPlaces(groups, started)
+    start = on_gpus(groups, started)
     words, logs = [sys.executable, "-c", SAYS], [tmp_path / f"{n}.log" for n in range(3)]
-    first = places.start(a_run())(words, logs[0])
-    second = places.start(a_run())(words, logs[1])
+    first = start(a_run())(words, logs[0])
+    second = start(a_run())(words, logs[1])
     assert second.wait() == 0
-    assert places.start(a_run())(words, logs[2]).wait() == 0
+    assert start(a_run())(words, logs[2]).wait() == 0
     assert first.wait() == 0
     said = [log.read_text() for log in logs]
     assert said == [f"PCI_BUS_ID {gpus}\n" for gpus in ("4,5", "6,7", "6,7")]
-    assert places.start(a_run(embedded=True)) is started(a_run())
+    assert start(a_run(embedded=True)) is started(a_run())
 
 
 def test_a_run_on_several_gpus_is_as_many_processes() -> None:
@@ -51,11 +51,14 @@ def test_a_run_on_several_gpus_is_as_many_processes() -> None:
 def test_without_gpus_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     given = (None, command, started, False)
-    with pytest.raises(ConfigError, match="a run takes 1"), open_places(load_study(FILE), *given):
+    with (
+        pytest.raises(ConfigError, match="a run takes 1"),
+        open_placement(load_study(FILE), *given),
+    ):
         pass
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    with open_places(load_study(FILE), *given) as places:
-        assert places.at_once == 2
+    with open_placement(load_study(FILE), *given) as placement:
+        assert placement.at_once == 2
 
 
 def test_the_shipped_study_is_planned_from_what_it_assumes(tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """The onset of exploitation in cases made by hand."""
 
-from flowright.study.onset import Onset, Seen, onset_of
+from flowright.study.collect import Onset, OnsetStep, onset_of
 
 
-def steps(*values: tuple[float, float] | None, high: int = 40) -> list[Seen]:
+def steps(*values: tuple[float, float] | None, high: int = 40) -> list[OnsetStep]:
     """A step for each (gap, share), from 1; None has no attempt with a full reward."""
     return [
-        Seen(step, 0 if pair is None else high, *(pair or (None, None)))
+        OnsetStep(step, 0 if pair is None else high, *(pair or (None, None)))
         for step, pair in enumerate(values, start=1)
     ]
 

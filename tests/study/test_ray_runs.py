@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from flowright.study.cells import Cell, Run
-from flowright.study.ray_runs import RunProcess, on_ray
+from flowright.study.runner import RunProcess, on_ray
 
 needs_ray = pytest.mark.skipif(
     find_spec("ray") is None, reason="Ray is not installed: pip install -r requirements-ray.txt"

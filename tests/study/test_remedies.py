@@ -3,10 +3,8 @@
 import pytest
 
 from flowright.study.cells import Cell
-from flowright.study.collect import Collected
-from flowright.study.detectors import SERIES, Detector
-from flowright.study.onset import Onset
-from flowright.study.remedies import remedies
+from flowright.study.collect import Collected, Onset
+from flowright.study.detectors import SERIES, Detector, remedies
 
 COLUMNS = {series.column: None for series in SERIES.values()}
 STEPS = 20

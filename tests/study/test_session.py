@@ -20,12 +20,11 @@ from flowright.core.errors import RunError
 from flowright.core.files import Lock, write_json
 from flowright.runs.run_files import read_state
 from flowright.study.cells import cells_of, runs_of
-from flowright.study.claims import digest
 from flowright.study.collect import Collected
+from flowright.study.command import StudyRequest, run_study
 from flowright.study.compare import outcomes
 from flowright.study.config import load_study
-from flowright.study.journal import Journal
-from flowright.study.session import Request, run_study
+from flowright.study.journal import StudyJournal, digest
 
 FAKE_STUDY = Path(__file__).parents[1] / "doubles/fake_study.py"
 CLAIMS = [
@@ -66,7 +65,9 @@ CLAIMS = [
 
 def run(path: Path, out: Path, **asked: object) -> tuple[int, str]:
     console = Console(record=True, width=200, file=io.StringIO())
-    status = run_study(Request(path, out=out, command=command, start=started, **asked), console)  # type: ignore[arg-type]
+    status = run_study(
+        StudyRequest(path, out=out, command=command, start=started, **asked), console
+    )  # type: ignore[arg-type]
     return status, console.export_text()
 
 
@@ -225,13 +226,17 @@ def test_a_journal_that_a_power_cut_tore_is_read_on(tmp_path: Path) -> None:
     path = written(tmp_path)
     run(path, out, limit=1)
     journal = out / "journal.jsonl"
-    journal.write_text(journal.read_text() + '{"time": 1, "event": "st')
-    status, said = run(path, out)
+    torn = '{"time": 1, "event": "st'
+    damaged = f'{torn}\n{{"event": "end"}}\n'  # as former versions left a torn line, and an event of no run
+    journal.write_text(damaged + journal.read_text() + torn)
+    last = len(journal.read_text().splitlines())
+    assert StudyJournal.read(out).damaged == [1, 2, last]
+    status, output = run(path, out)
     assert status == 0
-    lines = journal.read_text().splitlines()
-    torn = lines.index('{"time": 1, "event": "st') + 1
-    assert f"nothing can be read in line {torn}" in said
-    assert len(Journal.read(out).histories) == 4 and Journal.read(out).damaged == [torn]
+    assert f"cannot read line 1, 2, {last}; its seconds and failures are missing" in output
+    assert StudyJournal.read(out).damaged == [1, 2]  # what was torn is cut off
+    assert len(StudyJournal.read(out).histories) == 4
+    assert journal.read_text().startswith(damaged)
 
 
 def test_a_claim_that_lacks_seeds_makes_the_others_no_stronger(tmp_path: Path) -> None:
@@ -324,7 +329,7 @@ def test_a_run_that_somebody_else_works_at_is_left_alone(tmp_path: Path) -> None
     folder.mkdir(parents=True)
     lock = Lock(folder)
     try:
-        with pytest.raises(RunError, match="still worked at"):
+        with pytest.raises(RunError, match="still in use"):
             run(path, out)
     finally:
         lock.release()

@@ -23,10 +23,10 @@ from flowright.evaluation.evaluator import keep_answers
 from flowright.policy.sampler import Sample
 from flowright.runs.run_files import read_answers
 from flowright.study.cells import Run, cells_of, runs_of
-from flowright.study.claims import settle_claims
+from flowright.study.command import StudyRequest, run_study
 from flowright.study.config import load_study
-from flowright.study.session import Request, run_study
-from flowright.study.transfer import read_said
+from flowright.study.journal import settle_claims
+from flowright.study.transfer import read_verdicts
 
 BASE = Path(__file__).parents[2] / "config/study/world.yaml"
 PROBLEMS = 40
@@ -76,7 +76,7 @@ def studied(folder: Path, nonsense: int = 0, **changes: Any) -> tuple[Path, Path
 
 def transferred(path: Path, out: Path) -> tuple[int, str, dict[tuple[str, str], dict[str, Any]]]:
     console = Console(record=True, width=200, file=io.StringIO())
-    status = run_study(Request(path, out=out, transfer=True), console)
+    status = run_study(StudyRequest(path, out=out, transfer=True), console)
     rows = pq.read_table(out / "transfer.parquet").to_pylist()
     cells = {(row["trained_under"], row["graded_by"]): row for row in rows}
     return status, console.export_text(), cells
@@ -118,7 +118,7 @@ def test_what_a_judge_pays_for_it_alone_pays_for(tmp_path: Path) -> None:
 
 
 def test_no_verdict_is_no_score_and_is_asked_for_again(tmp_path: Path) -> None:
-    arms = [ARMS[0], ARMS[1] | {"set": {"simulated.faults.hang": 0.9, "llm.attempts": 1}}]
+    arms = [ARMS[0], ARMS[1] | {"set": {"simulated.faults.hang": 0.5, "llm.attempts": 1}}]
     arms[1]["set"]["judge.max_attempts"] = 1
     path, out, _ = studied(tmp_path, nonsense=1, arms=arms, seeds=1)
     _, told, cells = transferred(path, out)
@@ -147,4 +147,4 @@ def test_what_cannot_be_graded_is_named(tmp_path: Path) -> None:
     damaged = next(out.glob("transfer/*.jsonl"))
     damaged.write_text('{"query": 3}\n' + damaged.read_text())
     with pytest.raises(RunError, match=f"{damaged.name}:1: damaged"):
-        read_said(damaged)
+        read_verdicts(damaged)

@@ -1,10 +1,10 @@
-"""A training run or an evaluation from configuration to table: the parts put together."""
+"""A training run, on samples or on fixed data, or an evaluation, from configuration to table."""
 
 import asyncio
 import secrets
 import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from rich.console import Console
 
 from flowright.app.comparing import run_comparison
 from flowright.app.first_look import Start
-from flowright.app.given_run import run_given
 from flowright.app.introduction import introduce, say_best
 from flowright.app.measuring import Evaluation, kept_as
 from flowright.app.plan.against_run import keep_plan, settle
@@ -26,10 +25,12 @@ from flowright.app.terminal import (
 from flowright.app.world import (
     check_samplers,
     fitted,
+    local_sampler,
     open_policy,
     open_samplers,
     policy_in_turn,
 )
+from flowright.config.grpo import GrpoSection
 from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import RunPaused, UserError
@@ -39,7 +40,15 @@ from flowright.data.task import Task
 from flowright.environments.environment import Environment, TaskSets, prompt_encoder
 from flowright.environments.rollout import Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, Measure
-from flowright.evaluation.evaluator import Evaluator, Row, Validation, keep_answers, keep_attempts
+from flowright.evaluation.evaluator import (
+    Evaluator,
+    Row,
+    Validation,
+    keep_answers,
+    keep_attempts,
+    scored_row,
+)
+from flowright.evaluation.judge_calibration import calibrate_run
 from flowright.evaluation.perplexity import (
     HeldOutText,
     TextValidation,
@@ -47,6 +56,7 @@ from flowright.evaluation.perplexity import (
     open_text,
 )
 from flowright.grpo.checkpoint import Saves, load_weights
+from flowright.grpo.fixed_data import FixedData, FixedDataValidation
 from flowright.grpo.learner import Learner
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.pipeline import Pipeline
@@ -58,6 +68,7 @@ from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import on_model_thread
 from flowright.policy.prompt import fitting
 from flowright.policy.sampler import Sampler
+from flowright.policy.scalar import ScalarHead
 from flowright.policy.token_texts import TokenTexts
 from flowright.runs.checkpoints import saved_checkpoints
 from flowright.runs.directory import RunDirectory
@@ -65,7 +76,7 @@ from flowright.runs.run_files import EVALUATION, VALIDATION
 
 
 async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
-    """Train, compare, and leave everything in the run directory; or be one rank of those who do.
+    """Train, compare, and leave everything in the run directory, as one rank of the run.
 
     Raises UserError for what the user can mend, RunPaused when the run stopped itself.
     """
@@ -78,13 +89,13 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
         run = RunDirectory(path, config, start.resume, partial(say, console))
 
     def interrupted() -> None:
-        run.state(status="interrupted", message=f"stopped at once; {_words(path)}")
+        run.state(status="interrupted", message=f"stopped at once; {_resume_hint(path)}")
 
     try:
-        with telling(partial(_words, path), interrupted), peers_of_passes():
+        with telling(partial(_resume_hint, path), interrupted), peers_of_passes():
             run.state(status="running", stage="start", step=0, steps=config.grpo.steps)
-            given = choices_of(config.grpo).objective.fixed_data
-            await (run_given if given else _run)(start, run, console, ranks)
+            fixed = choices_of(config.grpo).objective.fixed_data
+            await (_run_on_fixed_data if fixed else _run)(start, run, console, ranks)
     except RunPaused as error:
         run.state(status="paused", message="\n".join(error.problems))
         raise
@@ -101,38 +112,64 @@ async def run_training(start: Start, console: Console, ranks: Ranks) -> None:
         run.close()
 
 
-def _words(path: Path) -> str:
-    """What to say where a run is stopped at once."""
+def _resume_hint(path: Path) -> str:
+    """Return the message for a run that is stopped at once."""
     saved = saved_checkpoints(path / "checkpoints")
     if saved:
         return f"{saved[-1].name} is saved, go on: --resume"
     return "nothing was trained yet, start again"
 
 
+async def _opened_policy(
+    start: Start, console: Console, ranks: Ranks, sampled: bool
+) -> tuple[Start, Policy, HeldOutText | None]:
+    """Open and check the policy; return the start with what it decides, and the held-out text."""
+    config = start.config
+    gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
+    policy = await policy_in_turn(
+        config, start.environment, start.tasks.train, console, ranks, gpus
+    )
+    start = fitted(start, policy)
+    await on_model_thread(_check, policy, start.config, sampled)
+    return start, policy, open_text(start.config, policy, ranks)
+
+
+async def _reporter(
+    stack: ExitStack,
+    start: Start,
+    run: RunDirectory | Follower,
+    policy: Policy,
+    console: Console,
+    ranks: Ranks,
+    text: HeldOutText | None,
+) -> Reporter:
+    """Introduce the run, and show the progress of its steps until the stack is closed; nothing on
+    other ranks than the first."""
+    config = start.config
+    if not isinstance(run, RunDirectory):
+        return Follower(run.path)
+    introduce(config, run, start.environment, policy, console, ranks, text)
+    sampled = not choices_of(config.grpo).objective.fixed_data
+    if sampled and (planned := await keep_plan(run.path, start, policy.tokenizer)):
+        say(console, planned)
+    return stack.enter_context(StepProgress(console, config.grpo.steps))
+
+
 async def _run(start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks) -> None:
     config, environment, tasks = start.config, start.environment, start.tasks
-    gpus = await ranks.gpus_per_node() if config.policy.sharded else 1
     await check_samplers(config)
     async with AsyncExitStack() as opened:
         await opened.enter_async_context(environment.open([*tasks.train, *tasks.val]))
-        policy = await policy_in_turn(config, environment, tasks.train, console, ranks, gpus)
-        start = fitted(start, policy)
+        start, policy, text = await _opened_policy(start, console, ranks, sampled=True)
         config, tasks = start.config, start.tasks
-        await on_model_thread(_check, policy, config)
-        text = open_text(config, policy, ranks)
         samplers = open_samplers(config, policy, ranks=ranks)
         sampler, before = await opened.enter_async_context(samplers)
+        owners = partial(_counters, environment, sampler, before)
         with ExitStack() as stack:
-            reporter = Follower(run.path)
-            if isinstance(run, RunDirectory):
-                introduce(config, run, environment, policy, console, ranks, text)
-                if planned := await keep_plan(run.path, start, policy.tokenizer):
-                    say(console, planned)
-                reporter = stack.enter_context(StepProgress(console, config.grpo.steps))
+            reporter = await _reporter(stack, start, run, policy, console, ranks, text)
             trainer = make_trainer(
                 config, run, reporter, environment, tasks, policy, sampler, ranks, text
             )
-            owners = partial(_asking, environment, sampler, before)
             async with tell_outages(owners, reporter.say):
                 step = await trainer.train(start.resume)
             say_best(run.path, trainer.saves.best, step, reporter)
@@ -166,6 +203,69 @@ async def _run(start: Start, run: RunDirectory | Follower, console: Console, ran
         run.state(status="finished")
 
 
+async def _run_on_fixed_data(
+    start: Start, run: RunDirectory | Follower, console: Console, ranks: Ranks
+) -> None:
+    """Train, and measure on all held-out tasks before and after. No sampler and no large model."""
+    start, policy, text = await _opened_policy(start, console, ranks, sampled=False)
+    config, environment, tasks = start.config, start.environment, start.tasks
+    source = FixedData(config, environment, policy, tasks.train)
+    learner = Learner(policy, config.grpo, 1.0, config.seed, ranks)
+    validate = FixedDataValidation(learner, source, tasks.val)
+    if text is not None:
+        validate = TextValidation(validate, text)
+    with ExitStack() as stack:
+        reporter = await _reporter(stack, start, run, policy, console, ranks, text)
+        saves = Saves(config, run, policy, learner, source, reporter, ranks)
+        trainer = Trainer(config, run, reporter, source, learner, saves, validate, ranks)
+        step = await trainer.train(start.resume)
+        say_best(run.path, saves.best, step, reporter)
+    if step < config.grpo.steps:
+        return
+    run.state(status="running", stage="evaluate", step=step)
+    if environment.rolls_out:
+        comparison = await _compare(start, policy, source, text, console)
+        if ranks.is_first:
+            write_json(run.path / "evaluation.json", comparison.to_json())
+    if isinstance(policy.output, ScalarHead):
+        await calibrate_run(saves, source, tasks.val, step)
+    run.state(status="finished")
+
+
+async def _compare(
+    start: Start,
+    policy: Policy,
+    source: FixedData,
+    text: HeldOutText | None,
+    console: Console,
+) -> Comparison:
+    """The judge untrained and trained, on all held-out pairs. All ranks measure alike."""
+    config, environment, tasks = start.config, start.environment, start.tasks.val
+    rows = dict[str, Measure]()
+    reads = await before_and_after(text)
+    for name, trained, read in zip((UNTRAINED, TRAINED), (False, True), reads, strict=True):
+        if isinstance(policy.output, ScalarHead):
+            rows[name] = partial(_scored, name, trained, policy, source, config.grpo)
+        else:
+            encode = prompt_encoder(environment, policy.tokenizer, config.policy.max_prompt_tokens)
+            sampler = local_sampler(config, policy, trained)
+            evaluator = Evaluator(environment, encode, config)
+            rows[name] = partial(evaluator.row, name, sampler, text=read)
+    return await run_comparison(config, environment, rows, tasks, (), console)
+
+
+async def _scored(
+    name: str,
+    trained: bool,
+    policy: Policy,
+    source: FixedData,
+    section: GrpoSection,
+    tasks: Sequence[Task],
+) -> Row:
+    with nullcontext() if trained else policy.reference():
+        return await scored_row(name, tasks, policy, source, section)
+
+
 def make_trainer(
     config: Config,
     run: RunDirectory | Follower,
@@ -177,7 +277,7 @@ def make_trainer(
     ranks: Ranks = ONE,
     text: HeldOutText | None = None,
 ) -> Trainer:
-    """The trainer and the parts that it is made of."""
+    """Put together the trainer of a run that samples."""
     learner = Learner(policy, config.grpo, config.policy.temperature, config.seed, ranks)
     evaluator = _evaluator(config, environment, policy, ranks)
     longest = config.policy.max_prompt_tokens
@@ -252,21 +352,21 @@ async def _measured(evaluation: Evaluation, console: Console) -> Comparison:
             name = TRAINED if len(evaluation.checkpoints) == 1 else f"{TRAINED}: {path}"
             policies[name] = partial(trained, name, path)
         problems, selection = evaluation.problems, evaluation.selection
-        owners = partial(_asking, environment, after, before)
+        owners = partial(_counters, environment, after, before)
         async with tell_outages(owners, partial(say, console)):
             return await run_comparison(
                 config, environment, policies, problems, selection, console, evaluation.ledger
             )
 
 
-def _asking(environment: Environment, *samplers: Sampler) -> list[Counters]:
-    """Who asks servers."""
+def _counters(environment: Environment, *samplers: Sampler) -> list[Counters]:
+    """Return the counters of all requests to servers."""
     return [*environment.counters(), *(c for sampler in samplers for c in sampler.counters)]
 
 
-def _check(policy: Policy, config: Config) -> None:
-    """Raises UserError where this model can't be trained or sampled as configured."""
+def _check(policy: Policy, config: Config, sampled: bool = True) -> None:
+    """Raise UserError where this model can't be trained or sampled as configured."""
     check_sharing(policy, config.grpo)
     check_adapter(policy, config.grpo.learning_rate)
-    if config.policy.sampler == "local":  # servers give a proof with every version
+    if sampled and config.policy.sampler == "local":  # servers prove every version
         check_sampler(policy, config.grpo, config.policy.temperature)

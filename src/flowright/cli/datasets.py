@@ -218,7 +218,7 @@ def _mix_own(options: argparse.Namespace) -> "Mixed":
     from flowright.data.build import Mixed, facts, hold_out
     from flowright.data.own import Conversion
     from flowright.data.sources.dataset import sha256_of
-    from flowright.data.tables import read_table
+    from flowright.data.sources.rows import read_table
 
     conversion = Conversion(_parse_fields(options.field), options.kind)
     made = []

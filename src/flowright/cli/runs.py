@@ -201,10 +201,10 @@ def study(options: argparse.Namespace) -> int:
 
     The same command resumes an interrupted study.
     """
-    from flowright.study.session import Request, run_study
+    from flowright.study.command import StudyRequest, run_study
 
     return run_study(
-        Request(
+        StudyRequest(
             config=options.config,
             out=options.out,
             dry_run=options.dry_run,

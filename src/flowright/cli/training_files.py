@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bars
 
     from flowright.criteria.constraints.drawing import Drawn
-    from flowright.data.preference_files import PreferenceSplit, RowOptions as Making
+    from flowright.data.preference_files import PreferenceSplit, RowOptions
     from flowright.environments.judging.transcribing import Made
 
 PREFERENCE_FORMS = ("sft", "bradley_terry", "pointwise", "pairwise")
@@ -66,10 +66,10 @@ def preferences(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_preferences(options: argparse.Namespace) -> "Making":
+def _check_preferences(options: argparse.Namespace) -> "RowOptions":
     """How rows are made. Raises UserError with all that is wrong with the arguments."""
     from flowright.core.errors import UserError
-    from flowright.data.preference_files import RowOptions as Making
+    from flowright.data.preference_files import RowOptions
 
     problems: list[str] = []
     grades = None
@@ -91,11 +91,11 @@ def _check_preferences(options: argparse.Namespace) -> "Making":
         problems.append("--hold-out none: goes with no other --hold-out")
     if problems:
         raise UserError(*problems)
-    return Making(grades, options.ties, options.seed)
+    return RowOptions(grades, options.ties, options.seed)
 
 
 def _make_preferences(
-    options: argparse.Namespace, making: "Making"
+    options: argparse.Namespace, making: "RowOptions"
 ) -> "tuple[PreferenceSplit, dict[str, dict[str, int]]]":
     """Write the files; the split, and by file how many rows of each source it has."""
     from flowright.core.errors import DataError
@@ -105,7 +105,7 @@ def _make_preferences(
         HELD_OUT,
         rows_of,
         split_preferences,
-        write_training_file as write_rows,
+        write_training_file,
     )
 
     held_out = (
@@ -128,7 +128,7 @@ def _make_preferences(
             made = rows_of(form, rows, making)
             written[path.name] = dict(sorted(Counter(row["source"] for row in made).items()))
             if made:
-                write_rows(path, form, made)
+                write_training_file(path, form, made)
             else:
                 path.unlink(missing_ok=True)
     if not any(written.values()):
@@ -380,7 +380,7 @@ def _draw_constraints(options: argparse.Namespace) -> "Drawn":
 
 def _texts(paths: Sequence[Path]) -> list[str]:
     """The prompts of files. Raises DataError."""
-    from flowright.data.tables import read_table
+    from flowright.data.sources.rows import read_table
 
     found: list[str] = []
     for path in paths:

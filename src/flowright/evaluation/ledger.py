@@ -46,7 +46,7 @@ class Ledger:
 
     @property
     def complete(self) -> bool:
-        """Whether everything was measured and written."""
+        """True once everything was measured and written."""
         return self._result.exists() and {"finished": True} in self._rows.records
 
     def summary(self) -> str:

@@ -49,7 +49,7 @@ class Published:
 
     @property
     def texts(self) -> list[str]:
-        """Its figures by dataset and their mean as published, unrounded; empty where missing."""
+        """Figures by dataset and their mean as published, unrounded; empty where missing."""
         values = [self.figures.get(name, {}).get("value") for name in DATASETS]
         return ["" if value is None else str(value) for value in (*values, self.mean)]
 

@@ -17,8 +17,8 @@ EPSILON = 1e-6
 class GroupAdvantages:
     """Advantages of one group, in the order of its samples. An unscored sample has exactly 0.
 
-    ``signal`` says whether the group can teach: "too_few" has fewer than two scored samples,
-    "zero_variance" has equal rewards; both have only zeros and are left out of the update.
+    ``signal`` other than "ok" leaves the group, all zeros, out of the update: "too_few" has fewer
+    than two scored samples, "zero_variance" equal rewards.
     """
 
     values: tuple[float, ...]
@@ -30,17 +30,17 @@ def group_advantages(
     scale: str = "group",
     penalties: Sequence[Sequence[float]] | None = None,
 ) -> list[GroupAdvantages]:
-    """Advantages of all groups of a step, None being an unscored sample.
+    """Return the advantages of all groups of a step; a reward of None is an unscored sample.
 
     ``scale`` is a value of ``grpo.advantage_scale``: a function of the scored rewards of all
-    groups, group by group, to their advantages. What it says of groups without a signal is not
+    groups, group by group, to their advantages. Its results for groups without a signal are not
     used. Rewards are compared for equality, not by a rounded deviation.
 
-    ``penalties``, of the shape of the rewards and no part of them, are what a sample's length or
-    its distance from the base model costs. They are centred within their group and added as they
-    are: divided by a deviation, what is small would become as large as the difference between right
-    and wrong wherever nothing else differs. So the KL has the weight that it has as a part of the
-    loss, beside scaled advantages. They are no signal by themselves.
+    ``penalties``, of the shape of the rewards and no part of them, are the costs of a sample's
+    length or its distance from the base model. They are centred within their group and added
+    unscaled: divided by a deviation, a small one would become as large as the difference between
+    right and wrong wherever nothing else differs. So the KL has the weight that it has in the loss.
+    Penalties are no signal by themselves.
     """
     scored = [[r for r in group if r is not None] for group in rewards]
     costs = penalties or [[0.0] * len(group) for group in rewards]
@@ -65,7 +65,7 @@ def group_advantages(
 
 
 def signal_of(rewards: Sequence[float | None]) -> Signal:
-    """Whether a group with these rewards can teach."""
+    """Return the signal of a group with these rewards."""
     known = [reward for reward in rewards if reward is not None]
     if len(known) < 2:
         return "too_few"
@@ -79,8 +79,7 @@ def by_group(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
 
 
 def by_batch(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
-    """As :func:`by_group`, divided by the deviation of all groups' rewards (REINFORCE++, arXiv
-    2501.03262)."""
+    """(r_i - mean(r)) / (std of all groups' rewards + 1e-6) (REINFORCE++, arXiv 2501.03262)."""
     deviation = _deviation([reward for group in rewards for reward in group])
     return [_centred(group, deviation + EPSILON) for group in rewards]
 

@@ -150,7 +150,7 @@ class Group:
 
     @property
     def completions(self) -> list[Sequence[int]]:
-        """As a :class:`flowright.policy.prefix.chunks.PromptGroup`."""
+        """Token ids of the samples (:class:`flowright.policy.prefix.chunks.PromptGroup`)."""
         return [sample.token_ids for sample in self.samples]
 
 

@@ -2,12 +2,11 @@
 
 ``adapter/`` is an ordinary peft adapter that vLLM or transformers can load; with ``policy.train:
 full`` it is ``model/``, a Hugging Face folder. ``trainer.pt`` holds the optimizer, torch's random
-state, the samples that wait for the learner with what they answer, and what the environment
-remembers (:meth:`flowright.environments.environment.Environment.state`). ``trained_on.json`` is
-there where the environment says what it trains on (:mod:`flowright.data.contamination`).
-``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match it is passed over
-for the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no
-state of their own.
+state, the samples that wait for the learner with hashes of their prompts, and the environment's
+memory (:meth:`flowright.environments.environment.Environment.state`). ``trained_on.json`` lists the
+training data where the environment names it (:mod:`flowright.data.contamination`).
+``manifest.json`` has the SHA-256 of every file: a checkpoint that does not match is passed over for
+the one before. Mixture, sampling and learning rate are functions of (seed, step) and need no state.
 """
 
 import io
@@ -46,10 +45,12 @@ from flowright.runs.run_files import read_metrics
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """Where a run goes on: the last completed step, what was passed over to get there, and samples
-    that were drawn and not yet trained on (:meth:`flowright.grpo.pipeline.Pipeline.pending`), None
-    where they are of a format that does not say what they answer. ``tasks_hash`` is of the problems
-    then; ``remembered`` what each rank's environment knew."""
+    """The state that a run goes on from: the last completed step, damaged checkpoints passed over,
+    and the samples that waited for the learner (:class:`flowright.grpo.pipeline.SourceState`).
+
+    ``pending`` is None for a format that kept no prompts with the samples. ``tasks_hash``: of the
+    problems then. ``remembered``: the memory of each rank's environment.
+    """
 
     step: int
     path: Path
@@ -62,8 +63,8 @@ class Restored:
 @dataclass(slots=True)
 class Saves:
     """One run's checkpoints. All ranks call its methods alike: the first reads and writes, the
-    others take over from it what only their own device has. ``best`` is that of the evaluations so
-    far, whose checkpoint is kept; None where ``run.keep_best`` is off."""
+    others take over its weights and optimizer. ``best``: the best evaluation so far, whose
+    checkpoint is kept; None where ``run.keep_best`` is off."""
 
     config: Config
     run: RunDirectory | Follower
@@ -76,8 +77,8 @@ class Saves:
     _trained_on: TrainedOn | None = field(default=None, init=False)
 
     def is_best(self, step: int, metrics: Mapping[str, float]) -> bool:
-        """Whether a step's evaluation is better than all before it; then it is known as the best,
-        and :meth:`save` is to follow."""
+        """Return whether a step's evaluation is better than all before it; if so remember it as the
+        best, and :meth:`save` has to follow."""
         before = self.best
         if self.config.run.keep_best:
             self.best = best_of([{"step": step, **metrics}], self._unscored_limit, before)
@@ -88,7 +89,7 @@ class Saves:
         return self.config.grpo.max_unscored
 
     async def save(self, step: int) -> None:
-        """Everything that the step after this one depends on. Raises RunError (a full disk)."""
+        """Save everything that the next step depends on. Raises RunError (a full disk)."""
         shares = await self.ranks.all_gather(self.source.state(step))
         everywhere = [n for n in shares[0].pending if all(n in share.pending for share in shares)]
         pending = {n: interleaved([share.pending[n] for share in shares]) for n in everywhere}
@@ -114,9 +115,9 @@ class Saves:
         return self._trained_on
 
     async def restore(self) -> int | None:
-        """Put back the newest checkpoint that is whole, take up what was waiting for the learner,
-        and forget what was recorded later. Returns its step; None where a run was killed
-        before there was one. Raises RunError, and then nothing was written."""
+        """Load the newest undamaged checkpoint with the samples that waited for the learner, and
+        drop later records. Returns its step; None where a run was killed before the first
+        checkpoint. Raises RunError, and then nothing was written."""
         restored = await self.ranks.broadcast(self._newest())
         if restored is None:
             self.run.resume_after(-1)
@@ -132,7 +133,7 @@ class Saves:
         return restored.step
 
     def _best_before(self) -> Best | None:
-        """Of the evaluations whose checkpoint is still there."""
+        """Return the best of the evaluations whose checkpoint is still there."""
         if not self.ranks.is_first or not self.config.run.keep_best:
             return None
         there = {path.name for path in saved_checkpoints(self.run.checkpoints_path)}
@@ -152,25 +153,25 @@ class Saves:
 
     def _say(self, restored: Restored, lines: Sequence[str]) -> None:
         step = restored.step
-        said = [
+        shown = [
             *(f"passed over {problem}" for problem in restored.passed_over),
             f"resumed from {restored.path} (step {step})",
             *(f"not as before: {change}" for change in self.run.changes),
         ]
         if restored.pending is None:
-            said.append("dropped samples that waited: an older version did not say for what")
+            shown.append("dropped samples that waited: an older version kept no prompts with them")
         if restored.tasks_hash not in (None, self.source.tasks_hash):
-            said.append(
+            shown.append(
                 f"not as before: the problems to train on; step {step + 1} takes its place in the "
                 "order of the new ones, so that an epoch may repeat some and miss others"
             )
-        for line in (*said, *lines):
+        for line in (*shown, *lines):
             self.reporter.say(line)
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a checkpoint holds beside policy and learner; see :class:`Restored`."""
+    """Content of a checkpoint beside policy and learner; see :class:`Restored`."""
 
     pending: Pending = field(default_factory=dict)
     tasks_hash: str | None = None
@@ -187,10 +188,8 @@ def save_checkpoint(
     surroundings: Surroundings = Surroundings(),
     best: Best | None = None,
 ) -> Path:
-    """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest and the ``best``.
-
-    Raises RunError (a full disk, say) and then leaves the older ones as they were.
-    """
+    """Write ``root/step_NNNNNN`` and drop all but the ``keep`` newest and the ``best``. Raises
+    RunError (a full disk) and then leaves the older ones as they were."""
     path = root / step_name(step)
     with atomic_directory(path) as part:
         policy.save(part / policy.tuning.folder)
@@ -217,7 +216,7 @@ def save_checkpoint(
 
 
 def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
-    """Load the newest checkpoint that is whole. Raises RunError when there is none."""
+    """Load the newest undamaged checkpoint. Raises RunError where there is none."""
     path, passed_over = newest_whole(root)
     return restore(path, policy, learner, passed_over)
 
@@ -225,12 +224,15 @@ def restore_newest(root: Path, policy: Policy, learner: Learner) -> Restored:
 def restore(
     path: Path, policy: Policy, learner: Learner, passed_over: Sequence[str] = ()
 ) -> Restored:
-    """Put back what is trained and the optimizer of a whole checkpoint. Raises RunError where they
-    do not fit."""
+    """Load weights and optimizer of an undamaged checkpoint. Raises RunError if they do not fit."""
     load_weights(path, policy)
     try:
         state = _loaded(path / "trainer.pt", learner)
-        waiting = {number: [_waiting(w) for w in some] for number, some in _pending(state).items()}
+        known = "tasks_hash" in state  # an older format kept no prompts with the samples
+        pending = {
+            number: [_waiting(fields) for fields in waiting_P]
+            for number, waiting_P in (state.get("pending", {}) if known else {}).items()
+        }
         remembered = json.loads(state.get("remembered", "[]"))
         step, problems = int(state["step"]), state.get("tasks_hash")
     except (KeyError, TypeError, ValueError, RuntimeError, UnpicklingError) as error:
@@ -239,13 +241,10 @@ def restore(
             f"{path}: its trainer.pt does not fit this run ({type(error).__name__}: {first}); "
             "resume with the configuration and the version that wrote it"
         ) from error
-    pending = None if "tasks_hash" not in state and state.get("pending") else waiting
-    return Restored(step, path, tuple(passed_over), pending, problems, remembered)
-
-
-def _pending(state: Mapping[str, Any]) -> Mapping[int, Any]:
-    """Those of a format in which they say what they answer."""
-    return state.get("pending", {}) if "tasks_hash" in state else {}
+    dropped = not known and state.get("pending")
+    return Restored(
+        step, path, tuple(passed_over), None if dropped else pending, problems, remembered
+    )
 
 
 def _waiting(fields: Mapping[str, Any]) -> Waiting:
@@ -253,18 +252,18 @@ def _waiting(fields: Mapping[str, Any]) -> Waiting:
 
 
 def portable_state(policy: Policy, learner: Learner) -> bytes:
-    """Weights, optimizer and torch's random state, for another rank to :func:`take_over`."""
+    """Pack weights, optimizer and torch's random state for :func:`take_over` on another rank."""
     return _saved(learner, weights=policy.state())
 
 
 def take_over(state: bytes, policy: Policy, learner: Learner) -> None:
-    """Put another rank's state in the place of this one's."""
+    """Replace this rank's state by another's."""
     policy.load(_loaded(io.BytesIO(state), learner)["weights"])
 
 
 def _saved(learner: Learner, **more: Any) -> bytes:
-    """Optimizer and random state with ``more``. Made in memory: to a file, torch's own writer turns
-    a full disk into an error of its own."""
+    """Pack optimizer and random state with ``more``, in memory, since torch's writer turns a full
+    disk into an error of its own."""
     buffer = io.BytesIO()
     state = {"optimizer": learner.optimizer.state_dict(), "random": torch.get_rng_state()}
     torch.save({**state, **more}, buffer)
@@ -272,7 +271,7 @@ def _saved(learner: Learner, **more: Any) -> bytes:
 
 
 def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
-    """What was :func:`_saved`; optimizer and random state are put back."""
+    """Load the result of :func:`_saved` and put optimizer and random state back."""
     state: dict[str, Any] = torch.load(file, weights_only=True, map_location="cpu")
     learner.optimizer.load_state_dict(state["optimizer"])
     torch.set_rng_state(state["random"])
@@ -280,10 +279,10 @@ def _loaded(file: Path | io.BytesIO, learner: Learner) -> dict[str, Any]:
 
 
 def load_weights(path: Path, policy: Policy) -> None:
-    """What was trained, of a checkpoint directory, for evaluation as for training.
+    """Load the trained weights of a checkpoint directory.
 
-    Raises RunError where there is none, or where it is of another base model or adapter: it would
-    load and mean nothing. How the base was quantised is looked at before a model is loaded.
+    Raises RunError where there are none, or of another base model or adapter, which would load and
+    mean nothing. The base's quantisation is checked before a model is loaded.
     """
     folder = path / policy.tuning.folder
     if not folder.is_dir():

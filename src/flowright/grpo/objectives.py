@@ -97,7 +97,7 @@ def clipped(tokens: Tokens) -> Terms:
 
 
 def clipped_by_sample(tokens: Tokens) -> Terms:
-    """As :func:`clipped` with the sample's ratio, exp of the mean of its tokens' log-ratios, whose
+    """:func:`clipped` with the sample's ratio, exp of the mean of its tokens' log-ratios, whose
     gradient flows through the token (GSPO, arXiv 2507.18071, equation 14)."""
     log_ratio_N, sample_N = tokens.log_ratio_N, tokens.sample_N
     sums_N = _summed(log_ratio_N.detach(), sample_N)
@@ -311,8 +311,8 @@ class Choices:
 
 def choices_of(section: GrpoSection) -> Choices:
     """Load what the section names. Raises ConfigError for a failed import or another kind of
-    object. A section that was not resolved (:meth:`flowright.config.root.Config.on`) is taken as that of
-    a policy that samples for itself, in turn with its updates."""
+    object. A section that was not resolved (:meth:`flowright.config.root.Config.on`) is taken as
+    that of a policy that samples for itself, in turn with its updates."""
     objective = _loaded(OBJECTIVES, section.loss, Objective, PairObjective)
     return Choices(
         objective,

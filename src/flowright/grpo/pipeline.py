@@ -1,4 +1,4 @@
-"""Where the batches of a run come from, and the source that samples them ahead of the learner.
+"""The source of a run's batches, and the one that samples and rolls them out ahead of the learner.
 
 A batch is sampled (on the device), then rolled out (waiting for large models most of the time),
 then trained on. With ``pipeline.max_staleness`` s, batch b is sampled as soon as b - 1 - s updates
@@ -107,8 +107,8 @@ Enter = Callable[[Literal["sample", "rollout"], int], None]
 
 
 class Source:
-    """Where the batches of a run come from. What is defined here is enough for a source that asks
-    no servers and keeps nothing between steps."""
+    """Source of a run's batches. The methods here suffice for one that uses no servers and keeps
+    nothing between steps."""
 
     def __init__(self, environment: Environment, tasks: Sequence[Task]) -> None:
         self.environment = environment
@@ -304,7 +304,7 @@ class Pipeline(Source):
 
     def _take_up(self, number: int, waiting_P: Sequence[Waiting]) -> str:
         problems_P = self._problems(list(enumerate(self._tasks(number))), number)
-        asked_P = [(problem.task.id, self._asked(problem)) for problem in problems_P]
+        asked_P = [(problem.task.id, self._fingerprint(problem)) for problem in problems_P]
         fit = {
             place: list(waiting.samples)
             for place, (waiting, asked) in enumerate(zip(waiting_P, asked_P, strict=False))
@@ -339,7 +339,7 @@ class Pipeline(Source):
     def _tasks(self, step: int) -> list[Task]:
         return self._mixture.batch(step - 1, self._config.grpo.prompts_per_step)
 
-    def _asked(self, problem: Problem) -> str:
+    def _fingerprint(self, problem: Problem) -> str:
         policy = self._config.policy
         how = (policy.temperature, policy.top_p, policy.max_new_tokens)
         asked = hashlib.sha256(str(how).encode())
@@ -380,7 +380,7 @@ class Pipeline(Source):
             return batch, began, time.perf_counter()
 
         waiting_P = [
-            Waiting(problem.task.id, self._asked(problem), samples)
+            Waiting(problem.task.id, self._fingerprint(problem), samples)
             for problem, samples in zip(problems_P, samples_P_G, strict=True)
         ]
         self._batches[number] = _Started(waiting_P, asyncio.create_task(run()))

@@ -1,9 +1,8 @@
 """The processes of one run: each rolls out its own share of every batch, and all update alike.
 
-Started by torchrun (or Ray, :mod:`flowright.app.ray`), one process a GPU. Nothing that a
-rollout may hold up happens inside a collective of the GPUs: shares are exchanged as
-objects over gloo, by processes that have finished theirs, and gradients are summed after that.
-Without torchrun there is one rank, and torch.distributed is not touched.
+Started by torchrun (or Ray, :mod:`flowright.app.ray`), one process a GPU. No collective of the GPUs
+waits for a rollout: finished shares are exchanged as objects over gloo, and gradients are summed
+after that. Without torchrun there is one rank, and torch.distributed is not used.
 """
 
 import asyncio
@@ -27,14 +26,14 @@ from flowright.policy.model import Peers
 Item = TypeVar("Item")
 
 LONGEST_WAIT = timedelta(days=1)
-"""For the slowest share of a batch: its rollouts have budgets of their own, and a process that
-dies closes its connections, which ends the wait at once."""
+"""Limit for the slowest share of a batch: its rollouts have budgets of their own, and a process
+that dies closes its connections, which ends the wait at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks(Peers):
-    """This process among the ``size`` of a run. Its methods, but for :meth:`mine`, are called by
-    all of them in the same order; they raise PeerLost when another one has gone."""
+    """This process among the ``size`` of a run. All processes call its methods, but for
+    :meth:`mine`, in the same order; they raise PeerLost when another process has ended."""
 
     rank: int = 0
     size: int = 1
@@ -43,15 +42,15 @@ class Ranks(Peers):
 
     @property
     def is_first(self) -> bool:
-        """The one that writes the run directory and speaks to the terminal."""
+        """True for the process that writes the run directory and the terminal."""
         return self.rank == 0
 
     def mine(self, items: Sequence[Item]) -> list[Item]:
-        """This rank's share: every ``size``-th, from its own number on."""
+        """Return this rank's share: every ``size``-th item, from its own number on."""
         return list(items[self.rank :: self.size])
 
     async def all_gather(self, item: Item) -> list[Item]:
-        """What each rank has given, by rank. Waits in a thread: rollouts go on meanwhile."""
+        """Return each rank's item, by rank. Waits in a thread, while rollouts go on."""
         return [item] if self.size == 1 else await asyncio.to_thread(self._gather, item)
 
     def _gather(self, item: Item) -> list[Item]:
@@ -61,7 +60,7 @@ class Ranks(Peers):
         return found
 
     async def broadcast(self, item: Item) -> Item:
-        """The first rank's."""
+        """Return the first rank's item."""
         return (await self.all_gather(item if self.is_first else None))[0]  # pyright: ignore
 
     def longest(self, counts: Sequence[int]) -> list[int]:
@@ -69,8 +68,8 @@ class Ranks(Peers):
         return [max(several) for several in zip_longest(*found, fillvalue=0)]
 
     async def gpus_per_node(self) -> int:
-        """Processes of each node, as torchrun or Ray says. Raises ConfigError where it is one, or
-        where nodes have more than others."""
+        """Return the number of processes on each node. Raises ConfigError where it is 1, or differs
+        between nodes."""
         own = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
         found = sorted(set(await self.all_gather(own)))
         if len(found) > 1:
@@ -80,7 +79,7 @@ class Ranks(Peers):
             )
         if own == 1:
             raise ConfigError(
-                "policy.sharded: one process on a node has nobody to share the weights with; start "
+                "policy.sharded: one process on a node cannot share the weights; start "
                 "one for each GPU (torchrun --nproc_per_node 4 train.py ...), or set "
                 "policy.sharded: false"
             )
@@ -98,8 +97,8 @@ class Ranks(Peers):
             tensor.copy_(part.view_as(tensor))
 
     def speaks(self) -> bool:
-        """Whether this process is the first to report a failure. When one fails the others fail,
-        too, and one message is clearer than all."""
+        """Return whether this process is the first to report a failure: when one fails, all do, and
+        one message is enough."""
         return self.store is None or self.store.add("flowright/spoken", 1) == 1
 
 
@@ -108,7 +107,7 @@ ONE = Ranks()
 
 
 class Reporter(Protocol):
-    """Whoever shows progress to the person at the terminal."""
+    """Shows progress to the person at the terminal."""
 
     def step(self, step: int, steps: int, metrics: dict[str, float]) -> None: ...
 
@@ -116,8 +115,8 @@ class Reporter(Protocol):
 
 
 class Follower:
-    """What a rank other than the first has for :class:`flowright.runs.directory.RunDirectory` and
-    :class:`Reporter`: mute, so that nothing is written or said twice."""
+    """Stand-in for :class:`flowright.runs.directory.RunDirectory` and :class:`Reporter` on ranks
+    other than the first, so that nothing is written or shown twice."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -130,14 +129,14 @@ class Follower:
 
 
 def interleaved(shares: Sequence[Sequence[Item]]) -> list[Item]:
-    """The whole that the ranks' shares (:meth:`Ranks.mine`) are of."""
+    """Put the ranks' shares (:meth:`Ranks.mine`) together again."""
     longest = max(map(len, shares))
     return [share[place] for place in range(longest) for share in shares if place < len(share)]
 
 
 @contextmanager
 def _peers() -> Iterator[None]:
-    """Around an exchange with the others, where nothing else is done."""
+    """Turn an error of an exchange into PeerLost, where nothing else is done."""
     try:
         yield
     except RuntimeError as error:  # what torch raises for a peer that has gone
@@ -146,8 +145,8 @@ def _peers() -> Iterator[None]:
 
 @contextmanager
 def peers_of_passes() -> Iterator[None]:
-    """Around much else: where weights are split, layers are gathered from the others within every
-    pass, and torch says there, in its own words, that one has gone. Turned into PeerLost."""
+    """Turn torch's error for a lost peer into PeerLost. Where weights are split, any pass gathers
+    layers from the other processes and may raise it."""
     try:
         yield
     except RuntimeError as error:
@@ -159,21 +158,19 @@ def peers_of_passes() -> Iterator[None]:
 
 def _lost() -> PeerLost:
     return PeerLost(
-        "another process of this run has gone, so the run ends (its own message or the system's "
-        "log says why: killed? out of memory?); start again with --resume"
+        "another process of this run has gone, so the run ends (see its message or the system's "
+        "log: killed? out of memory?); start again with --resume"
     )
 
 
 @contextmanager
 def open_ranks() -> Iterator[Ranks]:
-    """Meet the other processes that torchrun started, if it did.
-
-    Raises ConfigError where there are more processes than GPUs to share out.
-    """
+    """Connect to the other processes of torchrun, if any. Raises ConfigError where there are more
+    processes than GPUs."""
     if os.environ.get("WORLD_SIZE", "1") == "1":
         yield ONE
         return
-    # Ray has let them meet already; it parts them, too, and has its own way to report.
+    # Ray has connected them already; it also ends the group and reports failures.
     store = None if dist.is_initialized() else _meet()
     try:
         group = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
@@ -184,7 +181,7 @@ def open_ranks() -> Iterator[Ranks]:
 
 
 def _meet() -> Any:
-    """The store of the processes that torchrun started, each with a GPU of its own."""
+    """Return the store of torchrun's processes, each with a GPU of its own."""
     gpus = torch.cuda.is_available()
     if gpus:
         local, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()

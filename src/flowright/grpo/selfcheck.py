@@ -1,10 +1,10 @@
-"""Before a run: does the shared path give the plain path's update on this model and machine, and is
-what the sampler draws what the learner trains?
+"""Checks before a run: the shared path gives the plain path's update on this model and machine, and
+the sampler draws from the distribution that the learner trains.
 
 The shared path uses kernels that are chosen by device and precision, and a model may attend in ways
-that it does not know. So both paths compute one small loss, the plain one with an ordinary head in
-float32, and their gradients are compared. A layer is asked whether an adapter of one update's size
-shows in its output. Then a few tokens are drawn with an adapter that changes the policy, and their
+that it does not support. So both paths compute one small loss, the plain one with an ordinary head
+in float32, and their gradients are compared. A layer's output has to show an adapter of one
+update's size. Then a few tokens are drawn with an adapter that changes the policy, and their
 log-probabilities are compared with the learner's.
 """
 
@@ -33,20 +33,20 @@ DRAWN_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.5, torch.float16: 0.1}
 """Largest difference of a drawn token's log-probability, in nats."""
 
 PROBED_OUTPUTS = 2**20
-"""Numbers of a layer's output that are looked at: rounding is noise of many times a first update,
-and its mean over this many is little."""
+"""Compared numbers of a layer's output: rounding noise is many times a first update, and small in
+the mean over this many."""
 
 PROBED_STEP = 0.01
-"""Standard deviation of what is added to the weights that sampler and learner are compared with."""
+"""Standard deviation of the noise that moves the policy to compare sampler and learner."""
 
 LEAST_KEPT = 0.5
-"""Share of a young adapter's effect that a layer has to show."""
+"""Share of a fresh adapter's effect that a layer has to show."""
 
 _OFF = "set grpo.prefix_sharing: false to train without it"
 
 
 def check_sharing(policy: Policy, section: GrpoSection) -> None:
-    """Raises ConfigError for a model that the shared path does not know, RunError where the two
+    """Raise ConfigError for a model that the shared path does not support, RunError where the two
     paths disagree."""
     if not section.prefix_sharing:
         return
@@ -72,9 +72,9 @@ def check_sharing(policy: Policy, section: GrpoSection) -> None:
 
 
 def check_adapter(policy: Policy, learning_rate: float) -> None:
-    """Raises RunError where a layer's output hardly shows what an update adds to a fresh adapter:
-    products that round between the adapter's share and the base's lose all of it in bfloat16. Of a
-    policy without one nothing is asked: its weights add up in float32."""
+    """Raise RunError where a layer's output hardly shows what an update adds to a fresh adapter:
+    products that round between the adapter's share and the base's lose all of it in bfloat16. A
+    policy without an adapter is not checked: its weights add up in float32."""
     adapted = _adapted(policy)
     if policy.gpus > 1 or not adapted:
         return  # of several, a layer's weights are gathered for whole passes only
@@ -104,15 +104,15 @@ def check_adapter(policy: Policy, learning_rate: float) -> None:
 
 
 def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> None:
-    """Raises RunError where the sampler draws from another distribution than the learner's."""
+    """Raise RunError where the sampler draws from another distribution than the learner's."""
     prompts = [group.prompt_ids for group in _groups(policy.causal_lm.config.vocab_size)]
     sampler = LocalSampler(policy, decode_batch=8, sharing=section.prefix_sharing)
     with _another_policy(policy):
         drawn = sampler.draw(prompts, 3, Sampling(temperature, 1.0, 6, seed=0))
         groups = drawn_groups(prompts, drawn)
-        told = torch.tensor([x for group in drawn for s in group for x in s.logprobs])
+        sampled = torch.tensor([x for group in drawn for s in group for x in s.logprobs])
         scored = torch.cat(score(policy, groups, section, temperature)).cpu()
-    gap = float((told - scored).abs().max())
+    gap = float((sampled - scored).abs().max())
     tolerance = _tolerance(policy, DRAWN_TOLERANCE)
     if not gap <= tolerance:
         hint = f"; {_OFF}" if section.prefix_sharing else ""
@@ -124,8 +124,8 @@ def check_sampler(policy: Policy, section: GrpoSection, temperature: float) -> N
 
 @contextmanager
 def _another_policy(policy: Policy) -> Iterator[None]:
-    """One that has moved: a fresh adapter's second half is 0. Without an adapter it is norms and
-    biases that move, of which there are few."""
+    """Move the policy, since a fresh adapter's second half is 0; without an adapter only norms and
+    biases, of which there are few."""
     draw = torch.Generator().manual_seed(0)
     moved = [layer.adapter()[1] for layer in _adapted(policy)]
     moved = moved or [weight for weight in policy.trainable() if weight.ndim == 1]
@@ -154,7 +154,7 @@ def _adapted(policy: Policy) -> list[LoraLinear]:
 
 
 def _ordinary_logprobs(policy: Policy, hidden_N: Tensor, chunk: Sequence[Trained]) -> Tensor:
-    """As :func:`flowright.grpo.batch.sample_logprobs` at temperature 1, by autograd in float32."""
+    """Compute :func:`flowright.grpo.batch.sample_logprobs` at temperature 1 by float32 autograd."""
     targets = torch.tensor([t for s in chunk for t in s.token_ids], device=hidden_N.device)
     logits = policy.head.scale * (hidden_N.float() @ policy.head.weight.float().T)
     return logits.log_softmax(dim=-1).gather(1, targets[:, None])
@@ -187,8 +187,8 @@ def _groups(vocab_size: int) -> list[Group]:
 
 
 def _gradients(policy: Policy, groups: Sequence[Group], budget: int, sharing: bool) -> list[Tensor]:
-    """Of the summed log-probability, or of a scoring policy's hidden states in one direction, in
-    what is trained; what was there before is dropped.
+    """Return the gradients of the summed log-probability, or of a scoring policy's hidden states in
+    one direction; earlier gradients are dropped.
 
     A fresh adapter's second half is 0, so its first half has no gradient: one half is enough.
     """

@@ -46,6 +46,7 @@ from flowright.core.files import (
     write_json,
     write_text,
 )
+from flowright.core.journal import changes_of
 from flowright.runs.checkpoints import newest_whole, saved_checkpoints, step_name
 from flowright.runs.loggers import Act, Loggers
 from flowright.runs.run_files import (
@@ -267,15 +268,3 @@ class RunDirectory:
                 self._report_failures()
         finally:
             self._lock.release()
-
-
-def changes_of(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Where two nested mappings differ, as ``key.sub: before -> now``."""
-    found: list[str] = []
-    for key in {**before, **now}:
-        old, new = before.get(key), now.get(key)
-        if isinstance(old, dict) and isinstance(new, dict):
-            found += changes_of(old, new, f"{prefix}{key}.")
-        elif old != new:
-            found.append(f"{prefix}{key}: {old} -> {new}")
-    return found

@@ -1,4 +1,4 @@
-"""From arms to runs: a cell for each arm and dose, a run for each cell and seed."""
+"""The runs of a study: a cell for each arm and dose, a run for each cell and seed."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ _PARAMETER = re.compile(r"\$\{(\w+)\}")
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """An arm at one dose: what is set over the base."""
+    """An arm at one dose; ``overrides`` are set over the base."""
 
     name: str
     arm: str
@@ -33,22 +33,16 @@ class Cell:
 
     @property
     def dose_value(self) -> float | None:
-        """The dose as a number, where it is one."""
+        """The dose as a number, None if it is none."""
         values = [*self.dose.values()]
-        if (
-            len(values) != 1
-            or isinstance(values[0], bool)
-            or not isinstance(values[0], int | float)
-        ):
-            return None
-        return float(values[0])
+        return float(values[0]) if len(values) == 1 and _is_number(values[0]) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One training run: ``folder`` holds its directory, ``name`` is the study's word for it;
-    ``config_hash`` is that of what decides its results, ``former_hash`` how older
-    versions told it; ``embedded``: whether it trains the embedded policy."""
+    """One training run in ``folder``. ``config_hash`` is that of the settings that decide its
+    results, ``former_hash`` the hash of older versions; ``embedded`` runs train the embedded
+    policy."""
 
     cell: Cell
     seed: int
@@ -64,8 +58,8 @@ class Run:
 
 
 def cells_of(study: StudyConfig) -> list[Cell]:
-    """All cells, the control first. Raises ConfigError for parameters that nothing sets, and for
-    claims and remedies about arms that are not there, and for doses of one name."""
+    """List all cells, the control first. Raises ConfigError for unused parameters, for claims and
+    remedies about missing arms, and for doses of one name."""
     problems: list[str] = []
     arms = sorted(study.arms, key=lambda arm: arm.name != study.control)
     cells = [cell for arm in arms for cell in _of_arm(arm, problems)]
@@ -76,7 +70,7 @@ def cells_of(study: StudyConfig) -> list[Cell]:
         if names.count(name) > 1
     ]
     dosed = {
-        arm.name for arm in study.arms if len(arm.over) == 1 and _is_numeric(arm, study.control)
+        arm.name for arm in study.arms if len(arm.over) == 1 and _has_slope(arm, study.control)
     }
     for claim in study.claims:
         for key, name in (("arm", claim.arm), ("against", claim.against or study.control)):
@@ -93,21 +87,24 @@ def cells_of(study: StudyConfig) -> list[Cell]:
     return cells
 
 
-def _is_numeric(arm: ArmSection, control: str) -> bool:
+def _has_slope(arm: ArmSection, control: str) -> bool:
     (values,) = arm.over.values()
     known = [*values, *([arm.control_at] if arm.control_at is not None else [])]
-    numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in known)
-    return numbers and len(known) > 1 and arm.name != control
+    return all(map(_is_number, known)) and len(known) > 1 and arm.name != control
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _of_arm(arm: ArmSection, problems: list[str]) -> Iterator[Cell]:
     used: set[str] = set()
     for values in product(*arm.over.values()):
         dose = dict(zip(arm.over, values, strict=True))
-        told = ",".join(re.sub(r"[^\w.+-]", "_", str(value)) for value in values)
+        suffix = ",".join(re.sub(r"[^\w.+-]", "_", str(value)) for value in values)
         where = f"arms.{arm.name}.set"
         yield Cell(
-            name=f"{arm.name}@{told}" if dose else arm.name,
+            name=f"{arm.name}@{suffix}" if dose else arm.name,
             arm=arm.name,
             title=arm.title or arm.name.replace("_", " "),
             dose=dose,
@@ -128,7 +125,7 @@ def _of_arm(arm: ArmSection, problems: list[str]) -> Iterator[Cell]:
 def _filled(
     value: Any, dose: Mapping[str, Any], where: str, used: set[str], problems: list[str]
 ) -> Any:
-    """A value with its parameters filled in; a string that is one parameter takes its type."""
+    """Fill in a value's parameters; a string that is one parameter takes its type."""
     if isinstance(value, dict):
         return {k: _filled(v, dose, f"{where}.{k}", used, problems) for k, v in value.items()}
     if isinstance(value, list):
@@ -156,8 +153,7 @@ _DATASETS = frozenset({"train_dataset", "val_dataset"})
 
 
 def _deciding(value: Any) -> Any:
-    """Settings without what may be another on each machine: where servers are, and folders of
-    files."""
+    """Strip what differs from machine to machine: addresses of servers and folders of files."""
     if isinstance(value, Mapping):
         kept = {key: v for key, v in value.items() if key not in _ADDRESSES}
         return {k: Path(v).name if k in _DATASETS else _deciding(v) for k, v in kept.items()}
@@ -171,19 +167,21 @@ def _digest(settings: Mapping[str, Any]) -> str:
 
 
 def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
-    """All runs, seed by seed over all cells, so that an interrupted study is balanced. Raises
-    ConfigError for what ``train.py`` would refuse, each mistake once, with its arm."""
+    """List all runs, seed by seed over all cells, so that an interrupted study is balanced. Raises
+    ConfigError for settings that ``train.py`` would refuse, each mistake once, with its arm."""
     problems: dict[str, str] = {}
     runs: list[Run] = []
     for seed in study.all_seeds:
         for cell in cells:
             folder = out / "runs" / cell.name
             settings = {**study.set, **cell.overrides}
-            given = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-            given += [f"seed={seed}", f"run.output_dir={folder}", f"run.name=seed_{seed}"]
-            given += ["physical_gpus=null"] if study.gpus is not None else []  # which: by its start
+            overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+            overrides += [f"seed={seed}", f"run.output_dir={folder}", f"run.name=seed_{seed}"]
+            overrides += (
+                ["physical_gpus=null"] if study.gpus is not None else []
+            )  # set at its start
             try:
-                config = load_config(study.base, given)
+                config = load_config(study.base, overrides)
             except ConfigError as error:
                 problems |= {line: f"arms.{cell.arm}: {line}" for line in error.problems}
                 continue
@@ -194,7 +192,7 @@ def runs_of(study: StudyConfig, cells: Sequence[Cell], out: Path) -> list[Run]:
                     folder=folder / f"seed_{seed}",
                     config_hash=_digest(_deciding(config.model_dump(**_SET))),
                     former_hash=_digest(config.model_dump(mode="json", **_SET)),
-                    overrides=tuple(given),
+                    overrides=tuple(overrides),
                     embedded=config.strategy_model == TINY,
                 )
             )

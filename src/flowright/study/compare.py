@@ -1,4 +1,4 @@
-"""What the runs say of each claim and of each arm: paired by seed against another arm."""
+"""Outcomes of claims and summaries of arms, paired by seed against another arm."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,21 +8,18 @@ import numpy as np
 
 from flowright.core.statistics import DIFFERENCE, Estimate, Resampler, holm, mean
 from flowright.study.cells import Cell
-from flowright.study.collect import Collected
-from flowright.study.config import ClaimSection, StudyConfig
-from flowright.study.measures import column_of
-from flowright.study.paired import p_value
-from flowright.study.steps import Row
-from flowright.study.survival import Time, median, paired_log_rank
+from flowright.study.collect import Collected, Row
+from flowright.study.config import ClaimSection, StudyConfig, column_of
+from flowright.study.inference import EventTime, median, p_value, paired_log_rank
 
 RESAMPLES = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of a claim. ``pairs`` of ``wanted`` seeds have both values; ``estimate`` is the mean paired
-    difference, of a family of doses the mean slope, of times the difference of the shares with an
-    onset; ``medians`` are those of both arms' times, None where fewer than half had one. ``holds``
+class ClaimOutcome:
+    """The outcome of a claim. ``pairs`` of ``wanted`` seeds have both values; ``estimate`` is the
+    mean paired difference, for a family of doses the mean slope, for times the difference of the
+    shares with an onset; ``medians`` are those of both arms' times, None below one half. ``holds``
     and ``holm`` are None while seeds are missing: a claim is decided once."""
 
     claim: ClaimSection
@@ -35,7 +32,7 @@ class Outcome:
     medians: tuple[float | None, float | None] | None = None
 
     @property
-    def whole(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether no seed is missing."""
         return self.pairs >= self.wanted
 
@@ -44,20 +41,21 @@ class Outcome:
         return None if self.holm is None else self.holm <= self.claim.alpha
 
 
-def outcomes(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> list[Outcome]:
-    """Of all claims, their p-values adjusted together (Holm). A claim that lacks seeds counts as
-    one with p = 1, the worst that it can come to: what holds now then holds with all of them."""
+def outcomes(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> list[ClaimOutcome]:
+    """Decide all claims, their p-values adjusted together (Holm). A claim that lacks seeds counts
+    with p = 1, its worst case: what holds now also holds with all seeds."""
     each = [_outcome(study, cells, claim, found) for claim in study.claims]
-    adjusted = holm([o.p if o.whole and o.p is not None else 1.0 for o in each])
+    known = [o.p if o.is_complete else None for o in each]
+    adjusted = holm([1.0 if p is None else p for p in known])
     return [
-        replace(o, holm=p) if o.whole and o.p is not None else o
-        for o, p in zip(each, adjusted, strict=True)
+        o if p is None else replace(o, holm=corrected)
+        for o, p, corrected in zip(each, known, adjusted, strict=True)
     ]
 
 
 def _outcome(
     study: StudyConfig, cells: Sequence[Cell], claim: ClaimSection, found: Collected
-) -> Outcome:
+) -> ClaimOutcome:
     against = claim.against or study.control
     wanted = len(study.all_seeds)
     if claim.test == "log_rank":
@@ -66,17 +64,20 @@ def _outcome(
         shares = [float(a.seen) - float(b.seen) for a, b in zip(one, other, strict=True)]
         p = paired_log_rank(early, late)
         medians = median(one), median(other)
-        return Outcome(claim, len(one), wanted, interval(shares, DIFFERENCE), p, medians=medians)
-    values = [*values_of_claim(study, cells, claim, found).values()]
+        return ClaimOutcome(
+            claim, len(one), wanted, interval(shares, DIFFERENCE), p, medians=medians
+        )
+    values = [*claim_values(study, cells, claim, found).values()]
     p = p_value(claim.test, np.asarray(values), claim.direction, claim.threshold)
     slope = claim.arm not in {cell.name for cell in cells}
-    return Outcome(claim, len(values), wanted, interval(values), p, slope=slope)
+    return ClaimOutcome(claim, len(values), wanted, interval(values), p, slope=slope)
 
 
-def values_of_claim(
+def claim_values(
     study: StudyConfig, cells: Sequence[Cell], claim: ClaimSection, found: Collected
 ) -> dict[int, float]:
-    """By seed, what a claim that is not about times tests: differences, or slopes over doses."""
+    """Return what a claim tests by seed, unless it is about times: differences, or slopes over
+    doses."""
     against = claim.against or study.control
     if claim.arm in {cell.name for cell in cells}:
         column = column_of(claim.measure, shortcut_of(cells, claim.arm, against))
@@ -88,21 +89,20 @@ def values_of_claim(
 
 
 def interval(values: Sequence[float], within: tuple[float, float] | None = None) -> Estimate:
-    """Their mean with the percentile interval at 95 % of 2,000 resamples of the seeds. Where all
-    are equal there is none, but of what is 0 or 1 for each seed, and differences of such, which lie
-    ``within`` these bounds."""
+    """Return the mean with the percentile interval at 95 % of 2,000 resamples of the seeds. Equal
+    values have none, unless they are 0 or 1 or differences of such, ``within`` these bounds."""
     seeds = [str(number) for number in range(len(values))]
     rows = [(value, 1.0) for value in values]
     return Resampler(seeds, RESAMPLES, 0).estimate(seeds, rows, mean, within)
 
 
 def values_of(found: Collected, cell: str, column: str) -> dict[int, float]:
-    """By seed, of a cell's finished runs, where the column has a value."""
+    """Return a column's values in a cell's finished runs, by seed."""
     return {row["seed"]: float(row[column]) for row in found.of(cell) if row[column] is not None}
 
 
 def differences(found: Collected, cell: str, against: str, column: str) -> dict[int, float]:
-    """By seed: the cell's value minus the other's, where both have one."""
+    """Return the cell's value minus the other's by seed, where both have one."""
     ours, theirs = values_of(found, cell, column), values_of(found, against, column)
     return {seed: ours[seed] - theirs[seed] for seed in ours if seed in theirs}
 
@@ -113,8 +113,8 @@ def slopes(
     column: str,
     control: tuple[float, str] | None = None,
 ) -> dict[int, float]:
-    """By seed: the least-squares slope of the column over the doses, the control being one of
-    them at its dose where it has one. Seeds that lack any dose are left out."""
+    """Return the least-squares slope of the column over the doses by seed; ``control`` adds the
+    control at its dose. Seeds that lack any dose are left out."""
     doses = [(cell.dose_value, cell.name) for cell in family]
     points = [*([control] if control else []), *doses]
     values = [(dose, values_of(found, name, column)) for dose, name in points if dose is not None]
@@ -128,9 +128,9 @@ def slopes(
 
 def paired_times(
     cells: Sequence[Cell], found: Collected, cell: str, against: str, measure: str
-) -> tuple[list[Time], list[Time]]:
-    """Times to the onset (or the severe point) of a cell's shortcut, in its runs and in the
-    other's of the same seeds; where the cell is about none, of the other's."""
+) -> tuple[list[EventTime], list[EventTime]]:
+    """Return times to the onset (or severe point) in both cells' runs of the same seeds, of the
+    first cell's shortcut, or the other's if it has none."""
     shortcut = shortcut_of(cells, cell, against)
     ours = times_of(found, cell, shortcut, measure)
     theirs = times_of(found, against, shortcut, measure)
@@ -139,30 +139,29 @@ def paired_times(
 
 
 def shortcut_of(cells: Sequence[Cell], *names: str) -> str | None:
-    """What the first of these cells that is about any shortcut is about."""
+    """Return the first shortcut among these cells."""
     by_name = {cell.name: cell.shortcut for cell in cells}
     return next((by_name[name] for name in names if by_name.get(name)), None)
 
 
 def times_of(
     found: Collected, cell: str, shortcut: str | None, measure: str = "onset"
-) -> dict[int, Time]:
-    """By seed, of the finished runs of which it is known; a time that is censored is the last
-    step's."""
-    times: dict[int, Time] = {}
+) -> dict[int, EventTime]:
+    """Return known times by seed in finished runs; a censored one is the last step."""
+    times: dict[int, EventTime] = {}
     for row in found.of(cell):
         onset = found.onsets.get(row["run"], {}).get(shortcut or "")
         if onset is None:
             continue
         step = onset.step if measure == "onset" else onset.severe
-        times[row["seed"]] = Time(onset.last if step is None else step, step is not None)
+        times[row["seed"]] = EventTime(onset.last if step is None else step, step is not None)
     return times
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
-    """Of a cell: how many runs, each measure's mean with its interval over seeds, and its paired
-    difference to the control."""
+class CellSummary:
+    """Runs of a cell, each measure's mean with its interval over seeds (``means``), and its paired
+    difference to the control (``gained``)."""
 
     cell: Cell
     runs: int
@@ -171,18 +170,20 @@ class Summary:
     means: Mapping[str, Estimate]
     gained: Mapping[str, Estimate]
     p: Mapping[str, float | None]
-    times: Sequence[Time]
+    times: Sequence[EventTime]
 
 
 def summaries(
     study: StudyConfig, cells: Sequence[Cell], found: Collected, measures: Sequence[str]
-) -> list[Summary]:
-    """Of all cells. P-values are two-sided, of exact sign flips, and not adjusted: they describe;
-    what was claimed beforehand is decided by :func:`outcomes`."""
+) -> list[CellSummary]:
+    """Summarise all cells. P-values are two-sided, of exact sign flips, and not adjusted: they
+    describe; :func:`outcomes` decides the claims."""
     return [_summary(study, cell, found, measures) for cell in cells]
 
 
-def _summary(study: StudyConfig, cell: Cell, found: Collected, measures: Sequence[str]) -> Summary:
+def _summary(
+    study: StudyConfig, cell: Cell, found: Collected, measures: Sequence[str]
+) -> CellSummary:
     rows: list[Row] = [row for row in found.rows if row["cell"] == cell.name]
     means: dict[str, Estimate] = {}
     gained: dict[str, Estimate] = {}
@@ -190,15 +191,12 @@ def _summary(study: StudyConfig, cell: Cell, found: Collected, measures: Sequenc
     for measure in measures:
         own = values_of(found, cell.name, measure)
         means[measure] = interval([*own.values()])
-        pairs = [
-            *differences(
-                found, cell.name, study.control, column_of(measure, cell.shortcut)
-            ).values()
-        ]
         if cell.name != study.control:
+            column = column_of(measure, cell.shortcut)
+            pairs = [*differences(found, cell.name, study.control, column).values()]
             gained[measure] = interval(pairs)
             p[measure] = two_sided(pairs)
-    return Summary(
+    return CellSummary(
         cell=cell,
         runs=len(rows),
         finished=sum(row["finished"] for row in rows),
@@ -211,7 +209,7 @@ def _summary(study: StudyConfig, cell: Cell, found: Collected, measures: Sequenc
 
 
 def two_sided(pairs: Sequence[float]) -> float | None:
-    """Twice the smaller of both sides' exact sign-flip p-values, at most 1."""
+    """Return twice the smaller of both sides' exact sign-flip p-values, at most 1."""
     sides: list[Any] = [
         p_value("permutation", np.asarray(pairs), d, 0) for d in ("greater", "less")
     ]

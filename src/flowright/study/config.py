@@ -1,7 +1,8 @@
-"""The file of a study: arms, seeds, and the claims that it will be held to."""
+"""The file of a study: arms, seeds and claims, with the names of presentations and measures."""
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,53 @@ from flowright.config.section import (
     Section,
 )
 from flowright.core.errors import ConfigError
-from flowright.study.measures import MEASURES, PRESENTATIONS
+
+PRESENTATIONS = ("elaborate", "cite", "assure", "decorate", "address", "announce", "plain")
+"""Ways of presenting an answer: values of ``presentation`` in a rollout's record."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A measure of a run. A ``share``, or difference of two, is shown in per cent or points."""
+
+    title: str
+    meaning: str
+    share: bool = True
+
+
+MEASURES: Mapping[str, Measure] = {
+    "final_gold": Measure("final gold", "held-out accuracy by gold of the trained policy"),
+    "final_proxy": Measure("final proxy", "held-out share that the judge calls right"),
+    "final_gap": Measure("final gap", "final proxy minus final gold"),
+    "gold_area": Measure("gold over training", "mean over training steps of gold accuracy"),
+    "max_share": Measure("largest share", "largest share of the shortcut in a training step"),
+    "last_share": Measure("share at the end", "the shortcut's share, last tenth of the steps"),
+    "exploitation": Measure(
+        "exploitation rate",
+        "of the attempts of the last tenth of the steps that were rewarded as right, the share "
+        "that gold rejects",
+    ),
+    "last_gold": Measure("gold at the end", "gold accuracy in the last tenth of the steps"),
+    "last_proxy": Measure(
+        "proxy at the end", "mean reward in the last tenth of the steps", share=False
+    ),
+    "last_length": Measure("length at the end", "tokens a completion, last tenth", share=False),
+    "unscored": Measure("unscored", "share of all attempts without a reward"),
+    "calls": Measure("calls", "calls of a judge or executor in training", share=False),
+    "audits": Measure("gold checks", "attempts in training whose reward was gold", share=False),
+    "seconds": Measure("seconds", "seconds of the run's process", share=False),
+    "onset": Measure("onset", "step at which exploitation begins, or censored", share=False),
+    "severe": Measure("severe point", "step with a gap of 0.30 and a share of 50 %", share=False),
+}
+
+OF_SHORTCUT = ("max_share", "last_share")
+"""Measures of the arm's own shortcut; results.parquet also has them of every presentation."""
+
+
+def column_of(measure: str, shortcut: str | None) -> str:
+    """Return the column of the measure, in runs of any arm, for an arm with this shortcut."""
+    return f"{measure}_{shortcut}" if measure in OF_SHORTCUT and shortcut else measure
+
 
 NAME = r"^[A-Za-z0-9_]+$"
 Test = Literal["permutation", "wilcoxon", "t", "sign", "log_rank"]
@@ -29,9 +76,9 @@ class ArmSection(Section):
     """Settings that differ from the base: a treatment, or several doses of one."""
 
     name: str = Field(pattern=NAME)
-    """Of its folder and its row."""
+    """Name of its folder and its row."""
     title: str = ""
-    """What it is, for people; default: `name`."""
+    """A description; default: `name`."""
     set: Mapping[str, Any] = Field(default_factory=dict)
     """Keys of `train.py` and their values, such as `{simulated.judge_biases.verbosity: 0.9}`.
     `${PARAMETER}` stands for a value of `over`."""
@@ -41,14 +88,14 @@ class ArmSection(Section):
     """The dose at which the control stands on this arm's axis: 0 for a bias that it lacks. Null:
     the control is no dose of this arm."""
     shortcut: str | None = None
-    """The presentation that the arm's judge pays for; null where it is about none."""
+    """The presentation that the arm's judge pays for, or null."""
     remedy_for: str | None = None
-    """The arm that this one would mend, `ARM@DOSE` of one with doses; the report tells what it
-    gains over it and costs."""
+    """The arm that this one improves, `ARM@DOSE` of one with doses; the report has its gain and
+    cost over it."""
 
 
 class ClaimSection(Section):
-    """What is expected, and how it will be decided, said before the first run."""
+    """An expectation and the test that decides it, fixed before the first run."""
 
     id: str = Field(pattern=NAME)
     """A short name."""
@@ -57,94 +104,94 @@ class ClaimSection(Section):
     kind: Literal["finding", "construction"] = "finding"
     """`construction`: follows from how the simulation is built, and only checks it."""
     arm: Name
-    """An arm, `ARM@DOSE` of one with doses. Without `@DOSE` it asks for the slope over them."""
+    """An arm, `ARM@DOSE` of one with doses. Without `@DOSE` it means the slope over them."""
     against: str | None = None
     """The arm that it is compared with, seed by seed; default: `control`."""
     measure: Name
     """A column of results.parquet; see docs/study.md."""
     direction: Literal["greater", "less", "none"]
-    """Of `arm` minus `against`; `none`: within `threshold` of 0 either way."""
+    """Direction of `arm` minus `against`; `none`: within `threshold` of 0 either way."""
     test: Test = "permutation"
     """Exact sign flips of paired differences (`permutation`), Wilcoxon's signed ranks, Student's
     t, the sign test, or `log_rank` of times to the onset, arms exchanged within seeds."""
     threshold: float = Field(default=0.0, ge=0)
-    """How large the difference has to be to count; of `none`, the margin of equivalence."""
+    """Smallest difference that counts; for `none`, the margin of equivalence."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
-    """The level that the p-value, adjusted for all claims, must not exceed."""
+    """Largest p-value, adjusted for all claims."""
 
 
 class ServedSection(PlanServerSection):
-    """A large model, or all judge services together, as the plan takes it."""
+    """A large model, or all judge services as one, as the plan assumes it."""
 
     gpus: NonNegativeFloat = 1.0
-    """That serve it."""
+    """GPUs that serve it."""
 
 
 class GpuSection(Section):
-    """A study whose runs train on GPUs: which it may use, and what its plan assumes. What is
-    assumed changes no run."""
+    """A study whose runs train on GPUs: those it may use, and the assumptions of its plan, which
+    change no run."""
 
     per_run: Positive = 1
-    """GPUs of a run: one process each, as torchrun starts them."""
+    """GPUs per run: one process each, as torchrun starts them."""
     devices: tuple[NonNegative, ...] | None = None
-    """Those that runs may use, as nvidia-smi numbers them; servers have others. Default: all that
-    this process may use."""
+    """GPUs for runs, as nvidia-smi numbers them; servers have others. Default: all that this
+    process may use."""
     servers: Mapping[str, ServedSection] = Field(default_factory=dict)
-    """By name in `llm.file`; `judge_service` for judges behind `judge.service`."""
+    """Servers by their name in `llm.file`; `judge_service` for judges behind `judge.service`."""
     prompt_tokens: PositiveFloat
-    """Mean tokens of a prompt of the policy."""
+    """Mean tokens of the policy's prompts."""
     completion_tokens: PositiveFloat
     """Mean tokens of a completion."""
     calls_per_attempt: PositiveFloat
-    """Mean calls of the executor in an attempt."""
+    """Mean executor calls per attempt."""
     sampler_tokens_per_second: PositiveFloat
-    """Completion tokens that a run draws."""
+    """Completion tokens that a run samples per second."""
     learner_tokens_per_second: PositiveFloat
-    """Tokens of an update."""
+    """Tokens per second of an update."""
     usd_per_hour: NonNegativeFloat | None = None
-    """Price of a GPU."""
+    """Price of a GPU hour."""
 
 
 class StudyConfig(Section):
     """A study: `python -m flowright.study FILE`."""
 
     name: str = Field(pattern=NAME)
-    """Of its folder under `outputs/studies`."""
+    """Name of its folder under `outputs/studies`."""
     base: Path
     """The configuration of `train.py` that all arms share."""
     set: Mapping[str, Any] = Field(default_factory=dict)
     """Keys of `train.py` that all arms set over the base."""
     seeds: Annotated[int, Field(le=1000)] | tuple[int, ...]
-    """Seeds, or how many: 0, 1, 2..."""
+    """Seeds, or their number: 0, 1, 2..."""
     control: Name
     """The arm without treatment, such as the one with an unbiased judge."""
     arms: tuple[ArmSection, ...] = Field(min_length=1)
     """The treatments, the control among them."""
     gpus: GpuSection | None = None
-    """Of a study whose runs train on GPUs."""
+    """GPUs of the runs."""
     claims: tuple[ClaimSection, ...] = ()
-    """What is expected, decided by tests."""
+    """Expectations, decided by tests."""
     false_alarms: Fraction = 0.1
     """The share of the control's runs in which an alarm may go off."""
     assumed_sd: PositiveFloat = 0.05
-    """The standard deviation of paired differences that the plan's power assumes where none was
+    """The standard deviation of paired differences that the plan's power assumes until one is
     measured."""
 
     @property
     def all_seeds(self) -> tuple[int, ...]:
-        """The seeds, in the order in which they are run."""
+        """The seeds in the order of their runs."""
         return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
 
     @property
     def shortcuts(self) -> tuple[str, ...]:
-        """The presentations that any arm is about."""
+        """The shortcuts of all arms."""
         return tuple(dict.fromkeys(arm.shortcut for arm in self.arms if arm.shortcut))
 
 
 def load_study(path: Path) -> StudyConfig:
     """Read a study's file. ``${NAME}`` outside of ``arms`` is read from the environment. Raises
-    ConfigError with one line for each mistake; what arms make of the base is checked by
-    :func:`flowright.study.cells.cells_of`."""
+    ConfigError with one line for each mistake; :func:`flowright.study.cells.cells_of` and
+    :func:`flowright.study.cells.runs_of` check the arms over the base."""
     path = find_config(path)
     data = read_yaml(path, expanded=False)
     arms = data.pop("arms", None)
@@ -156,12 +203,12 @@ def load_study(path: Path) -> StudyConfig:
     except ValidationError as error:
         lines = [f"{path}: {explain(StudyConfig, detail)}" for detail in error.errors()]
         raise ConfigError(*lines) from None
-    if problems := [*_of_arms(study), *_of_claims(study)]:
+    if problems := [*_arm_problems(study), *_claim_problems(study)]:
         raise ConfigError(*(f"{path}: {line}" for line in problems))
     return study
 
 
-def _of_arms(study: StudyConfig) -> list[str]:
+def _arm_problems(study: StudyConfig) -> list[str]:
     names = [arm.name for arm in study.arms]
     found = [f"arms: {name} is there twice; rename one" for name in _twice(names)]
     seeds = study.all_seeds
@@ -179,7 +226,7 @@ def _of_arms(study: StudyConfig) -> list[str]:
             *((f"arms.{a.name}.set", a.set) for a in study.arms),
         ):
             if "physical_gpus" in given:
-                found.append(f"{where}.physical_gpus: leave it out; gpus.devices says which")
+                found.append(f"{where}.physical_gpus: leave it out; gpus.devices selects them")
     for arm in study.arms:
         key = f"arms.{arm.name}"
         if arm.name == study.control and arm.over:
@@ -195,8 +242,9 @@ def _of_arms(study: StudyConfig) -> list[str]:
     return found
 
 
-def _of_claims(study: StudyConfig) -> list[str]:
-    found = [f"claims: {name} is there twice; rename one" for name in _twice(_ids(study))]
+def _claim_problems(study: StudyConfig) -> list[str]:
+    names = [claim.id for claim in study.claims]
+    found = [f"claims: {name} is there twice; rename one" for name in _twice(names)]
     for claim in study.claims:
         key = f"claims.{claim.id}"
         if claim.measure not in MEASURES:
@@ -206,14 +254,10 @@ def _of_claims(study: StudyConfig) -> list[str]:
             fit = "log_rank" if timed else "permutation, wilcoxon, t or sign"
             found.append(f"{key}.test: {claim.test} does not fit {claim.measure}; use {fit}")
         if timed and (claim.threshold or claim.direction == "none"):
-            found.append(f"{key}: times have no threshold; say greater or less, without one")
+            found.append(f"{key}: times have no threshold; use greater or less, without one")
         if claim.direction == "none" and not claim.threshold and not timed:
-            found.append(f"{key}.threshold: none needs a margin; say what is as good as 0")
+            found.append(f"{key}.threshold: none needs a margin; give what is as good as 0")
     return found
-
-
-def _ids(study: StudyConfig) -> list[str]:
-    return [claim.id for claim in study.claims]
 
 
 def _twice(names: Sequence[Any]) -> list[Any]:

@@ -1,11 +1,9 @@
-"""Charts that a study needs and other pages do not, on the units of :mod:`flowright.viewer.rendering.svg`:
-bands over seeds, curves of any two quantities, steps, whiskers, a heat map.
-"""
+"""Charts of a study's page: bands over seeds, curves, stairs, whiskers, a heat map."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from flowright.core.formatting import Form, Point
+from flowright.core.formatting import Form, Point, plain, short_percent
 from flowright.viewer.rendering import svg
 from flowright.viewer.rendering.markup import Html, el
 
@@ -14,8 +12,8 @@ _FAINT = "fill:currentColor;opacity:.16;stroke:none"
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """A drawing under its title, with the key of its colours as (class, name)."""
+class Drawing:
+    """A chart under its title, with the key of its colours as (class, name)."""
 
     title: str
     drawn: Sequence[Html]
@@ -24,7 +22,6 @@ class Chart:
 
     @property
     def html(self) -> Html:
-        """For a page."""
         key = svg.key(self.key) if self.key else None
         return svg.figure(self.title, self.drawn, key, height=self.height)
 
@@ -42,15 +39,12 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A line through points; ``stairs``: it stays until the next; ``low`` and ``high`` are an
-    interval around it where it has one."""
+    """A line through points."""
 
     name: str
     colour: str
     points: Sequence[Point]
     dashed: bool = False
-    low: Sequence[float] = ()
-    high: Sequence[float] = ()
 
     @property
     def classes(self) -> str:
@@ -58,13 +52,13 @@ class Curve:
 
 
 def style_of(place: int) -> tuple[str, bool]:
-    """Colour and dashes of the curve at this place: twelve that differ."""
+    """Return colour and dashes of the curve at this place: twelve that differ."""
     return COLOURS[place % 6], place // 6 % 2 == 1
 
 
-def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) -> Chart | None:
-    """Shares over steps up to the ``last``; ``marks`` are steps at which an onset was, each a
-    stroke at the bottom. None without points."""
+def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) -> Drawing | None:
+    """Draw shares over steps up to the ``last``; ``marks`` are steps of onsets, strokes at the
+    bottom. None without points."""
     shown = [band for band in shown if band.mean]
     if not shown:
         return None
@@ -72,7 +66,7 @@ def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) ->
     lows = [value for band in shown for value in band.low]
     highs = [value for band in shown for value in band.high]
     y = svg.upward(min(0.0, *lows), max(0.5, *highs))
-    drawn = [svg.axes(x, y, svg.short_percent, "step")]
+    drawn = [svg.axes(x, y, short_percent, "step")]
     for band in shown:
         at = [x(step) for step, _ in band.mean]
         drawn.append(_area(at, [y(v) for v in band.low], [y(v) for v in band.high], band.colour))
@@ -80,29 +74,30 @@ def bands(title: str, shown: Sequence[Band], marks: Sequence[int], last: int) ->
         drawn.append(el("path", class_=f"curve {band.colour}", d=line))
     bottom = svg.HEIGHT - svg.BOTTOM
     for step in marks:
-        told = el("title", f"onset at step {step}")
+        tooltip = el("title", f"onset at step {step}")
         ends = {"x1": x(step), "x2": x(step), "y1": bottom, "y2": bottom - 12}
-        drawn.append(el("line", told, class_="whisker c5", **ends))
+        drawn.append(el("line", tooltip, class_="whisker c5", **ends))
     key = [(band.colour, band.name) for band in shown]
-    return Chart(title, drawn, [*key, *([("c5", "onset")] if marks else [])])
+    return Drawing(title, drawn, [*key, *([("c5", "onset")] if marks else [])])
 
 
 def _area(at: Sequence[float], low: Sequence[float], high: Sequence[float], colour: str) -> Html:
-    around = [*zip(at, high, strict=True), *reversed([*zip(at, low, strict=True)])]
-    return el("path", class_=colour, style=_FAINT, d=f"{svg.path(around)}Z")
+    outline = [*zip(at, high, strict=True), *reversed([*zip(at, low, strict=True)])]
+    return el("path", class_=colour, style=_FAINT, d=f"{svg.path(outline)}Z")
 
 
 def curves(
     title: str,
     shown: Sequence[Curve],
     x_label: str,
-    x_form: Form = svg.plain,
+    x_form: Form = plain,
     stairs: bool = False,
     cross: tuple[float, float] | None = None,
     square: bool = False,
-) -> Chart | None:
-    """Lines through points whose values are shares; ``cross``: dotted lines at these two values;
-    ``square``: both axes from 0 to 1, with the diagonal. None without points."""
+) -> Drawing | None:
+    """Draw lines through points whose values are shares; ``stairs`` keeps each value until the next
+    point, ``cross`` adds dotted lines at two values, ``square`` has both axes from 0 to 1 and the
+    diagonal. None without points."""
     shown = [curve for curve in shown if curve.points]
     if not shown:
         return None
@@ -112,7 +107,7 @@ def curves(
     whole = square or stairs
     y = svg.upward(0, 1) if whole else svg.upward(min(0.0, *ys), max(0.5, *ys))
     ticks = svg.x_axis(x.ticks(5), x, x_form, x_label)
-    drawn = [el("g", svg.y_axis(y.ticks(), y, svg.short_percent), ticks)]
+    drawn = [el("g", svg.y_axis(y.ticks(), y, short_percent), ticks)]
     if square:
         drawn.append(svg.line("zero", x(0), x(1), y(0), y(1)))
     if cross is not None:
@@ -122,10 +117,10 @@ def curves(
     for curve in shown:
         points = _stairs(curve.points, x.high) if stairs else curve.points
         dots = [(x(a), y(b)) for a, b in points]
-        told = el("title", curve.name)
-        drawn.append(el("path", told, class_=f"curve {curve.classes}", d=svg.path(dots)))
+        tooltip = el("title", curve.name)
+        drawn.append(el("path", tooltip, class_=f"curve {curve.classes}", d=svg.path(dots)))
         drawn.append(svg.dot(f"dot {curve.colour}", *dots[-1], 3.2, curve.name))
-    return Chart(title, drawn, [(curve.classes, curve.name) for curve in shown])
+    return Drawing(title, drawn, [(curve.classes, curve.name) for curve in shown])
 
 
 def _stairs(points: Sequence[Point], end: float) -> list[Point]:
@@ -139,7 +134,7 @@ def _stairs(points: Sequence[Point], end: float) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Whisker:
-    """A value at ``x`` with its interval where it has one."""
+    """A value at ``x`` with its interval, if it has one."""
 
     x: float
     value: float
@@ -149,8 +144,8 @@ class Whisker:
 
 def doses(
     title: str, shown: Sequence[tuple[str, str, Sequence[Whisker]]], x_label: str
-) -> Chart | None:
-    """Shares at doses: (name, colour, values) joined by a line. None without any."""
+) -> Drawing | None:
+    """Draw shares at doses: (name, colour, values) joined by a line. None without any."""
     shown = [each for each in shown if each[2]]
     every = [whisker for _, _, whiskers in shown for whisker in whiskers]
     if not every:
@@ -161,17 +156,17 @@ def doses(
     lows = [w.value if w.low is None else w.low for w in every]
     highs = [w.value if w.high is None else w.high for w in every]
     y = svg.upward(min(0.0, *lows), max(0.5, *highs))
-    ticks = svg.x_axis([*dict.fromkeys(xs)], x, svg.plain, x_label)
-    drawn = [el("g", svg.y_axis(y.ticks(), y, svg.short_percent), ticks)]
+    ticks = svg.x_axis([*dict.fromkeys(xs)], x, plain, x_label)
+    drawn = [el("g", svg.y_axis(y.ticks(), y, short_percent), ticks)]
     for _, colour, whiskers in shown:
         dots = [(x(w.x), y(w.value)) for w in whiskers]
         drawn.append(el("path", class_=f"curve thin {colour}", d=svg.path(dots)))
         for whisker, (a, b) in zip(whiskers, dots, strict=True):
             if whisker.low is not None and whisker.high is not None:
                 drawn.append(svg.line(f"whisker {colour}", a, a, y(whisker.low), y(whisker.high)))
-            told = f"{svg.plain(whisker.x)}: {svg.short_percent(whisker.value)}"
-            drawn.append(svg.dot(f"dot {colour}", a, b, 4, told))
-    return Chart(title, drawn, [(colour, name) for name, colour, _ in shown])
+            tooltip = f"{plain(whisker.x)}: {short_percent(whisker.value)}"
+            drawn.append(svg.dot(f"dot {colour}", a, b, 4, tooltip))
+    return Drawing(title, drawn, [(colour, name) for name, colour, _ in shown])
 
 
 def heat_map(
@@ -184,19 +179,18 @@ def heat_map(
     notes: Mapping[tuple[str, str], str] | None = None,
     shares: bool = False,
     more_is_better: bool = True,
-) -> Chart | None:
-    """Values by (column, row): the further from 0, the darker. Differences have one colour for
-    what is worse and one for what is better; ``shares``, from 0 to 1, have one. ``notes``, such as
-    intervals, are told at the pointer, and below the value where there is room. None without any
-    value."""
+) -> Drawing | None:
+    """Draw values by (column, row): the further from 0, the darker. Differences have one colour for
+    worse and one for better; ``shares``, from 0 to 1, have one. ``notes``, such as intervals, are
+    tooltips, and stand below the value if there is room. None without any value."""
     if not values:
         return None
     most = 1.0 if shares else max(abs(value) for value in values.values()) or 1.0
-    left = max(74, _words_wide(rows) + 14)
+    left = max(74, _text_width(rows) + 14)
     width = (svg.WIDTH - left - svg.RIGHT) / len(columns)
-    slanted = _words_wide(columns) > width
-    top = 30 + (round(0.6 * _words_wide(columns)) if slanted else 0)
-    roomy = notes is not None and _words_wide([*notes.values()]) <= width
+    slanted = _text_width(columns) > width
+    top = 30 + (round(0.6 * _text_width(columns)) if slanted else 0)
+    roomy = notes is not None and _text_width([*notes.values()]) <= width
     height = min(44.0, 190 / len(rows)) if not notes else 34.0 if roomy else 24.0
     drawn = [svg.word(f"{names[0]} across, {names[1]} down", svg.WIDTH - svg.RIGHT, 12, "end")]
     for column, across in enumerate(columns):
@@ -214,23 +208,23 @@ def heat_map(
             style = f"opacity:{0.08 + 0.55 * min(1.0, abs(value) / most):.3f}"
             colour = "c1" if shares else "c3" if (value > 0) == more_is_better else "c5"
             note = notes.get((across, down), "") if notes else ""
-            told = el("title", f"{across}, {down}: {form(value)} {note}".rstrip())
-            drawn.append(el("rect", told, class_=f"dot {colour}", style=style, **box, **size))
+            tooltip = el("title", f"{across}, {down}: {form(value)} {note}".rstrip())
+            drawn.append(el("rect", tooltip, class_=f"dot {colour}", style=style, **box, **size))
             x = round(left + width * (column + 0.5), 1)
             y = round(middle + (-1 if roomy and note else 4), 1)
             drawn.append(svg.word(form(value), x, y, "middle", "label" if width >= 40 else "tick"))
             if roomy and note:
                 drawn.append(svg.word(note, x, round(middle + 12, 1)))
-    return Chart(title, drawn, height=top + height * len(rows) + 12)
+    return Drawing(title, drawn, height=top + height * len(rows) + 12)
 
 
-def _words_wide(words: Sequence[str]) -> float:
-    """About the units that the longest takes."""
-    return 6.6 * max(map(len, words), default=0)
+def _text_width(texts: Sequence[str]) -> float:
+    """Estimate the units of the longest text."""
+    return 6.6 * max(map(len, texts), default=0)
 
 
-def _across(word: str, x: float, y: float, slanted: bool) -> Html:
+def _across(name: str, x: float, y: float, slanted: bool) -> Html:
     if not slanted:
-        return svg.word(word, x, y, "middle", "label")
+        return svg.word(name, x, y, "middle", "label")
     turn = f"rotate(40 {x:g} {y:g})"
-    return el("text", word, class_="label", x=x, y=y, text_anchor="end", transform=turn)
+    return el("text", name, class_="label", x=x, y=y, text_anchor="end", transform=turn)

@@ -1,21 +1,25 @@
-"""The plots of a study's report, from what was collected."""
+"""All plots of a study, on its report's page and as SVG files beside its tables."""
 
 import math
+import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, median
 
 import numpy as np
 
-from flowright.core.formatting import Point, points, smooth
+from flowright.core.files import disk_errors, write_text
+from flowright.core.formatting import Point, points, short_percent, smooth
 from flowright.study.cells import Cell
-from flowright.study.collect import Collected
-from flowright.study.compare import Summary, differences, times_of
-from flowright.study.config import StudyConfig
+from flowright.study.collect import GAPS, SHARES, Collected, Row
+from flowright.study.compare import CellSummary, differences, times_of
+from flowright.study.config import MEASURES, StudyConfig
 from flowright.study.detectors import Detector
 from flowright.study.drawings import (
     Band,
-    Chart,
     Curve,
+    Drawing,
     Whisker,
     bands,
     curves,
@@ -23,60 +27,85 @@ from flowright.study.drawings import (
     heat_map,
     style_of,
 )
-from flowright.study.measures import MEASURES
-from flowright.study.onset import GAPS, SHARES
-from flowright.study.steps import Row
-from flowright.study.survival import kaplan_meier
-from flowright.viewer.rendering import svg
+from flowright.study.inference import kaplan_meier
+from flowright.study.journal import CLAIMS_FILE
+from flowright.study.summary import Analysis
+from flowright.viewer.rendering.charts import Panel, picture
 
+LARGEST = 3_000_000
+"""Bytes up to which a table is kept."""
 _DRAWS = 1000
 _SHOWN = 12  # curves that can be told apart
+_JOINED = ("learning", "doses", "errors")  # groups with one key, kept as one file
 
-ByCell = Mapping[str, Sequence[Sequence[Row]]]
-"""The steps of each finished run, by cell."""
+Plots = Mapping[str, Mapping[str, Drawing | None]]
+"""Plots by group and name; None without data."""
 
 
-def by_cell(cells: Sequence[Cell], found: Collected) -> dict[str, list[list[Row]]]:
-    """The training steps of all finished runs."""
+def plots_of(analysis: Analysis) -> Plots:
+    """Draw ``learning`` of the strongest doses and ``learning_others``, ``paths`` of means over
+    seeds, ``onsets``, ``doses``, ``errors`` (two parameters) and ``alarms``."""
+    study, cells, found = analysis.study, analysis.cells, analysis.found
     steps = found.training_steps()
-    return {
+    runs = {
         cell.name: [steps[row["run"]] for row in found.of(cell.name) if row["run"] in steps]
         for cell in cells
     }
-
-
-def strongest(study: StudyConfig, cells: Sequence[Cell]) -> list[Cell]:
-    """The control, and of every arm the last of its doses: those that one chart can hold."""
-    last = {cell.arm: cell for cell in cells}
-    control = [cell for cell in cells if cell.name == study.control]
-    return [*control, *(c for c in last.values() if c.name != study.control)][:_SHOWN]
-
-
-def biased(study: StudyConfig, cells: Sequence[Cell]) -> list[Cell]:
-    """The control, and the last dose of each arm whose judge pays for something, but no remedy."""
-    last = {
-        cell.arm: cell
-        for cell in cells
-        if cell.shortcut and not cell.remedy_for and (not cell.dose or cell.dose_value is not None)
+    learning = {cell.name: _learning(cell, runs[cell.name], found) for cell in cells}
+    names = [cell.name for cell in _strongest(study, cells)]
+    biased = _strongest(study, [c for c in cells if c.name == study.control or _is_biased(c)])
+    return {
+        "learning": {name: learning[name] for name in names},
+        "learning_others": {n: chart for n, chart in learning.items() if n not in names},
+        "paths": {
+            "gold_against_kl": _gold_against_kl(biased, runs),
+            "gap_and_share": _gap_and_share(biased, runs),
+        },
+        "onsets": _survivals(study, cells, found),
+        "doses": _dose_responses(analysis),
+        "errors": {
+            f"{arm.name} {measure}": _two_parameters(arm.name, cells, found, study.control, measure)
+            for arm in study.arms
+            if len(arm.over) == 2
+            for measure in ("gold_area", "final_gold", "exploitation")
+        },
+        "alarms": {
+            "warning": _roc(analysis.alarms, early=True),
+            "audit": _roc(analysis.alarms, early=False),
+        },
     }
-    return [*(cell for cell in cells if cell.name == study.control), *last.values()][:_SHOWN]
 
 
-def learning(cell: Cell, runs: Sequence[Sequence[Row]], found: Collected) -> Chart | None:
-    """Proxy and gold over steps with the interval of their mean over seeds, and the onsets."""
+_ByCell = Mapping[str, Sequence[Sequence[Row]]]  # the steps of each finished run
+
+
+def _is_biased(cell: Cell) -> bool:
+    """Return whether the judge pays for a shortcut, and nothing else is changed."""
+    is_dosed = not cell.dose or cell.dose_value is not None
+    return bool(cell.shortcut) and not cell.remedy_for and is_dosed
+
+
+def _strongest(study: StudyConfig, cells: Sequence[Cell]) -> list[Cell]:
+    """Select what one chart can hold: the control, and the last dose of every arm."""
+    last = {cell.arm: cell for cell in cells if cell.name != study.control}
+    control = [cell for cell in cells if cell.name == study.control]
+    return [*control, *last.values()][:_SHOWN]
+
+
+def _learning(cell: Cell, runs: Sequence[Sequence[Row]], found: Collected) -> Drawing | None:
+    """Draw proxy and gold over steps with the interval of their mean over seeds, and the onsets."""
     shown = [_band(name, colour, runs) for name, colour in (("proxy", "c2"), ("gold", "c1"))]
     times = times_of(found, cell.name, cell.shortcut).values()
     marks = sorted(round(time.at) for time in times if time.seen)
     last = max((steps[-1]["step"] for steps in runs if steps), default=1)
     censored = sum(not time.seen for time in times)
-    told = f", onset in {len(marks)} of {len(marks) + censored}" if times else ""
-    return bands(
-        f"{cell.name}: {len(runs)} run{'' if len(runs) == 1 else 's'}{told}", shown, marks, last
-    )
+    onsets = f", onset in {len(marks)} of {len(marks) + censored}" if times else ""
+    title = f"{cell.name}: {len(runs)} run{'' if len(runs) == 1 else 's'}{onsets}"
+    return bands(title, shown, marks, last)
 
 
 def _band(name: str, colour: str, runs: Sequence[Sequence[Row]]) -> Band:
-    """The mean over those runs that have the step, with percentiles of 1,000 resamples of runs."""
+    """Average the steps that all runs have, with percentiles of 1,000 resamples of runs."""
     common = (
         set.intersection(*({row["step"] for row in steps} for steps in runs)) if runs else set()
     )
@@ -92,9 +121,9 @@ def _band(name: str, colour: str, runs: Sequence[Sequence[Row]]) -> Band:
     return Band(name, colour, mean, low.tolist(), high.tolist())
 
 
-def gold_against_kl(cells: Sequence[Cell], runs: ByCell) -> Chart | None:
-    """Gold against the square root of the KL (arXiv 2210.10760), medians over seeds, smoothed: an
-    estimate of the KL may be far off for a step."""
+def _gold_against_kl(cells: Sequence[Cell], runs: _ByCell) -> Drawing | None:
+    """Draw gold against the square root of the KL (arXiv 2210.10760): medians over seeds, smoothed,
+    since the estimate of the KL may be far off at a step."""
     shown = _paths(cells, runs, "kl", "gold", median)
     rooted = [
         Curve(c.name, c.colour, [(math.sqrt(max(0.0, a)), b) for a, b in c.points], c.dashed)
@@ -103,8 +132,8 @@ def gold_against_kl(cells: Sequence[Cell], runs: ByCell) -> Chart | None:
     return curves("Gold against sqrt(KL)", rooted, "sqrt of the KL to the base, nats per token")
 
 
-def gap_and_share(cells: Sequence[Cell], runs: ByCell) -> Chart | None:
-    """Where attempts with a full reward move: their gap to gold against the shortcut's share."""
+def _gap_and_share(cells: Sequence[Cell], runs: _ByCell) -> Drawing | None:
+    """Draw the gap to gold of attempts with a full reward against their shortcut's share."""
     shown: list[Curve] = []
     for cell in cells:
         if cell.shortcut:
@@ -112,7 +141,7 @@ def gap_and_share(cells: Sequence[Cell], runs: ByCell) -> Chart | None:
             shown += _paths([cell], runs, column, "high_gap", fmean, len(shown))
     cross = (min(SHARES), min(GAPS))
     title = "Gap to gold against the shortcut's share, of attempts with a full reward"
-    return curves(title, shown, "share", svg.short_percent, cross=cross)
+    return curves(title, shown, "share", short_percent, cross=cross)
 
 
 _Average = Callable[[Iterable[float]], float]
@@ -120,7 +149,7 @@ _Average = Callable[[Iterable[float]], float]
 
 def _paths(
     cells: Sequence[Cell],
-    runs: ByCell,
+    runs: _ByCell,
     across: str,
     upward: str,
     average: _Average,
@@ -148,13 +177,13 @@ def _average_curve(runs: Sequence[Sequence[Row]], name: str, average: _Average) 
     return {step: average(each) for step, each in sorted(values.items())}
 
 
-def survivals(
+def _survivals(
     study: StudyConfig, cells: Sequence[Cell], found: Collected
-) -> dict[str, Chart | None]:
-    """By name, the share of runs without an onset over steps (Kaplan and Meier): of each arm about
-    a shortcut with the control, and of each arm that has remedies with these."""
+) -> dict[str, Drawing | None]:
+    """Draw the share of runs without an onset over steps (Kaplan and Meier) of each arm about a
+    shortcut beside the control, and of each arm that has remedies beside these."""
     control = [cell for cell in cells if cell.name == study.control]
-    drawn: dict[str, Chart | None] = {}
+    drawn: dict[str, Drawing | None] = {}
     for arm in study.arms:
         own = [cell for cell in cells if cell.arm == arm.name and not cell.remedy_for]
         if arm.shortcut and own:
@@ -169,13 +198,13 @@ def survivals(
 
 
 def _survival(
-    name: str,
+    title: str,
     against: Sequence[Cell],
     cells: Sequence[Cell],
     shortcut: str,
     found: Collected,
-) -> Chart | None:
-    """Of cells beside those that they are held against; None where none of them has a run."""
+) -> Drawing | None:
+    """Draw cells beside those they are compared with; None if none of them has a run."""
     if not any(found.of(cell.name) for cell in cells):
         return None
     shown: list[Curve] = []
@@ -184,23 +213,34 @@ def _survival(
         times = [*times_of(found, cell.name, shortcut).values()]
         if times:
             colour, dashed = style_of(len(shown))
-            stairs: list[Point] = [(0.0, 1.0), *((p.at, p.share) for p in kaplan_meier(times))]
-            told = f"{cell.name}, onset in {sum(time.seen for time in times)} of {len(times)}"
-            shown.append(Curve(told, colour, stairs, dashed))
+            stairs: list[Point] = [(0.0, 1.0), *kaplan_meier(times)]
+            name = f"{cell.name}, onset in {sum(time.seen for time in times)} of {len(times)}"
+            shown.append(Curve(name, colour, stairs, dashed))
     ended = [Curve(c.name, c.colour, [*c.points, (last, c.points[-1][1])], c.dashed) for c in shown]
-    title = f"Runs without an onset (Kaplan-Meier): {name}"
-    return curves(title, ended, "step", stairs=True)
+    return curves(f"Runs without an onset (Kaplan-Meier): {title}", ended, "step", stairs=True)
 
 
 _DOSED = (("final_gold", "c1"), ("exploitation", "c5"), ("max_share", "c2"))
 
 
-def dose_response(
-    arm: str, summaries: Sequence[Summary], control: tuple[float, Summary] | None
-) -> Chart | None:
-    """Measures against the dose with their intervals over seeds, the control at its own dose."""
-    own = [(s.cell.dose_value, s) for s in summaries if s.cell.arm == arm]
-    dosed = [(dose, s) for dose, s in [*([control] if control else []), *own] if dose is not None]
+def _dose_responses(analysis: Analysis) -> dict[str, Drawing | None]:
+    study = analysis.study
+    control = next((s for s in analysis.summaries if s.cell.name == study.control), None)
+    drawn: dict[str, Drawing | None] = {}
+    for arm in study.arms:
+        if len(arm.over) == 1:
+            own = [(s.cell.dose_value, s) for s in analysis.summaries if s.cell.arm == arm.name]
+            if control is not None and arm.control_at is not None:
+                own.insert(0, (arm.control_at, control))
+            dosed = [(dose, summary) for dose, summary in own if dose is not None]
+            drawn[arm.name] = _dose_response(arm.name, dosed, next(iter(arm.over)))
+    return drawn
+
+
+def _dose_response(
+    arm: str, dosed: Sequence[tuple[float, CellSummary]], parameter: str
+) -> Drawing | None:
+    """Draw measures against the dose with their intervals over seeds; None below two doses."""
     if sum(summary.finished > 0 for _, summary in dosed) < 2:
         return None
     shown = []
@@ -211,14 +251,13 @@ def dose_response(
             if (e := summary.means[measure]).value is not None
         ]
         shown.append((MEASURES[measure].title, colour, known))
-    (name,) = own[0][1].cell.dose
-    return doses(f"{arm}: dose and response", shown, name.replace("_", " "))
+    return doses(f"{arm}: dose and response", shown, parameter.replace("_", " "))
 
 
-def two_parameters(
+def _two_parameters(
     arm: str, cells: Sequence[Cell], found: Collected, control: str, measure: str
-) -> Chart | None:
-    """The mean paired difference to the control by both parameters; None for arms without two."""
+) -> Drawing | None:
+    """Draw the mean paired difference to the control by both parameters."""
     own = [cell for cell in cells if cell.arm == arm and len(cell.dose) == 2]
     if not own:
         return None
@@ -235,8 +274,8 @@ def two_parameters(
     return heat_map(title, names, columns, rows, values, points, more_is_better=better)
 
 
-def roc(found: Sequence[Detector], early: bool) -> Chart | None:
-    """Caught against false alarms, for each alarm: of whole runs, or until the onset."""
+def _roc(found: Sequence[Detector], early: bool) -> Drawing | None:
+    """Draw caught against false alarms for each alarm, of whole runs or until the onset."""
     shown = []
     drawn = [detector for detector in found if detector.series.threshold is None]
     for place, detector in enumerate(drawn):
@@ -245,4 +284,42 @@ def roc(found: Sequence[Detector], early: bool) -> Chart | None:
         points = detector.early_roc if early else detector.roc
         shown.append(Curve(f"{detector.series.title}, {auc:.2f}", colour, points, dashed))
     title = "A warning: seen until the onset" if early else "An audit: seen to the end"
-    return curves(title, shown, "control runs that alarm", svg.short_percent, square=True)
+    return curves(title, shown, "control runs that alarm", short_percent, square=True)
+
+
+def keep(analysis: Analysis, out: Path, folder: Path) -> list[str]:
+    """Copy the claims and tables of a study for a repository, and draw its plots as SVG files that
+    stand alone; return a line for each table that is too large."""
+    left_out = []
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (CLAIMS_FILE, "results.parquet", "curves.parquet"):
+            size = (out / name).stat().st_size
+            if size > LARGEST:
+                left_out.append(f"{name}: {size:,} bytes, more than {LARGEST:,}")
+                (folder / name).unlink(missing_ok=True)
+                continue
+            shutil.copyfile(out / name, folder / name)
+        for name, drawn in _files(analysis):
+            write_text(folder / f"{name}.svg", _picture(drawn))
+    return left_out
+
+
+def _files(analysis: Analysis) -> Iterable[tuple[str, Sequence[Drawing]]]:
+    for group, charts in plots_of(analysis).items():
+        drawn = {name: chart for name, chart in charts.items() if chart is not None}
+        if group in _JOINED and drawn:
+            yield group, [*drawn.values()]
+        elif group != "learning_others":
+            for name, chart in drawn.items():
+                yield re.sub(r"\W+", "_", f"{group} {name}"), [chart]
+
+
+def _picture(charts: Sequence[Drawing]) -> str:
+    key: dict[tuple[str, str], None] = {}
+    for chart in charts:
+        for classes, name in chart.key:
+            colour, *dashed = classes.split()
+            key[colour, f"{name} (dashed)" if dashed else name] = None
+    panels = [Panel(chart.title, chart.drawn) for chart in charts]
+    return picture(panels, [*key], min(3, len(panels)))

@@ -1,27 +1,33 @@
-"""What a study will take and what it can find, before anything is started."""
+"""A study's plan before anything is started: what is missing, what it takes, what it can find."""
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
 
 from rich.console import Console
+from rich.table import Table
 
-from flowright.core.formatting import duration
+from flowright.config import SIMULATED, load_config
+from flowright.config.plan import PlanServerSection
+from flowright.config.root import Config
+from flowright.core.errors import ConfigError, UserError
+from flowright.core.formatting import amount, duration
 from flowright.study.cells import Cell, Run
 from flowright.study.collect import Collected
-from flowright.study.compare import values_of_claim
-from flowright.study.config import ClaimSection, StudyConfig
-from flowright.study.journal import Journal, is_finished
-from flowright.study.paired import least_effect, least_p
+from flowright.study.compare import claim_values
+from flowright.study.config import ClaimSection, GpuSection, StudyConfig
+from flowright.study.inference import least_effect, least_p
+from flowright.study.journal import StudyJournal, is_finished
+
+JUDGE_SERVICE = "judge_service"
+"""Name in ``gpus.servers`` of all judges behind ``judge.service``."""
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """``seconds`` and ``calls`` are of one run as earlier ones took them, from so many of them
-    (``basis``); None where nothing tells. ``spreads`` are standard deviations over seeds, by
-    claim."""
+class StudyPlan:
+    """``seconds`` and ``calls`` per run, averaged over ``basis`` finished ones, or None;
+    ``spreads`` are measured standard deviations over seeds, by claim."""
 
     study: StudyConfig
     cells: Sequence[Cell]
@@ -37,56 +43,40 @@ class Plan:
     def left(self) -> int:
         return len(self.runs) - self.finished
 
-    @property
-    def seconds_left(self) -> float | None:
-        """Of the whole study, with so many runs at once."""
-        return None if self.seconds is None else self.seconds * self.left / self.at_once
 
-
-def make_plan(
+def plan_study(
     study: StudyConfig,
     cells: Sequence[Cell],
     runs: Sequence[Run],
-    journal: Journal,
+    journal: StudyJournal,
     at_once: int,
     found: Collected,
-) -> Plan:
-    """A plan by what this study's own runs have taken and shown so far."""
+) -> StudyPlan:
+    """Plan by what this study's own runs have taken and shown so far."""
     done = {run.name for run in runs if is_finished(run.folder)}
-    taken = [h.seconds for name, h in journal.histories.items() if name in done and h.seconds > 0]
+    seconds = [h.seconds for name, h in journal.histories.items() if name in done and h.seconds > 0]
     calls = [row["calls"] for row in found.rows if row["finished"] and row["calls"] is not None]
-    return Plan(
+    values = {
+        claim.id: [*claim_values(study, cells, claim, found).values()]
+        for claim in study.claims
+        if claim.test != "log_rank"
+    }
+    return StudyPlan(
         study=study,
         cells=cells,
         runs=runs,
         finished=len(done),
         at_once=at_once,
-        seconds=fmean(taken) if taken else None,
+        seconds=fmean(seconds) if seconds else None,
         calls=fmean(calls) if calls else None,
-        basis=len(taken),
-        spreads=_measured_sd(study, cells, found),
+        basis=len(seconds),
+        spreads={name: stdev(known) for name, known in values.items() if len(known) > 2},
     )
 
 
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _measured_sd(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> dict[str, float]:
-    """By claim, of those that at least three seeds tell something of."""
-    known: dict[str, float] = {}
-    for claim in study.claims:
-        if claim.test != "log_rank":
-            values = [*values_of_claim(study, cells, claim, found).values()]
-            if len(values) > 2:
-                known[claim.id] = stdev(values)
-    return known
-
-
-def power_of(plan: Plan, claim: ClaimSection) -> str:
-    """What a claim can find with these seeds, in words. The first of Holm's levels is the
-    hardest."""
+def power_of(plan: StudyPlan, claim: ClaimSection) -> str:
+    """Describe the smallest effect that a claim can find with these seeds, at the first and hardest
+    of Holm's levels."""
     seeds = len(plan.study.all_seeds)
     level = claim.alpha / max(1, len(plan.study.claims))
     logs = claim.test == "log_rank"
@@ -107,21 +97,28 @@ def power_of(plan: Plan, claim: ClaimSection) -> str:
     if measured is None and claim.arm not in {cell.name for cell in plan.cells}:
         return f"slopes of {effect:.2f} standard deviations of the seeds' slopes"
     spread = measured if measured is not None else plan.study.assumed_sd
-    told = "measured" if measured is not None else "assumed"
+    source = "measured" if measured is not None else "assumed"
     if claim.direction == "none":
-        return f"0 within {effect * spread:.3f} (SD {spread:.3f}, {told})"
-    return f"{effect * spread + claim.threshold:.3f} (SD {spread:.3f}, {told})"
+        return f"0 within {effect * spread:.3f} (SD {spread:.3f}, {source})"
+    return f"{effect * spread + claim.threshold:.3f} (SD {spread:.3f}, {source})"
 
 
-def print_plan(plan: Plan, console: Console, out: Path) -> None:
-    """The plan in lines: arms with their runs, what is left of them, what each claim can find."""
+def print_plan(plan: StudyPlan, console: Console, out: Path) -> None:
+    """Print the arms with their finished runs, what is left, and what each claim can find."""
     study, seeds = plan.study, plan.study.all_seeds
+    time = "unknown: no run of this study has finished; --limit-runs 1 measures one"
+    if plan.seconds is not None:
+        left = duration(plan.seconds * plan.left / plan.at_once)
+        time = f"{left} for what is left ({duration(plan.seconds)} a run, as {plan.basis} took)"
+    calls = "unknown: no run of this study has finished"
+    if plan.calls is not None:
+        calls = f"{plan.calls * plan.left:,.0f} of judges and executors for what is left"
     lines = [f"study     {study.name}", *_arms(plan)]
     lines += [
         f"runs      {len(plan.runs)} ({len(plan.cells)} arms x {len(seeds)} seeds), "
         f"{plan.left} left, {plan.at_once} at once",
-        f"time      {_time(plan)}",
-        f"calls     {_calls(plan)}",
+        f"time      {time}",
+        f"calls     {calls}",
         f"folder    {out}",
     ]
     if study.claims:
@@ -129,36 +126,250 @@ def print_plan(plan: Plan, console: Console, out: Path) -> None:
             f"claims    {len(study.claims)}, with the smallest effect that each finds with 80 % "
             "power at Holm's first level"
         )
-        wide = max(len(claim.id) for claim in study.claims)
+        width = max(len(claim.id) for claim in study.claims)
         for claim in study.claims:
             sides = f"{claim.measure} of {claim.arm} v {claim.against or study.control}"
             found = f"{sides}, {claim.test}: {power_of(plan, claim)}"
-            lines.append(f"  {claim.id:<{wide}}  {claim.kind:<12}  {found}")
-    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
+            lines.append(f"  {claim.id:<{width}}  {claim.kind:<12}  {found}")
+    _print(lines, console)
 
 
-def _arms(plan: Plan) -> list[str]:
-    """Of each arm and dose, how many runs are finished, and what it sets."""
-    wide = max(len(cell.name) for cell in plan.cells)
+def _arms(plan: StudyPlan) -> list[str]:
+    width = max(len(cell.name) for cell in plan.cells)
     lines = []
     for cell in plan.cells:
         own = [run for run in plan.runs if run.cell == cell]
         done = f"{sum(is_finished(run.folder) for run in own)} of {len(own)}"
-        told = [f"{key}={value}" for key, value in cell.overrides.items()]
-        told += ["control"] if cell.name == plan.study.control else []
-        told += [f"shortcut {cell.shortcut}"] if cell.shortcut else []
-        lines.append(f"  {cell.name:<{wide}}  {done:>8}  {', '.join(told)}".rstrip())
+        notes = [f"{key}={value}" for key, value in cell.overrides.items()]
+        notes += ["control"] if cell.name == plan.study.control else []
+        notes += [f"shortcut {cell.shortcut}"] if cell.shortcut else []
+        lines.append(f"  {cell.name:<{width}}  {done:>8}  {', '.join(notes)}".rstrip())
     return lines
 
 
-def _time(plan: Plan) -> str:
-    if plan.seconds is None or plan.seconds_left is None:
-        return "unknown: no run of this study has finished; --limit-runs 1 measures one"
-    each = f"{duration(plan.seconds)} a run, as {plan.basis} took"
-    return f"{duration(plan.seconds_left)} for what is left ({each})"
+def _print(lines: Sequence[str], console: Console) -> None:
+    console.print("\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
-def _calls(plan: Plan) -> str:
-    if plan.calls is None:
-        return "unknown: no run of this study has finished"
-    return f"{plan.calls * plan.left:,.0f} of judges and executors for what is left"
+# Preflight: the dry run of train.py for every cell.
+
+
+@dataclass(slots=True)
+class StudyPreflight:
+    """``missing`` maps each problem to the cells that have it; ``checked`` counts cells."""
+
+    checked: int = 0
+    missing: dict[str, list[str]] = field(default_factory=dict)
+
+
+def check_runs(base: Path, runs: Sequence[Run]) -> StudyPreflight:
+    """Check the first run of every cell. Cells whose policy, judge and executor are all embedded
+    need nothing but this checkout and are skipped."""
+    found = StudyPreflight()
+    firsts = {run.cell.name: run for run in reversed(runs)}
+    for name, run in reversed(firsts.items()):
+        config = load_config(base, run.overrides)
+        if run.embedded and config.models <= {SIMULATED} and config.judge.service is None:
+            continue
+        found.checked += 1
+        for problem in _problems(config):
+            found.missing.setdefault(problem, []).append(name)
+    return found
+
+
+def _problems(config: Config) -> list[str]:
+    from flowright.app.preflight import look  # loads torch
+
+    # Under another name: an existing directory is no problem, since a study resumes its runs.
+    other = config.run.model_copy(update={"name": f"{config.run.name}.dry_run"})
+    try:
+        return look(config.model_copy(update={"run": other})).problems
+    except UserError as error:
+        return [*error.problems]
+
+
+def print_preflight(found: StudyPreflight, console: Console) -> int:
+    """Print a line for each problem; return the exit status, 2 if anything is missing."""
+    if not found.checked:
+        return 0
+    lines = [f"checked   {found.checked} arms and doses, as train.py --dry-run does"]
+    for problem, cells in found.missing.items():
+        some = ", ".join(cells) if len(cells) < found.checked else "all"
+        lines.append(f"missing   {problem} [{some}]")
+    lines += [] if found.missing else ["ready     everything that the runs need is there"]
+    _print(lines, console)
+    return 2 if found.missing else 0
+
+
+# The plan of a study on GPUs, by the arithmetic of a run's plan on the assumptions of ``gpus``.
+
+
+@dataclass(frozen=True, slots=True)
+class CellPlan:
+    """``runs`` runs of ``seconds`` each; calls and tokens (read and written) are per run.
+    ``judges`` and ``executor`` are names of ``gpus.servers``."""
+
+    cell: Cell
+    runs: int
+    seconds: float
+    judges: tuple[str, ...]
+    executor: str
+    judge_calls: float
+    judge_tokens: float
+    executor_calls: float
+    executor_tokens: float
+
+    @property
+    def hours(self) -> float:
+        """Hours of all runs, one after another."""
+        return self.runs * self.seconds / 3600
+
+
+def gpu_plans(base: Path, section: GpuSection, runs: Sequence[Run]) -> list[CellPlan]:
+    """Plan each cell of these runs. Raises ConfigError with a line for each server that the section
+    lacks, or whose seconds per call are missing."""
+    by_cell: dict[str, list[Run]] = {}
+    for run in runs:
+        by_cell.setdefault(run.cell.name, []).append(run)
+    problems: dict[str, None] = {}
+    found = []
+    for own in by_cell.values():
+        config = load_config(base, own[0].overrides).on("cuda")
+        servers = (config.aflow_executor_model, *_judges(config))
+        lacking = [
+            name
+            for name in dict.fromkeys(servers)
+            if name not in section.servers or section.servers[name].call_seconds is None
+        ]
+        problems |= dict.fromkeys(
+            f"gpus.servers: no call_seconds of {name!r}; give what the plan shall assume"
+            for name in lacking
+        )
+        if not lacking:
+            found.append(_plan_cell(config, section, own[0].cell, len(own)))
+    if problems:
+        raise ConfigError(*problems)
+    return found
+
+
+def _judges(config: Config) -> tuple[str, ...]:
+    if config.judge.mode == "rules":
+        return ()
+    return (config.judge_model or JUDGE_SERVICE, *config.judge.panel)
+
+
+def _plan_cell(config: Config, section: GpuSection, cell: Cell, runs: int) -> CellPlan:
+    from flowright.app.plan.find_basis import assumed_basis  # loads torch
+    from flowright.app.plan.time_plan import make_plan
+
+    judges, executor = _judges(config), config.aflow_executor_model
+    assumed = {
+        "sampler_tokens_per_second": section.sampler_tokens_per_second,
+        "learner_tokens_per_second": section.learner_tokens_per_second,
+        "calls_per_attempt": section.calls_per_attempt,
+        "executor": _mean_server(section, [executor]),
+        "judge": _mean_server(section, judges),
+    }
+    config = config.model_copy(update={"plan": config.plan.model_copy(update=assumed)})
+    figures = {
+        "policy_tokens_in": section.prompt_tokens,
+        "policy_tokens_out": section.completion_tokens,
+        "executor_calls": section.calls_per_attempt,
+        "judge_calls": float(len(judges) * config.judge.samples),
+    }
+    basis = assumed_basis(config, figures, "assumed")
+    total = make_plan(config, basis, config.evaluation.final_problems, 0).total
+    judge_tokens, executor_tokens = (
+        sum(total.get(f"{role}_tokens_{way}", 0.0) for way in ("in", "out"))
+        for role in ("judge", "executor")
+    )
+    return CellPlan(
+        cell=cell,
+        runs=runs,
+        seconds=total["seconds"],
+        judges=judges,
+        executor=executor,
+        judge_calls=total["judge_calls"],
+        judge_tokens=judge_tokens,
+        executor_calls=total["executor_calls"],
+        executor_tokens=executor_tokens,
+    )
+
+
+def _mean_server(section: GpuSection, names: Sequence[str]) -> PlanServerSection:
+    """Average the calls of servers that are called equally often."""
+    servers = [section.servers[name] for name in names]
+    known = {
+        key: fmean(values)
+        for key in ("call_seconds", "tokens_in", "tokens_out")
+        if (values := [v for server in servers if (v := getattr(server, key)) is not None])
+    }
+    return PlanServerSection(**known)
+
+
+def server_hours(plans: Sequence[CellPlan], at_once: int) -> dict[str, float]:
+    """Return the hours that each server is up: while runs that call it are under way, ``at_once``
+    runs of an arm together and the arms one after another."""
+    hours: dict[str, float] = {}
+    for plan in plans:
+        rounds = -(-plan.runs // at_once)
+        for name in dict.fromkeys((plan.executor, *plan.judges)):
+            hours[name] = hours.get(name, 0.0) + rounds * plan.seconds / 3600
+    return hours
+
+
+def print_gpu_plan(
+    plans: Sequence[CellPlan], section: GpuSection, at_once: int, console: Console
+) -> None:
+    """Print a row per cell, then the sums, the servers and all assumptions."""
+    head = "planned   from what gpus assumes; nothing of it was measured; calls / tokens"
+    _print([head], console)
+    table = Table("", "runs", "a run", "GPU hours", "judges", "executors", box=None, pad_edge=False)
+    for plan in plans:
+        judged, executed = (
+            f"{amount(plan.runs * calls)} / {amount(plan.runs * tokens)}"
+            for calls, tokens in (
+                (plan.judge_calls, plan.judge_tokens),
+                (plan.executor_calls, plan.executor_tokens),
+            )
+        )
+        hours = f"{plan.hours * section.per_run:,.0f}"
+        row = (f"  {plan.cell.name}", str(plan.runs), duration(plan.seconds), hours)
+        table.add_row(*row, judged, executed)
+    console.print(table, markup=False, highlight=False)
+    _print([*_sums(plans, section, at_once), *_assumptions(section)], console)
+
+
+def _sums(plans: Sequence[CellPlan], section: GpuSection, at_once: int) -> list[str]:
+    own = sum(plan.hours for plan in plans) * section.per_run
+    up = server_hours(plans, at_once)
+    served = sum(hours * section.servers[name].gpus for name, hours in up.items())
+    each = ", ".join(
+        f"{name} {section.servers[name].gpus:g} x {hours:,.0f} h" for name, hours in up.items()
+    )
+    elapsed = sum(-(-plan.runs // at_once) * plan.seconds for plan in plans)
+    calls = sum(plan.runs * plan.judge_calls for plan in plans)
+    executor = sum(plan.runs * plan.executor_calls for plan in plans)
+    lines = [
+        f"hours     {elapsed / 3600:,.0f} with {at_once} at once, arm after arm",
+        f"GPU hours {own + served:,.0f}: runs {own:,.0f}, servers {served:,.0f} ({each})",
+        f"calls     {amount(calls)} of judges, {amount(executor)} of executors",
+    ]
+    if section.usd_per_hour is not None:
+        lines.append(f"price     {(own + served) * section.usd_per_hour:,.0f} USD")
+    return lines
+
+
+def _assumptions(section: GpuSection) -> list[str]:
+    servers = ", ".join(
+        f"{name} {server.call_seconds:g}"
+        for name, server in section.servers.items()
+        if server.call_seconds is not None
+    )
+    return [
+        f"assumed   {section.per_run} GPU a run; {section.prompt_tokens:g} tokens a prompt, "
+        f"{section.completion_tokens:g} a completion, {section.calls_per_attempt:g} calls of the "
+        f"executor an attempt; {section.sampler_tokens_per_second:g} tokens a second drawn, "
+        f"{section.learner_tokens_per_second:g} learned",
+        f"assumed   seconds of a call, whatever the server's load: {servers}",
+    ]

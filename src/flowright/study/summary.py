@@ -1,38 +1,136 @@
-"""A study in a few sentences, before its claims: what was found, how soon, at what loss, and what
-helps. They describe; what was claimed beforehand is decided elsewhere.
-"""
+"""The analysis of a study, its claims as sentences, and a short summary above them."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from statistics import median as middle
 
-from flowright.core.formatting import percent, points
-from flowright.study.answers import estimated
+from flowright.core.formatting import NOTHING, Form, format_value, percent, plain, points
+from flowright.core.statistics import Estimate
+from flowright.study.cells import Cell
 from flowright.study.collect import Collected
-from flowright.study.compare import Outcome, Summary, values_of
-from flowright.study.config import StudyConfig
-from flowright.study.detectors import Detector
-from flowright.study.remedies import Remedy
-from flowright.study.survival import median
+from flowright.study.compare import CellSummary, ClaimOutcome, outcomes, summaries, values_of
+from flowright.study.config import MEASURES, StudyConfig
+from flowright.study.detectors import Detector, Remedy, detectors, remedies
+from flowright.study.inference import median
+
+SUMMARISED = (
+    *("final_gold", "final_proxy", "final_gap", "gold_area", "exploitation", "max_share"),
+    *("unscored", "calls", "seconds"),
+)
+"""Measures that are summarised for each arm."""
 
 
-def in_short(
-    study: StudyConfig,
-    found: Collected,
-    told: Sequence[Summary],
-    decided: Sequence[Outcome],
-    alarms: Sequence[Detector],
-    mended: Sequence[Remedy],
-) -> list[str]:
-    """The sentences; those that nothing is known of are left out."""
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All comparisons of a study's runs; ``alarms`` are sorted, the best first."""
+
+    study: StudyConfig
+    cells: Sequence[Cell]
+    found: Collected
+    outcomes: Sequence[ClaimOutcome]
+    summaries: Sequence[CellSummary]
+    alarms: Sequence[Detector]
+    remedies: Sequence[Remedy]
+
+
+def analyse(study: StudyConfig, cells: Sequence[Cell], found: Collected) -> Analysis:
+    """Compute everything that the report shows."""
+    alarms = detectors(study, cells, found)
+    return Analysis(
+        study=study,
+        cells=cells,
+        found=found,
+        outcomes=outcomes(study, cells, found),
+        summaries=summaries(study, cells, found, SUMMARISED),
+        alarms=alarms,
+        remedies=remedies(cells, found, alarms),
+    )
+
+
+VERDICTS = {True: "holds", False: "not shown", None: "not decided yet"}
+
+
+def form_of(measure: str) -> Form:
+    """Return the format of a measure's values."""
+    return percent if MEASURES[measure].share else plain
+
+
+def difference_form(measure: str) -> Form:
+    """Return the format of differences: points for shares."""
+    return points if MEASURES[measure].share else _signed
+
+
+def _signed(value: float) -> str:
+    return f"{'+' if value > 0 else ''}{plain(value)}"
+
+
+def estimated(estimate: Estimate, form: Form) -> str:
+    """Format an estimate as ``+3.1 (1.0 to 5.2)``, or ``-``."""
+    value = format_value(estimate.value, form)
+    if estimate.low is None or estimate.high is None:
+        return value
+    return f"{value} ({form(estimate.low)} to {form(estimate.high)})"
+
+
+def p_text(p: float | None) -> str:
+    """Format a p-value with two digits, or as less than 0.0001."""
+    if p is None:
+        return NOTHING
+    return "<0.0001" if p < 0.0001 else f"{p:.2g}"
+
+
+def sentence(outcome: ClaimOutcome, control: str) -> str:
+    """Write one claim: its hypothesis, its verdict, its figures."""
+    claim = outcome.claim
+    if outcome.holds is None and outcome.is_complete:
+        seeds = "1 seed has" if outcome.wanted == 1 else f"{outcome.wanted} seeds have"
+        return f"{claim.hypothesis} Not decided: {seeds} no p-value; run more."
+    if outcome.holds is None:
+        return (
+            f"{claim.hypothesis} Not decided yet: {outcome.pairs} of {outcome.wanted} seeds are "
+            "there with both values."
+        )
+    figures = f"{_figures(outcome, control)}, {outcome.pairs} seeds, Holm p {p_text(outcome.holm)}"
+    verdict = {True: "This holds", False: "This was not shown"}[outcome.holds]
+    return f"{claim.hypothesis} {verdict}: {figures}."
+
+
+def _figures(outcome: ClaimOutcome, control: str) -> str:
+    claim, estimate = outcome.claim, outcome.estimate
+    against = claim.against or control
+    title = MEASURES[claim.measure].title
+    if claim.test == "log_rank":
+        ours, theirs = (
+            "none" if at is None else f"{at:g}" for at in outcome.medians or (None, None)
+        )
+        return (
+            f"median step of the {title} {ours} in {claim.arm}, {theirs} in {against}; "
+            f"share of runs with one {estimated(estimate, points)} points"
+        )
+    form = difference_form(claim.measure)
+    unit = " points" if MEASURES[claim.measure].share else ""
+    value = f"{estimated(estimate, form)}{unit}"
+    if outcome.slope:
+        return f"{title} changes by {value} for each unit of the dose of {claim.arm}"
+    margin = ""
+    if claim.threshold:
+        bound = "within" if claim.direction == "none" else "asked for more than"
+        margin = f", {bound} {form(claim.threshold).lstrip('+')}{unit}"
+    return f"{title} of {claim.arm} minus {against} is {value}{margin}"
+
+
+def in_short(analysis: Analysis) -> list[str]:
+    """Summarise in sentences: onsets, losses, alarms, remedies, claims; unknowns are left out."""
+    study, found = analysis.study, analysis.found
     if not found.of(study.control):
         return [f"No run of the control, {study.control}, has finished: nothing can be compared."]
     return [
         *_about_control(study, found),
-        *_by_dose(told),
-        *_losses(study, told),
-        *_of_alarms(alarms),
-        *_of_remedies(mended),
-        *_of_claims(decided),
+        *_by_dose(analysis.summaries),
+        *_losses(study, analysis.summaries),
+        *_of_alarms(analysis.alarms),
+        *_of_remedies(analysis.remedies),
+        *_of_claims(analysis.outcomes),
     ]
 
 
@@ -52,10 +150,10 @@ def _about_control(study: StudyConfig, found: Collected) -> Iterator[str]:
         yield f"Runs of it with an onset of a shortcut: {which or 'none'}."
 
 
-def _by_dose(told: Sequence[Summary]) -> Iterator[str]:
-    """Onsets by dose, of all arms that have one and are about a shortcut."""
-    doses: dict[tuple[str, float], list[Summary]] = {}
-    for summary in told:
+def _by_dose(arms: Sequence[CellSummary]) -> Iterator[str]:
+    """Describe onsets by dose, over all arms with a dose and a shortcut."""
+    doses: dict[tuple[str, float], list[CellSummary]] = {}
+    for summary in arms:
         cell = summary.cell
         if summary.times and cell.dose_value is not None and not cell.remedy_for:
             doses.setdefault((next(iter(cell.dose)), cell.dose_value), []).append(summary)
@@ -67,15 +165,15 @@ def _by_dose(told: Sequence[Summary]) -> Iterator[str]:
         when = f", half of them by step {half:g}" if half is not None else ""
         parts.append(f"at a {name} of {dose:g} in {seen} of {len(times)} runs{when}")
     if parts:
-        arms = len({summary.cell.arm for group in doses.values() for summary in group})
-        yield f"Exploitation begins, over {arms} arm{'s' * (arms > 1)}, {'; '.join(parts)}."
+        count = len({summary.cell.arm for group in doses.values() for summary in group})
+        yield f"Exploitation begins, over {count} arm{'s' * (count > 1)}, {'; '.join(parts)}."
 
 
-def _losses(study: StudyConfig, told: Sequence[Summary]) -> Iterator[str]:
+def _losses(study: StudyConfig, arms: Sequence[CellSummary]) -> Iterator[str]:
     lost = sorted(
         (
             (summary.gained["final_gold"].value, summary)
-            for summary in told
+            for summary in arms
             if summary.cell.name != study.control
             and not summary.cell.remedy_for
             and summary.gained["final_gold"].value is not None
@@ -84,29 +182,29 @@ def _losses(study: StudyConfig, told: Sequence[Summary]) -> Iterator[str]:
     )
     if lost:
         _, worst = lost[0]
-        told_worst = estimated(worst.gained["final_gold"], points)
+        value = estimated(worst.gained["final_gold"], points)
         yield (
-            f"The least gold after training is that of {worst.cell.name}: {told_worst} points "
+            f"The least gold after training is that of {worst.cell.name}: {value} points "
             f"against {study.control}."
         )
 
 
 def _of_alarms(alarms: Sequence[Detector]) -> Iterator[str]:
-    for gold, words in ((False, "needs no known answers"), (True, "needs known answers")):
+    for gold, need in ((False, "needs no known answers"), (True, "needs known answers")):
         best = next((alarm for alarm in alarms if alarm.series.gold == gold), None)
         if best is not None:
             lead = f" (median lead {middle(best.leads):g} steps)" if best.leads else ""
             yield (
-                f"The best alarm that {words} is {best.series.title}: it goes off by the onset in "
+                f"The best alarm that {need} is {best.series.title}: it goes off by the onset in "
                 f"{best.early} of {best.onsets} runs{lead}, and in {best.false} of "
                 f"{best.controls} runs of the control."
             )
 
 
-def _of_remedies(mended: Sequence[Remedy]) -> Iterator[str]:
-    targets = {row.against: row for row in mended if row.is_target}
+def _of_remedies(found: Sequence[Remedy]) -> Iterator[str]:
+    targets = {row.against: row for row in found if row.is_target}
     for name, target in targets.items():
-        rows = [row for row in mended if row.against == name and not row.is_target]
+        rows = [row for row in found if row.against == name and not row.is_target]
         known = [(row.last_gold.value, row) for row in rows if row.last_gold.value is not None]
         if known:
             _, best = max(known, key=lambda each: each[0])
@@ -119,15 +217,15 @@ def _of_remedies(mended: Sequence[Remedy]) -> Iterator[str]:
 
 def _costs(best: Remedy, target: Remedy) -> str:
     times = best.calls / target.calls if best.calls is not None and target.calls else None
-    told = "" if times is None else f", for {times:.2g} times the calls"
+    text = "" if times is None else f", for {times:.2g} times the calls"
     if times is not None and abs(times - 1) < 0.05:
-        told = ", for as many calls"
-    return told + (f" and {best.audits:,.0f} gold checks a run" if best.audits else "")
+        text = ", for as many calls"
+    return text + (f" and {best.audits:,.0f} gold checks a run" if best.audits else "")
 
 
-def _of_claims(decided: Sequence[Outcome]) -> Iterator[str]:
-    for kind, words in (("finding", "findings"), ("construction", "checks of the construction")):
-        own = [outcome for outcome in decided if outcome.claim.kind == kind]
+def _of_claims(found: Sequence[ClaimOutcome]) -> Iterator[str]:
+    for kind, name in (("finding", "findings"), ("construction", "checks of the construction")):
+        own = [outcome for outcome in found if outcome.claim.kind == kind]
         if own and all(outcome.holds is not None for outcome in own):
             held = sum(outcome.holds is True for outcome in own)
-            yield f"Claimed {words}: {len(own)}. Shown: {held}, not shown: {len(own) - held}."
+            yield f"Claimed {name}: {len(own)}. Shown: {held}, not shown: {len(own) - held}."
