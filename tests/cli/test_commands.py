@@ -8,10 +8,10 @@ import pytest
 
 from flowright import __version__
 from flowright.cli.commands import COMMANDS, main
-from flowright.config import load_config
-from flowright.config.reading import PRESETS, find_config
+from flowright.config.loading import PRESETS, find_config
 from flowright.core.checkout import SCRIPTS, child_environment
 from flowright.core.errors import ConfigError
+from flowright.environments.registry import load_config
 
 ROOT = Path(__file__).parents[2]
 

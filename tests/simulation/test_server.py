@@ -19,8 +19,7 @@ import pytest
 from command_lines import command
 from judge_doubles import question
 
-from flowright.config import FaultSection, SimulatedSection
-from flowright.config.llm import LlmSection
+from flowright.config.llm import FaultSection, LlmSection, SimulatedSection
 from flowright.core.errors import FailureError, UserError
 from flowright.data.task import Problem, write_tasks
 from flowright.judging.verdict import JudgeQuery

@@ -7,9 +7,9 @@ from typing import Any
 
 from rich.console import Console
 
-from flowright.config.root import Config
 from flowright.config.run import RunSection
 from flowright.core.files import write_json
+from flowright.environments.registry import make_config
 from flowright.runs.directory import RunDirectory
 from flowright.viewer.monitoring.attempt_groups import select_groups
 from flowright.viewer.monitoring.report import render
@@ -40,7 +40,7 @@ DRIFT = {
 
 
 def run_of(path: Path, evaluated: bool) -> Path:
-    run = RunDirectory(path, Config(run=RunSection(tensorboard=False)))
+    run = RunDirectory(path, make_config(run=RunSection(tensorboard=False)))
     run.record(0, {"val/reward": 0.31, "val/judge": 0.4})
     run.record(1, {"reward/mean": 0.5, "reward/by_kind/essay": 0.5, "rollout/valid_frac": 1.0})
     run.record(2, {"reward/mean": 0.6, "reward/by_kind/essay": 0.6, "val/reward": 0.87})

@@ -239,7 +239,7 @@ def score(options: argparse.Namespace) -> int:
     import uvloop
     from rich.console import Console
 
-    from flowright.config.instructions import rules_of_environment
+    from flowright.environments.instructions.config import rules_of_environment
     from flowright.evaluation.responses.bars import progress_bar
     from flowright.evaluation.responses.score_session import Judged, Scoring, score_file
     from flowright.evaluation.responses.scoring import Keys

@@ -12,7 +12,7 @@ from flowright.core.errors import UserError
 from flowright.core.plugins import suggest
 
 if TYPE_CHECKING:
-    from flowright.config.simulation import SimulatedSection
+    from flowright.config.llm import SimulatedSection
     from flowright.data.task import Problem
 
 
@@ -176,7 +176,7 @@ def _tasks(options: argparse.Namespace) -> list["Problem"]:
 
 
 def _faults() -> tuple[str, ...]:
-    from flowright.config.simulation import FaultSection
+    from flowright.config.llm import FaultSection
 
     return tuple(name for name in FaultSection.model_fields if name != "roles")
 
@@ -184,7 +184,7 @@ def _faults() -> tuple[str, ...]:
 def _section(options: argparse.Namespace) -> "SimulatedSection":
     from pydantic import ValidationError
 
-    from flowright.config.simulation import FaultSection, SimulatedSection
+    from flowright.config.llm import FaultSection, SimulatedSection
     from flowright.simulation.assessor import BIASES
 
     try:

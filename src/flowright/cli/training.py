@@ -30,7 +30,7 @@ def train(options: argparse.Namespace) -> int:
     flowright train --config quickstart
     flowright train --config config/training.yaml grpo.steps=10 --dry-run
     """
-    from flowright.config import load_config
+    from flowright.environments.registry import load_config
 
     config = load_config(options.config, options.overrides)
     if config.physical_gpus is not None:  # before torch starts
@@ -80,7 +80,7 @@ def evaluate(options: argparse.Namespace) -> int:
     flowright evaluate --config quickstart --checkpoint RUN/checkpoints/step_000056
     """
     from flowright.app import launch
-    from flowright.config import load_config
+    from flowright.environments.registry import load_config
 
     config = load_config(options.config, options.overrides)
     return launch.evaluate(
@@ -101,7 +101,7 @@ def warm_start(options: argparse.Namespace) -> int:
     flowright warm-start --config smollm2
     """
     from flowright.app import launch
-    from flowright.config import load_config
+    from flowright.environments.registry import load_config
 
     return launch.warm_start(load_config(options.config, options.overrides), options.overwrite)
 

@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from flowright.config.grpo import GrpoSection
-from flowright.config.reading import find_config
+from flowright.config.loading import find_config
 from flowright.config.root import Config
 from flowright.core.errors import DataError
 from flowright.data.row_files import Documents, read_documents
