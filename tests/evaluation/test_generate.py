@@ -2,12 +2,12 @@
 refused."""
 
 import json
-import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command_lines import command
 from pyarrow import parquet
 from tiny_policy import checkpoint, tiny_policy
 
@@ -28,7 +28,7 @@ PROMPTS: list[Any] = [
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/generate_responses.py"))["main"]
+    return command("instructions generate")
 
 
 def parquet_of(path: Path, prompts: Sequence[Any]) -> Path:
