@@ -52,8 +52,9 @@ def test_split_weights_give_the_update_of_whole_ones(
         atol = 16 * torch.finfo(torch.float32).eps * largest
         torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=atol)
     for weight, tensor in one.weights.items():
-        # Adam divides by a gradient's size, so that one that is 0 but for rounding moves, too.
-        torch.testing.assert_close(first["weights"][weight], tensor, rtol=1e-6, atol=2e-6)
+        # Adam divides by a gradient's size, so that one that is 0 but for rounding moves, too: by
+        # up to 2.3e-6 with torch 2.13, at a rate of 1e-3.
+        torch.testing.assert_close(first["weights"][weight], tensor, rtol=1e-6, atol=4e-6)
     assert same(first["weights"], second["weights"]), "one policy, bit for bit"
     assert first["metrics"] == pytest.approx(one.metrics, rel=1e-4, abs=1e-6)
     assert first["metrics"] == second["metrics"]

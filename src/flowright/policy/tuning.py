@@ -311,19 +311,19 @@ def _check_fits(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], remedy
 
 def _save_model(model: Any, folder: Path, state: Mapping[str, Tensor] | None = None) -> None:
     """Save a transformers model, or this ``state`` of it. Raises OSError."""
-    with _disk_errors_of_safetensors():
+    with disk_errors_of_safetensors():
         model.save_pretrained(folder, state_dict=state)
 
 
 def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
     """Write a safetensors file. Raises OSError."""
-    with _disk_errors_of_safetensors():
+    with disk_errors_of_safetensors():
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
         save_file(contiguous, file, {"format": "pt"})
 
 
 @contextmanager
-def _disk_errors_of_safetensors() -> Iterator[None]:
+def disk_errors_of_safetensors() -> Iterator[None]:
     """Raises OSError for one that the writer of safetensors has turned into its own error."""
     try:
         yield

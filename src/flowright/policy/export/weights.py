@@ -11,11 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from flowright.core.errors import RunError
-from flowright.policy.tuning import ADAPTER_FILE, CONFIG_FILE, save_tensors
+from flowright.policy.tuning import (
+    ADAPTER_FILE,
+    CONFIG_FILE,
+    disk_errors_of_safetensors,
+    save_tensors,
+)
 
 Weights = Mapping[str, Callable[[], Tensor]]
 """By name, each read on the CPU by a call."""
@@ -23,7 +29,7 @@ Weights = Mapping[str, Callable[[], Tensor]]
 Halves = Mapping[str, tuple[Callable[[], Tensor], Callable[[], Tensor]]]
 """By layer, A [rank, in] and B [out, rank] of an adapter."""
 
-SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 _WRAPPED = "base_model.model."
 _HALF = re.compile(r"(.+)\.lora_([AB])(?:\.default)?\.weight")
@@ -39,7 +45,7 @@ _NOT_ADDED = {
 def in_folder(folder: Path) -> Weights:
     """Return the weights in a folder's safetensors. Raises RunError for a folder without any, or
     without all that its index names."""
-    single = folder / SINGLE
+    single = folder / _SINGLE
     files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
     found: dict[str, Callable[[], Tensor]] = {}
     for file in files:
@@ -51,7 +57,7 @@ def in_folder(folder: Path) -> Weights:
             raise RunError(
                 f"{file}: not a whole safetensors file ({error}); copy it again"
             ) from error
-    index = folder / INDEX
+    index = folder / _INDEX
     if index.is_file():
         named = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         if missing := sorted(set(named.values()) - {file.name for file in files}):
@@ -91,37 +97,12 @@ def rounded(tensor: Tensor, dtype: torch.dtype, name: str) -> Tensor:
 
 def write(weights: Weights, folder: Path, dtype: torch.dtype, most_bytes: int) -> None:
     """Write all weights into ``folder``, in files of up to ``most_bytes`` (a larger tensor has its
-    own) with an index for several, as transformers names them. One file's tensors are in memory at
-    a time. Raises RunError as :func:`rounded`, and OSError."""
-    where: dict[str, int] = {}
-    held: dict[str, Tensor] = {}
-    parts: list[Path] = []
-    size = total = count = 0
-
-    def flush() -> None:
-        path = folder / f"part-{len(parts)}"
-        save_tensors(held, path)
-        where.update(dict.fromkeys(held, len(parts)))
-        parts.append(path)
-        held.clear()
-
-    for name, read in weights.items():
-        tensor = rounded(read(), dtype, name)
-        if held and size + tensor.nbytes > most_bytes:
-            flush()
-            size = 0
-        held[name] = tensor.clone()  # tensors that share memory are refused
-        size, total, count = size + tensor.nbytes, total + tensor.nbytes, count + tensor.numel()
-    flush()
-    names = [f"model-{n + 1:05d}-of-{len(parts):05d}.safetensors" for n in range(len(parts))]
-    for part, name in zip(parts, names if len(parts) > 1 else [SINGLE], strict=True):
-        part.rename(folder / name)
-    if len(parts) > 1:
-        index: dict[str, Any] = {
-            "metadata": {"total_parameters": count, "total_size": total},
-            "weight_map": {name: names[where[name]] for name in sorted(where)},
-        }
-        (folder / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    own) with an index for several, as transformers names them. Holds all of them in ``dtype``, as
+    much as a loaded model. Raises RunError as :func:`rounded`, and OSError."""
+    # Clones: of tensors that share memory, only one would be written.
+    state = {name: rounded(read(), dtype, name).clone() for name, read in weights.items()}
+    with disk_errors_of_safetensors():
+        save_torch_state_dict(state, folder, max_shard_size=most_bytes)
 
 
 @dataclass(frozen=True, slots=True)
