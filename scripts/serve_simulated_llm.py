@@ -18,10 +18,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))  # need not
 
 from flowright.config import FaultSection, SimulatedSection
 from flowright.core.errors import UserError
+from flowright.core.net import check_port
 from flowright.core.plugins import suggest
 from flowright.data.task import Problem, read_tasks
 from flowright.simulation.assessor import BIASES
-from flowright.simulation.process import check_port, serve
+from flowright.simulation.process import serve
 
 FAULTS = tuple(name for name in FaultSection.model_fields if name != "roles")
 

@@ -25,7 +25,7 @@ from flowright.judging.rubrics.criteria_judge import BracketJudge, CriteriaCalls
 from flowright.judging.rubrics.rewards import Rules
 from flowright.runs.checkpoints import sha256_of
 from flowright.sandbox import Sandbox
-from flowright.simulation.opening import open_models
+from flowright.simulation.large_models import open_models
 
 Calls = CriteriaCalls | Literal["brackets"]
 _CHECKS = 4  # at once, where no judge is asked
