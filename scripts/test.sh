@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Every check and test: bash scripts/test.sh [pytest arguments, such as -k sandbox]
+# Every check and test: bash scripts/test.sh [--all] [pytest arguments, such as -k sandbox]
+# --all: the slow tests, too, as in CI.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/environment.sh
@@ -8,7 +9,7 @@ source scripts/environment.sh
 ensure_environment .venv "the requirements" requirements.txt pyproject.toml -- \
     -r requirements.txt -e .
 ensure_environment .venv "the test tools" requirements-test.txt -- -r requirements-test.txt
-ensure_environment .venv "what checkers of instructions need" requirements-constraints.txt -- \
+ensure_environment .venv "the packages of instruction checkers" requirements-constraints.txt -- \
     --no-deps -r requirements-constraints.txt
 
 failed=()
@@ -22,11 +23,17 @@ check() { # NAME COMMAND...: run it, remember that it failed
 
 check "ruff check" .venv/bin/python -m ruff check
 check "ruff format" .venv/bin/python -m ruff format --check
-check "basedpyright" .venv/bin/python -m basedpyright --level error
-# A file's tests share what is slow to make, so files are dealt out whole; in their order, as the
-# longest is not to be the last.
+# Beside the tests: it has one thread, and most tests wait.
+types="$(mktemp)"
+trap 'rm -f "$types"' EXIT
+.venv/bin/python -m basedpyright --level error >"$types" 2>&1 &
+type_checker=$!
+# Tests of a file share what is slow to make, so files are dealt out whole, in their order: the
+# longest must not be the last.
 check "pytest" .venv/bin/python -m pytest \
     -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder "$@"
+check "basedpyright" wait "$type_checker"
+cat "$types"
 
 if ((${#failed[@]})); then
     printf 'failed:'

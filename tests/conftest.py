@@ -22,6 +22,10 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("flowright")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all", action="store_true", help="also the slow tests, as in CI")
+
+
 REAL = Path(__file__).parent / "real"
 LEFT_OUT = "left out: the tests against a real vLLM; to run them: bash scripts/test_real.sh"
 
@@ -32,10 +36,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not _asks_for_real(config):  # named by their path
-        left_out = [item for item in items if item.get_closest_marker("real")]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    marks = [] if _asks_for_real(config) else ["real"]  # named by their path
+    marks += [] if config.getoption("--all") else ["slow"]
+    left_out = {item for item in items for mark in marks if item.get_closest_marker(mark)}
+    config.hook.pytest_deselected(items=[*left_out])
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(

@@ -7,17 +7,16 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flowright.app.reward_table import reward_table
-from flowright.config.root import Config
+from flowright.app.comparing import reward_table
 from flowright.core.errors import Failure, Reason
 from flowright.data.task import Task
 from flowright.environments.environment import Baseline, Environment
+from flowright.environments.registry import make_config
 from flowright.environments.reward import UNSCORED, Reward
 from flowright.environments.rollout import Completion, Rollout
 from flowright.evaluation.comparison import TRAINED, UNTRAINED, Comparison, compare
 from flowright.evaluation.evaluator import Evaluator, Row, Score, Validation, row_of, score
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampling
 from flowright.runs.checkpoints import Best, best_of
 
 TASKS = [Task(str(n), "essay", ("letters", "poems")[n % 2], "Write.", "") for n in range(8)]
@@ -70,7 +69,7 @@ class Sayings:
 
 
 def evaluator(samples: int) -> Evaluator:
-    config = Config.model_validate({"evaluation": {"samples": samples}})
+    config = make_config({"evaluation": {"samples": samples}})
     return Evaluator(Essays(config), lambda task: Prompt((1,), False), config)
 
 

@@ -34,7 +34,7 @@ from flowright.app.plan.time_plan import plan_run
 from flowright.app.plan.words import lines
 from flowright.app.terminal import say
 from flowright.app.world import check_samplers, fitted_tasks, model_at_hand
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.policy import SMOLLM2, TINY
 from flowright.config.root import Config
 from flowright.core.errors import UserError
@@ -49,7 +49,7 @@ from flowright.environments.environment import (
 from flowright.grpo.objectives import choices_of, resolved
 from flowright.grpo.problems import is_scaffolded, problems_of, shown_prompts
 from flowright.policy.memory import shape_of
-from flowright.policy.prompt import Tokenizer, fitting
+from flowright.policy.sampling import Tokenizer, fitting
 from flowright.runs.loggers import check_loggers
 
 SPARE_DISK = 2 << 30  # bytes beside the checkpoints

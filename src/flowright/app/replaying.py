@@ -19,7 +19,6 @@ import uvloop
 
 from flowright.app.first_look import load_tasks
 from flowright.app.serving.words import fault_of
-from flowright.config import load_config
 from flowright.config.root import Config
 from flowright.core.command_line import telling
 from flowright.core.errors import Failure, Reason, UserError
@@ -27,9 +26,10 @@ from flowright.core.formatting import NOTHING, Record, duration, format_value, o
 from flowright.core.untrusted import one_line, visible
 from flowright.data.task import Task
 from flowright.environments.environment import Environment, make_environment
+from flowright.environments.registry import load_config
 from flowright.environments.rollout import Completion, to_record
 from flowright.llm.fences import fenced
-from flowright.policy.sampler import Sample
+from flowright.policy.sampling import Sample
 from flowright.runs.run_files import HELD_OUT, rollout_steps, rollouts_path
 from flowright.viewer.rollout_records import index_entry, parse_record, read_lines, source_of
 

@@ -10,18 +10,18 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from flowright.config.environment import ENVIRONMENTS
-from flowright.config.root import Config
+from flowright.config.root import Config as RunConfig, EnvironmentSection
 from flowright.core.errors import ConfigError
 from flowright.data.contamination import TrainedOn
 from flowright.data.task import Task
 from flowright.environments.display import Display
 from flowright.environments.metrics import outcome_metrics
+from flowright.environments.registry import ENVIRONMENTS
 from flowright.environments.rollout import Completion, Rollout
 from flowright.judging.verdict import Judge, JudgeQuery
 from flowright.llm.chat import Message
 from flowright.llm.counters import Counters
-from flowright.policy.prompt import Prompt, Tokenizer, render
+from flowright.policy.sampling import Prompt, Tokenizer, render
 
 TokenCount = Callable[[Sequence[Message]], int]
 """Tokens of messages in a chat template, with what begins the reply. Raises DataError for messages
@@ -55,10 +55,10 @@ class Demonstration:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """A conversation to learn from, which ends with an answer, and its weight in the loss. Of two
-    that are compared the one with the larger weight is better, by as much as they differ.
-    ``every_turn``: the answers before the last are learned, too."""
+class TrainingConversation:
+    """A conversation of fixed data, which ends with an answer, and its weight in the loss. Of two
+    that are compared the one with the larger weight is better, by the difference. ``every_turn``:
+    the answers before the last are trained on, too."""
 
     messages: Sequence[Message]
     weight: float = 1.0
@@ -70,6 +70,9 @@ class Environment:
     to say :meth:`tasks` and :meth:`rollout`. Made of the configuration alone; what costs time or
     may fail is opened by :meth:`open`."""
 
+    Config: ClassVar[type[EnvironmentSection]] = EnvironmentSection
+    """The keys of its own, at the root of a configuration under ``Config.key``."""
+
     display: ClassVar[Display] = Display()
     """How screens show its runs, from the run's files."""
 
@@ -77,7 +80,8 @@ class Environment:
     """Further names of a step's metrics, and the metrics that they stand for: as others who do the
     same call them. Written where the metric is."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: RunConfig) -> None:
+        config.own(self.Config)  # made with its section
         self.config = config
 
     def tasks(self) -> TaskSets:
@@ -206,9 +210,9 @@ class Environment:
             "policy's cold start; set strategy_model to another model"
         )
 
-    def given(self, task: Task) -> Sequence[Given]:
-        """What the data gives for a task, where ``grpo.loss`` learns from that and nothing is
-        sampled: a conversation, or the two that are compared."""
+    def training_conversations(self, task: Task) -> Sequence[TrainingConversation]:
+        """Return the task's conversations where ``grpo.loss`` trains on fixed data and nothing is
+        sampled: one, or the two that are compared."""
         raise ConfigError(
             f"environment {self.config.environment}: its data gives no answers to learn from; "
             f"grpo.loss: {self.config.grpo.loss} needs some"
@@ -268,7 +272,7 @@ class Environment:
         return ()
 
 
-def make_environment(config: Config) -> Environment:
+def make_environment(config: RunConfig) -> Environment:
     """The environment that the configuration names. Raises ConfigError."""
     made = ENVIRONMENTS.load(config.environment)(config)
     if not isinstance(made, Environment):

@@ -17,7 +17,7 @@
       plan.json               what the run was planned to take, and what it took
       tensorboard/            event files
       loggers.json            the name by which the packages of run.loggers know the run
-      wandb/                  W&B's own files, unless WANDB_DIR says where
+      wandb/                  W&B's own files, unless WANDB_DIR names a folder
       checkpoints/step_000010/
       replaced/step_000010/   what a resume at that step replaced: settings, metrics, rollouts
       report.html
@@ -36,6 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from flowright.config.loading import comparable
 from flowright.config.root import Config
 from flowright.core.errors import RunError
 from flowright.core.files import (
@@ -158,7 +159,9 @@ class RunDirectory:
             try:
                 check_path(path, resume)
                 if resume:
-                    self.changes = changes_of(read_config(path), self._resolved)
+                    self.changes = changes_of(
+                        comparable(read_config(path), self._resolved), self._resolved
+                    )
                 else:
                     self._accept()
             except BaseException:

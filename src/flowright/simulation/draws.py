@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Literal, TypeVar
 
-from flowright.config import FaultSection, SimulatedSection
+from flowright.config.llm import FaultSection, SimulatedSection
 
 T = TypeVar("T")
 

@@ -15,12 +15,13 @@ from rich.console import Console
 from flowright.app.serving.opening import Opening
 from flowright.app.terminal import stage_progress
 from flowright.app.world import check_samplers, open_policy, open_samplers
-from flowright.config import SIMULATED
+from flowright.config.llm import SIMULATED
 from flowright.config.root import Config
 from flowright.core.errors import Blame, Failure, UserError, boundary
 from flowright.core.off_loop import off_loop
 from flowright.data.task import Problem, Task
 from flowright.environments.environment import prompt_encoder
+from flowright.environments.workflow.config import WorkflowConfig
 from flowright.environments.workflow.environment import open_sandbox
 from flowright.grpo.checkpoint import load_weights
 from flowright.grpo.objectives import resolved
@@ -29,8 +30,7 @@ from flowright.llm.chat import Usage
 from flowright.policy.local import LocalSampler
 from flowright.policy.model import Policy, choose_device
 from flowright.policy.model_thread import RequestBatcher, on_model_thread
-from flowright.policy.prompt import Prompt
-from flowright.policy.sampler import Sample, Sampler, Sampling
+from flowright.policy.sampling import Prompt, Sample, Sampler, Sampling
 from flowright.simulation.large_models import open_models
 from flowright.workflows.executor import Execution, Executor, OperatorCall
 from flowright.workflows.source import Workflow
@@ -242,6 +242,6 @@ async def _open_executor(config: Config, opening: Opening) -> AsyncIterator[Exec
         model = models.clients[name]
         async with (
             open_sandbox(config) as sandbox,
-            Executor(model, sandbox, config.workflow, config.executor) as executor,
+            Executor(model, sandbox, config.own(WorkflowConfig), config.executor) as executor,
         ):
             yield executor
