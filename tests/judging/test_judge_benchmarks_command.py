@@ -142,7 +142,7 @@ def test_subsets_of_a_benchmark_are_measured_alone(
         path.write_text(json.dumps([row]))
     given = ["--judge", "length", "--data", str(tmp_path), "--json"]
 
-    def right(name: str) -> tuple[float, int]:
+    def right(name: str) -> tuple[float | None, int]:
         out = tmp_path / f"{name.replace('/', '-')}.json"
         assert main([*given, str(out), "--benchmark", name]) == 0
         record = read_record(out)
