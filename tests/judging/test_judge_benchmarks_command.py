@@ -2,13 +2,13 @@
 
 import io
 import json
-import runpy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmark_doubles import Rater, pair
+from command_lines import command
 from rich.console import Console
 
 from flowright.core.batch_calls import ServerDown
@@ -30,7 +30,7 @@ Main = Callable[[Sequence[str]], int]
 
 @pytest.fixture(scope="module")
 def main() -> Main:
-    return runpy.run_path(str(ROOT / "scripts/evaluate_judge.py"))["main"]
+    return command("judge benchmark")
 
 
 @pytest.fixture
@@ -186,10 +186,8 @@ def test_mistakes_are_one_line(
 def test_arguments_that_do_not_go_together(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = (["--judge", "length"], ["--pairs", "x"], ["--judge", "x", "--outputs", "y"])
     for arguments in wrong:
-        with pytest.raises(SystemExit) as error:
-            main(arguments)
-        assert error.value.code == 2
-    assert "--judge NAME says who is measured" in capsys.readouterr().err
+        assert main(arguments) == 2
+    assert "give --judge NAME, or --outputs FILE" in capsys.readouterr().err
 
 
 def test_a_server_that_is_down(
