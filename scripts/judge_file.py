@@ -6,7 +6,7 @@
 
 Every column is kept; score, correct, source, status and explanation are added, empty where there is
 no verdict. Given again, the command goes on where it stopped (OUT.progress). A service's key is
-read from JUDGE_MODEL_API_KEY. docs/judge_service.md says more.
+read from JUDGE_MODEL_API_KEY. See docs/judge_service.md.
 
 Exit status: 0 every row has a score, 1 some have none, 2 a mistake in the call or the file, 3 the
 judge is down, 130 stopped by Ctrl-C.
@@ -118,7 +118,7 @@ def work(options: argparse.Namespace, bars: "Bars") -> Counter[str]:
 
     with disk_errors(options.out):
         path = options.out.with_name(options.out.name + ".progress")
-        with open_progress(path, asked(config, found.columns)) as progress:
+        with open_progress(path, header(config, found.columns)) as progress:
             judged = uvloop.run(judge(progress))
             return write_judged(options.source, options.out, found.added, judged)
 
@@ -142,16 +142,16 @@ def configured(options: argparse.Namespace) -> "JudgeServerConfig":
         raise UserError(f"--url {options.url}: an address such as http://localhost:8888") from None
 
 
-def asked(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:
-    """What decides the verdicts: a resumed file must not have those of two judges."""
+def header(config: "JudgeServerConfig", columns: Any) -> dict[str, Any]:
+    """Identify judge and columns: a resumed file must not have the verdicts of two judges."""
     from dataclasses import asdict
 
     from flowright.judging.build import fingerprint
 
     section = config.judge
     service = section.service.judge_url if section.service else None
-    told = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
-    judge = {**told, "service": service, "asked": fingerprint(section)}
+    chosen = section.model_dump(include={"model", "mode", "gate", "panel"}, mode="json")
+    judge = {**chosen, "service": service, "asked": fingerprint(section)}
     return {"judge": judge, "columns": asdict(columns)}
 
 
@@ -161,8 +161,8 @@ def show(counts: Counter[str], out: Path) -> int:
     scored = sum(counts[name] for name in ("right", "wrong", "tie"))
     shares = {"right": counts["right"], "wrong": counts["wrong"], "tie": counts["tie"],
               "unscored": total - scored}  # fmt: skip
-    told = [f"{name} {n} ({n / total:.1%})" for name, n in shares.items() if n or name != "tie"]
-    print(f"{out}: {total} rows: {', '.join(told)}")
+    parts = [f"{name} {n} ({n / total:.1%})" for name, n in shares.items() if n or name != "tie"]
+    print(f"{out}: {total} rows: {', '.join(parts)}")
     failed = {name: n for name, n in counts.items() if name not in ("right", "wrong", "tie")}
     if failed:
         why = ", ".join(f"{name} {n}" for name, n in sorted(failed.items()))

@@ -30,7 +30,7 @@ def main() -> int:
     if options.config is None and options.model is None:
         parser.error("give --config FILE, or --model FOLDER")
     if options.base_url and not options.model:
-        parser.error("--base-url serves the weights of --model FOLDER, which says how to ask")
+        parser.error("--base-url serves the weights of --model FOLDER, which determines the prompt")
 
     # Imported late: --help answers at once.
     from flowright.config.loading import load_judge_server
