@@ -98,7 +98,7 @@ def _refused(request: Request, error: Exception) -> Response:
     return _message("Not found" if status == 404 else "Not possible", message, status)
 
 
-def _broken(request: Request, error: Exception) -> Response:
+def _broken(_: Request, error: Exception) -> Response:
     message = (
         "A file of this run holds something that this page does not expect "
         f"({type(error).__name__}); the terminal has the place. Other pages are not concerned."

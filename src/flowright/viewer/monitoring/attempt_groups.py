@@ -74,7 +74,10 @@ def select_groups(run: Path) -> Selection:
     twice.
     """
     steps = rollout_steps(run)
-    chosen = _evenly(steps, SEARCHED_STEPS)
+    chosen = steps
+    if len(steps) > SEARCHED_STEPS:
+        ends = len(steps) - 1, SEARCHED_STEPS - 1
+        chosen = [steps[i * ends[0] // ends[1]] for i in range(SEARCHED_STEPS)]
     widest = _Shortlist(WIDEST)
     best, worst = _Shortlist(BEST), _Shortlist(WORST)
     disputed: list[Record] = []
@@ -86,7 +89,10 @@ def select_groups(run: Path) -> Selection:
             failure = rollout.get("failure") or {}
             if failure.get("reason"):
                 messages[str(failure["reason"])] = str(failure.get("message") or "")
-        disputed = [*filter(_is_disputed, rollouts), *disputed][:DISPUTED]
+        newer = [
+            r for r in rollouts if (_correct(r, "verdict"), _correct(r, "gold")) == (True, False)
+        ]
+        disputed = [*newer, *disputed][:DISPUTED]
         for group in group_rollouts(rollouts):
             if len(group.rewards) < 2:
                 continue
@@ -143,20 +149,13 @@ class _Shortlist:
         return taken
 
 
-def _is_disputed(rollout: Record) -> bool:
-    judged = object_of(rollout, "verdict").get("correct")
-    return judged is True and object_of(rollout, "gold").get("correct") is False
+def _correct(rollout: Record, key: str) -> object:
+    return object_of(rollout, key).get("correct")
 
 
 def _rank(rollout: Record) -> tuple[bool, float]:
     reward = reward_of(rollout)
     return (reward is None, -(reward or 0.0))
-
-
-def _evenly(steps: Sequence[int], count: int) -> list[int]:
-    if len(steps) <= count:
-        return list(steps)
-    return [steps[i * (len(steps) - 1) // (count - 1)] for i in range(count)]
 
 
 # --- the facts of a record ------------------------------------------------------------------------
