@@ -14,8 +14,7 @@ from tiny_policy import checkpoint, tiny_policy
 from flowright.evaluation.responses.local_model import can_share
 from flowright.llm.chat import Message
 from flowright.policy.local import LocalSampler
-from flowright.policy.prompt import template_ids
-from flowright.policy.sampler import Sampling
+from flowright.policy.sampling import Sampling, template_ids
 
 ROOT = Path(__file__).parents[2]
 Main = Callable[[Sequence[str]], int]

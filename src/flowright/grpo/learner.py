@@ -1,6 +1,6 @@
 """The policy update: advantages and samples in, new adapter weights and metrics out.
 
-Prompts and their common beginnings are computed once (:mod:`flowright.policy.prefix.chunks`);
+Prompts and their common beginnings are computed once (:mod:`flowright.policy.prefix.tree`);
 nothing of shape [rows, tokens, vocab_size] is ever made (:mod:`flowright.policy.head`).
 """
 
@@ -29,7 +29,7 @@ from flowright.grpo.step_record import Sums, fixed_data_metrics, step_norms, upd
 from flowright.grpo.tables import SCHEDULES
 from flowright.policy.layout import to_device
 from flowright.policy.model import Policy, recomputing
-from flowright.policy.prefix.chunks import chunks
+from flowright.policy.prefix.tree import chunks
 
 
 @dataclass(frozen=True, slots=True)
