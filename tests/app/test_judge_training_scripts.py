@@ -20,11 +20,11 @@ ALL_METHODS = (
     "TRAIN_BATCH_SIZE VAL_BATCH_SIZE MICRO_BATCH_SIZE SP_SIZE TOTAL_EPOCHS N_GPUS_PER_NODE "
     "N_NODES WORLD_SIZE RANK MASTER_ADDR MASTER_PORT RAY_ADDRESS LORA_RANK LORA_ALPHA "
     "LORA_TARGET_MODULES SAVE_FREQ TEST_FREQ VAL_BEFORE_TRAIN LOGGER "
-).split()
+)
 SAMPLED = (
     "MAX_PROMPT_LENGTH MAX_RESPONSE_LENGTH ROLLOUT_N KL_LOSS_COEF PPO_MINI_BATCH_SIZE "
     "GPU_MEMORY_UTILIZATION "
-).split()
+)
 METHODS = ("sft", "bradley_terry", "pointwise", "pairwise")
 
 
@@ -265,7 +265,7 @@ def test_help_has_every_variable_of_the_method(method: str) -> None:
     shown = call(method, "--help").stdout
     assert f"bash scripts/judge_training/run_{method}.sh" in shown
     assert f"config/judge_{method}.yaml" in shown
-    names = {*ALL_METHODS, *(SAMPLED if method.startswith("p") else ["MAX_LENGTH"])}
+    names = {*ALL_METHODS.split(), *(SAMPLED if method.startswith("p") else "MAX_LENGTH").split()}
     assert names <= names_in(shown)
 
 

@@ -386,8 +386,8 @@ class Command:
         elif strategy and several and self.has("LORA_RANK") == "0":
             self.problems.append(
                 f"STRATEGY={strategy} with LORA_RANK=0: only weights that are not trained are "
-                "split among processes; set LORA_RANK=64, or leave STRATEGY out (each process then has "
-                "the whole model)"
+                "split among processes; set LORA_RANK=64, or leave STRATEGY out (each process "
+                "then has the whole model)"
             )
         elif strategy and several:
             self.key("policy.sharded", "true")
